@@ -1,0 +1,1 @@
+//! The door from wire to domain.

@@ -1,0 +1,283 @@
+//! `Migration`: what a user asks for, and how far it is.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::{CustomResource, KubeSchema};
+use plan::check::Check;
+use plan::flannel_to_calico::settings::{Options, Settings};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One migration of the cluster. Exactly one of the four kinds is set.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "replumb.dev",
+    version = "v1alpha1",
+    kind = "Migration",
+    plural = "migrations",
+    shortname = "mig",
+    status = "MigrationStatus",
+    derive = "PartialEq",
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Progress", type_ = "string", json_path = ".status.progress.text"),
+    printcolumn(name = "Paused", type_ = "boolean", json_path = ".status.paused"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[x_kube(validation = Rule::new("[has(self.flannelToCalico), has(self.podCidr), has(self.serviceCidr), has(self.calicoDatastore)].filter(kind, kind).size() == 1")
+    .message("exactly one of flannelToCalico, podCidr, serviceCidr, calicoDatastore must be set"))]
+#[x_kube(validation = Rule::new("has(self.flannelToCalico) == has(oldSelf.flannelToCalico) && (!has(self.flannelToCalico) || self.flannelToCalico == oldSelf.flannelToCalico)")
+    .message("flannelToCalico is immutable: delete this Migration while it is not running and apply another"))]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationSpec {
+    /// flannel VXLAN → Calico VXLAN.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flannel_to_calico: Option<FlannelToCalico>,
+    /// Change of the pod network's range. Not in this version: refused when set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_cidr: Option<NotInThisVersion>,
+    /// Change of the service range. Not in this version: refused when set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_cidr: Option<NotInThisVersion>,
+    /// Calico v2 (etcd v2) → v3 (etcd v3). Not in this version: refused when set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calico_datastore: Option<NotInThisVersion>,
+    /// What is wanted now: look only, go on, or stop starting new nodes.
+    #[serde(default)]
+    pub desired: Desired,
+    /// How many nodes at a time, which first.
+    #[serde(default)]
+    pub rollout: Rollout,
+    /// How pods leave a node.
+    #[serde(default)]
+    pub drain: Drain,
+    /// Hash of the plan that was reviewed. When set, a run that would do something else is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_hash: Option<String>,
+}
+
+/// A kind that the schema knows and this version does not perform.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NotInThisVersion {}
+
+/// flannel VXLAN → Calico VXLAN.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FlannelToCalico {
+    /// How a node changes its network.
+    #[serde(default)]
+    pub strategy: Strategy,
+    /// Go on although the cluster has one schedulable node: every pod is down while that node changes.
+    #[serde(default)]
+    pub allow_single_node: bool,
+    /// Options of Calico's own migration controller.
+    #[serde(default)]
+    pub options: Options,
+}
+
+/// How a node changes its network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Strategy {
+    /// Pods leave the node by eviction before its network changes.
+    #[default]
+    Drain,
+}
+
+/// What is wanted now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Desired {
+    /// Check and plan; change nothing.
+    #[default]
+    Plan,
+    /// Migrate.
+    Run,
+    /// Finish the nodes in work and start no other.
+    Pause,
+}
+
+/// How many nodes at a time, which first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rollout {
+    /// Nodes that may be out of work at the same time: a number or a percentage of all nodes, rounded up to
+    /// at least 1. Nodes that are NotReady for other reasons count. Default 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<IntOrString>,
+    /// Nodes that go first, alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
+    /// Pause between the end of one node and the start of the next, in seconds.
+    #[serde(default)]
+    pub interval_seconds: u32,
+    /// How long one step of one node may take before the rollout halts, in seconds. Default 600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10))]
+    pub step_timeout_seconds: Option<u32>,
+}
+
+/// Nodes that go first, alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Canary {
+    /// How many nodes.
+    #[schemars(range(min = 1))]
+    pub nodes: u32,
+    /// How long they must be done before the others start, in seconds.
+    #[serde(default)]
+    pub soak_seconds: u32,
+}
+
+/// How pods leave a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Drain {
+    /// How long the pods of one node may take to leave, in seconds. Default 900.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub timeout_seconds: Option<u32>,
+    /// Grace period that overrides the pods' own, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_period_seconds: Option<u32>,
+    /// What happens when the time is over.
+    #[serde(default)]
+    pub on_blocked: OnBlocked,
+    /// Evict pods with emptyDir volumes: their data is lost.
+    #[serde(default)]
+    pub delete_empty_dir_data: bool,
+    /// Evict pods that no controller creates again.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// What happens when a drain is blocked past its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnBlocked {
+    /// The rollout halts; the node keeps its old network and its cordon until a person decides.
+    #[default]
+    Pause,
+    /// The node keeps waiting, no other node starts past `maxUnavailable`.
+    Wait,
+    /// The node is uncordoned, keeps its old network, and is tried again after all others.
+    Skip,
+}
+
+/// Where a Migration is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum MigrationPhase {
+    /// Not looked at yet.
+    #[default]
+    Pending,
+    /// Checks run; nothing has changed.
+    Planning,
+    /// Every check allows the migration; `desired: Run` starts it. Nothing has changed.
+    Planned,
+    /// A check refuses the migration, or the plan changed since it was reviewed. Nothing has changed.
+    Refused,
+    /// Cluster-wide objects are written.
+    Preparing,
+    /// Nodes change, one batch after the other.
+    Rolling,
+    /// Every node is on the new network; the old network's objects are removed.
+    Finishing,
+    /// The old network is gone from every node and from the cluster.
+    Completed,
+    /// A person has to decide: see the message.
+    Halted,
+}
+
+/// How far a Migration is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationStatus {
+    /// Where it is.
+    #[serde(default)]
+    pub phase: MigrationPhase,
+    /// `metadata.generation` that this status speaks of.
+    #[serde(default)]
+    pub observed_generation: i64,
+    /// What happens now, on which object; what a person does about it.
+    #[serde(default)]
+    pub message: String,
+    /// Whether no new node is started: by `desired: Pause` or by a policy.
+    #[serde(default)]
+    pub paused: bool,
+    /// Enumerated reason why it does not go on now; empty when it does.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub blocked: String,
+    /// Nodes by phase.
+    #[serde(default)]
+    pub progress: Progress,
+    /// Checks that were made, refusals first. Those that pass on every node are one line.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
+    /// What the migration works with, each value with its source; saved before the first change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<Settings>,
+    /// What will be done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Plan>,
+    /// When the first change was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub started_at: Option<Timestamp>,
+    /// When it was completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub completed_at: Option<Timestamp>,
+    /// What was there before the migration and is put back at its end: key → JSON text.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub before: BTreeMap<String, String>,
+    /// Conditions: Ready, Progressing, Halted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Nodes by phase.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// `3/12`.
+    #[serde(default)]
+    pub text: String,
+    /// All nodes of the migration.
+    #[serde(default)]
+    pub nodes: u32,
+    /// Nodes that are done.
+    #[serde(default)]
+    pub done: u32,
+    /// Nodes in work now, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub working: Vec<String>,
+    /// Nodes set aside (NotReady, skipped), by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deferred: Vec<String>,
+}
+
+/// What will be done, cluster-wide and node by node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// SHA-256 over everything but the names of pods, hexadecimal.
+    pub hash: String,
+    /// Cluster-wide actions before the first node, in order.
+    pub prepare: Vec<Action>,
+    /// Nodes in order; each one's actions are in its NodeMigration's spec.
+    pub nodes: Vec<String>,
+    /// Cluster-wide actions after the last node, in order.
+    pub finish: Vec<Action>,
+}
+
+/// One action on one object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Action {
+    /// Verb: create, patch, evict, delete, wait, label, cordon.
+    pub verb: String,
+    /// Object, with kind, namespace and name.
+    pub object: String,
+    /// What changes, in words and values.
+    pub detail: String,
+}

@@ -1,0 +1,55 @@
+//! Every label, annotation, field manager, port and environment variable, each once.
+
+/// API group of our own resources.
+pub const GROUP: &str = "replumb.dev";
+/// Version of our own resources.
+pub const VERSION: &str = "v1alpha1";
+
+/// Namespace that the manifests install into.
+pub const NAMESPACE: &str = "replumb-system";
+/// Name of the agent's `DaemonSet` and `ServiceAccount`.
+pub const AGENT: &str = "replumb-agent";
+/// Name of the coordinator's `Deployment`, `ServiceAccount` and Lease.
+pub const COORDINATOR: &str = "replumb-coordinator";
+/// Field manager of every write of the coordinator.
+pub const COORDINATOR_FIELD_MANAGER: &str = "replumb-coordinator";
+/// Field manager of every write of an agent.
+pub const AGENT_FIELD_MANAGER: &str = "replumb-agent";
+/// Field manager of the command line tool.
+pub const CLI_FIELD_MANAGER: &str = "kubectl-replumb";
+
+/// Calico's own label: which network a node is on. Calico's IPAM garbage collector spares nodes by it.
+pub const NODE_NETWORK_LABEL: &str = "projectcalico.org/node-network-during-migration";
+/// Value of [`NODE_NETWORK_LABEL`]: flannel's pods run here.
+pub const NETWORK_FLANNEL: &str = "flannel";
+/// Value of [`NODE_NETWORK_LABEL`]: neither runs here.
+pub const NETWORK_NONE: &str = "none";
+/// Value of [`NODE_NETWORK_LABEL`]: Calico's pods run here.
+pub const NETWORK_CALICO: &str = "calico";
+/// Calico's own label of a node in work; read to take over a run that its controller left half-way.
+pub const CALICO_IN_PROGRESS_LABEL: &str = "projectcalico.org/node-flannel-migration-in-progress";
+
+/// Annotation on a Node that we cordoned: name of the Migration. A node that somebody else had cordoned
+/// does not carry it, and is never uncordoned.
+pub const CORDONED_BY_ANNOTATION: &str = "replumb.dev/cordoned-by";
+/// Annotation on a Node in work: the cluster autoscaler must not remove it meanwhile.
+pub const SCALE_DOWN_DISABLED_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
+/// Annotation that remembers that [`SCALE_DOWN_DISABLED_ANNOTATION`] is ours.
+pub const SCALE_DOWN_OURS_ANNOTATION: &str = "replumb.dev/scale-down-disabled-by";
+/// Finalizer on a Migration that has begun: deleting it must not leave a half-made node unsaid.
+pub const FINALIZER: &str = "replumb.dev/migration";
+
+/// Label on every pod, and on every object that belongs to one Migration: its name.
+pub const MIGRATION_LABEL: &str = "replumb.dev/migration";
+/// Label on a probe pod: the node that it proves.
+pub const PROBE_NODE_LABEL: &str = "replumb.dev/probe-node";
+
+/// Port of metrics and health on the agent (hostNetwork).
+pub const AGENT_PORT: u16 = 9810;
+/// Port of metrics and health on the coordinator (hostNetwork).
+pub const COORDINATOR_PORT: u16 = 9811;
+/// Port on which a probe pod answers, UDP and TCP.
+pub const PROBE_PORT: u16 = 9812;
+
+/// Environment: name of the node that a pod runs on.
+pub const NODE_NAME_ENVIRONMENT: &str = "NODE_NAME";

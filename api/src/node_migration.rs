@@ -1,0 +1,186 @@
+//! `NodeMigration`: one node's goal (written by the coordinator) and its fact (written by that node's agent).
+
+use jiff::Timestamp;
+use kube::{CustomResource, KubeSchema};
+use plan::check::Check;
+use plan::flannel_to_calico::facts::HostFacts;
+use plan::flannel_to_calico::host::HostSettings;
+use plan::flannel_to_calico::phase::{Goal, Phase};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::migration::Action;
+
+/// One node of a Migration; its name is the node's.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "replumb.dev",
+    version = "v1alpha1",
+    kind = "NodeMigration",
+    plural = "nodemigrations",
+    shortname = "nmig",
+    status = "NodeMigrationStatus",
+    derive = "PartialEq",
+    printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Step", type_ = "string", json_path = ".spec.step.name"),
+    printcolumn(name = "Since", type_ = "date", json_path = ".spec.step.since"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".spec.step.message")
+)]
+#[x_kube(validation = Rule::new("self.nodeName == oldSelf.nodeName").message("nodeName is immutable"))]
+#[serde(rename_all = "camelCase")]
+pub struct NodeMigrationSpec {
+    /// Name of the Node.
+    #[schemars(length(min = 1, max = 253))]
+    pub node_name: String,
+    /// Name of the Migration.
+    pub migration: String,
+    /// What is asked of the agent. Set forward by one phase at a time.
+    #[serde(default)]
+    pub goal: Goal,
+    /// What the agent needs to know for it; absent until the settings are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flannel_to_calico: Option<HostSettings>,
+    /// Addresses that the agent probes from its host, until the list is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probes: Vec<ProbeTarget>,
+    /// Position in the order, from 0.
+    #[serde(default)]
+    pub position: u32,
+    /// Whether the node has been taken into work.
+    #[serde(default)]
+    pub admitted: bool,
+    /// What will be done on this node, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plan: Vec<Action>,
+    /// What the coordinator does with the node now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepNow>,
+    /// Steps that are finished, in order, with their times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<StepDone>,
+    /// When the node was taken into work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub started_at: Option<Timestamp>,
+    /// When the node was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub finished_at: Option<Timestamp>,
+}
+
+/// What the coordinator does with a node now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StepNow {
+    /// Name of the step, from an enum.
+    pub name: String,
+    /// When it began.
+    #[schemars(with = "String")]
+    pub since: Timestamp,
+    /// Enumerated reason of the wait; empty while something is done.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// What is waited for, on which object.
+    #[serde(default)]
+    pub message: String,
+    /// Whether a person has to decide.
+    #[serde(default)]
+    pub halted: bool,
+}
+
+/// A finished step of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StepDone {
+    /// Name of the step, from an enum.
+    pub name: String,
+    /// When it began.
+    #[schemars(with = "String")]
+    pub started_at: Timestamp,
+    /// When it ended.
+    #[schemars(with = "String")]
+    pub finished_at: Timestamp,
+}
+
+/// An address in another node's pod network that the agent probes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeTarget {
+    /// The node whose pod network is proved.
+    pub node: String,
+    /// Address of the probe pod.
+    #[schemars(with = "String")]
+    pub address: std::net::IpAddr,
+    /// UDP and TCP port.
+    pub port: u16,
+    /// UID of the probe pod: an answer of an earlier pod proves nothing.
+    pub pod_uid: String,
+}
+
+/// What an agent found, and what it did last.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeMigrationStatus {
+    /// `metadata.generation` of the spec that the agent has acted on.
+    #[serde(default)]
+    pub observed_generation: i64,
+    /// Version of the agent.
+    #[serde(default)]
+    pub agent_version: String,
+    /// What is provably true of the host; absent while it cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// When this phase was first seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub phase_since: Option<Timestamp>,
+    /// What the agent does or waits for now.
+    #[serde(default)]
+    pub message: String,
+    /// Why the agent does not go on; absent when it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// What the agent read off its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<HostFacts>,
+    /// What of the old network is still there.
+    #[serde(default)]
+    pub leftovers: Vec<String>,
+    /// The agent's own checks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
+    /// Host steps that the agent performed, the newest last (bounded).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepDone>,
+    /// Results of the probes in the spec.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probes: Vec<ProbeResult>,
+}
+
+/// Why an agent does not go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// Enumerated category.
+    pub category: String,
+    /// What was attempted on which object, and what went wrong.
+    pub message: String,
+    /// Whether the agent tries again by itself.
+    pub retriable: bool,
+}
+
+/// Result of one probe target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeResult {
+    /// The target, as it stands in the spec.
+    pub target: ProbeTarget,
+    /// Whether UDP, TCP and a full-MTU datagram were answered.
+    pub reached: bool,
+    /// What was answered and what was not.
+    pub message: String,
+    /// When it was last tried.
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+}

@@ -1,0 +1,98 @@
+//! Checks: a verdict on one prerequisite, with the object, the value found and the value needed.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a check says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Verdict {
+    /// The prerequisite holds.
+    Pass,
+    /// The migration may go on, and a person should know this first.
+    Warn,
+    /// Nobody could look, so nobody knows. Counts as a refusal.
+    Unknown,
+    /// The prerequisite does not hold. A refusal.
+    Fail,
+}
+
+impl Verdict {
+    /// Whether a migration may start with this verdict.
+    pub fn allows(self) -> bool {
+        match self {
+            Self::Pass | Self::Warn => true,
+            Self::Unknown | Self::Fail => false,
+        }
+    }
+}
+
+/// One judged prerequisite. The texts are for a person at night: whole sentences are not needed, names are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Check {
+    /// Name of the prerequisite, `PascalCase`, from an enum: a metric label and an anchor in the runbook.
+    pub name: String,
+    /// What it says.
+    pub verdict: Verdict,
+    /// The object that was looked at: `DaemonSet kube-flannel/kube-flannel-ds`, `Node a: flannel.1`.
+    pub object: String,
+    /// The value that was found.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub found: String,
+    /// The value that is needed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub needed: String,
+    /// What a person does about it; empty when there is nothing to do.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fix: String,
+}
+
+impl Check {
+    /// A prerequisite that holds; `found` is the value that showed it.
+    pub fn pass(name: impl Into<String>, object: impl Into<String>, found: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            verdict: Verdict::Pass,
+            object: object.into(),
+            found: found.into(),
+            needed: String::new(),
+            fix: String::new(),
+        }
+    }
+
+    /// A prerequisite that does not plainly hold.
+    pub fn not_pass(
+        name: impl Into<String>,
+        verdict: Verdict,
+        object: impl Into<String>,
+        found: impl Into<String>,
+        needed: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            verdict,
+            object: object.into(),
+            found: found.into(),
+            needed: needed.into(),
+            fix: fix.into(),
+        }
+    }
+
+    /// One line that names object, value and fix.
+    pub fn line(&self) -> String {
+        let mut line = format!("{}: {}: found {}", self.name, self.object, self.found);
+        if !self.needed.is_empty() {
+            line.push_str(&format!(", needed {}", self.needed));
+        }
+        if !self.fix.is_empty() {
+            line.push_str(&format!(". Fix: {}", self.fix));
+        }
+        line
+    }
+}
+
+/// The worst verdict of a list; [`Verdict::Unknown`] for an empty list, since nothing was looked at.
+pub fn worst(checks: &[Check]) -> Verdict {
+    checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Unknown)
+}

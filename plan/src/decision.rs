@@ -1,0 +1,127 @@
+//! What to do next with one node: run a step, wait with a reason and a deadline, rest, or halt.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The outcome of one look at one node (or at the cluster).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision<Step> {
+    /// Perform this step now.
+    Run(Step),
+    /// Nothing to perform; something else has to happen first.
+    Wait(Wait),
+    /// The goal is reached.
+    Settled,
+    /// A person has to decide; nothing goes on by itself.
+    Halt(Halt),
+}
+
+/// A wait: why, on which object, and until when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The enumerated reason.
+    pub reason: WaitReason,
+    /// One sentence that names what is waited for.
+    pub message: String,
+    /// When the wait turns into a [`Halt`]. `None` only while nothing has begun on the node.
+    pub until: Option<Timestamp>,
+}
+
+/// A halt: the enumerated reason and one sentence with the object and the fix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Halt {
+    /// The enumerated reason.
+    pub reason: HaltReason,
+    /// One sentence that names the object, the value and what a person does about it.
+    pub message: String,
+}
+
+/// Why something waits. A metric label, an Event reason and a runbook anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum WaitReason {
+    /// Not yet this node's turn.
+    Turn,
+    /// `desired: Pause`, or a policy paused the rollout.
+    Paused,
+    /// The canary nodes are done and soak.
+    CanarySoak,
+    /// The pause between two nodes (`rollout.interval`).
+    Interval,
+    /// The Node reports NotReady; it is taken up again when it returns.
+    NodeNotReady,
+    /// The agent of the node has not reported.
+    AgentSilent,
+    /// Pods are terminating on the node.
+    PodsTerminating,
+    /// A PodDisruptionBudget does not allow an eviction.
+    DisruptionBudget,
+    /// The API server refused an eviction for another reason.
+    EvictionRefused,
+    /// flannel's pod is still on the node.
+    FlannelPodRunning,
+    /// The agent has a goal and has not reached it.
+    AgentWorking,
+    /// calico-node is not Ready on the node.
+    CalicoNodeNotReady,
+    /// A check of the node's agent does not pass.
+    CheckFailing,
+    /// The probe pod of the node is not running yet.
+    ProbePodNotReady,
+    /// A probe to the node's pod network has no answer yet.
+    ProbeUnanswered,
+    /// A DaemonSet is being rolled out.
+    DaemonSetRollout,
+    /// Leftovers of the old network are not gone from a node.
+    Leftovers,
+}
+
+/// Why something halted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum HaltReason {
+    /// A wait outlived its deadline.
+    DeadlineExceeded,
+    /// The drain was blocked and `drain.onBlocked` is `Pause`.
+    DrainBlocked,
+    /// Two facts contradict each other.
+    Contradiction,
+    /// The agent reported a failure that it cannot mend itself.
+    AgentFailure,
+}
+
+impl WaitReason {
+    /// The reason as it stands in metrics, Events and the runbook.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Turn => "Turn",
+            Self::Paused => "Paused",
+            Self::CanarySoak => "CanarySoak",
+            Self::Interval => "Interval",
+            Self::NodeNotReady => "NodeNotReady",
+            Self::AgentSilent => "AgentSilent",
+            Self::PodsTerminating => "PodsTerminating",
+            Self::DisruptionBudget => "DisruptionBudget",
+            Self::EvictionRefused => "EvictionRefused",
+            Self::FlannelPodRunning => "FlannelPodRunning",
+            Self::AgentWorking => "AgentWorking",
+            Self::CalicoNodeNotReady => "CalicoNodeNotReady",
+            Self::CheckFailing => "CheckFailing",
+            Self::ProbePodNotReady => "ProbePodNotReady",
+            Self::ProbeUnanswered => "ProbeUnanswered",
+            Self::DaemonSetRollout => "DaemonSetRollout",
+            Self::Leftovers => "Leftovers",
+        }
+    }
+}
+
+impl HaltReason {
+    /// The reason as it stands in metrics, Events and the runbook.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DeadlineExceeded => "DeadlineExceeded",
+            Self::DrainBlocked => "DrainBlocked",
+            Self::Contradiction => "Contradiction",
+            Self::AgentFailure => "AgentFailure",
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Every prerequisite as a check on cluster facts and host facts.

@@ -1,0 +1,191 @@
+//! What an agent reads off its host: kernel and files, parsed values only.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cni::CniDirectory;
+use crate::flannel::SubnetEnvironment;
+
+/// Something that could be absent, unreadable, or there. "Could not look" is never "not there".
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Found<T> {
+    /// Looked, and it is not there.
+    #[default]
+    Absent,
+    /// There, and understood.
+    Present(T),
+    /// There, but not understood: the parser's or the kernel's message.
+    Malformed(String),
+}
+
+impl<T> Found<T> {
+    /// The value, if there is one that was understood.
+    pub fn present(&self) -> Option<&T> {
+        match self {
+            Self::Present(value) => Some(value),
+            Self::Absent | Self::Malformed(_) => None,
+        }
+    }
+
+    /// Whether it was looked for and is not there.
+    pub fn is_absent(&self) -> bool {
+        match self {
+            Self::Absent => true,
+            Self::Present(_) | Self::Malformed(_) => false,
+        }
+    }
+}
+
+/// A VXLAN link as the kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VxlanDevice {
+    /// Name of the link.
+    pub name: String,
+    /// VXLAN network identifier.
+    pub vni: u32,
+    /// UDP destination port.
+    pub port: u16,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Local (source) address of the tunnel.
+    #[schemars(with = "Option<String>")]
+    pub local: Option<IpAddr>,
+    /// Name of the underlying link.
+    pub parent: Option<String>,
+    /// Whether the device learns addresses from the packets that it receives.
+    pub learning: bool,
+    /// Link-layer address, lower-case, colon-separated.
+    pub mac: String,
+    /// Whether the link is administratively up.
+    pub up: bool,
+    /// Addresses on the link.
+    #[schemars(with = "Vec<String>")]
+    pub addresses: Vec<IpNet>,
+    /// Routes through the link.
+    pub routes: u32,
+    /// Permanent neighbours on the link.
+    pub neighbours: u32,
+    /// Forwarding database entries of the link.
+    pub forwarding_entries: u32,
+}
+
+/// A bridge that flannel's CNI plugin made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Bridge {
+    /// Name of the link.
+    pub name: String,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Addresses on the link.
+    #[schemars(with = "Vec<String>")]
+    pub addresses: Vec<IpNet>,
+    /// Names of the links attached to it: one for each pod on the old network.
+    pub ports: Vec<String>,
+}
+
+/// A route to another node's pods that does not go through a tunnel (flannel's `DirectRouting`, host-gw).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DirectRoute {
+    /// Destination.
+    #[schemars(with = "String")]
+    pub destination: Ipv4Net,
+    /// Next hop.
+    #[schemars(with = "String")]
+    pub gateway: IpAddr,
+    /// Name of the link.
+    pub link: String,
+}
+
+/// `rp_filter` of one interface. The kernel uses the larger of `all` and the interface's own value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReversePathFilter {
+    /// `net.ipv4.conf.all.rp_filter`: 0 off, 1 strict, 2 loose.
+    pub all: u8,
+    /// Value by interface.
+    pub interfaces: BTreeMap<String, u8>,
+}
+
+impl ReversePathFilter {
+    /// The value that the kernel applies on an interface: the larger of `all` and its own.
+    /// `None` when the interface is not known.
+    pub fn effective(&self, interface: &str) -> Option<u8> {
+        self.interfaces.get(interface).map(|own| self.all.max(*own))
+    }
+}
+
+/// A firewall chain or table of flannel's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FirewallObject {
+    /// Where it stands.
+    pub backend: FirewallBackend,
+    /// Table: `nat`, `filter` for iptables; `ip flannel-ipv4` for nftables.
+    pub table: String,
+    /// Chain; empty for a whole table.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub chain: String,
+}
+
+/// The rule sets that a kernel can hold side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum FirewallBackend {
+    /// iptables over `nf_tables`, IPv4.
+    IptablesNft,
+    /// iptables over `nf_tables`, IPv6.
+    Ip6tablesNft,
+    /// iptables over `ip_tables`, IPv4.
+    IptablesLegacy,
+    /// iptables over `ip6_tables`, IPv6.
+    Ip6tablesLegacy,
+    /// A table of nftables' own.
+    Nftables,
+}
+
+/// Everything that an agent knows of its host. Each field says what was looked at, not what it means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostFacts {
+    /// The CNI configuration folder, as the runtime reads it.
+    pub cni: CniDirectory,
+    /// Every VXLAN link of the host, by name.
+    pub vxlan_devices: Vec<VxlanDevice>,
+    /// `cni0`.
+    pub bridge: Found<Bridge>,
+    /// Routes to other nodes' pods past the tunnel.
+    pub direct_routes: Vec<DirectRoute>,
+    /// Reverse path filter of the interfaces that matter: uplink, `cni0`, `flannel.*`, `vxlan.calico`, `cali*`.
+    pub reverse_path_filter: ReversePathFilter,
+    /// `/run/flannel/subnet.env`.
+    pub subnet_environment: Found<SubnetEnvironment>,
+    /// Whether a process named `flanneld` runs on the host.
+    pub flanneld_running: bool,
+    /// flannel's chains and tables in every firewall backend that the kernel has.
+    pub firewall: Vec<FirewallObject>,
+    /// Number of host-local leases of the old network under `/var/lib/cni/networks`.
+    pub leases: u32,
+    /// Number of delegate files of flannel's CNI plugin under `/var/lib/cni/flannel`.
+    pub delegates: u32,
+    /// The address that Calico's `first-found` detection would choose.
+    #[schemars(with = "Option<String>")]
+    pub detected_address: Option<IpAddr>,
+    /// The interface that carries it.
+    pub uplink: Option<String>,
+    /// `net.bridge.bridge-nf-call-iptables`; absent when `br_netfilter` is not loaded.
+    pub bridge_nf_call_iptables: Option<bool>,
+}
+
+impl HostFacts {
+    /// The VXLAN link with this name.
+    pub fn vxlan(&self, name: &str) -> Option<&VxlanDevice> {
+        self.vxlan_devices.iter().find(|device| device.name == name)
+    }
+}

@@ -1,0 +1,11 @@
+//! flannel VXLAN → Calico VXLAN.
+
+pub mod checks;
+pub mod cluster;
+pub mod detect;
+pub mod facts;
+pub mod host;
+pub mod node;
+pub mod objects;
+pub mod phase;
+pub mod settings;

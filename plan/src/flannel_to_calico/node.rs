@@ -1,0 +1,1 @@
+//! The next step of one node.

@@ -1,0 +1,70 @@
+//! What is provably true of a node's host, and what may be asked of it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What is true of the host. Computed from the host on every look; never remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// flannel's network is on the host, and new pods get addresses from it.
+    Flannel,
+    /// flannel's devices are on the host, but new pods get no address: `subnet.env` is withdrawn and
+    /// flanneld does not run. Pods that live keep their network; DEL works.
+    Held,
+    /// Nothing of flannel carries packets any more: no device, no bridge, no firewall chain, no lease.
+    /// flannel's conflist may still be there, so that the kubelet does not report NotReady.
+    Detached,
+    /// Calico's conflist wins, Calico's device is there as configured, and nothing of flannel is left.
+    Calico,
+}
+
+impl Phase {
+    /// Every phase, in order.
+    pub const ALL: [Self; 4] = [Self::Flannel, Self::Held, Self::Detached, Self::Calico];
+
+    /// The phase after this one; `None` at the end.
+    pub fn next(self) -> Option<Self> {
+        match self {
+            Self::Flannel => Some(Self::Held),
+            Self::Held => Some(Self::Detached),
+            Self::Detached => Some(Self::Calico),
+            Self::Calico => None,
+        }
+    }
+
+    /// The phase as it stands in status and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Flannel => "Flannel",
+            Self::Held => "Held",
+            Self::Detached => "Detached",
+            Self::Calico => "Calico",
+        }
+    }
+}
+
+/// What the coordinator asks of a node's agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Goal {
+    /// Look and report; change nothing.
+    #[default]
+    Hold,
+    /// Bring the host to [`Phase::Held`].
+    Held,
+    /// Bring the host to [`Phase::Detached`].
+    Detached,
+    /// Bring the host to [`Phase::Calico`].
+    Calico,
+}
+
+impl Goal {
+    /// The phase that is asked for; `None` for [`Goal::Hold`].
+    pub fn phase(self) -> Option<Phase> {
+        match self {
+            Self::Hold => None,
+            Self::Held => Some(Phase::Held),
+            Self::Detached => Some(Phase::Detached),
+            Self::Calico => Some(Phase::Calico),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Which nodes may be in work at the same time.
