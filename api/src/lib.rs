@@ -1,6 +1,6 @@
-//! The wire: custom resources, every name that crosses a process boundary, and the door from wire to domain.
+//! The wire: custom resources, and every name that crosses a process boundary.
 
-pub mod convert;
+pub mod merge;
 pub mod migration;
 pub mod names;
 pub mod node_migration;

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
 use plan::check::Check;
+pub use plan::document::Action;
 use plan::flannel_to_calico::settings::{Options, Settings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,10 @@ pub struct MigrationSpec {
     /// Hash of the plan that was reviewed. When set, a run that would do something else is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_hash: Option<String>,
+    /// When a person said "resume": deadlines that passed before count from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub resumed_at: Option<Timestamp>,
 }
 
 /// A kind that the schema knows and this version does not perform.
@@ -268,16 +273,4 @@ pub struct Plan {
     pub nodes: Vec<String>,
     /// Cluster-wide actions after the last node, in order.
     pub finish: Vec<Action>,
-}
-
-/// One action on one object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Action {
-    /// Verb: create, patch, evict, delete, wait, label, cordon.
-    pub verb: String,
-    /// Object, with kind, namespace and name.
-    pub object: String,
-    /// What changes, in words and values.
-    pub detail: String,
 }

@@ -50,6 +50,9 @@ pub struct NodeMigrationSpec {
     /// Whether the node has been taken into work.
     #[serde(default)]
     pub admitted: bool,
+    /// Whether the node was set aside by `drain.onBlocked: Skip` and comes after all others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skipped: bool,
     /// What will be done on this node, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plan: Vec<Action>,

@@ -13,8 +13,10 @@
 pub mod check;
 pub mod cni;
 pub mod decision;
+pub mod document;
 pub mod drain;
 pub mod flannel;
 pub mod flannel_to_calico;
+mod go_json;
 pub mod order;
 pub mod rollout;

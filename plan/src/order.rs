@@ -28,7 +28,11 @@ mod tests {
 
     #[test]
     fn workers_then_control_plane_then_own_node() {
-        let place = |name, control_plane, coordinator| Place { name, control_plane, coordinator };
+        let place = |name, control_plane, coordinator| Place {
+            name,
+            control_plane,
+            coordinator,
+        };
         let mut places = [
             place("a-control", true, false),
             place("worker-2", false, true),
@@ -38,6 +42,9 @@ mod tests {
         ];
         sort(&mut places);
         let names: Vec<&str> = places.iter().map(|place| place.name).collect();
-        assert_eq!(names, ["worker-1", "worker-3", "a-control", "b-control", "worker-2"]);
+        assert_eq!(
+            names,
+            ["worker-1", "worker-3", "a-control", "b-control", "worker-2"]
+        );
     }
 }

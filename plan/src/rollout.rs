@@ -1,1 +1,360 @@
-//! Which nodes may be in work at the same time.
+//! Which nodes may be in work at the same time: a decision about the whole set, not about one node.
+
+use jiff::{SignedDuration, Timestamp};
+use thiserror::Error;
+
+use crate::decision::{Wait, WaitReason};
+
+/// How many nodes may be out of work at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxUnavailable {
+    /// That many nodes.
+    Nodes(u32),
+    /// That share of all nodes, in percent.
+    Percent(u32),
+}
+
+/// A `maxUnavailable` that cannot be meant.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("rollout.maxUnavailable: found {found:?}, needed a number from 1 or a percentage from 1% to 100%")]
+pub struct MaxUnavailableError {
+    /// The text that was found.
+    pub found: String,
+}
+
+impl MaxUnavailable {
+    /// Reads a number (`2`) or a percentage (`25%`).
+    pub fn parse(text: &str) -> Result<Self, MaxUnavailableError> {
+        let error = || MaxUnavailableError {
+            found: text.to_owned(),
+        };
+        match text.strip_suffix('%') {
+            Some(number) => match number.parse::<u32>() {
+                Ok(percent @ 1..=100) => Ok(Self::Percent(percent)),
+                Ok(_) | Err(_) => Err(error()),
+            },
+            None => match text.parse::<u32>() {
+                Ok(nodes) if nodes >= 1 => Ok(Self::Nodes(nodes)),
+                Ok(_) | Err(_) => Err(error()),
+            },
+        }
+    }
+
+    /// The limit for a cluster of this size: a percentage is rounded up, and never below 1.
+    pub fn resolve(self, nodes: usize) -> usize {
+        match self {
+            Self::Nodes(limit) => usize::try_from(limit).unwrap_or(usize::MAX).max(1),
+            Self::Percent(percent) => {
+                let share = (nodes as u64).saturating_mul(u64::from(percent)).div_ceil(100);
+                usize::try_from(share).unwrap_or(usize::MAX).max(1)
+            }
+        }
+    }
+}
+
+/// Where one node stands in the rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Not started.
+    Waiting,
+    /// Set aside by `drain.onBlocked: Skip`; taken up again after all others.
+    Skipped,
+    /// In work.
+    Working,
+    /// In work and halted: a person has to decide.
+    Halted,
+    /// Done, since then.
+    Done(Timestamp),
+}
+
+/// One node of the rollout, in the order of [`crate::order::sort`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat<'node> {
+    /// Name of the node.
+    pub name: &'node str,
+    /// Where it stands.
+    pub standing: Standing,
+    /// Whether the Node reports Ready.
+    pub ready: bool,
+}
+
+/// The rules of a rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// How many nodes may be out of work at the same time.
+    pub max_unavailable: MaxUnavailable,
+    /// How many nodes go first, alone.
+    pub canary_nodes: usize,
+    /// How long they must be done before the others start.
+    pub canary_soak: SignedDuration,
+    /// Pause between the end of one node and the start of the next.
+    pub interval: SignedDuration,
+    /// Whether no new node may start.
+    pub paused: bool,
+}
+
+/// Which nodes start now, and why no other does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admission<'node> {
+    /// Nodes to take into work now, in order.
+    pub start: Vec<&'node str>,
+    /// Why no more than these; `None` when no node is waiting.
+    pub held: Option<Wait>,
+}
+
+/// Chooses the nodes that start now. `seats` is in order; never lets more nodes than the limit be in work or
+/// NotReady at the same time.
+pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Admission<'node> {
+    let mut admission = Admission::default();
+    let mut queue: Vec<&Seat<'node>> = waiting(seats, Standing::Waiting);
+    // Skipped nodes come after every other one, even after those that are still in work.
+    let others_done = seats
+        .iter()
+        .all(|seat| matches!(seat.standing, Standing::Done(_) | Standing::Skipped));
+    if others_done {
+        queue.extend(waiting(seats, Standing::Skipped));
+    }
+    let Some(first) = queue.first() else {
+        return admission;
+    };
+    let hold = |reason, message: String, until| {
+        Some(Wait {
+            reason,
+            message,
+            until,
+        })
+    };
+    if rules.paused {
+        admission.held = hold(
+            WaitReason::Paused,
+            format!("paused before node {}", first.name),
+            None,
+        );
+        return admission;
+    }
+    if let Some(seat) = seats.iter().find(|seat| seat.standing == Standing::Halted) {
+        admission.held = hold(WaitReason::Paused, format!("node {} is halted", seat.name), None);
+        return admission;
+    }
+    let (canaries_only, soak_end) = canary(seats, rules);
+    if let Some(end) = soak_end.filter(|end| *end > now) {
+        admission.held = hold(
+            WaitReason::CanarySoak,
+            format!(
+                "{} canary nodes are done and soak until {end}",
+                rules.canary_nodes
+            ),
+            Some(end),
+        );
+        return admission;
+    }
+    let last_done = seats.iter().filter_map(|seat| match seat.standing {
+        Standing::Done(since) => Some(since),
+        Standing::Waiting | Standing::Skipped | Standing::Working | Standing::Halted => None,
+    });
+    if let Some(next) = last_done
+        .max()
+        .map(|done| done + rules.interval)
+        .filter(|next| *next > now)
+    {
+        admission.held = hold(
+            WaitReason::Interval,
+            format!("rollout.interval: node {} starts at {next}", first.name),
+            Some(next),
+        );
+        return admission;
+    }
+    let limit = rules.max_unavailable.resolve(seats.len());
+    let mut unavailable = seats.iter().filter(|seat| is_unavailable(seat)).count();
+    for seat in queue {
+        let is_canary = seats
+            .iter()
+            .take(rules.canary_nodes)
+            .any(|canary| canary.name == seat.name);
+        if canaries_only && !is_canary {
+            admission.held = hold(
+                WaitReason::CanarySoak,
+                format!(
+                    "node {} waits for the {} canary nodes",
+                    seat.name, rules.canary_nodes
+                ),
+                None,
+            );
+            break;
+        }
+        if !seat.ready {
+            // It is counted as unavailable already, and taken up when it returns.
+            admission.held = hold(
+                WaitReason::NodeNotReady,
+                format!("node {} is NotReady", seat.name),
+                None,
+            );
+            continue;
+        }
+        if unavailable >= limit {
+            admission.held = hold(WaitReason::Turn, turn_message(seats, seat.name, limit), None);
+            break;
+        }
+        admission.start.push(seat.name);
+        unavailable += 1;
+    }
+    admission
+}
+
+/// Whether a node counts against the limit: in work, or NotReady for any reason.
+fn is_unavailable(seat: &Seat<'_>) -> bool {
+    match seat.standing {
+        Standing::Working | Standing::Halted => true,
+        Standing::Waiting | Standing::Skipped | Standing::Done(_) => !seat.ready,
+    }
+}
+
+fn waiting<'seats, 'node>(seats: &'seats [Seat<'node>], standing: Standing) -> Vec<&'seats Seat<'node>> {
+    seats.iter().filter(|seat| seat.standing == standing).collect()
+}
+
+/// Whether only canaries may start, and until when the finished ones soak.
+fn canary(seats: &[Seat<'_>], rules: &Rules) -> (bool, Option<Timestamp>) {
+    if rules.canary_nodes == 0 {
+        return (false, None);
+    }
+    let mut latest: Option<Timestamp> = None;
+    for seat in seats.iter().take(rules.canary_nodes) {
+        match seat.standing {
+            Standing::Done(since) => latest = latest.max(Some(since)),
+            Standing::Waiting | Standing::Skipped | Standing::Working | Standing::Halted => {
+                return (true, None);
+            }
+        }
+    }
+    (false, latest.map(|since| since + rules.canary_soak))
+}
+
+fn turn_message(seats: &[Seat<'_>], name: &str, limit: usize) -> String {
+    let busy: Vec<&str> = seats
+        .iter()
+        .filter(|seat| is_unavailable(seat))
+        .map(|seat| seat.name)
+        .collect();
+    format!(
+        "node {name} waits for its turn: maxUnavailable is {limit}; in work or NotReady: {}",
+        busy.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn rules(limit: u32) -> Rules {
+        Rules {
+            max_unavailable: MaxUnavailable::Nodes(limit),
+            canary_nodes: 0,
+            canary_soak: SignedDuration::ZERO,
+            interval: SignedDuration::ZERO,
+            paused: false,
+        }
+    }
+
+    fn seat(name: &str, standing: Standing) -> Seat<'_> {
+        Seat {
+            name,
+            standing,
+            ready: true,
+        }
+    }
+
+    #[rstest]
+    #[case("1", Some(1))]
+    #[case("3", Some(3))]
+    #[case("10%", Some(1))]
+    #[case("25%", Some(2))]
+    #[case("100%", Some(5))]
+    #[case("0", None)]
+    #[case("0%", None)]
+    #[case("101%", None)]
+    #[case("-1", None)]
+    #[case("two", None)]
+    fn limit_of_five_nodes(#[case] text: &str, #[case] limit: Option<usize>) {
+        assert_eq!(MaxUnavailable::parse(text).ok().map(|max| max.resolve(5)), limit);
+    }
+
+    #[test]
+    fn a_node_that_is_not_ready_takes_a_place() {
+        let mut seats = [seat("a", Standing::Waiting), seat("b", Standing::Waiting)];
+        seats[1].ready = false;
+        assert_eq!(admit(&seats, &rules(1), NOW).start, Vec::<&str>::new());
+        assert_eq!(admit(&seats, &rules(2), NOW).start, ["a"]);
+    }
+
+    #[test]
+    fn canaries_go_alone_and_soak() {
+        let canary = Rules {
+            canary_nodes: 1,
+            canary_soak: SignedDuration::from_secs(60),
+            ..rules(3)
+        };
+        let fresh = [seat("a", Standing::Waiting), seat("b", Standing::Waiting)];
+        assert_eq!(admit(&fresh, &canary, NOW).start, ["a"]);
+        let soaking = [seat("a", Standing::Done(NOW)), seat("b", Standing::Waiting)];
+        let held = admit(&soaking, &canary, NOW).held.unwrap();
+        assert_eq!(held.reason, WaitReason::CanarySoak);
+        assert_eq!(
+            admit(&soaking, &canary, NOW + SignedDuration::from_secs(60)).start,
+            ["b"]
+        );
+    }
+
+    #[test]
+    fn a_halted_node_stops_new_starts() {
+        let seats = [seat("a", Standing::Halted), seat("b", Standing::Waiting)];
+        let admission = admit(&seats, &rules(2), NOW);
+        assert!(admission.start.is_empty());
+        assert_eq!(admission.held.unwrap().message, "node a is halted");
+    }
+
+    #[test]
+    fn a_skipped_node_comes_after_all_others() {
+        let seats = [seat("a", Standing::Skipped), seat("b", Standing::Waiting)];
+        assert_eq!(admit(&seats, &rules(2), NOW).start, ["b"]);
+        let seats = [seat("a", Standing::Skipped), seat("b", Standing::Working)];
+        assert!(admit(&seats, &rules(2), NOW).start.is_empty());
+        let seats = [seat("a", Standing::Skipped), seat("b", Standing::Done(NOW))];
+        assert_eq!(admit(&seats, &rules(2), NOW).start, ["a"]);
+    }
+
+    fn standing() -> impl Strategy<Value = Standing> {
+        prop_oneof![
+            Just(Standing::Waiting),
+            Just(Standing::Skipped),
+            Just(Standing::Working),
+            Just(Standing::Done(NOW)),
+        ]
+    }
+
+    proptest! {
+        /// R9: whatever the state, the limit is never exceeded by what starts now.
+        #[test]
+        fn never_more_than_the_limit(
+            nodes in proptest::collection::vec((standing(), any::<bool>()), 1..12),
+            limit in 1u32..6,
+        ) {
+            let names: Vec<String> = (0..nodes.len()).map(|index| format!("n{index}")).collect();
+            let seats: Vec<Seat<'_>> = nodes.iter().zip(&names)
+                .map(|((standing, ready), name)| Seat { name, standing: *standing, ready: *ready })
+                .collect();
+            let before = seats.iter().filter(|seat| is_unavailable(seat)).count();
+            let admission = admit(&seats, &rules(limit), NOW);
+            prop_assert!(admission.start.is_empty() || before + admission.start.len() <= limit as usize);
+            for name in &admission.start {
+                let seat = seats.iter().find(|seat| &seat.name == name).unwrap();
+                prop_assert!(seat.ready);
+            }
+        }
+    }
+}

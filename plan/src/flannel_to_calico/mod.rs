@@ -3,6 +3,7 @@
 pub mod checks;
 pub mod cluster;
 pub mod detect;
+pub mod document;
 pub mod facts;
 pub mod host;
 pub mod node;

@@ -1,1 +1,0 @@
-//! The door from wire to domain.

@@ -1,0 +1,152 @@
+//! The plan of this migration as a document.
+
+use super::cluster::{ClusterFacts, Node};
+use super::settings::Settings;
+use crate::document::{Action, Document};
+use crate::drain;
+use crate::order::{self, Place};
+
+/// The label that says which network a node is on.
+const LABEL: &str = "projectcalico.org/node-network-during-migration";
+
+/// Nodes in the order in which they are worked on.
+pub fn order<'facts>(facts: &'facts ClusterFacts, coordinator_node: &str) -> Vec<&'facts Node> {
+    let mut places: Vec<Place<'_>> = facts
+        .nodes
+        .values()
+        .filter(|node| node.operating_system != "windows")
+        .map(|node| Place {
+            name: &node.name,
+            control_plane: node.control_plane,
+            coordinator: node.name == coordinator_node,
+        })
+        .collect();
+    order::sort(&mut places);
+    places.iter().filter_map(|place| facts.nodes.get(place.name)).collect()
+}
+
+/// Every action on every object, in order.
+pub fn document(settings: &Settings, facts: &ClusterFacts, coordinator_node: &str) -> Document {
+    let nodes = order(facts, coordinator_node);
+    Document {
+        prepare: prepare(settings, &nodes),
+        nodes: nodes.iter().map(|node| (node.name.clone(), of_node(settings, facts, node))).collect(),
+        finish: finish(settings, &nodes),
+    }
+}
+
+fn prepare(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {
+    let flannel = flannel_daemon_set(settings);
+    let mut actions = vec![
+        Action::new("label", format!("{} Nodes", nodes.len()), format!("{LABEL}=flannel where it is missing")),
+        Action::new(
+            "patch",
+            &flannel,
+            format!("add nodeSelector {LABEL}=flannel; its pods are rolled, and the roll is waited for"),
+        ),
+        Action::new(
+            "create",
+            "IPPool default-ipv4-ippool",
+            format!(
+                "cidr {}, blockSize {}, vxlanMode Always, natOutgoing {}",
+                settings.flannel_network.value,
+                settings.ip_pool_block_size.value,
+                settings.flannel_ip_masquerade.value
+            ),
+        ),
+        Action::new(
+            "patch",
+            "FelixConfiguration default",
+            format!(
+                "vxlanVNI {}, vxlanPort {}, vxlanMTU {}",
+                settings.flannel_vni.value, settings.flannel_port.value, settings.flannel_mtu.value
+            ),
+        ),
+        Action::new(
+            "patch",
+            "IPAMConfig default",
+            "strictAffinity true, autoAllocateBlocks false, until the last node is done",
+        ),
+    ];
+    for node in nodes {
+        let range = node.pod_cidr().map_or_else(|| "its podCIDR".to_owned(), |range| range.to_string());
+        actions.push(Action::new(
+            "create",
+            format!("IPAM blocks of node {}", node.name),
+            format!("IPAMBlock and BlockAffinity for {range}, with the tunnel address; Node annotations for Felix"),
+        ));
+    }
+    actions
+}
+
+fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action> {
+    let object = format!("Node {}", node.name);
+    let residents = drain::residents(&facts.pods, &node.name);
+    let names = |pods: &[&drain::Pod]| {
+        if pods.is_empty() {
+            return "none now".to_owned();
+        }
+        pods.iter().map(|pod| pod.key()).collect::<Vec<_>>().join(", ")
+    };
+    let device = format!("flannel.{}", settings.flannel_vni.value);
+    let cordon = if node.unschedulable {
+        Action::new("cordon", &object, "is cordoned already, and stays so at the end")
+    } else {
+        Action::new("cordon", &object, "unschedulable true, remembered as ours")
+    };
+    let mut actions = vec![
+        cordon,
+        Action::as_of_now("evict", format!("pods of node {}", node.name), names(&residents.movable)),
+        Action::new("label", &object, format!("{LABEL}=none; flannel's pod ends")),
+        Action::new("hold", format!("host {}", node.name), "withdraw /run/flannel/subnet.env: new pods wait"),
+        Action::as_of_now(
+            "evict",
+            format!("DaemonSet pods of node {}", node.name),
+            names(&residents.daemon_set),
+        ),
+        Action::new(
+            "delete",
+            format!("host {}", node.name),
+            format!("{device}, cni0, FLANNEL-* chains and tables, host-local leases (with a backup)"),
+        ),
+        Action::new("label", &object, format!("{LABEL}=calico; calico-node starts")),
+        Action::new(
+            "delete",
+            format!("host {}", node.name),
+            format!(
+                "flannel's conflist in {} (with a backup), once Calico's wins",
+                settings.cni_configuration_directory.value
+            ),
+        ),
+        Action::new(
+            "probe",
+            &object,
+            "calico-node Ready, agent's checks pass, a pod on it reached from an old and a new node",
+        ),
+    ];
+    if !node.unschedulable {
+        actions.push(Action::new("uncordon", &object, "unschedulable removed"));
+    }
+    actions
+}
+
+fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {
+    let calico = format!(
+        "DaemonSet {}/{}",
+        settings.calico_daemon_set_namespace.value, settings.calico_daemon_set_name.value
+    );
+    vec![
+        Action::new("wait", format!("{} Nodes", nodes.len()), "every agent proves that nothing of flannel is left"),
+        Action::new("delete", flannel_daemon_set(settings), "the point of no return: flannel is gone from the cluster"),
+        Action::new("patch", calico, format!("remove nodeSelector {LABEL}; its pods are rolled, and the roll is waited for")),
+        Action::new("label", format!("{} Nodes", nodes.len()), format!("remove {LABEL}")),
+        Action::new("patch", "IPAMConfig default", "as it was before the migration"),
+    ]
+}
+
+fn flannel_daemon_set(settings: &Settings) -> String {
+    format!(
+        "DaemonSet {}/{}",
+        settings.flannel_daemon_set_namespace.value, settings.flannel_daemon_set_name.value
+    )
+}
