@@ -83,10 +83,12 @@ impl Check {
     pub fn line(&self) -> String {
         let mut line = format!("{}: {}: found {}", self.name, self.object, self.found);
         if !self.needed.is_empty() {
-            line.push_str(&format!(", needed {}", self.needed));
+            line += ", needed ";
+            line += &self.needed;
         }
         if !self.fix.is_empty() {
-            line.push_str(&format!(". Fix: {}", self.fix));
+            line += ". Fix: ";
+            line += &self.fix;
         }
         line
     }
@@ -94,5 +96,9 @@ impl Check {
 
 /// The worst verdict of a list; [`Verdict::Unknown`] for an empty list, since nothing was looked at.
 pub fn worst(checks: &[Check]) -> Verdict {
-    checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Unknown)
+    checks
+        .iter()
+        .map(|check| check.verdict)
+        .max()
+        .unwrap_or(Verdict::Unknown)
 }

@@ -2,6 +2,14 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::go_json;
+
+/// Endings of the files that runtimes read.
+const ENDINGS: [&str; 3] = [".conf", ".conflist", ".json"];
+/// containerd reads no larger file.
+const LARGEST_FILE: usize = 2 * 1024 * 1024;
 
 /// One file of the folder that the runtime would look at (`.conf`, `.conflist`, `.json`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -15,7 +23,7 @@ pub struct CniFile {
     /// The `type` of each plugin, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plugins: Vec<String>,
-    /// Why the runtime skips the file; `None` when it is valid.
+    /// Why a runtime does not take the file; `None` when it is valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -31,9 +39,31 @@ pub struct CniDirectory {
 }
 
 impl CniDirectory {
-    /// The file that the runtime uses: the first valid one by name.
+    /// Reads the folder's files (name and bytes) as runtimes do: those with a known ending, by name.
+    pub fn read(path: impl Into<String>, files: Vec<(String, Vec<u8>)>) -> Self {
+        let mut files: Vec<CniFile> = files
+            .into_iter()
+            .filter(|(name, _)| ENDINGS.iter().any(|ending| name.ends_with(ending)))
+            .map(|(name, bytes)| CniFile::read(name, &bytes))
+            .collect();
+        files.sort_by(|left, right| left.name.cmp(&right.name));
+        Self {
+            path: path.into(),
+            files,
+        }
+    }
+
+    /// The file that the runtime uses: the first by name, if it is valid.
+    ///
+    /// A broken file before it leaves no winner: containerd stops there and has no network, CRI-O goes on to the
+    /// next. What works with one runtime only is not called working; [`Self::broken`] names the file.
     pub fn winner(&self) -> Option<&CniFile> {
-        self.files.iter().find(|file| file.error.is_none())
+        self.files.first().filter(|file| file.error.is_none())
+    }
+
+    /// The file that stops containerd: broken, with no valid one before it.
+    pub fn broken(&self) -> Option<&CniFile> {
+        self.files.first().filter(|file| file.error.is_some())
     }
 
     /// Files that belong to flannel: any plugin of type `flannel`.
@@ -43,6 +73,81 @@ impl CniDirectory {
 }
 
 impl CniFile {
+    /// Reads one file. A file that is not understood is an entry with its error.
+    fn read(name: String, bytes: &[u8]) -> Self {
+        let mut file = Self {
+            name,
+            network: None,
+            plugins: Vec::new(),
+            error: None,
+        };
+        if let Err(error) = file.fill(bytes) {
+            file.error = Some(error);
+        }
+        file
+    }
+
+    fn fill(&mut self, bytes: &[u8]) -> Result<(), String> {
+        if bytes.len() > LARGEST_FILE {
+            return Err(format!("{} bytes, needed at most {LARGEST_FILE}", bytes.len()));
+        }
+        // Go reads bytes that are not UTF-8 as replacement characters.
+        let value: Value = serde_json::from_str(&String::from_utf8_lossy(bytes))
+            .map_err(|error| format!("not JSON: {error}"))?;
+        let Value::Object(map) = value else {
+            return Err(format!("found {}, needed an object", go_json::kind(&value)));
+        };
+        if self.name.ends_with(".conflist") {
+            self.fill_from_list(&map)
+        } else {
+            self.fill_from_plugin(&map)
+        }
+    }
+
+    /// A conflist: its own keys are matched by case, those of its plugins are not.
+    fn fill_from_list(&mut self, map: &Map<String, Value>) -> Result<(), String> {
+        self.network = Some(text(map.get("name"), "name")?);
+        if let Some(version) = map.get("cniVersion") {
+            text(Some(version), "cniVersion")?;
+        }
+        for key in ["disableCheck", "disableGC", "loadOnlyInlinedPlugins"] {
+            flag(map.get(key), key)?;
+        }
+        let plugins = match map.get("plugins") {
+            Some(Value::Array(plugins)) if !plugins.is_empty() => plugins,
+            Some(Value::Array(_)) => {
+                return Err("plugins: found an empty list, needed at least one".to_owned());
+            }
+            Some(other) => return Err(format!("plugins: found {}, needed a list", go_json::kind(other))),
+            None => return Err("plugins: missing, needed a list of at least one".to_owned()),
+        };
+        for (index, plugin) in plugins.iter().enumerate() {
+            let Value::Object(map) = plugin else {
+                return Err(format!(
+                    "plugins[{index}]: found {}, needed an object",
+                    go_json::kind(plugin)
+                ));
+            };
+            self.plugins
+                .push(plugin_type(map).map_err(|error| format!("plugins[{index}].{error}"))?);
+        }
+        Ok(())
+    }
+
+    /// A single plugin's configuration, or a conflist that somebody gave the wrong ending.
+    fn fill_from_plugin(&mut self, map: &Map<String, Value>) -> Result<(), String> {
+        if map.contains_key("plugins") {
+            return Err(format!(
+                "found a list of plugins in {}, needed a file name that ends in .conflist",
+                self.name
+            ));
+        }
+        let plugin = plugin_type(map)?;
+        self.network = Some(text(go_value(map, "name"), "name")?);
+        self.plugins.push(plugin);
+        Ok(())
+    }
+
     /// Whether a plugin of type `flannel` is in the chain.
     pub fn is_flannel(&self) -> bool {
         self.plugins.iter().any(|plugin| plugin == "flannel")
@@ -53,3 +158,53 @@ impl CniFile {
         self.plugins.iter().any(|plugin| plugin == "calico")
     }
 }
+
+/// The last value of a key in any case, as Go takes it.
+fn go_value<'map>(map: &'map Map<String, Value>, key: &str) -> Option<&'map Value> {
+    map.get(key)
+        .or_else(|| go_json::values(map, key).last().map(|(_, value)| *value))
+}
+
+/// The `type` of a plugin whose other well-known keys have the right kind.
+fn plugin_type(map: &Map<String, Value>) -> Result<String, String> {
+    for key in ["cniVersion", "name"] {
+        if let Some(value) = go_value(map, key).filter(|value| !value.is_null())
+            && !value.is_string()
+        {
+            return Err(format!("{key}: found {}, needed a string", go_json::kind(value)));
+        }
+    }
+    for key in ["ipam", "dns", "capabilities"] {
+        if let Some(value) = go_value(map, key).filter(|value| !value.is_null())
+            && !value.is_object()
+        {
+            return Err(format!("{key}: found {}, needed an object", go_json::kind(value)));
+        }
+    }
+    text(go_value(map, "type"), "type")
+}
+
+fn text(value: Option<&Value>, key: &str) -> Result<String, String> {
+    match value {
+        Some(Value::String(text)) if text.is_empty() => Err(format!("{key}: empty, needed a name")),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(other) => Err(format!("{key}: found {}, needed a string", go_json::kind(other))),
+        None => Err(format!("{key}: missing, needed a string")),
+    }
+}
+
+fn flag(value: Option<&Value>, key: &str) -> Result<(), String> {
+    match value {
+        None | Some(Value::Bool(_)) => Ok(()),
+        Some(Value::String(text))
+            if text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("false") =>
+        {
+            Ok(())
+        }
+        Some(other) => Err(format!("{key}: found {other}, needed true or false")),
+    }
+}
+
+#[cfg(test)]
+#[path = "cni_tests.rs"]
+mod tests;

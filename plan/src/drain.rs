@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 /// A pod, as far as a drain needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about one object")]
 pub struct Pod {
     /// Namespace.
     pub namespace: String,
@@ -91,14 +92,19 @@ pub struct Selector {
 impl Selector {
     /// Whether the labels satisfy every term. An unknown operator satisfies nothing.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
-            && self.match_expressions.iter().all(|(key, operator, values)| match operator.as_str() {
-                "In" => labels.get(key).is_some_and(|value| values.contains(value)),
-                "NotIn" => labels.get(key).is_none_or(|value| !values.contains(value)),
-                "Exists" => labels.contains_key(key),
-                "DoesNotExist" => !labels.contains_key(key),
-                _ => false,
-            })
+        self.match_labels
+            .iter()
+            .all(|(key, value)| labels.get(key) == Some(value))
+            && self
+                .match_expressions
+                .iter()
+                .all(|(key, operator, values)| match operator.as_str() {
+                    "In" => labels.get(key).is_some_and(|value| values.contains(value)),
+                    "NotIn" => labels.get(key).is_none_or(|value| !values.contains(value)),
+                    "Exists" => labels.contains_key(key),
+                    "DoesNotExist" => !labels.contains_key(key),
+                    _ => false,
+                })
     }
 }
 
@@ -154,7 +160,10 @@ pub struct Residents<'pods> {
 /// Sorts the pods of a node. Order within each list is by namespace and name, so that two looks agree.
 pub fn residents<'pods>(pods: &'pods [Pod], node: &str) -> Residents<'pods> {
     let mut residents = Residents::default();
-    let mut here: Vec<&Pod> = pods.iter().filter(|pod| pod.node == node && pod.uses_pod_network()).collect();
+    let mut here: Vec<&Pod> = pods
+        .iter()
+        .filter(|pod| pod.node == node && pod.uses_pod_network())
+        .collect();
     here.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
     for pod in here {
         if pod.mirror {
@@ -176,7 +185,10 @@ pub fn budgets_of<'budgets>(pod: &Pod, budgets: &'budgets [Budget]) -> Vec<&'bud
         .iter()
         .filter(|budget| {
             budget.namespace == pod.namespace
-                && budget.selector.as_ref().is_some_and(|selector| selector.matches(&pod.labels))
+                && budget
+                    .selector
+                    .as_ref()
+                    .is_some_and(|selector| selector.matches(&pod.labels))
         })
         .collect()
 }

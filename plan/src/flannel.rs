@@ -1,10 +1,90 @@
 //! flannel's own texts: `subnet.env`, `net-conf.json`, node annotations.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use ipnet::Ipv4Net;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::go_json;
+
+/// UDP port of VXLAN that the kernel takes when flannel names none.
+pub const DEFAULT_PORT: u16 = 8472;
+/// VXLAN network identifier when flannel's configuration names none.
+pub const DEFAULT_VNI: u32 = 1;
+/// The largest VXLAN network identifier: it has 24 bits.
+const LARGEST_VNI: u32 = 0x00ff_ffff;
+/// The smallest MTU that IPv4 allows.
+const SMALLEST_MTU: u32 = 68;
+
+/// Why one of flannel's texts was not understood: the text, the key, the value found and the value needed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ParseError {
+    /// The text is not JSON, or not a JSON object.
+    #[error("{text}: not a JSON object: {problem}")]
+    NotJson {
+        /// Which text.
+        text: String,
+        /// What the JSON parser says.
+        problem: String,
+    },
+    /// A line that is no assignment.
+    #[error("{text}: line {line}: found {found:?}, needed KEY=VALUE")]
+    NotAssignment {
+        /// Which text.
+        text: String,
+        /// Number of the line, from 1.
+        line: usize,
+        /// The line.
+        found: String,
+    },
+    /// A key that must be there is not.
+    #[error("{text}: key {key} is missing, needed {needed}")]
+    Missing {
+        /// Which text.
+        text: String,
+        /// The key.
+        key: String,
+        /// What is needed.
+        needed: &'static str,
+    },
+    /// A value that cannot be meant.
+    #[error("{text}: key {key}: found {found}, needed {needed}")]
+    Value {
+        /// Which text.
+        text: String,
+        /// The key.
+        key: String,
+        /// The value that was found.
+        found: String,
+        /// What is needed.
+        needed: &'static str,
+    },
+    /// One key in several spellings: flannel takes whichever comes last, a person means one of them.
+    #[error("{text}: key {key} is written {times} times: {spellings}; needed once")]
+    Repeated {
+        /// Which text.
+        text: String,
+        /// The key.
+        key: String,
+        /// How often it was found.
+        times: usize,
+        /// The spellings found.
+        spellings: String,
+    },
+    /// An annotation prefix that flannel refuses.
+    #[error(
+        "annotation prefix: found {found:?}, needed a domain such as flannel.alpha.coreos.com, or domain/name"
+    )]
+    Prefix {
+        /// The prefix.
+        found: String,
+    },
+}
 
 /// `/run/flannel/subnet.env`, parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -22,9 +102,10 @@ pub struct SubnetEnvironment {
     pub ip_masquerade: bool,
 }
 
-/// `net-conf.json` of the ConfigMap, parsed. Unknown keys are kept out; a missing key is its default in flannel.
+/// `net-conf.json` of the `ConfigMap`, parsed. Unknown keys are kept out; a missing key is its default in flannel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_excessive_bools, reason = "they are the switches of flannel's own document")]
 pub struct NetworkConfiguration {
     /// `Network`.
     #[schemars(with = "String")]
@@ -65,3 +146,322 @@ pub struct NodeAnnotations {
     /// `kube-subnet-manager`.
     pub kube_subnet_manager: bool,
 }
+
+impl SubnetEnvironment {
+    /// Reads the file's text. Lines that flannel's CNI plugin does not use (IPv6) are passed over.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        const TEXT: &str = "subnet.env";
+        let mut values: BTreeMap<&str, &str> = BTreeMap::new();
+        for (index, line) in text.lines().map(str::trim).enumerate() {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let Some((key, value)) = line.split_once('=') else {
+                return Err(ParseError::NotAssignment {
+                    text: TEXT.to_owned(),
+                    line: index + 1,
+                    found: line.to_owned(),
+                });
+            };
+            values.insert(key.trim(), value.trim());
+        }
+        let value = |key: &str, needed| {
+            values.get(key).copied().ok_or_else(|| ParseError::Missing {
+                text: TEXT.to_owned(),
+                key: key.to_owned(),
+                needed,
+            })
+        };
+        let network: Ipv4Net = from_text(
+            TEXT,
+            "FLANNEL_NETWORK",
+            value("FLANNEL_NETWORK", NEEDED_NETWORK)?,
+            NEEDED_NETWORK,
+        )?;
+        Ok(Self {
+            network: network.trunc(),
+            subnet: from_text(
+                TEXT,
+                "FLANNEL_SUBNET",
+                value("FLANNEL_SUBNET", NEEDED_NETWORK)?,
+                NEEDED_NETWORK,
+            )?,
+            mtu: mtu(TEXT, "FLANNEL_MTU", value("FLANNEL_MTU", NEEDED_MTU)?)?,
+            ip_masquerade: from_text(
+                TEXT,
+                "FLANNEL_IPMASQ",
+                value("FLANNEL_IPMASQ", "true or false")?,
+                "true or false",
+            )?,
+        })
+    }
+}
+
+impl NetworkConfiguration {
+    /// Reads the text as flannel does: keys in any case, missing keys by flannel's defaults.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let document = Document::parse("net-conf.json", "", text)?;
+        let backend = match document.one("Backend")? {
+            Some(Value::Object(map)) => Document::of("net-conf.json", "Backend.", map.clone()),
+            Some(other) => return Err(document.wrong("Backend", other, "an object with a Type")),
+            // Without a backend flannel takes its oldest one.
+            None => Document::of(
+                "net-conf.json",
+                "Backend.",
+                Map::from_iter([("Type".to_owned(), Value::from("udp"))]),
+            ),
+        };
+        let network: Ipv4Net = match document.one("Network")? {
+            Some(Value::String(network)) => from_text("net-conf.json", "Network", network, NEEDED_NETWORK)?,
+            Some(other) => return Err(document.wrong("Network", other, NEEDED_NETWORK)),
+            None => return Err(document.missing("Network", NEEDED_NETWORK)),
+        };
+        let subnet_length = document.number("SubnetLen", 0, 30, "a prefix length up to 30")?;
+        let vni = backend.number("VNI", 0, LARGEST_VNI, "a number from 0 to 16777215")?;
+        let port = backend.number("Port", 0, u32::from(u16::MAX), "a UDP port from 1 to 65535")?;
+        let mtu = backend.number("MTU", 0, u32::from(u16::MAX), NEEDED_MTU)?;
+        Ok(Self {
+            network: network.trunc(),
+            subnet_length: subnet_length
+                .filter(|length| *length > 0)
+                .and_then(|length| length.try_into().ok()),
+            ipv6: document.boolean("EnableIPv6")?,
+            nftables: document.boolean("EnableNFTables")?,
+            backend: backend.string("Type", "the name of a backend, such as vxlan")?,
+            vni: vni.unwrap_or(DEFAULT_VNI),
+            port: port
+                .filter(|port| *port > 0)
+                .and_then(|port| port.try_into().ok())
+                .unwrap_or(DEFAULT_PORT),
+            direct_routing: backend.boolean("DirectRouting")?,
+            learning: backend.boolean("Learning")?,
+            mtu: mtu.filter(|mtu| *mtu > 0),
+        })
+    }
+
+    /// Whether the backend is VXLAN. flannel does not look at the case of the name.
+    pub fn is_vxlan(&self) -> bool {
+        self.backend.eq_ignore_ascii_case("vxlan")
+    }
+}
+
+/// The full key of one of flannel's annotations, made from the prefix as flannel makes it: `a.b` gives `a.b/key`,
+/// `a.b/c` gives `a.b/c-key`.
+pub fn annotation_key(prefix: &str, key: &str) -> Result<String, ParseError> {
+    let error = || ParseError::Prefix {
+        found: prefix.to_owned(),
+    };
+    let (domain, name) = prefix.split_once('/').unwrap_or((prefix, ""));
+    let allowed = |character: char| {
+        character.is_ascii_lowercase() || character.is_ascii_digit() || "_-".contains(character)
+    };
+    let labels: Vec<&str> = domain.split('.').collect();
+    let domain_is_good = labels.len() > 1
+        && labels
+            .iter()
+            .all(|label| !label.is_empty() && label.chars().all(allowed));
+    if !domain_is_good || !name.chars().all(allowed) {
+        return Err(error());
+    }
+    let separator = if name.is_empty() || name.ends_with('-') {
+        ""
+    } else {
+        "-"
+    };
+    Ok(format!("{domain}/{name}{separator}{key}"))
+}
+
+impl NodeAnnotations {
+    /// Reads flannel's annotations with this prefix. `None` when there is none of them: flannel has not run on
+    /// the node, or runs with another prefix.
+    pub fn read(annotations: &BTreeMap<String, String>, prefix: &str) -> Result<Option<Self>, ParseError> {
+        const KEYS: [&str; 4] = ["backend-type", "backend-data", "public-ip", "kube-subnet-manager"];
+        let value = |key: &str| Ok(annotations.get(&annotation_key(prefix, key)?).map(String::as_str));
+        let mut found = Vec::new();
+        for key in KEYS {
+            found.push(value(key)?);
+        }
+        if found.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let needed = |key: &str, needed| {
+            value(key)?.ok_or_else(|| ParseError::Missing {
+                text: format!("annotations {prefix}"),
+                key: annotation_key(prefix, key).unwrap_or_else(|_| key.to_owned()),
+                needed,
+            })
+        };
+        let backend = needed("backend-type", "the name of a backend, such as vxlan")?.to_owned();
+        let address_key = annotation_key(prefix, "public-ip")?;
+        let public_address = from_text(
+            "annotation",
+            &address_key,
+            needed("public-ip", "the node's address")?,
+            "an IP address",
+        )?;
+        let (vtep_mac, vni) = if backend.eq_ignore_ascii_case("vxlan") {
+            let key = annotation_key(prefix, "backend-data")?;
+            let text = needed("backend-data", r#"JSON such as {"VNI":1,"VtepMAC":"…"}"#)?;
+            backend_data(&key, text)?
+        } else {
+            (String::new(), None)
+        };
+        Ok(Some(Self {
+            backend,
+            vtep_mac,
+            vni,
+            public_address,
+            kube_subnet_manager: value("kube-subnet-manager")? == Some("true"),
+        }))
+    }
+}
+
+const NEEDED_NETWORK: &str = "one IPv4 network such as 10.244.0.0/16";
+const NEEDED_MTU: &str = "a number of bytes from 68 to 65535";
+const NEEDED_MAC: &str = "a MAC address of six bytes";
+
+fn backend_data(key: &str, text: &str) -> Result<(String, Option<u32>), ParseError> {
+    let document = Document::parse(&format!("annotation {key}"), "", text)?;
+    let mac = document.string("VtepMAC", NEEDED_MAC)?;
+    let mac = normal_mac(&mac).ok_or_else(|| document.wrong("VtepMAC", &Value::from(mac), NEEDED_MAC))?;
+    Ok((
+        mac,
+        document.number("VNI", 0, LARGEST_VNI, "a number from 0 to 16777215")?,
+    ))
+}
+
+/// A MAC address of six bytes in lower case with colons; Go writes and reads it with dashes as well.
+fn normal_mac(text: &str) -> Option<String> {
+    let separator = if text.contains('-') { '-' } else { ':' };
+    let parts: Vec<&str> = text.split(separator).collect();
+    let is_byte = |part: &&str| part.len() == 2 && part.chars().all(|digit| digit.is_ascii_hexdigit());
+    (parts.len() == 6 && parts.iter().all(is_byte)).then(|| parts.join(":").to_ascii_lowercase())
+}
+
+fn from_text<T: FromStr>(text: &str, key: &str, found: &str, needed: &'static str) -> Result<T, ParseError> {
+    found.parse().map_err(|_| ParseError::Value {
+        text: text.to_owned(),
+        key: key.to_owned(),
+        found: format!("{found:?}"),
+        needed,
+    })
+}
+
+fn mtu(text: &str, key: &str, found: &str) -> Result<u32, ParseError> {
+    let value: u32 = from_text(text, key, found, NEEDED_MTU)?;
+    if !(SMALLEST_MTU..=u32::from(u16::MAX)).contains(&value) {
+        return Err(ParseError::Value {
+            text: text.to_owned(),
+            key: key.to_owned(),
+            found: format!("{found:?}"),
+            needed: NEEDED_MTU,
+        });
+    }
+    Ok(value)
+}
+
+/// A JSON object with the names that its errors need.
+struct Document {
+    text: String,
+    path: &'static str,
+    map: Map<String, Value>,
+}
+
+impl Document {
+    fn parse(text: &str, path: &'static str, json: &str) -> Result<Self, ParseError> {
+        let error = |problem: String| ParseError::NotJson {
+            text: text.to_owned(),
+            problem,
+        };
+        match serde_json::from_str(json) {
+            Ok(Value::Object(map)) => Ok(Self {
+                text: text.to_owned(),
+                path,
+                map,
+            }),
+            Ok(other) => Err(error(format!("it is {}", go_json::kind(&other)))),
+            Err(problem) => Err(error(problem.to_string())),
+        }
+    }
+
+    fn of(text: &str, path: &'static str, map: Map<String, Value>) -> Self {
+        Self {
+            text: text.to_owned(),
+            path,
+            map,
+        }
+    }
+
+    fn one(&self, key: &str) -> Result<Option<&Value>, ParseError> {
+        let values = go_json::values(&self.map, key);
+        match values.as_slice() {
+            [] => Ok(None),
+            [(_, value)] => Ok(Some(value)),
+            several => Err(ParseError::Repeated {
+                text: self.text.clone(),
+                key: format!("{}{key}", self.path),
+                times: several.len(),
+                spellings: several
+                    .iter()
+                    .map(|(spelling, _)| *spelling)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            }),
+        }
+    }
+
+    fn wrong(&self, key: &str, found: &Value, needed: &'static str) -> ParseError {
+        ParseError::Value {
+            text: self.text.clone(),
+            key: format!("{}{key}", self.path),
+            found: found.to_string(),
+            needed,
+        }
+    }
+
+    fn missing(&self, key: &str, needed: &'static str) -> ParseError {
+        ParseError::Missing {
+            text: self.text.clone(),
+            key: format!("{}{key}", self.path),
+            needed,
+        }
+    }
+
+    fn string(&self, key: &str, needed: &'static str) -> Result<String, ParseError> {
+        match self.one(key)? {
+            Some(Value::String(text)) if !text.is_empty() => Ok(text.clone()),
+            Some(other) => Err(self.wrong(key, other, needed)),
+            None => Err(self.missing(key, needed)),
+        }
+    }
+
+    fn boolean(&self, key: &str) -> Result<bool, ParseError> {
+        match self.one(key)? {
+            Some(Value::Bool(value)) => Ok(*value),
+            Some(other) => Err(self.wrong(key, other, "true or false")),
+            None => Ok(false),
+        }
+    }
+
+    fn number(
+        &self,
+        key: &str,
+        least: u32,
+        most: u32,
+        needed: &'static str,
+    ) -> Result<Option<u32>, ParseError> {
+        let Some(value) = self.one(key)? else {
+            return Ok(None);
+        };
+        value
+            .as_u64()
+            .and_then(|number| u32::try_from(number).ok())
+            .filter(|number| (least..=most).contains(number))
+            .map(Some)
+            .ok_or_else(|| self.wrong(key, value, needed))
+    }
+}
+
+#[cfg(test)]
+#[path = "flannel_tests.rs"]
+mod tests;

@@ -32,9 +32,18 @@ impl<T> Sourced<T> {
     /// The first of: what the spec says, what was detected (with its object), the default.
     pub fn choose(spec: Option<T>, detected: Option<(T, String)>, default: T) -> Self {
         match (spec, detected) {
-            (Some(value), _) => Self { value, source: Source::Spec },
-            (None, Some((value, object))) => Self { value, source: Source::Detected(object) },
-            (None, None) => Self { value: default, source: Source::Default },
+            (Some(value), _) => Self {
+                value,
+                source: Source::Spec,
+            },
+            (None, Some((value, object))) => Self {
+                value,
+                source: Source::Detected(object),
+            },
+            (None, None) => Self {
+                value: default,
+                source: Source::Default,
+            },
         }
     }
 }
