@@ -1,0 +1,79 @@
+//! The CNI folders: configuration, host-local leases, flannel's delegate files. Reads; what is removed goes
+//! through [`super::files`].
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use plan::cni::CniDirectory;
+
+use super::files::{FileError, list_if_there, read_if_there};
+
+/// Reads the configuration folder as the runtime does. `shown` is its path on the host.
+pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {
+    let Some(names) = list_if_there(folder)? else {
+        return Err(FileError {
+            attempt: "list folder (is it mounted?)",
+            path: folder.to_owned(),
+            source: std::io::ErrorKind::NotFound.into(),
+        });
+    };
+    let mut files = Vec::with_capacity(names.len());
+    for name in names {
+        if let Some(bytes) = read_if_there(&folder.join(&name))? {
+            files.push((name, bytes));
+        }
+    }
+    Ok(CniDirectory::read(shown, files))
+}
+
+/// The names under which flannel's networks keep their leases: as its conflists say, and as its manifest does.
+pub fn flannel_networks(directory: &CniDirectory) -> Vec<String> {
+    let mut names: Vec<String> = directory
+        .flannel_files()
+        .filter_map(|file| file.network.clone())
+        // A name is a folder below `networks`; anything else would lead out of it.
+        .filter(|name| !name.is_empty() && !name.contains('/') && name != "." && name != "..")
+        .collect();
+    names.push("cbr0".to_owned());
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// State of flannel's CNI plugins under `/var/lib/cni`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Leases: files whose name is an address.
+    pub leases: Vec<PathBuf>,
+    /// What host-local keeps beside the leases: its lock and the address that it gave last.
+    pub bookkeeping: Vec<PathBuf>,
+    /// flannel's delegate files.
+    pub delegates: Vec<PathBuf>,
+}
+
+/// Lists the leases of these networks and the delegate files.
+pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
+    std::fs::metadata(folder).map_err(FileError::of("look into folder (is it mounted?)", folder))?;
+    let mut state = State::default();
+    for network in networks {
+        let network = folder.join("networks").join(network);
+        for name in list_if_there(&network)?.unwrap_or_default() {
+            if is_lease(&name) {
+                state.leases.push(network.join(&name));
+            } else if name == "lock" || name.starts_with("last_reserved_ip.") {
+                state.bookkeeping.push(network.join(&name));
+            }
+        }
+    }
+    let delegates = folder.join("flannel");
+    state.delegates = list_if_there(&delegates)?
+        .unwrap_or_default()
+        .iter()
+        .map(|name| delegates.join(name))
+        .collect();
+    Ok(state)
+}
+
+fn is_lease(name: &str) -> bool {
+    name.parse::<IpAddr>().is_ok()
+}

@@ -1,0 +1,111 @@
+//! Reading folders and files of the host, and removing them durably. Touches the paths that it is given.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::{fs, path};
+
+use thiserror::Error;
+
+/// Why a file or folder could not be read or changed.
+#[derive(Debug, Error)]
+#[error("could not {attempt} {path}")]
+pub struct FileError {
+    /// What was attempted.
+    pub attempt: &'static str,
+    /// The file or folder.
+    pub path: path::PathBuf,
+    /// The kernel's answer.
+    #[source]
+    pub source: io::Error,
+}
+
+impl FileError {
+    /// The category for metrics and status.
+    pub fn category(&self) -> &'static str {
+        "HostFile"
+    }
+
+    pub(crate) fn of<'path>(attempt: &'static str, path: &'path Path) -> impl FnOnce(io::Error) -> Self + 'path {
+        move |source| Self {
+            attempt,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// Reads a file; `None` when there is none.
+///
+/// The folder must be there: in a container a folder that was not mounted looks like an empty host.
+pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if let Some(folder) = path.parent() {
+                fs::metadata(folder).map_err(FileError::of("look into folder (is it mounted?)", folder))?;
+            }
+            Ok(None)
+        }
+        Err(error) => Err(FileError::of("read", path)(error)),
+    }
+}
+
+/// Names of the regular files (or links to them) of a folder, sorted. `None` when there is no such folder.
+pub fn list_if_there(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(FileError::of("list folder", folder)(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(FileError::of("list folder", folder))?;
+        let path = entry.path();
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.is_file() => {
+                if let Some(name) = path.file_name().and_then(OsStr::to_str) {
+                    names.push(name.to_owned());
+                }
+            }
+            Ok(_) => {}
+            // Gone between listing and looking, or a link to nowhere: nothing to read either way.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(FileError::of("look at", &path)(error)),
+        }
+    }
+    names.sort();
+    Ok(Some(names))
+}
+
+/// Removes a file and makes that last over a power cut. A file that is gone already is no error.
+pub fn remove_durably(path: &Path) -> Result<(), FileError> {
+    match fs::remove_file(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(FileError::of("remove", path)(error)),
+    }
+    path.parent().map_or(Ok(()), sync_folder)
+}
+
+/// Writes a file so that a crash leaves the old content or the new, never a part.
+pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary: PathBuf = folder.join(format!(".{name}.part"));
+    let write = || -> io::Result<()> {
+        let mut file = fs::File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(FileError::of("write", path))?;
+    sync_folder(folder)
+}
+
+/// Makes the names in a folder last over a power cut.
+pub fn sync_folder(folder: &Path) -> Result<(), FileError> {
+    fs::File::open(folder)
+        .and_then(|file| file.sync_all())
+        .map_err(FileError::of("sync folder", folder))
+}

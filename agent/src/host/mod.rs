@@ -1,0 +1,8 @@
+//! The host: kernel and files. Everything that this program touches outside itself and the API is below here.
+
+pub mod cnidir;
+pub mod files;
+pub mod netlink;
+pub mod processes;
+pub mod snapshot;
+pub mod sysctl;

@@ -1,0 +1,425 @@
+//! Links, addresses, routes, neighbours and forwarding entries over netlink. The only file that names
+//! rtnetlink and netlink-packet-route. Touches the network namespace of the thread that connected.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use ipnet::IpNet;
+use netlink_packet_route::address::AddressAttribute;
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rtnetlink::packet_core::NetlinkPayload;
+use rtnetlink::{Handle, MulticastGroup};
+use thiserror::Error;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::snapshot::{Address, ForwardingEntry, Link, Neighbour, Route, Snapshot, Vxlan};
+
+/// Why the kernel's network state could not be read or changed.
+#[derive(Debug, Error)]
+pub enum NetlinkError {
+    /// No netlink socket.
+    #[error("could not open a netlink socket")]
+    Connect(#[source] io::Error),
+    /// The kernel refused a request, or the answer was not understood.
+    #[error("could not {attempt}")]
+    Request {
+        /// What was attempted, on which object.
+        attempt: String,
+        /// The kernel's answer.
+        #[source]
+        source: rtnetlink::Error,
+    },
+}
+
+impl NetlinkError {
+    /// The category for metrics and status.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "NetlinkSocket",
+            Self::Request { .. } => "NetlinkRequest",
+        }
+    }
+}
+
+/// A netlink connection to the namespace of the thread that made it.
+#[derive(Debug)]
+pub struct Netlink {
+    handle: Handle,
+    connection: JoinHandle<()>,
+}
+
+impl Drop for Netlink {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+impl Netlink {
+    /// Opens a socket in the current thread's network namespace.
+    pub fn connect() -> Result<Self, NetlinkError> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Connect)?;
+        Ok(Self {
+            handle,
+            connection: tokio::spawn(connection),
+        })
+    }
+
+    /// Reads everything that the agent looks at.
+    pub async fn snapshot(&self) -> Result<Snapshot, NetlinkError> {
+        let links = self.links().await?;
+        let mut routes = self.routes(AddressFamily::Inet).await?;
+        routes.extend(self.routes(AddressFamily::Inet6).await?);
+        let forwarding = self
+            .neighbour_messages(AddressFamily::Bridge)
+            .await?
+            .iter()
+            .filter_map(forwarding_entry)
+            .filter(|entry| links.iter().any(|link| link.index == entry.link && link.vxlan.is_some()))
+            .collect();
+        Ok(Snapshot {
+            addresses: self.addresses().await?,
+            routes,
+            neighbours: self
+                .neighbour_messages(AddressFamily::Unspec)
+                .await?
+                .iter()
+                .filter_map(neighbour)
+                .collect(),
+            forwarding,
+            links,
+        })
+    }
+
+    /// Deletes a link by index. A link that is gone already is no error.
+    pub async fn delete_link(&self, index: u32, name: &str) -> Result<(), NetlinkError> {
+        match self.handle.link().del(index).execute().await {
+            Err(rtnetlink::Error::NetlinkError(message))
+                if message.raw_code() == -(nix::errno::Errno::ENODEV as i32) =>
+            {
+                Ok(())
+            }
+            Err(source) => Err(NetlinkError::Request {
+                attempt: format!("delete link {name} (index {index})"),
+                source,
+            }),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn links(&self) -> Result<Vec<Link>, NetlinkError> {
+        let messages: Vec<LinkMessage> = self
+            .handle
+            .link()
+            .get()
+            .execute()
+            .try_collect()
+            .await
+            .map_err(|source| reading("links", source))?;
+        Ok(messages.iter().map(link).collect())
+    }
+
+    async fn addresses(&self) -> Result<Vec<Address>, NetlinkError> {
+        let messages: Vec<_> = self
+            .handle
+            .address()
+            .get()
+            .execute()
+            .try_collect()
+            .await
+            .map_err(|source| reading("addresses", source))?;
+        Ok(messages
+            .iter()
+            .filter_map(|message| {
+                // IFA_LOCAL is the own address where the two differ (point-to-point); IPv6 has IFA_ADDRESS only.
+                let own = message.attributes.iter().find_map(|attribute| match attribute {
+                    AddressAttribute::Local(address) => Some(*address),
+                    _ => None,
+                });
+                let address = own.or_else(|| {
+                    message.attributes.iter().find_map(|attribute| match attribute {
+                        AddressAttribute::Address(address) => Some(*address),
+                        _ => None,
+                    })
+                })?;
+                Some(Address {
+                    link: message.header.index,
+                    address: IpNet::new(address, message.header.prefix_len).ok()?,
+                })
+            })
+            .collect())
+    }
+
+    async fn routes(&self, family: AddressFamily) -> Result<Vec<Route>, NetlinkError> {
+        let mut request = RouteMessage::default();
+        request.header.address_family = family;
+        let messages: Vec<RouteMessage> = self
+            .handle
+            .route()
+            .get(request)
+            .execute()
+            .try_collect()
+            .await
+            .map_err(|source| reading("routes", source))?;
+        Ok(messages.iter().filter_map(route).collect())
+    }
+
+    async fn neighbour_messages(&self, family: AddressFamily) -> Result<Vec<NeighbourMessage>, NetlinkError> {
+        self.handle
+            .neighbours()
+            .get()
+            .set_address_family(family)
+            .execute()
+            .try_collect()
+            .await
+            .map_err(|source| reading("neighbours", source))
+    }
+}
+
+fn reading(what: &str, source: rtnetlink::Error) -> NetlinkError {
+    NetlinkError::Request {
+        attempt: format!("read the {what} of the host"),
+        source,
+    }
+}
+
+/// Wakes `changed` on each change of a link, address, route or configured neighbour, until it is dropped.
+///
+/// When the socket breaks (the kernel drops messages once its buffer is full), it is opened again and one
+/// change is announced, since something may have been missed.
+pub fn watch(changed: Arc<Notify>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        loop {
+            match follow(&changed).await {
+                Ok(()) => tracing::debug!("the netlink watch ended; opening it again"),
+                Err(error) => tracing::warn!(%error, "no netlink watch; trying again"),
+            }
+            changed.notify_one();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    })
+}
+
+async fn follow(changed: &Notify) -> io::Result<()> {
+    let (connection, _handle, mut messages) = rtnetlink::new_multicast_connection(&[
+        MulticastGroup::Link,
+        MulticastGroup::Neigh,
+        MulticastGroup::Ipv4Ifaddr,
+        MulticastGroup::Ipv6Ifaddr,
+        MulticastGroup::Ipv4Route,
+        MulticastGroup::Ipv6Route,
+    ])?;
+    let connection = AbortOnDrop(tokio::spawn(connection));
+    changed.notify_one();
+    while let Some((message, _)) = messages.next().await {
+        if matters(&message.payload) {
+            changed.notify_one();
+        }
+    }
+    drop(connection);
+    Ok(())
+}
+
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Neighbours that the kernel learns come and go all the time and are no change to what is configured.
+fn matters(payload: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
+    match payload {
+        NetlinkPayload::InnerMessage(
+            RouteNetlinkMessage::NewNeighbour(message) | RouteNetlinkMessage::DelNeighbour(message),
+        ) => message.header.state == NeighbourState::Permanent,
+        _ => true,
+    }
+}
+
+fn link(message: &LinkMessage) -> Link {
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        mtu: 0,
+        mac: String::new(),
+        up: message.header.flags.contains(LinkFlags::Up),
+        loopback: message.header.flags.contains(LinkFlags::Loopback),
+        controller: None,
+        kind: String::new(),
+        vxlan: None,
+    };
+    let mut parent = None;
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Address(bytes) => link.mac = mac(bytes),
+            LinkAttribute::Controller(index) => link.controller = Some(*index),
+            LinkAttribute::Link(index) if *index != 0 => parent = Some(*index),
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    match info {
+                        LinkInfo::Kind(kind) => link.kind = kind_name(kind),
+                        LinkInfo::Data(InfoData::Vxlan(attributes)) => link.vxlan = Some(vxlan(attributes)),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if let Some(vxlan) = &mut link.vxlan {
+        vxlan.parent = vxlan.parent.or(parent);
+    }
+    link
+}
+
+fn kind_name(kind: &InfoKind) -> String {
+    match kind {
+        InfoKind::Bridge => "bridge".to_owned(),
+        InfoKind::Vxlan => "vxlan".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn vxlan(attributes: &[InfoVxlan]) -> Vxlan {
+    let mut vxlan = Vxlan::default();
+    for attribute in attributes {
+        match attribute {
+            InfoVxlan::Id(vni) => vxlan.vni = *vni,
+            InfoVxlan::Port(port) => vxlan.port = *port,
+            InfoVxlan::Local(address) => vxlan.local = Some(IpAddr::V4(*address)),
+            InfoVxlan::Local6(address) => vxlan.local = Some(IpAddr::V6(*address)),
+            InfoVxlan::Link(index) if *index != 0 => vxlan.parent = Some(*index),
+            InfoVxlan::Learning(learning) => vxlan.learning = *learning,
+            _ => {}
+        }
+    }
+    vxlan
+}
+
+fn route(message: &RouteMessage) -> Option<Route> {
+    if message.header.kind != RouteType::Unicast {
+        return None;
+    }
+    let mut table = u32::from(message.header.table);
+    let mut destination = None;
+    let mut gateway = None;
+    let mut link = None;
+    let mut hops = Vec::new();
+    let mut source = None;
+    let mut metric = 0;
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Destination(address) => destination = route_address(address),
+            RouteAttribute::Gateway(address) => gateway = route_address(address),
+            RouteAttribute::Via(RouteVia::Inet(address)) => gateway = Some(IpAddr::V4(*address)),
+            RouteAttribute::Via(RouteVia::Inet6(address)) => gateway = Some(IpAddr::V6(*address)),
+            RouteAttribute::Oif(index) => link = Some(*index),
+            RouteAttribute::PrefSource(address) => source = route_address(address),
+            RouteAttribute::Priority(priority) => metric = *priority,
+            RouteAttribute::MultiPath(paths) => {
+                for path in paths {
+                    let gateway = path.attributes.iter().find_map(|attribute| match attribute {
+                        RouteAttribute::Gateway(address) => route_address(address),
+                        _ => None,
+                    });
+                    hops.push((gateway, Some(path.interface_index)));
+                }
+            }
+            _ => {}
+        }
+    }
+    if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+        return None;
+    }
+    if hops.is_empty() {
+        hops.push((gateway, link));
+    }
+    let any = match message.header.address_family {
+        AddressFamily::Inet => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
+        AddressFamily::Inet6 => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
+        _ => return None,
+    };
+    Some(Route {
+        destination: IpNet::new(destination.unwrap_or(any), message.header.destination_prefix_length).ok()?,
+        hops,
+        protocol: u8::from(message.header.protocol),
+        scope: u8::from(message.header.scope),
+        on_link: message.header.flags.contains(netlink_packet_route::route::RouteFlags::Onlink),
+        source,
+        metric,
+    })
+}
+
+fn route_address(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
+        RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
+        _ => None,
+    }
+}
+
+fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
+    if message.header.state != NeighbourState::Permanent || message.header.flags.contains(NeighbourFlags::Proxy) {
+        return None;
+    }
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(IpAddr::V4(*address)),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
+        _ => None,
+    })?;
+    Some(Neighbour {
+        link: message.header.ifindex,
+        address,
+        mac: link_layer_address(message),
+    })
+}
+
+fn forwarding_entry(message: &NeighbourMessage) -> Option<ForwardingEntry> {
+    if message.header.family != AddressFamily::Bridge {
+        return None;
+    }
+    let destination = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(IpAddr::V4(*address)),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
+        // In the bridge family the bytes are not told apart: their number says which they are.
+        NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => <[u8; 4]>::try_from(bytes.as_slice())
+            .map(IpAddr::from)
+            .or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from))
+            .ok(),
+        _ => None,
+    });
+    Some(ForwardingEntry {
+        link: message.header.ifindex,
+        mac: link_layer_address(message),
+        destination,
+        permanent: message.header.state == NeighbourState::Permanent,
+    })
+}
+
+fn link_layer_address(message: &NeighbourMessage) -> String {
+    message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            NeighbourAttribute::LinkLayerAddress(bytes) => Some(mac(bytes)),
+            _ => None,
+        })
+        .unwrap_or_default()
+}
+
+fn mac(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+}

@@ -1,0 +1,93 @@
+//! Which processes run on the host. Reads /proc.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::files::FileError;
+
+/// Why the host's processes could not be seen.
+#[derive(Debug, Error)]
+pub enum ProcessError {
+    /// /proc could not be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The agent is process 1: it sees itself and nothing of its host.
+    #[error("the agent sees its own processes only; its pod needs hostPID: true")]
+    OwnNamespace,
+}
+
+impl ProcessError {
+    /// The category for metrics and status.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::File(_) => "ProcessList",
+            Self::OwnNamespace => "HostPidMissing",
+        }
+    }
+}
+
+/// Whether a process of this name runs in the agent's own network namespace.
+///
+/// Processes of other namespaces (a node inside a node) are told apart by their network namespace. Where that
+/// cannot be read, the process counts: to wait for one that is not ours is safer than to overlook one that is.
+pub fn is_running(proc: &Path, name: &str) -> Result<bool, ProcessError> {
+    if nix::unistd::getpid().as_raw() == 1 {
+        return Err(ProcessError::OwnNamespace);
+    }
+    let own = fs::read_link(proc.join("thread-self/ns/net")).ok();
+    let entries = fs::read_dir(proc).map_err(FileError::of("list folder", proc))?;
+    for entry in entries {
+        let entry = entry.map_err(FileError::of("list folder", proc))?;
+        if !entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
+            continue;
+        }
+        if runs(&entry.path(), name)? && shares_network(&entry.path(), own.as_ref()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether this process has the name and lives.
+fn runs(process: &Path, name: &str) -> Result<bool, ProcessError> {
+    let stat = process.join("stat");
+    let text = match fs::read(&stat) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        // ESRCH is a process that ended between opening and reading.
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound
+                || error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) =>
+        {
+            return Ok(false);
+        }
+        Err(error) => return Err(FileError::of("read", &stat)(error).into()),
+    };
+    // pid (name) state ...: the name may hold anything, a bracket too.
+    let (Some(open), Some(close)) = (text.find('('), text.rfind(')')) else {
+        return Ok(false);
+    };
+    let command = text.get(open + 1..close).unwrap_or_default();
+    let state = text.get(close + 1..).unwrap_or_default().trim_start().chars().next();
+    if matches!(state, Some('Z' | 'X')) {
+        return Ok(false);
+    }
+    // A thread may rename itself; the first argument still says what was started.
+    Ok(command == name || first_argument(process).is_some_and(|argument| argument == name))
+}
+
+fn first_argument(process: &Path) -> Option<String> {
+    let bytes = fs::read(process.join("cmdline")).ok()?;
+    let first = bytes.split(|byte| *byte == 0).next()?;
+    let path = PathBuf::from(String::from_utf8_lossy(first).into_owned());
+    Some(path.file_name()?.to_string_lossy().into_owned())
+}
+
+fn shares_network(process: &Path, own: Option<&PathBuf>) -> bool {
+    match (fs::read_link(process.join("ns/net")), own) {
+        (Ok(theirs), Some(own)) => theirs == *own,
+        (Ok(_), None) | (Err(_), _) => true,
+    }
+}

@@ -1,0 +1,139 @@
+//! The network state of a namespace as plain values, without a word of netlink. Touches nothing.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// A link of the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Index.
+    pub index: u32,
+    /// Name.
+    pub name: String,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Link-layer address, lower-case, colon-separated; empty when it has none.
+    pub mac: String,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// Whether it is a loopback.
+    pub loopback: bool,
+    /// Index of the bridge that it is attached to.
+    pub controller: Option<u32>,
+    /// The kernel's name of its kind (`bridge`, `vxlan`, `veth`); empty for hardware.
+    pub kind: String,
+    /// Attributes of a VXLAN link.
+    pub vxlan: Option<Vxlan>,
+}
+
+/// Attributes of a VXLAN link.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vxlan {
+    /// Network identifier.
+    pub vni: u32,
+    /// UDP destination port.
+    pub port: u16,
+    /// Source address of the tunnel.
+    pub local: Option<IpAddr>,
+    /// Index of the underlying link.
+    pub parent: Option<u32>,
+    /// Whether it learns from received packets.
+    pub learning: bool,
+}
+
+/// An address on a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// Index of the link.
+    pub link: u32,
+    /// Address with the length of its prefix.
+    pub address: IpNet,
+}
+
+/// A unicast route of the main table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// Destination.
+    pub destination: IpNet,
+    /// Next hops: gateway and index of the link.
+    pub hops: Vec<(Option<IpAddr>, Option<u32>)>,
+    /// The kernel's number of who installed it.
+    pub protocol: u8,
+    /// The kernel's number of its scope.
+    pub scope: u8,
+    /// Whether the gateway is taken as reachable on the link without a route to it.
+    pub on_link: bool,
+    /// Preferred source address.
+    pub source: Option<IpAddr>,
+    /// Metric.
+    pub metric: u32,
+}
+
+/// A neighbour that somebody configured (not one that the kernel learned).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// Index of the link.
+    pub link: u32,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its link-layer address.
+    pub mac: String,
+}
+
+/// An entry of a VXLAN link's forwarding database.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForwardingEntry {
+    /// Index of the link.
+    pub link: u32,
+    /// Link-layer address.
+    pub mac: String,
+    /// Where packets for it go.
+    pub destination: Option<IpAddr>,
+    /// Whether it was configured rather than learned.
+    pub permanent: bool,
+}
+
+/// The network state of a namespace, dumped table after table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Links, in the kernel's order.
+    pub links: Vec<Link>,
+    /// Addresses, in the kernel's order.
+    pub addresses: Vec<Address>,
+    /// Routes of the main table, both families.
+    pub routes: Vec<Route>,
+    /// Permanent neighbours, both families.
+    pub neighbours: Vec<Neighbour>,
+    /// Forwarding entries of VXLAN links.
+    pub forwarding: Vec<ForwardingEntry>,
+}
+
+impl Snapshot {
+    /// The link of this name.
+    pub fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.name == name)
+    }
+
+    /// The name of the link with this index.
+    pub fn name(&self, index: u32) -> Option<&str> {
+        self.links.iter().find(|link| link.index == index).map(|link| link.name.as_str())
+    }
+
+    /// What belongs to one link: everything that its deletion takes along.
+    pub fn of_link(&self, index: u32) -> Self {
+        Self {
+            links: self.links.iter().filter(|link| link.index == index).cloned().collect(),
+            addresses: self.addresses.iter().filter(|address| address.link == index).cloned().collect(),
+            routes: self
+                .routes
+                .iter()
+                .filter(|route| route.hops.iter().any(|(_, link)| *link == Some(index)))
+                .cloned()
+                .collect(),
+            neighbours: self.neighbours.iter().filter(|entry| entry.link == index).cloned().collect(),
+            forwarding: self.forwarding.iter().filter(|entry| entry.link == index).cloned().collect(),
+        }
+    }
+}

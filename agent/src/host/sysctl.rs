@@ -1,0 +1,86 @@
+//! Kernel parameters under /proc/sys. Reads only.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use thiserror::Error;
+
+use super::files::{FileError, read_if_there};
+
+/// Why a parameter could not be read.
+#[derive(Debug, Error)]
+pub enum SysctlError {
+    /// The file could not be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The file does not hold a small number.
+    #[error("{parameter} is {found:?}, needed a number from 0 to 255")]
+    Value {
+        /// The parameter.
+        parameter: String,
+        /// What stands there.
+        found: String,
+    },
+}
+
+impl SysctlError {
+    /// The category for metrics and status.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::File(_) => "SysctlFile",
+            Self::Value { .. } => "SysctlValue",
+        }
+    }
+}
+
+/// `net.ipv4.conf.*.rp_filter` of `all` (first) and of every interface.
+pub fn reverse_path_filter(proc: &Path) -> Result<(u8, BTreeMap<String, u8>), SysctlError> {
+    let folder = proc.join("sys/net/ipv4/conf");
+    let mut values = BTreeMap::new();
+    let entries = fs::read_dir(&folder).map_err(FileError::of("list folder", &folder))?;
+    for entry in entries {
+        let entry = entry.map_err(FileError::of("list folder", &folder))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = entry.path().join("rp_filter");
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                let value = number(&text, || format!("net.ipv4.conf.{name}.rp_filter"))?;
+                values.insert(name, value);
+            }
+            // An interface that went away meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(FileError::of("read", &path)(error).into()),
+        }
+    }
+    let all = values.remove("all").ok_or_else(|| {
+        SysctlError::from(FileError {
+            attempt: "read",
+            path: folder.join("all/rp_filter"),
+            source: io::ErrorKind::NotFound.into(),
+        })
+    })?;
+    Ok((all, values))
+}
+
+/// `net.bridge.bridge-nf-call-iptables`; `None` when `br_netfilter` is not loaded.
+pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
+    let path = proc.join("sys/net/bridge/bridge-nf-call-iptables");
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(number(&text, || "net.bridge.bridge-nf-call-iptables".to_owned())? != 0)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // The folder of the parameters themselves must be there, else nobody looked.
+            read_if_there(&proc.join("sys/net/core/somaxconn"))?;
+            Ok(None)
+        }
+        Err(error) => Err(FileError::of("read", &path)(error).into()),
+    }
+}
+
+fn number(text: &str, parameter: impl FnOnce() -> String) -> Result<u8, SysctlError> {
+    text.trim().parse().map_err(|_| SysctlError::Value {
+        parameter: parameter(),
+        found: text.trim().to_owned(),
+    })
+}
