@@ -1,0 +1,435 @@
+//! `IPAMBlock`: a range of a node with the addresses that are given out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use super::API_VERSION;
+use super::names::block_name;
+
+/// An address that somebody has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// The handle by which it is released.
+    pub handle: String,
+    /// Who has it: `node`, `type`, `pod`, `namespace`.
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// A block that is there and cannot become what is needed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BlockConflict {
+    /// The block is another node's.
+    #[error("IPAMBlock {block}: its affinity is {found:?}, needed \"host:{node}\"")]
+    OtherOwner {
+        /// Its range.
+        block: Ipv4Net,
+        /// The node that needs it.
+        node: String,
+        /// The affinity that it has.
+        found: String,
+    },
+    /// The address is somebody else's.
+    #[error("IPAMBlock {block}: {address} is allocated to {found:?}, needed {needed:?}")]
+    OtherHandle {
+        /// Its range.
+        block: Ipv4Net,
+        /// The address.
+        address: Ipv4Addr,
+        /// The handle that has it.
+        found: String,
+        /// The handle that needs it.
+        needed: String,
+    },
+    /// The block is about to be deleted by Calico.
+    #[error("IPAMBlock {block}: it is marked as deleted; Calico removes it within moments")]
+    Deleted {
+        /// Its range.
+        block: Ipv4Net,
+    },
+    /// The block is not as Calico writes one.
+    #[error("IPAMBlock {block}: spec.{field}: found {found}, needed {needed}")]
+    Malformed {
+        /// Its range.
+        block: Ipv4Net,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        found: String,
+        /// What is needed.
+        needed: String,
+    },
+}
+
+/// A new `IPAMBlock` of a node. `sequence` is any number that no earlier block of the range has had: the time in
+/// nanoseconds.
+pub fn block(
+    range: Ipv4Net,
+    node: &str,
+    allocations: &[Allocation],
+    sequence: u64,
+) -> Result<Value, BlockConflict> {
+    let size = size(range);
+    let mut content = Content {
+        range,
+        allocations: vec![None; size],
+        unallocated: (0..size).collect(),
+        attributes: Vec::new(),
+        sequences: Map::new(),
+    };
+    for allocation in allocations {
+        content.take(allocation, sequence)?;
+    }
+    Ok(json!({
+        "apiVersion": API_VERSION,
+        "kind": "IPAMBlock",
+        "metadata": { "name": block_name(range) },
+        "spec": {
+            "cidr": range.to_string(),
+            "affinity": affinity(node),
+            "allocations": content.allocations,
+            "unallocated": content.unallocated,
+            "attributes": content.attributes,
+            "sequenceNumber": sequence,
+            "sequenceNumberForAllocation": content.sequences,
+            "deleted": false,
+            // Not used any more, and required by the schema.
+            "strictAffinity": false,
+        },
+    }))
+}
+
+/// What to patch in the spec of an `IPAMBlock` that is there, so that it is the node's and holds the allocations.
+/// What it holds already is kept; `None` when nothing is missing.
+pub fn block_change(
+    spec: &Value,
+    range: Ipv4Net,
+    node: &str,
+    allocations: &[Allocation],
+) -> Result<Option<Value>, BlockConflict> {
+    if spec.get("deleted") == Some(&Value::Bool(true)) {
+        return Err(BlockConflict::Deleted { block: range });
+    }
+    let mut content = Content::read(spec, range)?;
+    let owner_changes = content.check_owner(spec, node)?;
+    let sequence = spec
+        .get("sequenceNumber")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
+    let mut taken = false;
+    for allocation in allocations {
+        taken |= content.take(allocation, sequence)?;
+    }
+    let mut change = Map::new();
+    if owner_changes {
+        change.insert("affinity".to_owned(), affinity(node).into());
+    }
+    if taken {
+        change.insert("allocations".to_owned(), json!(content.allocations));
+        change.insert("unallocated".to_owned(), json!(content.unallocated));
+        change.insert("attributes".to_owned(), Value::Array(content.attributes));
+        change.insert(
+            "sequenceNumberForAllocation".to_owned(),
+            Value::Object(content.sequences),
+        );
+    }
+    if change.is_empty() {
+        return Ok(None);
+    }
+    change.insert("sequenceNumber".to_owned(), sequence.saturating_add(1).into());
+    Ok(Some(Value::Object(change)))
+}
+
+fn affinity(node: &str) -> String {
+    format!("host:{node}")
+}
+
+fn size(range: Ipv4Net) -> usize {
+    1_usize << (32 - u32::from(range.prefix_len()))
+}
+
+/// The part of a block that says who has which address.
+struct Content {
+    range: Ipv4Net,
+    /// For each address: nobody, or an index into `attributes`.
+    allocations: Vec<Option<usize>>,
+    /// Free addresses, the first to be given out first.
+    unallocated: Vec<usize>,
+    /// Kept as they are: their fields change with Calico's version.
+    attributes: Vec<Value>,
+    sequences: Map<String, Value>,
+}
+
+impl Content {
+    fn read(spec: &Value, range: Ipv4Net) -> Result<Self, BlockConflict> {
+        let field = |name: &'static str| spec.get(name).cloned().unwrap_or(Value::Null);
+        let malformed = |name: &'static str, needed: String| BlockConflict::Malformed {
+            block: range,
+            field: name,
+            found: field(name).to_string(),
+            needed,
+        };
+        let size = size(range);
+        let cidr: Option<Ipv4Net> = field("cidr").as_str().and_then(|text| text.parse().ok());
+        if cidr != Some(range) {
+            return Err(malformed("cidr", range.to_string()));
+        }
+        let attributes = match field("attributes") {
+            Value::Null => Vec::new(),
+            Value::Array(attributes) => attributes,
+            _ => return Err(malformed("attributes", "a list".to_owned())),
+        };
+        let allocations: Vec<Option<usize>> = serde_json::from_value(field("allocations"))
+            .ok()
+            .filter(|found: &Vec<Option<usize>>| {
+                found.len() == size && found.iter().flatten().all(|index| *index < attributes.len())
+            })
+            .ok_or_else(|| {
+                malformed(
+                    "allocations",
+                    format!("{size} entries, null or an index of attributes"),
+                )
+            })?;
+        let unallocated: Vec<usize> = serde_json::from_value(field("unallocated"))
+            .ok()
+            .filter(|found: &Vec<usize>| {
+                let free: BTreeSet<usize> = found.iter().copied().collect();
+                free.len() == found.len()
+                    && (0..size).all(|ordinal| free.contains(&ordinal) == allocations[ordinal].is_none())
+                    && free.iter().all(|ordinal| *ordinal < size)
+            })
+            .ok_or_else(|| malformed("unallocated", "every free ordinal of allocations once".to_owned()))?;
+        let sequences = match field("sequenceNumberForAllocation") {
+            Value::Null => Map::new(),
+            Value::Object(sequences) => sequences,
+            _ => return Err(malformed("sequenceNumberForAllocation", "an object".to_owned())),
+        };
+        Ok(Self {
+            range,
+            allocations,
+            unallocated,
+            attributes,
+            sequences,
+        })
+    }
+
+    /// Whether the block becomes the node's by this write. Nobody's block is taken when no other node's address is
+    /// in it.
+    fn check_owner(&self, spec: &Value, node: &str) -> Result<bool, BlockConflict> {
+        let found = spec.get("affinity").and_then(Value::as_str).unwrap_or_default();
+        if found == affinity(node) {
+            return Ok(false);
+        }
+        let ours = |attribute: &Value| attribute["secondary"]["node"].as_str() == Some(node);
+        if found.is_empty()
+            && self
+                .allocations
+                .iter()
+                .flatten()
+                .all(|index| ours(&self.attributes[*index]))
+        {
+            return Ok(true);
+        }
+        Err(BlockConflict::OtherOwner {
+            block: self.range,
+            node: node.to_owned(),
+            found: found.to_owned(),
+        })
+    }
+
+    /// Gives an address to its owner; false when the owner has it.
+    fn take(&mut self, allocation: &Allocation, sequence: u64) -> Result<bool, BlockConflict> {
+        let conflict = |found: &str| BlockConflict::OtherHandle {
+            block: self.range,
+            address: allocation.address,
+            found: found.to_owned(),
+            needed: allocation.handle.clone(),
+        };
+        if !self.range.contains(&allocation.address) {
+            return Err(conflict("an address of another block"));
+        }
+        let ordinal = (u32::from(allocation.address) - u32::from(self.range.network())) as usize;
+        if let Some(index) = self.allocations[ordinal] {
+            let handle = self.attributes[index]["handle_id"].as_str().unwrap_or_default();
+            return if handle == allocation.handle {
+                Ok(false)
+            } else {
+                Err(conflict(handle))
+            };
+        }
+        let attribute = json!({ "handle_id": allocation.handle, "secondary": allocation.attributes });
+        let index = self
+            .attributes
+            .iter()
+            .position(|known| *known == attribute)
+            .unwrap_or_else(|| {
+                self.attributes.push(attribute);
+                self.attributes.len() - 1
+            });
+        self.allocations[ordinal] = Some(index);
+        self.unallocated.retain(|free| *free != ordinal);
+        self.sequences.insert(ordinal.to_string(), sequence.into());
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range() -> Ipv4Net {
+        "10.244.1.0/29".parse().unwrap()
+    }
+
+    fn allocation(address: &str, handle: &str) -> Allocation {
+        Allocation {
+            address: address.parse().unwrap(),
+            handle: handle.to_owned(),
+            attributes: BTreeMap::from([("node".to_owned(), "n1".to_owned())]),
+        }
+    }
+
+    fn tunnel() -> Allocation {
+        allocation("10.244.1.0", "vxlan-tunnel-addr-n1")
+    }
+
+    /// A block with a pod of ours at .3, as Calico stores it, with fields that we do not know.
+    fn used() -> Value {
+        json!({
+            "cidr": "10.244.1.0/29", "affinity": "host:n1", "affinityClaimTime": "2026-01-01T00:00:00Z",
+            "allocations": [null, null, null, 0, null, null, null, null],
+            "unallocated": [4, 5, 6, 7, 0, 1, 2],
+            "attributes": [{"handle_id": "k8s-pod-network.a", "secondary": {"node": "n1"}, "later": 1}],
+            "sequenceNumber": 41, "sequenceNumberForAllocation": {"3": 40},
+            "deleted": false, "strictAffinity": false,
+        })
+    }
+
+    #[test]
+    fn a_new_block_holds_the_tunnel_address() {
+        let found = block(range(), "n1", &[tunnel()], 7).unwrap();
+        assert_eq!(
+            found,
+            json!({
+                "apiVersion": "crd.projectcalico.org/v1",
+                "kind": "IPAMBlock",
+                "metadata": {"name": "10-244-1-0-29"},
+                "spec": {
+                    "cidr": "10.244.1.0/29",
+                    "affinity": "host:n1",
+                    "allocations": [0, null, null, null, null, null, null, null],
+                    "unallocated": [1, 2, 3, 4, 5, 6, 7],
+                    "attributes": [{"handle_id": "vxlan-tunnel-addr-n1", "secondary": {"node": "n1"}}],
+                    "sequenceNumber": 7,
+                    "sequenceNumberForAllocation": {"0": 7},
+                    "deleted": false,
+                    "strictAffinity": false,
+                },
+            })
+        );
+        // What was just written needs no change.
+        assert_eq!(block_change(&found["spec"], range(), "n1", &[tunnel()]), Ok(None));
+    }
+
+    #[test]
+    fn an_existing_block_keeps_its_allocations() {
+        let change = block_change(&used(), range(), "n1", &[tunnel()])
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            change,
+            json!({
+                "allocations": [1, null, null, 0, null, null, null, null],
+                "unallocated": [4, 5, 6, 7, 1, 2],
+                "attributes": [
+                    {"handle_id": "k8s-pod-network.a", "secondary": {"node": "n1"}, "later": 1},
+                    {"handle_id": "vxlan-tunnel-addr-n1", "secondary": {"node": "n1"}},
+                ],
+                "sequenceNumber": 42,
+                "sequenceNumberForAllocation": {"0": 41, "3": 40},
+            })
+        );
+    }
+
+    #[test]
+    fn two_addresses_of_one_owner_share_an_attribute() {
+        let found = block(
+            range(),
+            "n1",
+            &[allocation("10.244.1.1", "h"), allocation("10.244.1.2", "h")],
+            1,
+        )
+        .unwrap();
+        assert_eq!(
+            found["spec"]["allocations"],
+            json!([null, 0, 0, null, null, null, null, null])
+        );
+        assert_eq!(found["spec"]["attributes"].as_array().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn nobodys_block_is_taken_and_another_nodes_is_not() {
+        let mut free = used();
+        free["affinity"] = Value::Null;
+        let change = block_change(&free, range(), "n1", &[]).unwrap().unwrap();
+        assert_eq!(change, json!({"affinity": "host:n1", "sequenceNumber": 42}));
+        free["attributes"][0]["secondary"]["node"] = "n2".into();
+        assert!(matches!(
+            block_change(&free, range(), "n1", &[]),
+            Err(BlockConflict::OtherOwner { .. })
+        ));
+        let mut other = used();
+        other["affinity"] = "host:n2".into();
+        let error = block_change(&other, range(), "n1", &[]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "IPAMBlock 10.244.1.0/29: its affinity is \"host:n2\", needed \"host:n1\""
+        );
+    }
+
+    #[test]
+    fn an_address_of_somebody_else_is_named() {
+        let error = block_change(&used(), range(), "n1", &[allocation("10.244.1.3", "h")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "IPAMBlock 10.244.1.0/29: 10.244.1.3 is allocated to \"k8s-pod-network.a\", needed \"h\""
+        );
+        assert!(block_change(&used(), range(), "n1", &[allocation("10.244.2.3", "h")]).is_err());
+    }
+
+    #[test]
+    fn blocks_that_contradict_themselves_are_refused() {
+        for (field, value) in [
+            ("cidr", json!("10.244.2.0/29")),
+            ("allocations", json!([null])),
+            (
+                "allocations",
+                json!([null, null, null, 5, null, null, null, null]),
+            ),
+            ("unallocated", json!([4, 5, 6, 7, 0, 1])),
+            ("unallocated", json!([4, 5, 6, 7, 0, 1, 2, 3])),
+            ("unallocated", json!([4, 5, 6, 7, 0, 1, 2, 2])),
+            ("attributes", json!("x")),
+            ("sequenceNumberForAllocation", json!([])),
+        ] {
+            let mut spec = used();
+            spec[field] = value;
+            let error = block_change(&spec, range(), "n1", &[]).unwrap_err();
+            assert!(
+                matches!(error, BlockConflict::Malformed { .. }),
+                "{field}: {error}"
+            );
+        }
+        let mut spec = used();
+        spec["deleted"] = true.into();
+        assert_eq!(
+            block_change(&spec, range(), "n1", &[]),
+            Err(BlockConflict::Deleted { block: range() })
+        );
+    }
+}

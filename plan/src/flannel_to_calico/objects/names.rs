@@ -1,0 +1,128 @@
+//! Names that Calico derives for its stored objects.
+
+use std::fmt::Write as _;
+
+use ipnet::Ipv4Net;
+use sha2::{Digest as _, Sha256};
+use sha3::Sha3_256;
+
+/// Calico shortens names from this length on.
+const LONGEST_NAME: usize = 252;
+/// Characters of the hash in a shortened name.
+const HASH_LENGTH: usize = 11;
+
+/// Name of a block: its range, as an object may be called: `10-244-1-0-26`.
+pub fn block_name(block: Ipv4Net) -> String {
+    block.to_string().replace(['.', '/'], "-")
+}
+
+/// Name of a node's claim on a block. A long node name is cut and a hash appended, as Calico does it, so that
+/// Calico finds the object.
+pub fn affinity_name(node: &str, block: Ipv4Net) -> String {
+    let block = block_name(block);
+    let name = format!("{node}-{block}");
+    if name.len() <= LONGEST_NAME {
+        return name;
+    }
+    // Two dashes and the hash have to fit as well.
+    let kept = LONGEST_NAME - block.len() - HASH_LENGTH - 2;
+    let start: String = node.chars().take(kept).collect();
+    let mut hash = hexadecimal(&Sha256::digest(format!("{node}+{block}")));
+    hash.truncate(HASH_LENGTH);
+    format!("{start}-{block}-{hash}")
+}
+
+/// Handle of a node's tunnel address.
+pub fn tunnel_handle(node: &str) -> String {
+    format!("vxlan-tunnel-addr-{node}")
+}
+
+/// Name of a handle's object: the handle in lower case.
+pub fn handle_name(handle: &str) -> String {
+    handle.to_lowercase()
+}
+
+/// Value of the label `hostname-hash` on a claim: a node's name may be longer than a label's value.
+pub fn hostname_hash(node: &str) -> String {
+    base32(&Sha3_256::digest(node))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// RFC 4648's base 32, without padding.
+fn base32(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+    bytes
+        .chunks(5)
+        .flat_map(|chunk| {
+            let group = chunk
+                .iter()
+                .chain(std::iter::repeat(&0))
+                .take(5)
+                .fold(0_u64, |group, byte| (group << 8) | u64::from(*byte));
+            let digits = (chunk.len() * 8).div_ceil(5);
+            (0..digits).map(move |digit| char::from(ALPHABET[(group >> (35 - 5 * digit) & 31) as usize]))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range() -> Ipv4Net {
+        "10.244.1.0/26".parse().unwrap()
+    }
+
+    #[test]
+    fn names_of_short_nodes() {
+        assert_eq!(block_name(range()), "10-244-1-0-26");
+        assert_eq!(affinity_name("n1", range()), "n1-10-244-1-0-26");
+        assert_eq!(tunnel_handle("n1"), "vxlan-tunnel-addr-n1");
+        assert_eq!(handle_name("k8s-pod-network.AbC"), "k8s-pod-network.abc");
+    }
+
+    #[test]
+    fn long_nodes_are_cut_at_calicos_length() {
+        let longest = "n".repeat(252 - "-10-244-1-0-26".len());
+        assert_eq!(
+            affinity_name(&longest, range()),
+            format!("{longest}-10-244-1-0-26")
+        );
+        let name = affinity_name(&format!("{longest}n"), range());
+        // Calico: 252 - 13 (block) - 13 characters of the node, the block, 11 digits of the hash.
+        assert_eq!(name.len(), 226 + 1 + 13 + 1 + 11);
+        // printf '%s+10-244-1-0-26' "$(printf 'n%.0s' $(seq 239))" | sha256sum
+        assert!(name.ends_with("-10-244-1-0-26-62826fd7a47"), "{name}");
+    }
+
+    #[test]
+    fn base32_agrees_with_rfc_4648() {
+        for (text, expected) in [
+            ("", ""),
+            ("f", "MY"),
+            ("fo", "MZXQ"),
+            ("foo", "MZXW6"),
+            ("foob", "MZXW6YQ"),
+            ("fooba", "MZXW6YTB"),
+            ("foobar", "MZXW6YTBOI"),
+        ] {
+            assert_eq!(base32(text.as_bytes()), expected);
+        }
+    }
+
+    #[test]
+    fn hostname_hash_agrees_with_another_program() {
+        // python3: base64.b32encode(hashlib.sha3_256(b"n1").digest()).rstrip(b"=")
+        assert_eq!(
+            hostname_hash("n1"),
+            "DM7EHBDU4L3ELKRER4A46T6QMKAGARQI4CVWBO26S4I2IDAAW6CA"
+        );
+    }
+}
