@@ -15,8 +15,9 @@ pub struct ClusterFacts {
     pub nodes: BTreeMap<String, Node>,
     /// Every `DaemonSet`, by (namespace, name).
     pub daemon_sets: BTreeMap<(String, String), DaemonSet>,
-    /// `ConfigMap`s that hold a `net-conf.json`, by (namespace, name): the text.
-    pub network_configurations: BTreeMap<(String, String), String>,
+    /// Data of the `ConfigMap`s that `DaemonSet`s of a network refer to (see
+    /// [`DaemonSet::referred_config_maps`]), by (namespace, name).
+    pub config_maps: BTreeMap<(String, String), BTreeMap<String, String>>,
     /// Every Pod that is not finished.
     pub pods: Vec<Pod>,
     /// Every `PodDisruptionBudget`.
@@ -31,8 +32,19 @@ pub struct ClusterFacts {
     pub ipam_blocks: BTreeMap<IpNet, Option<String>>,
     /// Whether the tool may do what it must do: verb on resource → answer of the API server.
     pub permissions: BTreeMap<String, bool>,
+    /// Objects that were read and not understood: nobody knows what they say.
+    pub malformed: Vec<Malformed>,
     /// Facts of every node's host, as its agent reported them; a node without an entry has not reported.
     pub hosts: BTreeMap<String, HostFacts>,
+}
+
+/// An object that was read and not understood.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Malformed {
+    /// Kind, namespace and name.
+    pub object: String,
+    /// The field, the value found and the value needed.
+    pub problem: String,
 }
 
 /// A Node.
@@ -88,13 +100,15 @@ pub struct DaemonSet {
     pub name: String,
     /// Labels of the object.
     pub labels: BTreeMap<String, String>,
+    /// Annotations of the object.
+    pub annotations: BTreeMap<String, String>,
     /// Node selector of the pod template.
     pub node_selector: BTreeMap<String, String>,
     /// Containers of the pod template, init containers first.
     pub containers: Vec<Container>,
     /// `ConfigMap`s mounted as volumes.
     pub config_maps: Vec<String>,
-    /// Field managers that own something of the object, with the operation.
+    /// Field managers that own something of the object, with the operation: `argocd-controller (Apply)`.
     pub managers: Vec<String>,
     /// `status.desiredNumberScheduled`.
     pub desired: i32,
@@ -104,6 +118,23 @@ pub struct DaemonSet {
     pub rolled_out: bool,
     /// Update strategy is `OnDelete`.
     pub on_delete: bool,
+}
+
+impl DaemonSet {
+    /// `namespace/name`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Names of the `ConfigMap`s of its namespace that it mounts or takes environment from.
+    pub fn referred_config_maps(&self) -> BTreeSet<&str> {
+        let from_environment = self
+            .containers
+            .iter()
+            .flat_map(|container| container.environment_from_config_maps.values())
+            .map(|(name, _)| name.as_str());
+        self.config_maps.iter().map(String::as_str).chain(from_environment).collect()
+    }
 }
 
 /// A container of a pod template.
@@ -117,6 +148,8 @@ pub struct Container {
     pub arguments: Vec<String>,
     /// Environment with plain values.
     pub environment: BTreeMap<String, String>,
+    /// Environment whose value stands in a `ConfigMap` of the same namespace: variable → (name, key).
+    pub environment_from_config_maps: BTreeMap<String, (String, String)>,
     /// Whether it is an init container.
     pub init: bool,
 }

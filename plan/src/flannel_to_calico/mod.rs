@@ -7,6 +7,8 @@ pub mod document;
 pub mod facts;
 pub mod host;
 pub mod node;
+#[cfg(test)]
+mod node_walk;
 pub mod objects;
 pub mod phase;
 pub mod settings;

@@ -1,0 +1,433 @@
+//! Walks a node through every state that it can reach: each step of the decision, each move of the world around it in
+//! any order, and a crash of the coordinator after each step (the step is done, the record of it is lost).
+//!
+//! At every state the step that is chosen must be safe, and from every state the node must come to its end.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::node::{
+    AgentReport, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Refusal, Stage, decide,
+};
+use super::phase::{Goal, Phase};
+use crate::decision::{Decision, WaitReason};
+use crate::drain::{Pod, Permissions, residents};
+
+/// A pod's life, as the API shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Life {
+    /// Runs with an address.
+    Runs,
+    /// Terminates, and still has its address.
+    Terminates,
+    /// Has been created again and waits for a network (`DaemonSet`), or is gone to another node (others).
+    Moved,
+}
+
+/// Who cordoned the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cordon {
+    Nobody,
+    Us,
+    /// Us, and a person lifted it meanwhile: our annotation is still there.
+    Lifted,
+    /// A person, before the migration: must be there at the end.
+    Person,
+}
+
+/// The node and what is around it. Small on purpose: every combination that can be reached is visited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct World {
+    cordon: Cordon,
+    label: Label,
+    goal: Goal_,
+    phase: Phase,
+    workload: Life,
+    daemon: Life,
+    flannel_pod: bool,
+    calico_ready: Option<bool>,
+    probe: Probe,
+    refused: bool,
+    stage: Option<Stage>,
+    node_ready: bool,
+    agent_ready: bool,
+    done: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Label {
+    Missing,
+    Flannel,
+    Neither,
+    Calico,
+}
+
+/// [`Goal`] with an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Goal_(u8);
+
+impl Goal_ {
+    fn of(goal: Goal) -> Self {
+        Self(goal.phase().map_or(0, |phase| 1 + phase as u8))
+    }
+
+    fn goal(self) -> Goal {
+        [Goal::Hold, Goal::Held, Goal::Detached, Goal::Calico]
+            .into_iter()
+            .find(|goal| Self::of(*goal) == self)
+            .expect("every number was made from a goal")
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Probe {
+    None,
+    Starting,
+    Runs,
+    Reached,
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+const POLICY: Policy = Policy {
+    step_timeout: SignedDuration::from_secs(600),
+    drain_timeout: SignedDuration::from_secs(900),
+    on_blocked: OnBlocked::Pause,
+    permissions: Permissions { delete_empty_dir_data: false, force: false },
+    resumed_at: None,
+};
+
+impl World {
+    fn start(cordon: Cordon, label: Label) -> Self {
+        Self {
+            cordon,
+            label,
+            goal: Goal_::of(Goal::Hold),
+            phase: Phase::Flannel,
+            workload: Life::Runs,
+            daemon: Life::Runs,
+            flannel_pod: true,
+            calico_ready: None,
+            probe: Probe::None,
+            refused: false,
+            stage: None,
+            node_ready: true,
+            agent_ready: true,
+            done: false,
+        }
+    }
+
+    fn pods(&self) -> Vec<Pod> {
+        let pod = |name: &str, kind: &str, life: Life| Pod {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            uid: format!("{name}-{life:?}"),
+            node: "a".to_owned(),
+            controller: Some((kind.to_owned(), "owner".to_owned())),
+            deleted_at: (life == Life::Terminates).then(|| at(0)),
+            addresses: match life {
+                Life::Runs | Life::Terminates => vec!["10.244.1.7".parse().unwrap()],
+                Life::Moved => Vec::new(),
+            },
+            ..Pod::default()
+        };
+        let mut pods = vec![pod("daemon", "DaemonSet", self.daemon)];
+        if self.workload != Life::Moved {
+            pods.push(pod("workload", "ReplicaSet", self.workload));
+        }
+        pods
+    }
+
+    /// What the decision says now, and the safety of it.
+    fn decide(&self) -> (Stage, Decision<NodeStep>) {
+        let pods = self.pods();
+        let refusals: BTreeMap<String, Refusal> = if self.refused {
+            let refusal =
+                Refusal { since: at(0), next_try: at(100), by_budget: true, message: "budget".to_owned() };
+            BTreeMap::from([("workload-Runs".to_owned(), refusal)])
+        } else {
+            BTreeMap::new()
+        };
+        let view = NodeView {
+            name: "a",
+            ready: self.node_ready,
+            unschedulable: !matches!(self.cordon, Cordon::Nobody | Cordon::Lifted),
+            cordoned_by_us: matches!(self.cordon, Cordon::Us | Cordon::Lifted),
+            network: match self.label {
+                Label::Missing => NetworkLabel::Missing,
+                Label::Flannel => NetworkLabel::Flannel,
+                Label::Neither => NetworkLabel::Neither,
+                Label::Calico => NetworkLabel::Calico,
+            },
+            goal: self.goal.goal(),
+            agent: AgentReport { ready: self.agent_ready, phase: Some(self.phase), ..AgentReport::default() },
+            residents: residents(&pods, "a"),
+            budgets: &[],
+            refusals: &refusals,
+            flannel_pods: self.flannel_pod.then(|| "kube-flannel/x".to_owned()).into_iter().collect(),
+            calico_pods: self
+                .calico_ready
+                .map(|ready| ("kube-system/calico-node-x".to_owned(), ready))
+                .into_iter()
+                .collect(),
+            probe_pod: (self.probe != Probe::None).then(|| ProbePod {
+                uid: "p".to_owned(),
+                address: (self.probe != Probe::Starting).then(|| "10.244.1.9".parse().unwrap()),
+                message: String::new(),
+            }),
+            probers: vec![Prober {
+                node: "b".to_owned(),
+                side: "old",
+                reached: Some(self.probe == Probe::Reached),
+                message: String::new(),
+            }],
+            stage: self.stage.map(|stage| (stage, at(0))),
+        };
+        let next = decide(&view, &POLICY, at(10));
+        (next.stage, next.decision)
+    }
+
+    /// Everything that must never happen, whatever came before.
+    fn assert_safe(&self, step: &NodeStep) {
+        let lives_on_old = |life: Life| life != Life::Moved && self.phase < Phase::Detached;
+        match step {
+            NodeStep::Cordon => {
+                assert!(matches!(self.cordon, Cordon::Nobody | Cordon::Lifted), "cordoned twice: {self:?}");
+            }
+            NodeStep::Evict(_) => {
+                assert!(matches!(self.cordon, Cordon::Us | Cordon::Person), "evicted uncordoned: {self:?}");
+            }
+            NodeStep::Label("none") => {
+                assert!(self.label <= Label::Flannel, "label went back: {self:?}");
+                assert_eq!(self.workload, Life::Moved, "flannel ended under a living pod: {self:?}");
+            }
+            NodeStep::Label("calico") => {
+                assert!(self.phase >= Phase::Detached, "Calico started on flannel's devices: {self:?}");
+                assert!(!self.flannel_pod, "both networks run: {self:?}");
+            }
+            NodeStep::Label(other) => panic!("a label that nobody knows: {other}"),
+            NodeStep::Goal(goal) => {
+                assert!(Goal_::of(*goal) > self.goal, "goal went back: {self:?}");
+                assert!(self.label >= Label::Neither, "a change was asked of a node on flannel: {self:?}");
+                if goal.phase() >= Some(Phase::Detached) {
+                    assert!(!lives_on_old(self.workload), "network taken from a living pod: {self:?}");
+                    assert!(!lives_on_old(self.daemon), "network taken from a DaemonSet's pod: {self:?}");
+                }
+                if goal.phase() == Some(Phase::Calico) {
+                    assert_eq!(self.calico_ready, Some(true), "conflist removed before Calico is Ready: {self:?}");
+                }
+            }
+            NodeStep::CreateProbePod => assert_eq!(self.phase, Phase::Calico, "probed too early: {self:?}"),
+            NodeStep::Uncordon => {
+                assert!(matches!(self.cordon, Cordon::Us | Cordon::Lifted), "a person's cordon went: {self:?}");
+                assert!(self.node_ready, "a node that is away was called done: {self:?}");
+                assert_eq!(self.probe, Probe::Reached, "uncordoned unproved: {self:?}");
+                assert_eq!(self.phase, Phase::Calico, "uncordoned unmigrated: {self:?}");
+            }
+            NodeStep::Complete => {
+                assert_ne!(self.cordon, Cordon::Us, "our cordon was left: {self:?}");
+                assert_eq!(self.probe, Probe::Reached, "done unproved: {self:?}");
+            }
+            NodeStep::Skip => panic!("nothing was blocked past its time: {self:?}"),
+        }
+    }
+
+    fn performed(mut self, stage: Stage, step: &NodeStep) -> Self {
+        self.stage = Some(stage);
+        match step {
+            NodeStep::Cordon => self.cordon = Cordon::Us,
+            NodeStep::Evict(pods) => {
+                for pod in pods {
+                    match pod.name.as_str() {
+                        "workload" => self.workload = Life::Terminates,
+                        "daemon" => self.daemon = Life::Terminates,
+                        other => panic!("evicted {other}"),
+                    }
+                }
+            }
+            NodeStep::Label("none") => self.label = Label::Neither,
+            NodeStep::Label(_) => self.label = Label::Calico,
+            NodeStep::Goal(goal) => self.goal = Goal_::of(*goal),
+            NodeStep::CreateProbePod => self.probe = Probe::Starting,
+            NodeStep::Uncordon => self.cordon = Cordon::Nobody,
+            NodeStep::Complete => self.done = true,
+            NodeStep::Skip => {}
+        }
+        self
+    }
+
+    /// What may happen around the coordinator next, in any order.
+    fn moves(self) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut add = |possible: bool, change: &dyn Fn(&mut Self)| {
+            if possible {
+                let mut world = self;
+                change(&mut world);
+                all.push(world);
+            }
+        };
+        // The node is away: nothing on it moves, but it may come back.
+        add(!self.node_ready, &|world| world.node_ready = true);
+        if !self.node_ready {
+            return all;
+        }
+        add(!self.done, &|world| world.node_ready = false);
+        add(self.agent_ready, &|world| world.agent_ready = false);
+        add(!self.agent_ready, &|world| world.agent_ready = true);
+        add(self.cordon == Cordon::Us, &|world| world.cordon = Cordon::Lifted);
+        add(self.workload == Life::Terminates, &|world| world.workload = Life::Moved);
+        add(self.daemon == Life::Terminates, &|world| {
+            // The DaemonSet's controller tolerates the cordon. On a network that takes new pods the new one runs.
+            world.daemon = if world.phase == Phase::Flannel { Life::Runs } else { Life::Moved };
+        });
+        add(self.label >= Label::Neither && self.flannel_pod, &|world| world.flannel_pod = false);
+        let agent_moves = self.agent_ready && self.goal.goal().phase().is_some_and(|wanted| self.phase < wanted);
+        let host_allows = match self.phase {
+            Phase::Flannel => !self.flannel_pod,
+            Phase::Held => self.workload == Life::Moved && self.daemon == Life::Moved,
+            Phase::Detached => self.calico_ready == Some(true),
+            Phase::Calico => false,
+        };
+        add(agent_moves && host_allows, &|world| world.phase = world.phase.next().unwrap());
+        add(self.label == Label::Calico && self.calico_ready.is_none(), &|world| world.calico_ready = Some(false));
+        add(self.calico_ready == Some(false), &|world| world.calico_ready = Some(true));
+        // calico-node restarts; the coordinator has to wait again.
+        add(self.calico_ready == Some(true) && !self.done, &|world| world.calico_ready = Some(false));
+        add(self.probe == Probe::Starting, &|world| world.probe = Probe::Runs);
+        add(self.probe == Probe::Runs, &|world| world.probe = Probe::Reached);
+        // A probe pod is deleted by somebody.
+        add(matches!(self.probe, Probe::Starting | Probe::Runs), &|world| world.probe = Probe::None);
+        add(self.workload == Life::Runs && !self.refused, &|world| world.refused = true);
+        add(self.refused, &|world| world.refused = false);
+        // The coordinator is killed: what it had not written is gone.
+        add(self.refused || self.stage.is_some(), &|world| {
+            world.refused = false;
+            world.stage = None;
+        });
+        all
+    }
+
+    fn coordinator(self) -> Option<Self> {
+        if self.done {
+            return None;
+        }
+        match self.decide() {
+            (stage, Decision::Run(step)) => {
+                self.assert_safe(&step);
+                Some(self.performed(stage, &step))
+            }
+            (stage, Decision::Wait(wait)) => {
+                assert!(!wait.message.is_empty() && wait.message.contains('a'), "a wait names the node: {wait:?}");
+                if self.node_ready {
+                    assert_ne!(wait.reason, WaitReason::NodeNotReady, "the node is Ready: {self:?}");
+                } else {
+                    assert_eq!((wait.reason, wait.until), (WaitReason::NodeNotReady, None), "{self:?}");
+                }
+                let mut world = self;
+                world.stage = Some(stage);
+                (world != self).then_some(world)
+            }
+            (_, Decision::Settled) => panic!("settled before it was done: {self:?}"),
+            (_, Decision::Halt(halt)) => panic!("halted without a cause: {halt:?} in {self:?}"),
+        }
+    }
+}
+
+/// Every state that can be reached from these.
+fn reachable(starts: Vec<World>) -> BTreeMap<World, Vec<World>> {
+    let mut edges = BTreeMap::new();
+    let mut queue: VecDeque<World> = starts.into();
+    while let Some(world) = queue.pop_front() {
+        if edges.contains_key(&world) {
+            continue;
+        }
+        let next: Vec<World> = world.moves().into_iter().chain(world.coordinator()).collect();
+        queue.extend(next.iter().copied());
+        edges.insert(world, next);
+    }
+    edges
+}
+
+#[test]
+fn every_reachable_state_is_safe_and_leads_to_the_end() {
+    let starts: Vec<World> = [Cordon::Nobody, Cordon::Person]
+        .into_iter()
+        .flat_map(|cordon| [Label::Missing, Label::Flannel].map(|label| World::start(cordon, label)))
+        .collect();
+    let edges = reachable(starts);
+    assert!(edges.len() > 1000, "the walk is too small to prove anything: {} states", edges.len());
+
+    // Backwards from the ends: who is not met can never finish.
+    let mut before: BTreeMap<World, Vec<World>> = BTreeMap::new();
+    for (world, next) in &edges {
+        for after in next {
+            before.entry(*after).or_default().push(*world);
+        }
+    }
+    let mut finishes: BTreeSet<World> = BTreeSet::new();
+    let mut queue: VecDeque<World> = edges.keys().filter(|world| world.done).copied().collect();
+    assert!(!queue.is_empty(), "no state is an end");
+    while let Some(world) = queue.pop_front() {
+        if finishes.insert(world) {
+            queue.extend(before.get(&world).into_iter().flatten().copied());
+        }
+    }
+    let stuck: Vec<&World> = edges.keys().filter(|world| !finishes.contains(world)).collect();
+    assert!(stuck.is_empty(), "{} states lead nowhere; the first: {:?}", stuck.len(), stuck[0]);
+
+    for world in edges.keys().filter(|world| world.done) {
+        assert_ne!(world.cordon, Cordon::Us, "{world:?}");
+        assert_eq!((world.phase, world.label), (Phase::Calico, Label::Calico), "{world:?}");
+    }
+}
+
+#[test]
+fn a_persons_cordon_is_there_at_every_moment() {
+    for world in reachable(vec![World::start(Cordon::Person, Label::Flannel)]).keys() {
+        assert_eq!(world.cordon, Cordon::Person, "{world:?}");
+    }
+}
+
+#[test]
+fn past_the_deadline_each_policy_does_as_it_says() {
+    let mut world = World::start(Cordon::Us, Label::Flannel);
+    world.refused = true;
+    world.stage = Some(Stage::Drain);
+    let pods = world.pods();
+    let refusal = Refusal { since: at(0), next_try: at(100_000), by_budget: true, message: "budget".to_owned() };
+    let refusals = BTreeMap::from([("workload-Runs".to_owned(), refusal)]);
+    let view = NodeView {
+        name: "a",
+        ready: true,
+        unschedulable: true,
+        cordoned_by_us: true,
+        network: NetworkLabel::Flannel,
+        goal: Goal::Hold,
+        agent: AgentReport { ready: true, phase: Some(Phase::Flannel), ..AgentReport::default() },
+        residents: residents(&pods, "a"),
+        budgets: &[],
+        refusals: &refusals,
+        flannel_pods: Vec::new(),
+        calico_pods: Vec::new(),
+        probe_pod: None,
+        probers: Vec::new(),
+        stage: Some((Stage::Drain, at(0))),
+    };
+    let decision = |on_blocked, resumed_at, now| {
+        decide(&view, &Policy { on_blocked, resumed_at, ..POLICY }, at(now)).decision
+    };
+    let wait_until = |decision: Decision<NodeStep>| match decision {
+        Decision::Wait(wait) => wait.until,
+        Decision::Run(_) | Decision::Settled | Decision::Halt(_) => panic!("{decision:?}"),
+    };
+    assert_eq!(wait_until(decision(OnBlocked::Pause, None, 899)), Some(at(900)));
+    assert!(matches!(decision(OnBlocked::Pause, None, 900), Decision::Halt(_)));
+    assert_eq!(decision(OnBlocked::Skip, None, 900), Decision::Run(NodeStep::Skip));
+    assert_eq!(wait_until(decision(OnBlocked::Wait, None, 900)), None);
+    // A person said "resume" at 850: the time counts from there.
+    assert_eq!(wait_until(decision(OnBlocked::Pause, Some(at(850)), 1749)), Some(at(1750)));
+    assert!(matches!(decision(OnBlocked::Pause, Some(at(850)), 1750), Decision::Halt(_)));
+}
