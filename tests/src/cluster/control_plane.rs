@@ -1,0 +1,158 @@
+//! etcd, API server, controller manager and scheduler, as services of one machine.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::authority::{Authority, write};
+use super::directory::Directory;
+use super::state::CONTROL_PLANE;
+use crate::machine::Service;
+
+/// The addresses of services.
+pub const SERVICE_NETWORK: &str = "10.96.0.0/16";
+/// The cluster's own service.
+pub const KUBERNETES_SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+/// The cluster's name server.
+pub const DNS_SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+/// The addresses of pods; every node gets a /24.
+pub const POD_NETWORK: &str = "10.244.0.0/16";
+/// The API server's port.
+pub const PORT: u16 = 6443;
+/// The name of the API server among the services.
+pub const API_SERVER: &str = "kube-apiserver";
+
+/// The API server's address, as everything in the lab and the host uses it.
+pub fn server(address: Ipv4Addr) -> String {
+    format!("https://{address}:{PORT}")
+}
+
+/// Writes keys, certificates and kubeconfigs into the machine's root, and the administrator's kubeconfig for the host.
+pub fn prepare(directory: &Directory, authority: &Authority, address: Ipv4Addr) -> Result<()> {
+    let root = directory.machine(CONTROL_PLANE).join("root");
+    let kubernetes = root.join("etc/kubernetes");
+    let pki = kubernetes.join("pki");
+    for name in ["ca.crt", "ca.key", "service-account.key", "service-account.pub"] {
+        let from = authority.folder().join(name);
+        let text = std::fs::read_to_string(&from).with_context(|| format!("read {}", from.display()))?;
+        write(&pki.join(name), &text)?;
+    }
+    let names = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "localhost",
+    ];
+    let addresses = [
+        IpAddr::V4(address),
+        IpAddr::V4(KUBERNETES_SERVICE),
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+    ];
+    authority
+        .server(API_SERVER, &names, &addresses)?
+        .write(&pki, "apiserver")?;
+    authority
+        .client("kube-apiserver-kubelet-client", Some("system:masters"))?
+        .write(&pki, "kubelet-client")?;
+    let kubeconfig = |user: &str, group: Option<&str>, file: &Path| -> Result<()> {
+        let identity = authority.client(user, group)?;
+        write(file, &authority.kubeconfig(&server(address), user, &identity)?)
+    };
+    kubeconfig(
+        "system:kube-controller-manager",
+        None,
+        &kubernetes.join("controller-manager.conf"),
+    )?;
+    kubeconfig("system:kube-scheduler", None, &kubernetes.join("scheduler.conf"))?;
+    kubeconfig(
+        "kubernetes-admin",
+        Some("system:masters"),
+        &directory.kubeconfig(),
+    )
+}
+
+/// What holds the cluster's state, in the order in which it is started.
+pub fn stores(address: Ipv4Addr) -> [Service; 2] {
+    [etcd(), api_server(address)]
+}
+
+/// What acts on it; each ends at once if there is no API server yet.
+pub fn controllers() -> [Service; 2] {
+    [controller_manager(), scheduler()]
+}
+
+fn etcd() -> Service {
+    // The lab's data need not survive the machine under the lab: no fsync.
+    let command = "etcd --name=lab --data-dir=/var/lib/etcd --unsafe-no-fsync --log-level=warn \
+        --listen-client-urls=http://127.0.0.1:2379 --advertise-client-urls=http://127.0.0.1:2379 \
+        --listen-peer-urls=http://127.0.0.1:2380 --initial-advertise-peer-urls=http://127.0.0.1:2380 \
+        --initial-cluster=lab=http://127.0.0.1:2380";
+    service("etcd", command, &[])
+}
+
+/// The API server.
+pub fn api_server(address: Ipv4Addr) -> Service {
+    let command = format!(
+        "kube-apiserver --etcd-servers=http://127.0.0.1:2379 --bind-address=0.0.0.0 --secure-port={PORT} \
+        --advertise-address={address} --service-cluster-ip-range={SERVICE_NETWORK} --allow-privileged=true \
+        --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --anonymous-auth=true \
+        --client-ca-file=/etc/kubernetes/pki/ca.crt \
+        --requestheader-client-ca-file=/etc/kubernetes/pki/ca.crt --requestheader-allowed-names=front-proxy-client \
+        --requestheader-username-headers=X-Remote-User --requestheader-group-headers=X-Remote-Group \
+        --requestheader-extra-headers-prefix=X-Remote-Extra- --cert-dir=/run/kubernetes \
+        --tls-cert-file=/etc/kubernetes/pki/apiserver.crt --tls-private-key-file=/etc/kubernetes/pki/apiserver.key \
+        --kubelet-certificate-authority=/etc/kubernetes/pki/ca.crt \
+        --kubelet-client-certificate=/etc/kubernetes/pki/kubelet-client.crt \
+        --kubelet-client-key=/etc/kubernetes/pki/kubelet-client.key \
+        --kubelet-preferred-address-types=InternalIP \
+        --service-account-issuer=https://kubernetes.default.svc.cluster.local \
+        --service-account-key-file=/etc/kubernetes/pki/service-account.pub \
+        --service-account-signing-key-file=/etc/kubernetes/pki/service-account.key \
+        --profiling=false --shutdown-delay-duration=0s"
+    );
+    service(API_SERVER, &command, &[])
+}
+
+fn controller_manager() -> Service {
+    // A node that is cut off shows as NotReady after 16 s instead of 50 s, so that failure cases take no minutes. The
+    // grace period must be longer than the time in which a dead connection is found out: hence the shorter health checks.
+    let command = format!(
+        "kube-controller-manager --kubeconfig=/etc/kubernetes/controller-manager.conf \
+        --authentication-kubeconfig=/etc/kubernetes/controller-manager.conf \
+        --authorization-kubeconfig=/etc/kubernetes/controller-manager.conf \
+        --bind-address=127.0.0.1 --leader-elect=false --use-service-account-credentials=true \
+        --service-account-private-key-file=/etc/kubernetes/pki/service-account.key \
+        --root-ca-file=/etc/kubernetes/pki/ca.crt \
+        --cluster-signing-cert-file=/etc/kubernetes/pki/ca.crt --cluster-signing-key-file=/etc/kubernetes/pki/ca.key \
+        --allocate-node-cidrs=true --cluster-cidr={POD_NETWORK} --node-cidr-mask-size=24 \
+        --service-cluster-ip-range={SERVICE_NETWORK} \
+        --node-monitor-period=2s --node-monitor-grace-period=16s --profiling=false"
+    );
+    let health = [
+        ("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "6"),
+        ("HTTP2_PING_TIMEOUT_SECONDS", "4"),
+    ];
+    service("kube-controller-manager", &command, &health)
+}
+
+fn scheduler() -> Service {
+    let command = "kube-scheduler --kubeconfig=/etc/kubernetes/scheduler.conf \
+        --authentication-kubeconfig=/etc/kubernetes/scheduler.conf \
+        --authorization-kubeconfig=/etc/kubernetes/scheduler.conf \
+        --bind-address=127.0.0.1 --leader-elect=false --profiling=false";
+    service("kube-scheduler", command, &[])
+}
+
+/// A service from a line of words.
+pub fn service(name: &str, command: &str, environment: &[(&str, &str)]) -> Service {
+    Service {
+        name: name.to_owned(),
+        command: command.split_whitespace().map(str::to_owned).collect(),
+        environment: environment
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+    }
+}

@@ -1,0 +1,171 @@
+//! The lab's manifests, with the names that this cluster fills in.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::control_plane::{DNS_SERVICE, POD_NETWORK, server};
+
+/// How kube-proxy directs traffic to services. There is no ipvs: the kernels of labs seldom have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+pub enum ProxyMode {
+    /// By iptables rules.
+    #[default]
+    Iptables,
+    /// By nftables rules.
+    Nftables,
+}
+
+impl ProxyMode {
+    /// As kube-proxy's configuration has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
+const FLANNEL: &str = include_str!("../../manifests/flannel.yaml");
+const KUBE_PROXY: &str = include_str!("../../manifests/kube-proxy.yaml");
+const CORE_DNS: &str = include_str!("../../manifests/coredns.yaml");
+const CALICO_DEFINITIONS: &str = include_str!("../../manifests/calico-crds.yaml");
+const CALICO: &str = include_str!("../../manifests/calico.yaml");
+const SAMPLE: &str = include_str!("../../manifests/sample.yaml");
+const LONELY: &str = include_str!("../../manifests/lonely.yaml");
+const TRAFFIC: &str = include_str!("../../manifests/traffic.yaml");
+
+/// What the manifests leave open.
+#[derive(Clone, Debug)]
+pub struct Values(BTreeMap<&'static str, String>);
+
+impl Values {
+    /// For a cluster with its API server at this address.
+    pub fn new(images: &super::Images, api_server: Ipv4Addr, proxy_mode: ProxyMode) -> Self {
+        Self(BTreeMap::from([
+            ("api-server", server(api_server)),
+            ("dns-service", DNS_SERVICE.to_string()),
+            ("image-busybox", images.busybox.clone()),
+            ("image-calico-cni", images.calico_cni.clone()),
+            ("image-calico-node", images.calico_node.clone()),
+            ("image-coredns", images.coredns.clone()),
+            ("image-flannel", images.flannel.clone()),
+            ("image-flannel-cni-plugin", images.flannel_cni_plugin.clone()),
+            ("image-kube-proxy", images.kube_proxy.clone()),
+            ("image-traffic", images.traffic.clone()),
+            ("pod-network", POD_NETWORK.to_owned()),
+            ("proxy-mode", proxy_mode.name().to_owned()),
+        ]))
+    }
+
+    /// flannel as users install it.
+    pub fn flannel(&self) -> Result<String> {
+        self.fill(FLANNEL)
+    }
+
+    /// The service proxy.
+    pub fn kube_proxy(&self) -> Result<String> {
+        self.fill(KUBE_PROXY)
+    }
+
+    /// The name server.
+    pub fn core_dns(&self) -> Result<String> {
+        self.fill(CORE_DNS)
+    }
+
+    /// The definitions of Calico's objects.
+    pub fn calico_definitions(&self) -> Result<String> {
+        self.fill(CALICO_DEFINITIONS)
+    }
+
+    /// Calico as its manifest for a migration from flannel installs it: it waits for the node label.
+    pub fn calico(&self) -> Result<String> {
+        self.fill(CALICO)
+    }
+
+    /// Workloads of the kinds that a cluster has.
+    pub fn sample(&self) -> Result<String> {
+        self.fill(SAMPLE)
+    }
+
+    /// A pod without an owner, to be applied after [`Values::sample`].
+    pub fn lonely(&self) -> Result<String> {
+        self.fill(LONELY)
+    }
+
+    /// The traffic generator: something that answers, and on every node something that asks.
+    pub fn traffic(&self) -> Result<String> {
+        self.fill(TRAFFIC)
+    }
+
+    /// Replaces every `{{ name }}`; a name that is not known is an error.
+    pub fn fill(&self, template: &str) -> Result<String> {
+        let mut filled = String::with_capacity(template.len());
+        let mut rest = template;
+        while let Some((before, after)) = rest.split_once("{{ ") {
+            let Some((name, remainder)) = after.split_once(" }}") else {
+                bail!(
+                    "a placeholder of the manifest is not closed: {{{{ {}",
+                    after.lines().next().unwrap_or_default()
+                );
+            };
+            let Some(value) = self.0.get(name) else {
+                let known: Vec<_> = self.0.keys().copied().collect();
+                bail!("the manifest asks for {name:?}; there is {}", known.join(", "));
+            };
+            filled.push_str(before);
+            filled.push_str(value);
+            rest = remainder;
+        }
+        filled.push_str(rest);
+        Ok(filled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values() -> Values {
+        Values::new(
+            &super::super::Images::default(),
+            Ipv4Addr::new(172, 30, 0, 2),
+            ProxyMode::Nftables,
+        )
+    }
+
+    #[test]
+    fn every_manifest_can_be_filled() {
+        let values = values();
+        let all = [
+            values.flannel(),
+            values.kube_proxy(),
+            values.core_dns(),
+            values.calico_definitions(),
+            values.calico(),
+            values.sample(),
+            values.lonely(),
+            values.traffic(),
+        ];
+        for manifest in all {
+            let manifest = manifest.unwrap();
+            assert!(!manifest.contains("{{"), "{manifest}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_or_open_placeholder_is_an_error_with_its_name() {
+        let unknown = values().fill("a: {{ image-nothing }}").unwrap_err().to_string();
+        assert!(
+            unknown.contains("image-nothing") && unknown.contains("image-busybox"),
+            "{unknown}"
+        );
+        let open = values()
+            .fill("a: {{ image-busybox\nb: 1")
+            .unwrap_err()
+            .to_string();
+        assert!(open.contains("not closed"), "{open}");
+    }
+}

@@ -1,0 +1,302 @@
+//! A cluster of real parts on one machine: made by [`Cluster::up`], found again by [`Cluster::open`], taken away by
+//! [`Cluster::down`].
+
+pub mod api;
+pub mod authority;
+pub mod cgroup;
+mod clean;
+mod command;
+pub mod control_plane;
+mod directory;
+mod images;
+mod machines;
+pub mod manifests;
+mod network;
+mod node;
+mod nodes;
+mod report;
+pub mod state;
+mod up;
+pub mod wait;
+
+pub use api::ClusterApi;
+pub use directory::Directory;
+pub use images::Images;
+pub use manifests::{ProxyMode, Values};
+pub use report::Report;
+pub use up::{UpOptions, node_name};
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::sync::Mutex;
+
+use crate::machine::{Control, ServiceStatus};
+use state::{CONTROL_PLANE, State};
+
+/// A running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    directory: Directory,
+    state: Mutex<State>,
+    api: ClusterApi,
+    report: Report,
+    /// Held by whoever made the cluster, so that nobody else takes it away meanwhile.
+    _lock: Option<Lock>,
+}
+
+/// The right to change the lab in a folder.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+/// One machine as `status` shows it.
+#[derive(Clone, Debug)]
+pub struct MachineStatus {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: std::net::Ipv4Addr,
+    /// Process 1's pid on the host, if the machine is on.
+    pub pid: Option<u32>,
+    /// Its services.
+    pub services: Vec<ServiceStatus>,
+}
+
+impl Lock {
+    /// Takes the right; refuses if another command has it.
+    pub fn take(directory: &Directory) -> Result<Self> {
+        let path = directory.lock();
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .with_context(|| format!("open {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => {
+                let mut owner = String::new();
+                file.read_to_string(&mut owner).ok();
+                bail!(
+                    "the lab in {} is being used by process {}: wait for it, end it, or take another folder with --dir",
+                    directory.path().display(),
+                    owner.trim()
+                );
+            }
+            Err(std::fs::TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("lock {}", path.display()));
+            }
+        }
+        file.set_len(0)
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .context("sign the lock")?;
+        Ok(Self { _file: file })
+    }
+}
+
+impl Cluster {
+    /// Finds the cluster that runs in a folder.
+    pub async fn open(directory: Directory) -> Result<Self> {
+        let Some(state) = State::read(&directory)? else {
+            bail!(
+                "there is no lab in {}: `cargo lab up` makes one",
+                directory.path().display()
+            );
+        };
+        if state.phase != state::Phase::Up {
+            bail!(
+                "the lab in {} was not finished (its `up` still runs or was cut off): `cargo lab down` removes it",
+                directory.path().display()
+            );
+        }
+        let api = Self::api_of(&directory, &state).await?;
+        Ok(Self {
+            directory,
+            state: Mutex::new(state),
+            api,
+            report: Report::default(),
+            _lock: None,
+        })
+    }
+
+    async fn api_of(directory: &Directory, state: &State) -> Result<ClusterApi> {
+        ClusterApi::open(
+            &directory.kubeconfig(),
+            &state.binaries.join("kubectl"),
+            &directory.logs(),
+        )
+        .await
+    }
+
+    /// Takes the lab in a folder away and returns what could not be removed; empty is well.
+    pub async fn down(directory: &Directory) -> Result<Vec<String>> {
+        let _lock = Lock::take(directory)?;
+        clean::remove(directory).await
+    }
+
+    /// What of a lab is in this folder and on this machine.
+    pub async fn leftovers(directory: &Directory) -> Result<Vec<String>> {
+        clean::leftovers(directory).await
+    }
+
+    /// Takes this cluster away; an error lists what could not be removed.
+    pub async fn remove(self) -> Result<()> {
+        let left = clean::remove(&self.directory).await?;
+        if left.is_empty() {
+            Ok(())
+        } else {
+            bail!("the lab left behind: {}", left.join("; "))
+        }
+    }
+
+    /// The folder of the cluster.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.directory.kubeconfig()
+    }
+
+    /// The cluster's API.
+    pub fn api(&self) -> &ClusterApi {
+        &self.api
+    }
+
+    /// The lab's kubectl.
+    pub async fn kubectl_program(&self) -> PathBuf {
+        self.state.lock().await.binaries.join("kubectl")
+    }
+
+    /// The nodes' names, in the order in which they were made.
+    pub async fn node_names(&self) -> Vec<String> {
+        self.state
+            .lock()
+            .await
+            .nodes()
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect()
+    }
+
+    /// Ends the API server: from now on nobody is answered.
+    pub async fn stop_api_server(&self) -> Result<()> {
+        self.control(CONTROL_PLANE)
+            .stop(control_plane::API_SERVER, Duration::from_secs(2))
+            .await
+    }
+
+    /// Starts the API server again and waits until it is ready.
+    pub async fn start_api_server(&self) -> Result<()> {
+        let address = self.state.lock().await.control_plane();
+        self.control(CONTROL_PLANE)
+            .start(control_plane::api_server(address))
+            .await?;
+        self.api.ready(Duration::from_secs(60)).await
+    }
+
+    /// Runs a program on a node, as if logged in there.
+    pub async fn exec_in_node(&self, name: &str, command: &[&str]) -> Result<Output> {
+        let pid = self.pid(name)?.to_string();
+        let mut all = vec![
+            "-t",
+            &pid,
+            "-n",
+            "-m",
+            "-p",
+            "-u",
+            "-i",
+            "--",
+            "/usr/bin/env",
+            NODE_PATH,
+        ];
+        all.extend(command);
+        command::output("nsenter", &all)
+            .await
+            .with_context(|| format!("on node {name}"))
+    }
+
+    /// Runs a program on a node; an exit code other than 0 is an error. Returns its standard output.
+    pub async fn run_in_node(&self, name: &str, command: &[&str]) -> Result<String> {
+        let output = self.exec_in_node(name, command).await?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!(
+                "`{}` on node {name} failed ({}): {}",
+                command.join(" "),
+                output.status,
+                said.trim()
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The services of one machine, to stop and start them (`containerd`, `kubelet`, `etcd`, …).
+    pub fn control(&self, machine: &str) -> Control {
+        Control::new(&self.directory.machine(machine))
+    }
+
+    /// Every machine.
+    pub async fn status(directory: &Directory) -> Result<Option<Vec<MachineStatus>>> {
+        let Some(state) = State::read(directory)? else {
+            return Ok(None);
+        };
+        let mut all = Vec::new();
+        for (name, machine) in &state.machines {
+            let folder = directory.machine(name);
+            let pid = machines::pid(&folder);
+            let services = match pid {
+                Some(_) => Control::new(&folder).status().await.unwrap_or_default(),
+                None => Vec::new(),
+            };
+            all.push(MachineStatus {
+                name: name.clone(),
+                address: machine.address,
+                pid,
+                services,
+            });
+        }
+        all.sort_by_key(|machine| machine.address);
+        Ok(Some(all))
+    }
+
+    /// Process 1 of a machine, as the host sees it.
+    pub fn pid(&self, name: &str) -> Result<u32> {
+        machines::pid(&self.directory.machine(name))
+            .with_context(|| format!("machine {name} is off or there is none of that name"))
+    }
+}
+
+impl MachineStatus {
+    /// Whether the machine is on and everything on it runs.
+    pub fn well(&self) -> bool {
+        self.pid.is_some()
+            && !self.services.is_empty()
+            && self.services.iter().all(|service| service.pid.is_some())
+    }
+}
+
+/// The programs that a lab's machines run; they lie in one folder.
+pub const BINARIES: [&str; 10] = [
+    "containerd",
+    "containerd-shim-runc-v2",
+    "ctr",
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+];
+
+/// The search path of a node.
+const NODE_PATH: &str = "PATH=/opt/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -1,0 +1,193 @@
+//! What makes a machine a Kubernetes node: containerd, kubelet, their configuration, the basic CNI plugins, the images.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+
+use super::authority::{Authority, write};
+use super::control_plane::{DNS_SERVICE, server, service};
+use super::directory::Directory;
+use crate::machine::Service;
+
+/// Where a node sees the lab's image archives.
+pub const IMAGES: &str = "/opt/lab/images";
+/// Plugins that every cluster's nodes have, whatever their pod network; from Debian's containernetworking-plugins.
+const BASE_PLUGINS: [&str; 5] = ["bandwidth", "bridge", "host-local", "loopback", "portmap"];
+/// Where Debian and others put them.
+const PLUGIN_FOLDERS: [&str; 3] = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
+
+/// What differs from node to node.
+#[derive(Debug)]
+pub struct NodeConfig<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// The API server's address.
+    pub api_server: Ipv4Addr,
+    /// The image that holds a pod's namespaces.
+    pub pause_image: &'a str,
+}
+
+/// Writes the node's files into its root.
+pub fn prepare(directory: &Directory, authority: &Authority, node: &NodeConfig) -> Result<()> {
+    let root = directory.machine(node.name).join("root");
+    let kubernetes = root.join("etc/kubernetes");
+    let pki = kubernetes.join("pki");
+    write(&pki.join("ca.crt"), authority.certificate())?;
+    authority
+        .server(node.name, &[node.name], &[IpAddr::V4(node.address)])?
+        .write(&pki, "kubelet")?;
+    let user = format!("system:node:{}", node.name);
+    let identity = authority.client(&user, Some("system:nodes"))?;
+    let kubeconfig = authority.kubeconfig(&server(node.api_server), &user, &identity)?;
+    write(&kubernetes.join("kubelet.conf"), &kubeconfig)?;
+    let configuration = kubelet_configuration(&directory.machine_cgroup(node.name));
+    write(
+        &kubernetes.join("kubelet.json"),
+        &serde_json::to_string_pretty(&configuration)?,
+    )?;
+    write(
+        &root.join("etc/containerd/config.toml"),
+        &containerd_configuration(node.pause_image),
+    )?;
+    install_base_plugins(&root.join("opt/cni/bin"))
+}
+
+/// The container runtime.
+pub fn containerd() -> Service {
+    service(
+        "containerd",
+        "containerd --config=/etc/containerd/config.toml",
+        &[],
+    )
+}
+
+/// The kubelet.
+pub fn kubelet(name: &str, address: Ipv4Addr) -> Service {
+    let command = format!(
+        "kubelet --config=/etc/kubernetes/kubelet.json --kubeconfig=/etc/kubernetes/kubelet.conf \
+        --hostname-override={name} --node-ip={address} --v=2"
+    );
+    service("kubelet", &command, &[])
+}
+
+fn kubelet_configuration(cgroup: &str) -> serde_json::Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true},
+            "x509": {"clientCAFile": "/etc/kubernetes/pki/ca.crt"},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": "/etc/kubernetes/pki/kubelet.crt",
+        "tlsPrivateKeyFile": "/etc/kubernetes/pki/kubelet.key",
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "clusterDNS": [DNS_SERVICE.to_string()],
+        "clusterDomain": "cluster.local",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{cgroup}"),
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "enforceNodeAllocatable": [],
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        // The images of the lab cannot be pulled again: they stay.
+        "imageGCHighThresholdPercent": 100,
+        "imageMinimumGCAge": "24h",
+        "serializeImagePulls": false,
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        "maxPods": 60,
+        // Together with the controller manager's grace period of 16 s: four beats may be missed.
+        "nodeLeaseDurationSeconds": 16,
+        "nodeStatusUpdateFrequency": "5s",
+    })
+}
+
+fn containerd_configuration(pause_image: &str) -> String {
+    // A machine without CAP_SYS_RESOURCE may not lower an oom score: restricting it keeps sandboxes from failing.
+    format!(
+        r#"version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+
+[grpc]
+address = "/run/containerd/containerd.sock"
+
+[plugins.'io.containerd.cri.v1.images']
+snapshotter = "overlayfs"
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{pause_image}"
+
+[plugins.'io.containerd.cri.v1.runtime']
+restrict_oom_score_adj = true
+
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["/opt/cni/bin"]
+conf_dir = "/etc/cni/net.d"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd]
+default_runtime_name = "runc"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+SystemdCgroup = false
+"#
+    )
+}
+
+/// Copies, never links: what pods later write into /opt/cni/bin must not reach the host's files.
+fn install_base_plugins(target: &Path) -> Result<()> {
+    fs::create_dir_all(target).with_context(|| format!("create {}", target.display()))?;
+    for name in BASE_PLUGINS {
+        let from = find_plugin(name)?;
+        let to = target.join(name);
+        fs::copy(&from, &to).with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o755))
+            .with_context(|| format!("make {} executable", to.display()))?;
+    }
+    Ok(())
+}
+
+fn find_plugin(name: &str) -> Result<PathBuf> {
+    let found = PLUGIN_FOLDERS
+        .iter()
+        .map(|folder| Path::new(folder).join(name))
+        .find(|path| path.is_file());
+    match found {
+        Some(path) => Ok(path),
+        None => bail!(
+            "the CNI plugin {name:?} is in none of {}: install it with `apt-get install containernetworking-plugins`",
+            PLUGIN_FOLDERS.join(", ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_image_is_pinned() {
+        assert!(
+            containerd_configuration("example.org/pause:1").contains("sandbox = \"example.org/pause:1\"")
+        );
+    }
+
+    #[test]
+    fn a_missing_plugin_is_named_with_the_way_to_get_it() {
+        let message = format!("{:#}", find_plugin("no-such-plugin").unwrap_err());
+        assert!(
+            message.contains("no-such-plugin") && message.contains("apt-get install"),
+            "{message}"
+        );
+    }
+}

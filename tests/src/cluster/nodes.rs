@@ -1,0 +1,199 @@
+//! Nodes: made, switched off and on, taken away, while the cluster runs.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::authority::Authority;
+use super::node::{self, IMAGES, NodeConfig};
+use super::state::{CONTROL_PLANE, Machine};
+use super::wait::{Look, until};
+use super::{Cluster, Images, machines, network};
+
+/// Import of all images on a busy machine with two cores, one node beside others.
+const IMPORT_LIMIT: Duration = Duration::from_secs(180);
+const CONTAINERD_LIMIT: Duration = Duration::from_secs(60);
+
+impl Cluster {
+    /// Makes a node and starts its kubelet; does not wait until the node is Ready (see [`super::ClusterApi::nodes_ready`]).
+    pub async fn node_add(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        let address = {
+            let mut state = self.state.lock().await;
+            if state.machines.contains_key(name) {
+                bail!("there is a machine {name} already");
+            }
+            let address = state
+                .free_address()
+                .context("every address of the lab's subnet is in use")?;
+            // Written before it is made.
+            state
+                .machines
+                .insert(name.to_owned(), Machine { address, on: true });
+            state.write(&self.directory)?;
+            address
+        };
+        self.node_prepare(name, address).await?;
+        self.node_start_machine(name, address).await?;
+        self.node_import_images(name).await?;
+        self.node_start_kubelet(name, address).await
+    }
+
+    /// Pulls the plug of a node. Its disk stays.
+    pub async fn node_power_off(&self, name: &str) -> Result<()> {
+        self.node_address(name).await?;
+        self.set_on(name, false).await?;
+        machines::power_off(&self.directory, name).await
+    }
+
+    /// Switches a node on again, with the disk as it was.
+    pub async fn node_power_on(&self, name: &str) -> Result<()> {
+        let address = self.node_address(name).await?;
+        if machines::pid(&self.directory.machine(name)).is_some() {
+            bail!("node {name} is on");
+        }
+        self.set_on(name, true).await?;
+        self.node_start_machine(name, address).await?;
+        self.node_start_kubelet(name, address).await
+    }
+
+    /// Takes a node out of the cluster: its object, its machine, its disk.
+    pub async fn node_delete(&self, name: &str) -> Result<()> {
+        self.node_address(name).await?;
+        machines::power_off(&self.directory, name).await?;
+        self.api.delete_node(name).await?;
+        let folder = self.directory.machine(name);
+        std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+        let mut state = self.state.lock().await;
+        state.machines.remove(name);
+        state.write(&self.directory)
+    }
+
+    /// A node's address.
+    pub async fn node_address(&self, name: &str) -> Result<Ipv4Addr> {
+        let state = self.state.lock().await;
+        match state.machines.get(name) {
+            Some(machine) if name != CONTROL_PLANE => Ok(machine.address),
+            _ => {
+                let names: Vec<_> = state.nodes().into_iter().map(|(name, _)| name).collect();
+                bail!("there is no node {name:?}; the nodes are {}", names.join(", "))
+            }
+        }
+    }
+
+    async fn set_on(&self, name: &str, on: bool) -> Result<()> {
+        let mut state = self.state.lock().await;
+        if let Some(machine) = state.machines.get_mut(name) {
+            machine.on = on;
+        }
+        state.write(&self.directory)
+    }
+
+    pub(super) async fn node_prepare(&self, name: &str, address: Ipv4Addr) -> Result<()> {
+        let authority = Authority::open(&self.directory.keys())?;
+        let (api_server, pause_image) = {
+            let state = self.state.lock().await;
+            (state.control_plane(), Images::default().pause)
+        };
+        let config = NodeConfig {
+            name,
+            address,
+            api_server,
+            pause_image: &pause_image,
+        };
+        node::prepare(&self.directory, &authority, &config).with_context(|| format!("prepare node {name}"))
+    }
+
+    /// Machine, cable, container runtime.
+    pub(super) async fn node_start_machine(&self, name: &str, address: Ipv4Addr) -> Result<()> {
+        let state = self.state.lock().await.clone();
+        let pid = machines::power_on(&self.directory, &state, name).await?;
+        let control_plane = self.pid(CONTROL_PLANE)?;
+        network::connect_node(control_plane, pid, address, state.control_plane())
+            .await
+            .with_context(|| format!("connect node {name}"))?;
+        self.control(name).start(node::containerd()).await?;
+        let logs = self.directory.machine_logs(name);
+        until(
+            &format!("containerd on node {name}"),
+            CONTAINERD_LIMIT,
+            &logs,
+            async || {
+                let output = self.exec_in_node(name, &["ctr", "version"]).await?;
+                Ok(if output.status.success() {
+                    Look::Done(())
+                } else {
+                    Look::NotYet(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+                })
+            },
+        )
+        .await
+    }
+
+    pub(super) async fn node_import_images(&self, name: &str) -> Result<()> {
+        let mut archives: Vec<String> = Vec::new();
+        let folder = self.directory.images();
+        for entry in std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
+            let file = entry?.file_name().to_string_lossy().into_owned();
+            if file.ends_with(".tar") {
+                archives.push(format!("{IMAGES}/{file}"));
+            }
+        }
+        archives.sort();
+        if archives.is_empty() {
+            bail!("there are no image archives in {}", folder.display());
+        }
+        for archive in archives {
+            let command = ["ctr", "-n", "k8s.io", "images", "import", "--no-unpack", &archive];
+            tokio::time::timeout(IMPORT_LIMIT, self.run_in_node(name, &command))
+                .await
+                .with_context(|| {
+                    format!(
+                        "the import of {archive} on node {name} took over {} s",
+                        IMPORT_LIMIT.as_secs()
+                    )
+                })??;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn node_start_kubelet(&self, name: &str, address: Ipv4Addr) -> Result<()> {
+        self.control(name).start(node::kubelet(name, address)).await
+    }
+}
+
+/// The name becomes a folder, a host name, a cgroup and a node name.
+fn check_name(name: &str) -> Result<()> {
+    let plain =
+        |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
+    if name.is_empty()
+        || name.len() > 40
+        || !name.chars().all(plain)
+        || name.starts_with('-')
+        || name.ends_with('-')
+    {
+        bail!(
+            "{name:?} is no node name: lower-case letters, digits and inner hyphens, at most 40 characters"
+        );
+    }
+    if name == CONTROL_PLANE {
+        bail!("{name:?} is the control plane's machine; choose another name for a node");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_cannot_be_a_folder_and_a_host_are_refused() {
+        for good in ["lab-worker-1", "a", "n2"] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-a", "a-", "A", "a.b", "../x", CONTROL_PLANE] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Making a cluster from nothing.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures::future::try_join_all;
+
+use super::authority::Authority;
+use super::directory::Directory;
+use super::manifests::{ProxyMode, Values};
+use super::state::{CONTROL_PLANE, Machine, Phase, State};
+use super::{Cluster, Images, Lock, Report, clean, command, control_plane, machines, network};
+
+/// The API server is ready after about 8 s on two cores; a busy machine needs longer.
+const API_LIMIT: Duration = Duration::from_secs(120);
+/// From a started kubelet to a Ready node: image unpacking, flannel, the first lease.
+const NODES_LIMIT: Duration = Duration::from_secs(240);
+const ROLLOUT_LIMIT: Duration = Duration::from_secs(180);
+/// Programs of the machine under the lab, and the Debian package that has each.
+const PROGRAMS: [(&str, &str); 8] = [
+    ("conntrack", "conntrack"),
+    ("ip", "iproute2"),
+    ("ipset", "ipset"),
+    ("iptables", "iptables"),
+    ("nft", "nftables"),
+    ("nsenter", "util-linux"),
+    ("runc", "runc"),
+    ("mount", "mount"),
+];
+
+/// What to make.
+#[derive(Clone, Debug)]
+pub struct UpOptions {
+    /// Where it is kept.
+    pub directory: Directory,
+    /// How many nodes.
+    pub nodes: usize,
+    /// A folder with etcd, the Kubernetes programs, containerd with its shim, and ctr.
+    pub binaries: PathBuf,
+    /// The archives of all images that the manifests name.
+    pub archives: Vec<PathBuf>,
+    /// The program that plays holder and process 1: the `lab` binary.
+    pub program: PathBuf,
+    /// How kube-proxy works.
+    pub proxy_mode: ProxyMode,
+    /// Whether Calico's manifest is applied; it starts on no node before one is labelled for it.
+    pub calico: bool,
+    /// Whether the sample workloads are started.
+    pub sample: bool,
+    /// Whether the traffic generator is started.
+    pub traffic: bool,
+}
+
+/// The name of the n-th node, from 0: the first has the control plane's role.
+pub fn node_name(index: usize) -> String {
+    if index == 0 {
+        "lab-control".to_owned()
+    } else {
+        format!("lab-worker-{index}")
+    }
+}
+
+impl Cluster {
+    /// Makes a cluster. What a failed attempt has made stays, for looking at it, until [`Cluster::down`].
+    pub async fn up(options: UpOptions) -> Result<Self> {
+        let report = Report::default();
+        check(&options).await?;
+        let directory = options.directory.clone();
+        let lock = Lock::take(&directory)?;
+        if let Some(state) = State::read(&directory)? {
+            if state.phase == Phase::Up {
+                bail!(
+                    "there is a lab in {} already: `cargo lab down` removes it, --dir makes another beside it",
+                    directory.path().display()
+                );
+            }
+            report.say("an earlier start was cut off: removing what it left");
+            let left = clean::remove(&directory).await?;
+            if !left.is_empty() {
+                bail!(
+                    "an earlier start left what cannot be removed: {}",
+                    left.join("; ")
+                );
+            }
+        }
+        let mut state = State {
+            phase: Phase::Starting,
+            subnet: network::free_subnet().await?,
+            binaries: options.binaries.clone(),
+            program: options.program.clone(),
+            proxy_mode: options.proxy_mode,
+            machines: std::collections::BTreeMap::new(),
+        };
+        let address = state.control_plane();
+        state
+            .machines
+            .insert(CONTROL_PLANE.to_owned(), Machine { address, on: true });
+        for index in 0..options.nodes {
+            let address = state
+                .free_address()
+                .context("every address of the lab's subnet is in use")?;
+            state
+                .machines
+                .insert(node_name(index), Machine { address, on: true });
+        }
+        state.write(&directory)?;
+        take_archives(&directory, &options.archives)?;
+
+        let authority = Authority::create(&directory.keys())?;
+        control_plane::prepare(&directory, &authority, address)?;
+        let pid = machines::power_on(&directory, &state, CONTROL_PLANE).await?;
+        network::connect_control_plane(pid, &directory.host_link(), state.subnet)
+            .await
+            .context("connect the control plane")?;
+        let api = Self::api_of(&directory, &state).await?;
+        let cluster = Self {
+            directory,
+            state: state.into(),
+            api,
+            report,
+            _lock: Some(lock),
+        };
+        cluster.build(&options).await?;
+        Ok(cluster)
+    }
+
+    async fn build(&self, options: &UpOptions) -> Result<()> {
+        let address = self.state.lock().await.control_plane();
+        for service in control_plane::stores(address) {
+            self.control(CONTROL_PLANE).start(service).await?;
+        }
+        self.report.say("etcd and the API server are started");
+        let nodes = self.state.lock().await.nodes();
+        let machines = try_join_all(nodes.iter().map(async |(name, machine)| {
+            self.node_prepare(name, machine.address).await?;
+            self.node_start_machine(name, machine.address).await?;
+            self.node_import_images(name).await?;
+            self.report.say(&format!(
+                "{name} ({}) runs containerd and has the images",
+                machine.address
+            ));
+            Ok(())
+        }));
+        let server = async {
+            self.api.ready(API_LIMIT).await?;
+            self.report.say("the API server is ready");
+            for service in control_plane::controllers() {
+                self.control(CONTROL_PLANE).start(service).await?;
+            }
+            self.api.admits_pods("default", API_LIMIT).await?;
+            self.apply_network(options).await
+        };
+        tokio::try_join!(machines, server)?;
+        for (name, machine) in &nodes {
+            self.node_start_kubelet(name, machine.address).await?;
+        }
+        let names: Vec<String> = nodes.into_iter().map(|(name, _)| name).collect();
+        self.report.say("the kubelets are started");
+        self.settle(&names).await?;
+        if options.sample {
+            self.install_sample().await?;
+        }
+        if options.traffic {
+            self.install_traffic().await?;
+        }
+        let mut state = self.state.lock().await;
+        state.phase = Phase::Up;
+        state.write(&self.directory)
+    }
+
+    async fn apply_network(&self, options: &UpOptions) -> Result<()> {
+        let values = self.values().await;
+        self.api
+            .apply(&values.kube_proxy()?)
+            .await
+            .context("apply the manifest of kube-proxy")?;
+        self.api
+            .apply(&values.flannel()?)
+            .await
+            .context("apply the manifest of flannel")?;
+        self.api
+            .apply(&values.core_dns()?)
+            .await
+            .context("apply the manifest of CoreDNS")?;
+        if options.calico {
+            self.install_calico().await?;
+        }
+        self.report.say("kube-proxy, flannel and CoreDNS are applied");
+        Ok(())
+    }
+
+    async fn settle(&self, names: &[String]) -> Result<()> {
+        self.api.nodes_registered(names, NODES_LIMIT).await?;
+        if let Some(first) = names.first() {
+            self.api
+                .label_node(first, &[("node-role.kubernetes.io/control-plane", "")])
+                .await?;
+        }
+        self.api.nodes_ready(names, NODES_LIMIT).await?;
+        self.report.say(&format!("{} nodes are Ready", names.len()));
+        self.api
+            .rolled_out("daemonset/kube-flannel-ds", "kube-flannel", ROLLOUT_LIMIT)
+            .await?;
+        self.api
+            .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
+            .await?;
+        self.api
+            .rolled_out("deployment/coredns", "kube-system", ROLLOUT_LIMIT)
+            .await?;
+        self.report.say("kube-proxy, flannel and CoreDNS run");
+        Ok(())
+    }
+
+    /// What the manifests leave open, for this cluster.
+    pub async fn values(&self) -> Values {
+        let state = self.state.lock().await;
+        Values::new(&Images::default(), state.control_plane(), state.proxy_mode)
+    }
+
+    /// Applies Calico's definitions and its manifest. It runs nowhere until a node has the label for it.
+    pub async fn install_calico(&self) -> Result<()> {
+        let values = self.values().await;
+        self.api
+            .apply(&values.calico_definitions()?)
+            .await
+            .context("apply the definitions of Calico's objects")?;
+        self.api
+            .definitions_established("crd.projectcalico.org", ROLLOUT_LIMIT)
+            .await?;
+        self.api
+            .apply(&values.calico()?)
+            .await
+            .context("apply Calico's manifest")
+    }
+
+    /// Starts the sample workloads and waits until they run.
+    pub async fn install_sample(&self) -> Result<()> {
+        self.api
+            .apply(&self.values().await.sample()?)
+            .await
+            .context("apply the sample workloads")?;
+        for workload in ["deployment/web", "statefulset/store", "daemonset/everywhere"] {
+            self.api.rolled_out(workload, "sample", ROLLOUT_LIMIT).await?;
+        }
+        self.report.say("the sample workloads run");
+        Ok(())
+    }
+
+    /// Starts a pod that nobody re-creates.
+    pub async fn install_lonely(&self) -> Result<()> {
+        self.api
+            .apply(&self.values().await.lonely()?)
+            .await
+            .context("apply the lonely pod")?;
+        self.api.pods_ready(&["sample"], ROLLOUT_LIMIT).await
+    }
+
+    /// Starts the traffic generator and waits until it runs on every node.
+    pub async fn install_traffic(&self) -> Result<()> {
+        self.api
+            .apply(&self.values().await.traffic()?)
+            .await
+            .context("apply the traffic generator")?;
+        for workload in ["deployment/echo", "daemonset/traffic"] {
+            self.api.rolled_out(workload, "traffic", ROLLOUT_LIMIT).await?;
+        }
+        self.report.say("traffic flows");
+        Ok(())
+    }
+}
+
+/// Refuses early and by name what would fail late.
+async fn check(options: &UpOptions) -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("the lab makes namespaces and cgroups: start it as root");
+    }
+    if options.nodes == 0 || options.nodes > 100 {
+        bail!("a lab has 1 to 100 nodes, not {}", options.nodes);
+    }
+    let mut missing = Vec::new();
+    for (program, package) in PROGRAMS {
+        let found = command::output("sh", &["-c", &format!("command -v {program}")]).await?;
+        if !found.status.success() {
+            missing.push((program, package));
+        }
+    }
+    if !missing.is_empty() {
+        let programs: Vec<_> = missing.iter().map(|(program, _)| *program).collect();
+        let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+        bail!(
+            "{} not found: `apt-get install {}`",
+            programs.join(", "),
+            packages.join(" ")
+        );
+    }
+    for program in super::BINARIES {
+        let file = options.binaries.join(program);
+        if !file.is_file() {
+            bail!(
+                "there is no {program} in {}: build the lab's programs, or name another folder with --assets",
+                options.binaries.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Puts the archives where every node sees them. Links cost nothing; another file system needs a copy.
+fn take_archives(directory: &Directory, archives: &[PathBuf]) -> Result<()> {
+    let folder = directory.images();
+    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    for archive in archives {
+        let name = archive
+            .file_name()
+            .with_context(|| format!("{} is no file", archive.display()))?;
+        let target = folder.join(name);
+        if std::fs::hard_link(archive, &target).is_err() {
+            std::fs::copy(archive, &target)
+                .with_context(|| format!("copy {} to {}", archive.display(), target.display()))?;
+        }
+    }
+    Ok(())
+}

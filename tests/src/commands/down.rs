@@ -1,0 +1,33 @@
+//! `cargo lab down`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use super::Place;
+use crate::cluster::Cluster;
+
+/// `cargo lab down`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// Which lab.
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// Runs it.
+pub async fn run(arguments: Arguments) -> Result<ExitCode> {
+    let directory = arguments.place.open()?;
+    let left = Cluster::down(&directory).await?;
+    if left.is_empty() {
+        println!(
+            "nothing of the lab in {} is left but its logs",
+            directory.path().display()
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    for item in &left {
+        eprintln!("left: {item}");
+    }
+    Ok(ExitCode::FAILURE)
+}

@@ -1,0 +1,40 @@
+//! The commands of `cargo lab`, one module each.
+
+pub mod down;
+pub mod kubectl;
+pub mod status;
+pub mod up;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cluster::Directory;
+
+/// Which lab is meant.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Place {
+    /// The folder that the lab lives in; two folders are two labs.
+    #[arg(long = "dir", value_name = "DIR", env = "REPLUMB_LAB_DIR", default_value = Directory::DEFAULT)]
+    pub directory: PathBuf,
+}
+
+impl Place {
+    /// Opens the folder, making it if need be.
+    pub fn open(&self) -> Result<Directory> {
+        Directory::open(&self.directory)
+    }
+}
+
+/// Completes when somebody wants us to end: Ctrl-C, SIGTERM or a closed terminal.
+pub async fn interrupted() -> Result<&'static str> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
+    tokio::select! {
+        _ = interrupt.recv() => Ok("Ctrl-C"),
+        _ = terminate.recv() => Ok("SIGTERM"),
+        _ = hangup.recv() => Ok("SIGHUP"),
+    }
+}

@@ -1,0 +1,125 @@
+//! `cargo lab up`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Place, interrupted};
+use crate::cluster::{Cluster, Directory, ProxyMode, UpOptions};
+
+/// Options that every command has which makes a cluster.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ClusterArguments {
+    /// Which lab.
+    #[command(flatten)]
+    pub place: Place,
+    /// How many nodes; the first has the control plane's role.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub nodes: usize,
+    /// A folder with ready programs, instead of building them.
+    #[arg(long, value_name = "DIR", env = "KUBEBUILDER_ASSETS")]
+    pub assets: Option<PathBuf>,
+    /// A folder with ready image archives, instead of writing them.
+    #[arg(long, value_name = "DIR")]
+    pub images: Option<PathBuf>,
+    /// A folder with the real `calico-node` and `calico`; without it a stand-in plays Calico.
+    #[arg(long, value_name = "DIR")]
+    pub calico_bin: Option<PathBuf>,
+    /// Do not apply Calico's manifest.
+    #[arg(long)]
+    pub no_calico: bool,
+    /// How kube-proxy directs traffic to services.
+    #[arg(long, value_enum, default_value_t)]
+    pub proxy_mode: ProxyMode,
+    /// Start no sample workloads.
+    #[arg(long)]
+    pub no_sample: bool,
+    /// Start no traffic generator.
+    #[arg(long)]
+    pub no_traffic: bool,
+    /// When something fails, leave what was made for looking at it.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// `cargo lab up`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// The cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArguments,
+}
+
+impl ClusterArguments {
+    /// Builds what is needed and says what to make.
+    pub async fn options(&self) -> Result<UpOptions> {
+        let directory = self.place.open()?;
+        let binaries = self.assets.clone().context("--assets is needed")?;
+        Ok(UpOptions {
+            directory,
+            nodes: self.nodes,
+            binaries,
+            archives: archives(self.images.as_deref().context("--images is needed")?)?,
+            program: std::env::current_exe().context("find the lab's own program")?,
+            proxy_mode: self.proxy_mode,
+            calico: !self.no_calico,
+            sample: !self.no_sample,
+            traffic: !self.no_traffic,
+        })
+    }
+
+    /// Makes the cluster; a failure or an interruption takes away what was made.
+    pub async fn up(&self) -> Result<Cluster> {
+        let options = tokio::select! {
+            options = self.options() => options?,
+            signal = interrupted() => bail!("ended by {}: nothing was made", signal?),
+        };
+        let directory = options.directory.clone();
+        let error = tokio::select! {
+            cluster = Cluster::up(options) => match cluster {
+                Ok(cluster) => return Ok(cluster),
+                Err(error) => error,
+            },
+            signal = interrupted() => anyhow::anyhow!("ended by {}", signal?),
+        };
+        Err(self.abandon(&directory, error).await)
+    }
+
+    /// Takes a cluster away after an error, and returns the error with what could not be removed.
+    pub async fn abandon(&self, directory: &Directory, error: anyhow::Error) -> anyhow::Error {
+        if self.keep {
+            let place = directory.path().display();
+            eprintln!("what was made is kept in {place} for looking at it; `cargo lab down` removes it");
+            return error;
+        }
+        eprintln!("taking away what was made");
+        match Cluster::down(directory).await {
+            Ok(left) if left.is_empty() => error,
+            Ok(left) => error.context(format!("the lab left behind: {}", left.join("; "))),
+            Err(failure) => error.context(format!("taking the lab away failed too: {failure:#}")),
+        }
+    }
+}
+
+fn archives(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("list the images in {}", folder.display()))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "tar") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Runs it.
+pub async fn run(arguments: Arguments) -> Result<ExitCode> {
+    let cluster = arguments.cluster.up().await?;
+    println!("kubeconfig: {}", cluster.kubeconfig().display());
+    println!("`cargo lab kubectl get pods -A` looks at it, `cargo lab down` takes it away");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,5 @@
+//! A real cluster on one machine: the demo and the end-to-end cases are written on top of it.
+
+pub mod cluster;
+pub mod commands;
+pub mod machine;

@@ -1,0 +1,134 @@
+//! A machine: one "computer" of the lab, made of namespaces instead of hardware.
+//!
+//! It has a network, mount, pid, uts and ipc namespace, a root file system of its own (only `/usr` is shared with the
+//! host, read-only), and a process 1 that starts its services and starts them again when they die. Killing process 1
+//! is pulling the plug; the root file system stays on disk, so the machine can be switched on again.
+//!
+//! Three processes are involved: the *holder* (outside the pid namespace, in the machine's cgroup, does nothing but
+//! wait), *process 1* inside, and whoever talks to process 1 through its socket by [`Control`].
+
+mod client;
+mod holder;
+mod init;
+mod root;
+mod service;
+
+pub use client::Control;
+pub use holder::{hold, start_time};
+pub use init::init;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// What a machine is made of. Written as JSON by the cluster, read by the holder and by process 1.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MachineSpec {
+    /// The host name inside.
+    pub name: String,
+    /// The folder of this machine: `root`, `pid`, `control.sock`, `machine.json`.
+    pub directory: PathBuf,
+    /// Where the services write their logs, one file each.
+    pub logs: PathBuf,
+    /// The cgroup folder below each hierarchy, without a leading slash.
+    pub cgroup: String,
+    /// Host folders that are seen inside, read-only: (host path, path inside).
+    pub binds: Vec<(PathBuf, PathBuf)>,
+    /// Kernel settings below `/proc/sys`, written at start: (path with slashes, value).
+    pub sysctls: Vec<(String, String)>,
+}
+
+impl MachineSpec {
+    /// The file that holds this description.
+    pub fn file(directory: &Path) -> PathBuf {
+        directory.join("machine.json")
+    }
+
+    /// The root file system, as the host sees it.
+    pub fn root(&self) -> PathBuf {
+        self.directory.join("root")
+    }
+
+    /// Process 1's socket.
+    pub fn socket(directory: &Path) -> PathBuf {
+        directory.join("control.sock")
+    }
+
+    /// The file with process 1's pid on the host and its start time.
+    pub fn pid_file(directory: &Path) -> PathBuf {
+        directory.join("pid")
+    }
+
+    fn read(file: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("read the machine description {}", file.display()))?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("parse the machine description {}", file.display()))
+    }
+
+    /// Writes the description into the machine's folder.
+    pub fn write(&self) -> Result<PathBuf> {
+        let file = Self::file(&self.directory);
+        std::fs::create_dir_all(&self.directory)
+            .and_then(|()| std::fs::create_dir_all(&self.logs))
+            .with_context(|| format!("create the folders of machine {}", self.name))?;
+        std::fs::write(&file, serde_json::to_string_pretty(self)?)
+            .with_context(|| format!("write the machine description {}", file.display()))?;
+        Ok(file)
+    }
+}
+
+/// A program that process 1 keeps running.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Service {
+    /// Its name; the log is `NAME.log`.
+    pub name: String,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Environment beyond `PATH` and `HOME`.
+    #[serde(default)]
+    pub environment: Vec<(String, String)>,
+}
+
+/// What can be asked of process 1.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Request {
+    /// Start a service, or replace the one of that name.
+    Start(Service),
+    /// End a service and do not start it again: SIGTERM, then SIGKILL after the given milliseconds.
+    Stop {
+        /// Its name.
+        name: String,
+        /// How long it may take to end by itself.
+        grace_milliseconds: u64,
+    },
+    /// Which services are there.
+    Status,
+}
+
+/// Process 1's answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// The services.
+    Status(Vec<ServiceStatus>),
+    /// It was refused or failed.
+    Failed(String),
+}
+
+/// One service as process 1 sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    /// Its name.
+    pub name: String,
+    /// Its pid inside the machine, if it runs.
+    pub pid: Option<i32>,
+    /// How often it was started again after it had died by itself.
+    pub restarts: u32,
+    /// How it ended the last time.
+    pub last_exit: Option<String>,
+}

@@ -1,0 +1,58 @@
+//! `cargo lab`: a real cluster on one machine.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use lab::commands::{down, kubectl, status, up};
+use lab::machine;
+
+/// A real Kubernetes cluster on one machine, without a container engine and without images to pull.
+#[derive(Debug, Parser)]
+#[command(name = "cargo lab", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a cluster.
+    Up(up::Arguments),
+    /// Take a cluster away, whatever state it is in.
+    Down(down::Arguments),
+    /// Show the machines of a cluster, their services and the nodes.
+    Status(status::Arguments),
+    /// Run kubectl against the cluster.
+    Kubectl(kubectl::Arguments),
+    /// Make a machine's namespaces and wait for its end. The lab calls it.
+    #[command(hide = true)]
+    MachineHold { file: PathBuf },
+    /// Be process 1 of a machine. The lab calls it.
+    #[command(hide = true)]
+    MachineInit { file: PathBuf },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match arguments.command {
+        // These two must not have a second thread: no runtime before them.
+        Command::MachineHold { file } => machine::hold(&file).map(|()| ExitCode::SUCCESS),
+        Command::MachineInit { file } => machine::init(&file).map(|()| ExitCode::SUCCESS),
+        Command::Up(arguments) => run(up::run(arguments)),
+        Command::Down(arguments) => run(down::run(arguments)),
+        Command::Status(arguments) => run(status::run(arguments)),
+        Command::Kubectl(arguments) => run(kubectl::run(arguments)),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("cargo lab: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(command)
+}
