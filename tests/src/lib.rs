@@ -1,5 +1,8 @@
 //! A real cluster on one machine: the demo and the end-to-end cases are written on top of it.
 
+pub mod assets;
 pub mod cluster;
 pub mod commands;
+pub mod image;
 pub mod machine;
+pub mod progress;

@@ -1,0 +1,175 @@
+//! Building one Go module.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+use super::modules::Module;
+use crate::progress::{Detail, Progress};
+
+/// Where to get what is missing.
+const HINT: &str = "install Go from https://go.dev/dl and put its folder bin on PATH";
+/// So many lines of a failed build are shown.
+const SHOWN: usize = 40;
+
+/// Returns the folder with the module's programs, which are built unless they are there.
+pub async fn ensure(module: &Module, cache: &Path, progress: &Progress) -> Result<PathBuf> {
+    let stamp = module.stamp(&tool_chain().await?)?;
+    let folder = cache.join("built").join(format!("{}-{stamp}", module.folder));
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let title = format!("building {} {}", module.title, module.version()?);
+    let detail = Detail::default();
+    progress
+        .during(&title, &detail, build(module, cache, &folder, &detail))
+        .await?;
+    remove_older(module, &folder)?;
+    Ok(folder)
+}
+
+async fn build(module: &Module, cache: &Path, folder: &Path, detail: &Detail) -> Result<()> {
+    // Built elsewhere and renamed as a whole: what bears a stamp is complete. Go's own cache keeps what a build that was
+    // cut off had done.
+    let temporary = cache.join("building").join(module.folder);
+    if temporary.exists() {
+        fs::remove_dir_all(&temporary)
+            .with_context(|| format!("remove the cut-off {}", temporary.display()))?;
+    }
+    fs::create_dir_all(&temporary).with_context(|| format!("create {}", temporary.display()))?;
+    compile(module, &temporary, detail).await?;
+    for (built, known) in module.renamed {
+        let (from, to) = (temporary.join(built), temporary.join(known));
+        fs::rename(&from, &to).with_context(|| format!("rename {} to {}", from.display(), to.display()))?;
+    }
+    for name in module.outputs {
+        if !temporary.join(name).is_file() {
+            bail!(
+                "the build of {} ended well, but made no {name} in {}",
+                module.path().display(),
+                temporary.display()
+            );
+        }
+    }
+    if let Some(parent) = folder.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+    }
+    fs::rename(&temporary, folder)
+        .with_context(|| format!("rename {} to {}", temporary.display(), folder.display()))
+}
+
+async fn compile(module: &Module, target: &Path, detail: &Detail) -> Result<()> {
+    // One program is named by its file, several by their folder.
+    let target = match module.renamed {
+        [(built, _)] if module.package == "." => target.join(built),
+        _ => target.join(""),
+    };
+    let mut child = Command::new("go")
+        .args(module.arguments()?)
+        .arg("-o")
+        .arg(&target)
+        .arg(module.package)
+        .current_dir(module.path())
+        .env("CGO_ENABLED", "0")
+        .env_remove("GOFLAGS")
+        .env("GOWORK", "off")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("run go build in {}: {HINT}", module.path().display()))?;
+    let output = child.stderr.take().context("go has an error output")?;
+    let mut lines = BufReader::new(output).lines();
+    let (mut packages, mut said) = (0_u32, Vec::new());
+    while let Some(line) = lines.next_line().await.context("read what go says")? {
+        if is_package(&line) {
+            packages += 1;
+            detail.set(format_args!("{packages} packages compiled"));
+        } else if let Some(name) = line.strip_prefix("go: downloading ") {
+            detail.set(format_args!("downloading {name}"));
+        } else {
+            said.push(line);
+        }
+    }
+    let status = child.wait().await.context("wait for go")?;
+    if !status.success() {
+        let last = said.len().saturating_sub(SHOWN);
+        bail!(
+            "go build in {} failed ({status}):\n{}",
+            module.path().display(),
+            said[last..].join("\n")
+        );
+    }
+    Ok(())
+}
+
+/// `go build -v` prints the path of each package that it compiles.
+fn is_package(line: &str) -> bool {
+    !line.is_empty() && !line.contains([' ', '\t', ':']) && !line.starts_with('#')
+}
+
+/// The version of Go and what it builds for.
+async fn tool_chain() -> Result<String> {
+    let output = Command::new("go")
+        .args(["env", "GOVERSION", "GOOS", "GOARCH", "GOAMD64", "GOARM64"])
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .with_context(|| format!("run `go env`: {HINT}"))?;
+    if !output.status.success() {
+        bail!(
+            "`go env` failed ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout)
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" "))
+}
+
+/// Sets hold links of their own: older builds of the module are of no more use.
+fn remove_older(module: &Module, kept: &Path) -> Result<()> {
+    let Some(parent) = kept.parent() else {
+        return Ok(());
+    };
+    let prefix = format!("{}-", module.folder);
+    for entry in fs::read_dir(parent).with_context(|| format!("list {}", parent.display()))? {
+        let path = entry?.path();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if path != kept && name.starts_with(&prefix) {
+            fs::remove_dir_all(&path).with_context(|| format!("remove the older {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_told_from_messages() {
+        for package in ["internal/abi", "k8s.io/kubernetes/cmd/kubelet", "net/http"] {
+            assert!(is_package(package), "{package}");
+        }
+        for message in [
+            "# k8s.io/kubernetes/cmd/kubelet",
+            "main.go:3:1: syntax error",
+            "",
+            "go: updates needed",
+        ] {
+            assert!(!is_package(message), "{message}");
+        }
+    }
+}

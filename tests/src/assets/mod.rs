@@ -1,0 +1,208 @@
+//! The programs that a lab runs: built from pinned sources into a cache folder, or taken from a folder of ready ones.
+//!
+//! ```text
+//! <cache>/lock                  held while something is built
+//! <cache>/built/NAME-STAMP/     the programs of one Go module; the stamp is a hash of everything that they come from
+//! <cache>/sets/HASH/            all programs of a lab in one folder (hard links), which later builds do not touch
+//! <cache>/images/               image archives by the hash of their contents
+//! ```
+//!
+//! A build that is cut off leaves nothing under these names; Go's own cache lets the next one go on where it was.
+
+mod go;
+mod lock;
+mod modules;
+mod packages;
+mod rust;
+mod set;
+
+pub use modules::required_version;
+pub use rust::{Program, RustPrograms};
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cluster::Images;
+use crate::image::{Calico, Sources, archives};
+use crate::progress::{Detail, Progress};
+
+/// What to build and where.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `--assets DIR`: a folder with ready programs, or else a folder to build into.
+    pub folder: Option<PathBuf>,
+    /// `--calico-bin DIR`: a folder with the real `calico-node` and `calico`.
+    pub calico: Option<PathBuf>,
+    /// The Rust programs that are needed.
+    pub programs: Vec<Program>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            folder: None,
+            calico: None,
+            programs: Program::ALL.to_vec(),
+        }
+    }
+}
+
+/// Everything that a lab is made of.
+#[derive(Clone, Debug)]
+pub struct Assets {
+    /// One folder with `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kubelet`, `kube-proxy`, `kubectl`,
+    /// `etcd`, `containerd`, `containerd-shim-runc-v2`, `ctr`, `flanneld`, `flannel` (the CNI plugin) and `coredns`.
+    pub binaries: PathBuf,
+    /// The folder with `bridge`, `host-local`, `loopback`, `portmap` and the other basic CNI plugins.
+    pub plugins: PathBuf,
+    /// replumb's own programs, the traffic generator and the stand-in.
+    pub rust: RustPrograms,
+    /// Calico or its stand-in, if one of them was asked for.
+    pub calico: Option<Calico>,
+    image_cache: PathBuf,
+}
+
+/// Builds what is not built yet and says so on the way.
+pub async fn ensure(options: &Options, progress: &Progress) -> Result<Assets> {
+    let (cache, ready) = folders(options.folder.as_deref())?;
+    std::fs::create_dir_all(&cache)
+        .with_context(|| format!("create the cache folder {}", cache.display()))?;
+    let calico = options.calico.as_deref().map(real_calico).transpose()?;
+    packages::ensure(progress).await?;
+    let _lock = lock::take(&cache, progress).await?;
+
+    let mut folders = Vec::new();
+    for module in &modules::MODULES {
+        if ready
+            .as_deref()
+            .is_some_and(|folder| module.outputs.iter().all(|name| folder.join(name).is_file()))
+        {
+            continue;
+        }
+        folders.push(go::ensure(module, &cache, progress).await?);
+    }
+    let binaries = set::make(&cache, &folders, ready.as_deref())?;
+    let rust = rust::build(&options.programs, progress).await?;
+    let calico = calico.or_else(|| rust.get(Program::StandIn).map(Calico::StandIn));
+    Ok(Assets {
+        binaries,
+        plugins: packages::plugins_folder()?,
+        rust,
+        calico,
+        image_cache: cache.join("images"),
+    })
+}
+
+impl Assets {
+    /// Returns the archives of all images that can be made from these programs, under these names.
+    pub async fn archives(&self, names: &Images, progress: &Progress) -> Result<Vec<PathBuf>> {
+        let sources = Sources {
+            names: names.clone(),
+            binaries: self.binaries.clone(),
+            plugins: self.plugins.clone(),
+            traffic: self.rust.need(Program::Traffic)?,
+            agent: self.rust.get(Program::Agent),
+            coordinator: self.rust.get(Program::Coordinator),
+            calico: self.calico.clone(),
+        };
+        let folder = self.image_cache.clone();
+        let work = async {
+            tokio::task::spawn_blocking(move || archives(&sources, &folder))
+                .await
+                .context("write images")?
+        };
+        progress.during("packing images", &Detail::default(), work).await
+    }
+}
+
+/// The cache folder, and the folder of ready programs if `--assets` names one.
+fn folders(asked: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>)> {
+    let Some(asked) = asked else {
+        return Ok((default_cache()?, None));
+    };
+    let ready = modules::MODULES
+        .iter()
+        .flat_map(|module| module.outputs)
+        .any(|name| asked.join(name).is_file());
+    if ready {
+        Ok((
+            default_cache()?,
+            Some(
+                asked
+                    .canonicalize()
+                    .with_context(|| format!("find {}", asked.display()))?,
+            ),
+        ))
+    } else {
+        Ok((
+            std::path::absolute(asked).with_context(|| format!("find {}", asked.display()))?,
+            None,
+        ))
+    }
+}
+
+fn default_cache() -> Result<PathBuf> {
+    const NAME: &str = "replumb-lab";
+    if let Some(folder) = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_absolute())
+    {
+        return Ok(folder.join(NAME));
+    }
+    match std::env::home_dir() {
+        Some(home) if home.is_absolute() => Ok(home.join(".cache").join(NAME)),
+        _ => bail!(
+            "there is no home folder for the cache: set HOME or XDG_CACHE_HOME, or give a folder with --assets"
+        ),
+    }
+}
+
+fn real_calico(folder: &Path) -> Result<Calico> {
+    let find = |name: &str| {
+        let path = folder.join(name);
+        path.canonicalize().with_context(|| {
+            format!(
+                "--calico-bin: there is no {}; the folder needs calico-node and calico, built for Linux",
+                path.display()
+            )
+        })
+    };
+    Ok(Calico::Real {
+        node: find("calico-node")?,
+        plugin: find("calico")?,
+        install: find("install").ok(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_with_programs_is_taken_as_it_is_and_an_empty_one_is_built_into() {
+        let folder = tempfile::tempdir().unwrap();
+        let (cache, ready) = folders(Some(folder.path())).unwrap();
+        assert_eq!((cache.as_path(), ready), (folder.path(), None));
+        std::fs::write(folder.path().join("kube-apiserver"), "").unwrap();
+        let (cache, ready) = folders(Some(folder.path())).unwrap();
+        assert_eq!(ready.unwrap(), folder.path().canonicalize().unwrap());
+        assert_ne!(cache, folder.path());
+    }
+
+    #[test]
+    fn a_calico_folder_without_its_programs_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("calico-node"), "").unwrap();
+        let message = format!("{:#}", real_calico(folder.path()).unwrap_err());
+        assert!(
+            message.contains("/calico;") && message.contains("--calico-bin"),
+            "{message}"
+        );
+        std::fs::write(folder.path().join("calico"), "").unwrap();
+        assert!(matches!(
+            real_calico(folder.path()).unwrap(),
+            Calico::Real { install: None, .. }
+        ));
+    }
+}

@@ -1,0 +1,224 @@
+//! The Go modules that the lab builds: each has a folder in `tests/modules` whose go.mod pins every version.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+/// One module of `tests/modules`.
+#[derive(Debug)]
+pub struct Module {
+    /// Its folder.
+    pub folder: &'static str,
+    /// How people know it.
+    pub title: &'static str,
+    /// The module whose version is the version of all this.
+    pub versioned_by: &'static str,
+    /// Build tags.
+    pub tags: &'static [&'static str],
+    /// What to build: `tool` for the tools that go.mod lists, `.` for the module's own main.
+    pub package: &'static str,
+    /// Whether the version is put into the programs the way Kubernetes does it.
+    pub stamps_version: bool,
+    /// Programs that the build names otherwise than everybody knows them: (built as, known as).
+    pub renamed: &'static [(&'static str, &'static str)],
+    /// The programs that come out, as everybody knows them.
+    pub outputs: &'static [&'static str],
+}
+
+/// All of them, the quick ones first: what is wrong with the tool chain shows early.
+pub static MODULES: [Module; 5] = [
+    Module {
+        folder: "cni",
+        title: "flannel's CNI plugin",
+        versioned_by: "github.com/containernetworking/plugins",
+        tags: &[],
+        package: "tool",
+        stamps_version: false,
+        renamed: &[],
+        outputs: &["flannel"],
+    },
+    Module {
+        folder: "flannel",
+        title: "flanneld",
+        versioned_by: "github.com/flannel-io/flannel",
+        tags: &[],
+        package: ".",
+        stamps_version: false,
+        renamed: &[("flannel", "flanneld")],
+        outputs: &["flanneld"],
+    },
+    Module {
+        folder: "containerd",
+        title: "containerd",
+        versioned_by: "github.com/containerd/containerd/v2",
+        tags: &["no_btrfs", "no_devmapper", "no_zfs"],
+        package: "tool",
+        stamps_version: false,
+        renamed: &[],
+        outputs: &["containerd", "containerd-shim-runc-v2", "ctr"],
+    },
+    Module {
+        folder: "coredns",
+        title: "CoreDNS",
+        versioned_by: "github.com/coredns/coredns",
+        tags: &[],
+        package: "tool",
+        stamps_version: false,
+        renamed: &[],
+        outputs: &["coredns"],
+    },
+    Module {
+        folder: "kubernetes",
+        title: "Kubernetes and etcd",
+        versioned_by: "k8s.io/kubernetes",
+        tags: &[],
+        package: "tool",
+        stamps_version: true,
+        renamed: &[("server", "etcd")],
+        outputs: &[
+            "etcd",
+            "kube-apiserver",
+            "kube-controller-manager",
+            "kube-proxy",
+            "kube-scheduler",
+            "kubectl",
+            "kubelet",
+        ],
+    },
+];
+
+impl Module {
+    /// The folder with go.mod.
+    pub fn path(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("modules")
+            .join(self.folder)
+    }
+
+    /// The version that go.mod pins.
+    pub fn version(&self) -> Result<String> {
+        let file = self.path().join("go.mod");
+        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        required_version(&text, self.versioned_by)
+            .map(str::to_owned)
+            .with_context(|| format!("{} requires no version of {}", file.display(), self.versioned_by))
+    }
+
+    /// The arguments of `go`, without `-o` and its value.
+    pub fn arguments(&self) -> Result<Vec<String>> {
+        let mut linker = "-s -w".to_owned();
+        if self.stamps_version {
+            // kubectl cannot parse the version of a server that was built without these.
+            let version = self.version()?;
+            let mut numbers = version.trim_start_matches('v').split('.');
+            let (major, minor) = (
+                numbers.next().unwrap_or_default(),
+                numbers.next().unwrap_or_default(),
+            );
+            let values = [
+                ("gitVersion", version.as_str()),
+                ("gitMajor", major),
+                ("gitMinor", minor),
+                ("gitTreeState", "clean"),
+            ];
+            for (name, value) in values {
+                write!(linker, " -X k8s.io/component-base/version.{name}={value}")?;
+            }
+        }
+        let mut arguments: Vec<String> = ["build", "-v", "-mod=readonly", "-buildvcs=false", "-trimpath"]
+            .map(str::to_owned)
+            .to_vec();
+        arguments.push(format!("-ldflags={linker}"));
+        arguments.push(format!("-tags={}", self.tags.join(",")));
+        Ok(arguments)
+    }
+
+    /// A hash of everything that decides what comes out: sources, pinned versions, flags, tool chain.
+    pub fn stamp(&self, tool_chain: &str) -> Result<String> {
+        let mut hash = Sha256::new();
+        hash.update(format!("1\n{tool_chain}\n{}\n", self.arguments()?.join("\n")));
+        hash.update(format!(
+            "{}\n{:?}\n{:?}\n",
+            self.package, self.renamed, self.outputs
+        ));
+        let folder = self.path();
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
+            let path = entry?.path();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            let extension = path.extension().unwrap_or_default();
+            if !name.ends_with("_test.go") && ["go", "mod", "sum"].iter().any(|known| extension == *known) {
+                files.push((name, path));
+            }
+        }
+        files.sort();
+        for (name, path) in files {
+            let contents = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+            hash.update(format!("{name} {:x}\n", Sha256::digest(contents)));
+        }
+        Ok(format!("{:x}", hash.finalize())[..16].to_owned())
+    }
+}
+
+/// The version of a module that a go.mod requires.
+pub fn required_version<'a>(module_file: &'a str, module: &str) -> Option<&'a str> {
+    module_file.lines().find_map(|line| {
+        let mut words = line.trim().trim_start_matches("require ").split_whitespace();
+        (words.next() == Some(module))
+            .then(|| words.next())
+            .flatten()
+            .filter(|version| version.starts_with('v'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_both_forms_of_require() {
+        let text = "module m\nrequire a.org/b v1.2.3\nrequire (\n\ta.org/c/v2 v2.0.0 // indirect\n)\nreplace a.org/d => a.org/d v9.9.9\n";
+        assert_eq!(required_version(text, "a.org/b"), Some("v1.2.3"));
+        assert_eq!(required_version(text, "a.org/c/v2"), Some("v2.0.0"));
+        assert_eq!(required_version(text, "a.org/d"), None);
+    }
+
+    #[test]
+    fn every_module_has_a_version_and_a_stamp_of_its_own() {
+        let mut stamps: Vec<String> = MODULES.iter().map(|module| module.stamp("go").unwrap()).collect();
+        assert_eq!(
+            stamps[0],
+            MODULES[0].stamp("go").unwrap(),
+            "the same sources give the same stamp"
+        );
+        assert_ne!(stamps[0], MODULES[0].stamp("another go").unwrap());
+        stamps.sort();
+        stamps.dedup();
+        assert_eq!(stamps.len(), MODULES.len());
+        for module in &MODULES {
+            assert!(module.version().unwrap().starts_with('v'), "{}", module.folder);
+        }
+    }
+
+    #[test]
+    fn kubernetes_programs_know_their_version() {
+        let module = MODULES
+            .iter()
+            .find(|module| module.folder == "kubernetes")
+            .unwrap();
+        let version = module.version().unwrap();
+        let arguments = module.arguments().unwrap().join(" ");
+        assert!(
+            arguments.contains(&format!("version.gitVersion={version} ")),
+            "{arguments}"
+        );
+        assert!(arguments.contains("version.gitMajor=1 "), "{arguments}");
+    }
+}

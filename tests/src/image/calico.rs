@@ -1,0 +1,100 @@
+//! The two images of Calico: the real one, or its stand-in.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::Tree;
+use super::archive::Image;
+use super::catalog::{Sources, filter_tools};
+
+/// Starts calico-node's parts and starts them again when they end, as the real image's supervisor does.
+const START: &str = include_str!("calico-node.sh");
+/// Puts plugins, kubeconfig and network configuration on the node, for a Calico that has no installer of its own.
+const INSTALL: &str = include_str!("calico-install.sh");
+/// What the real image brings besides Calico's own plugins.
+const PLUGINS: [&str; 5] = ["bandwidth", "host-local", "loopback", "portmap", "tuning"];
+/// Where Calico comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Calico {
+    /// The lab's own stand-in: one program that plays all parts.
+    StandIn(PathBuf),
+    /// The real one.
+    Real {
+        /// The program `calico-node`.
+        node: PathBuf,
+        /// The program `calico`: CNI and IPAM plugin.
+        plugin: PathBuf,
+        /// The program `install` of the CNI image, if it was built; otherwise the lab's own installer does its work.
+        install: Option<PathBuf>,
+    },
+}
+
+impl Calico {
+    /// How images and reports name it.
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Self::StandIn(_) => "a stand-in for Calico",
+            Self::Real { .. } => "Calico",
+        }
+    }
+
+    fn node_program(&self) -> &Path {
+        match self {
+            Self::StandIn(program) => program,
+            Self::Real { node, .. } => node,
+        }
+    }
+
+    fn plugin(&self) -> &Path {
+        match self {
+            Self::StandIn(program) => program,
+            Self::Real { plugin, .. } => plugin,
+        }
+    }
+}
+
+pub(super) fn node(sources: &Sources, calico: &Calico) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.program("usr/bin/calico-node", calico.node_program())?;
+    filter_tools(&mut tree)?;
+    tree.busybox()?;
+    tree.bytes("usr/sbin/start_runit", 0o755, START.as_bytes());
+    Ok(Image {
+        name: sources.names.calico_node.clone(),
+        tree,
+        entrypoint: vec!["/usr/sbin/start_runit".to_owned()],
+        environment: vec![
+            // A Felix that was built without cgo cannot call libbpf, and ends if it tries.
+            ("FELIX_DebugSkipCTLBCleanup".to_owned(), "true".to_owned()),
+            ("FELIX_XDPENABLED".to_owned(), "false".to_owned()),
+        ],
+        description: format!("{}: node, packed by the replumb lab", calico.describe()),
+    })
+}
+
+pub(super) fn cni(sources: &Sources, calico: &Calico) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.busybox()?;
+    for name in ["calico", "calico-ipam"] {
+        tree.program(&format!("opt/cni/bin/{name}"), calico.plugin())?;
+    }
+    for name in PLUGINS {
+        tree.program(&format!("opt/cni/bin/{name}"), &sources.plugins.join(name))?;
+    }
+    tree.file("opt/cni/bin/flannel", 0o755, &sources.binaries.join("flannel"))?;
+    match calico {
+        Calico::Real {
+            install: Some(install),
+            ..
+        } => tree.program("opt/cni/bin/install", install)?,
+        _ => tree.bytes("opt/cni/bin/install", 0o755, INSTALL.as_bytes()),
+    }
+    Ok(Image {
+        name: sources.names.calico_cni.clone(),
+        tree,
+        entrypoint: Vec::new(),
+        environment: Vec::new(),
+        description: format!("{}: CNI plugins, packed by the replumb lab", calico.describe()),
+    })
+}

@@ -1,0 +1,294 @@
+//! Which images there are, and what is in each.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::archive::Image;
+pub use super::calico::Calico;
+use super::{Tree, calico};
+use crate::cluster::Images;
+
+/// Programs that write and read packet filter rules, for both backends.
+const FILTER_TOOLS: [&str; 22] = [
+    "conntrack",
+    "ip",
+    "ip6tables",
+    "ip6tables-legacy",
+    "ip6tables-legacy-restore",
+    "ip6tables-legacy-save",
+    "ip6tables-nft",
+    "ip6tables-nft-restore",
+    "ip6tables-nft-save",
+    "ip6tables-restore",
+    "ip6tables-save",
+    "ipset",
+    "iptables",
+    "iptables-legacy",
+    "iptables-legacy-restore",
+    "iptables-legacy-save",
+    "iptables-nft",
+    "iptables-nft-restore",
+    "iptables-nft-save",
+    "iptables-restore",
+    "iptables-save",
+    "nft",
+];
+
+/// What images are made from.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The names that they get.
+    pub names: Images,
+    /// The folder with the programs that were built from Go modules.
+    pub binaries: PathBuf,
+    /// The folder with the basic CNI plugins.
+    pub plugins: PathBuf,
+    /// The traffic generator.
+    pub traffic: PathBuf,
+    /// The agent, if it is to be packed.
+    pub agent: Option<PathBuf>,
+    /// The coordinator, if it is to be packed.
+    pub coordinator: Option<PathBuf>,
+    /// Calico or its stand-in, if it is to be packed.
+    pub calico: Option<Calico>,
+}
+
+impl Sources {
+    fn binary(&self, name: &str) -> PathBuf {
+        self.binaries.join(name)
+    }
+}
+
+/// Every image that can be made from these sources.
+pub fn all(sources: &Sources) -> Result<Vec<Image>> {
+    let mut images = vec![
+        pause(sources)?,
+        busybox(sources)?,
+        traffic(sources)?,
+        flannel(sources)?,
+        flannel_cni_plugin(sources)?,
+        kube_proxy(sources)?,
+        coredns(sources)?,
+    ];
+    if let Some(program) = &sources.agent {
+        images.push(agent(sources, program)?);
+    }
+    if let Some(program) = &sources.coordinator {
+        images.push(coordinator(sources, program)?);
+    }
+    if let Some(chosen) = &sources.calico {
+        images.push(calico::node(sources, chosen)?);
+        images.push(calico::cni(sources, chosen)?);
+    }
+    Ok(images)
+}
+
+/// Returns the archives of all images, after writing to `folder` those that are not there yet.
+pub fn archives(sources: &Sources, folder: &Path) -> Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    let archives: Result<Vec<_>> = all(sources)?.iter().map(|image| image.archive(folder)).collect();
+    let archives = archives?;
+    for entry in std::fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
+        let path = entry?.path();
+        if !archives.contains(&path) && is_old(&path) {
+            std::fs::remove_file(&path).with_context(|| format!("remove the old {}", path.display()))?;
+        }
+    }
+    Ok(archives)
+}
+
+/// Archives of earlier contents are of use to nobody after a while; running labs have links of their own.
+fn is_old(path: &Path) -> bool {
+    const LIFE: Duration = Duration::from_hours(24);
+    let modified = std::fs::metadata(path).and_then(|data| data.modified());
+    path.is_file()
+        && modified
+            .ok()
+            .and_then(|time| time.elapsed().ok())
+            .is_some_and(|age| age > LIFE)
+}
+
+fn image(name: &str, tree: Tree, entrypoint: &[&str], description: &str) -> Image {
+    Image {
+        name: name.to_owned(),
+        tree,
+        entrypoint: entrypoint.iter().map(|word| (*word).to_owned()).collect(),
+        environment: Vec::new(),
+        description: format!("{description}, packed by the replumb lab"),
+    }
+}
+
+fn pause(sources: &Sources) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.program("usr/bin/traffic", &sources.traffic)?;
+    Ok(image(
+        &sources.names.pause,
+        tree,
+        &["/usr/bin/traffic", "pause"],
+        "holder of a pod's namespaces",
+    ))
+}
+
+fn busybox(sources: &Sources) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.busybox()?;
+    Ok(image(&sources.names.busybox, tree, &["sh"], "busybox"))
+}
+
+fn traffic(sources: &Sources) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.program("usr/bin/traffic", &sources.traffic)?;
+    tree.busybox()?;
+    Ok(image(
+        &sources.names.traffic,
+        tree,
+        &["/usr/bin/traffic"],
+        "the lab's traffic generator",
+    ))
+}
+
+fn flannel(sources: &Sources) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.program("opt/bin/flanneld", &sources.binary("flanneld"))?;
+    filter_tools(&mut tree)?;
+    tree.busybox()?;
+    Ok(image(
+        &sources.names.flannel,
+        tree,
+        &["/opt/bin/flanneld"],
+        "flanneld",
+    ))
+}
+
+fn flannel_cni_plugin(sources: &Sources) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.program("flannel", &sources.binary("flannel"))?;
+    tree.busybox()?;
+    Ok(image(
+        &sources.names.flannel_cni_plugin,
+        tree,
+        &[],
+        "flannel's CNI plugin",
+    ))
+}
+
+fn kube_proxy(sources: &Sources) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.program("usr/local/bin/kube-proxy", &sources.binary("kube-proxy"))?;
+    filter_tools(&mut tree)?;
+    Ok(image(
+        &sources.names.kube_proxy,
+        tree,
+        &["/usr/local/bin/kube-proxy"],
+        "kube-proxy",
+    ))
+}
+
+fn coredns(sources: &Sources) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.program("coredns", &sources.binary("coredns"))?;
+    Ok(image(&sources.names.coredns, tree, &["/coredns"], "CoreDNS"))
+}
+
+fn agent(sources: &Sources, program: &Path) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.program("usr/bin/replumb-agent", program)?;
+    filter_tools(&mut tree)?;
+    Ok(image(
+        &sources.names.agent,
+        tree,
+        &["/usr/bin/replumb-agent"],
+        "replumb's agent",
+    ))
+}
+
+fn coordinator(sources: &Sources, program: &Path) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.program("usr/bin/replumb-coordinator", program)?;
+    Ok(image(
+        &sources.names.coordinator,
+        tree,
+        &["/usr/bin/replumb-coordinator"],
+        "replumb's coordinator",
+    ))
+}
+
+/// The packet filter programs with the modules that iptables loads, and the tables of names that they read.
+pub(super) fn filter_tools(tree: &mut Tree) -> Result<()> {
+    tree.host_programs(&FILTER_TOOLS)?;
+    tree.host_modules(&xtables_folder()?)?;
+    for name in ["protocols", "services"] {
+        let source = Path::new("/etc").join(name);
+        if source.is_file() {
+            tree.file(&format!("etc/{name}"), 0o644, &source)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where iptables has its modules: below a folder named after the machine's architecture on Debian.
+fn xtables_folder() -> Result<PathBuf> {
+    let library = Path::new("/usr/lib");
+    let mut folders = vec![library.to_owned(), PathBuf::from("/usr/lib64")];
+    for entry in std::fs::read_dir(library).context("list /usr/lib")? {
+        folders.push(entry?.path());
+    }
+    folders.sort();
+    match folders
+        .into_iter()
+        .map(|folder| folder.join("xtables"))
+        .find(|folder| folder.is_dir())
+    {
+        Some(folder) => Ok(folder),
+        None => bail!("there is no folder xtables in /usr/lib or below: install the package iptables"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_the_versions_that_are_built() {
+        let images = Images::default();
+        let built = [
+            (
+                &images.kube_proxy,
+                include_str!("../../modules/kubernetes/go.mod"),
+                "k8s.io/kubernetes",
+            ),
+            (
+                &images.flannel,
+                include_str!("../../modules/flannel/go.mod"),
+                "github.com/flannel-io/flannel",
+            ),
+            (
+                &images.coredns,
+                include_str!("../../modules/coredns/go.mod"),
+                "github.com/coredns/coredns",
+            ),
+        ];
+        for (reference, module_file, module) in built {
+            let version = crate::assets::required_version(module_file, module).unwrap();
+            assert!(
+                reference.ends_with(&format!(":{version}")),
+                "{reference} is built from {module} {version}"
+            );
+        }
+    }
+
+    #[test]
+    fn own_images_are_named_as_the_shipped_manifests_name_them() {
+        let images = Images::default();
+        let agent = include_str!("../../../deploy/base/agent.yaml");
+        let coordinator = include_str!("../../../deploy/base/coordinator.yaml");
+        assert!(agent.contains(&format!("image: {}\n", images.agent)));
+        assert!(coordinator.contains(&format!("image: {}\n", images.coordinator)));
+        assert!(
+            coordinator.contains(&format!("value: {}\n", images.agent)),
+            "probe pods run the agent's image"
+        );
+    }
+}

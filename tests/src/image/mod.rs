@@ -1,0 +1,16 @@
+//! The images of the lab: written by the lab itself from programs of this machine, as archives that a container runtime
+//! imports. Nothing is pulled.
+//!
+//! An [`Image`] is a [`Tree`] of files and a start command. [`Image::archive`] writes it as an OCI layout in a tar file;
+//! the same contents always give the same bytes, and an archive that is there already is not written again.
+
+mod archive;
+mod calico;
+mod catalog;
+mod libraries;
+mod tar;
+mod tree;
+
+pub use archive::Image;
+pub use catalog::{Calico, Sources, all, archives};
+pub use tree::Tree;
