@@ -132,31 +132,38 @@ impl Cluster {
         }
         self.report.say("etcd and the API server are started");
         let nodes = self.state.lock().await.nodes();
-        let machines = try_join_all(nodes.iter().map(async |(name, machine)| {
-            self.node_prepare(name, machine.address).await?;
-            self.node_start_machine(name, machine.address).await?;
-            self.node_import_images(name).await?;
-            self.report.say(&format!(
-                "{name} ({}) runs containerd and has the images",
-                machine.address
-            ));
-            Ok(())
+        // A kubelet that finds no API server waits for seconds before it looks again.
+        let (ready, server_is_ready) = tokio::sync::watch::channel(false);
+        let machines = try_join_all(nodes.iter().map(|(name, machine)| {
+            let mut server_is_ready = server_is_ready.clone();
+            async move {
+                self.node_prepare(name, machine.address).await?;
+                self.node_start_machine(name, machine.address).await?;
+                self.node_import_images(name).await?;
+                self.report.say(&format!("{name} ({}) runs containerd and has the images", machine.address));
+                // An error here means that the other half has failed, and says why.
+                server_is_ready.wait_for(|ready| *ready).await.context("the API server did not become ready")?;
+                self.node_start_kubelet(name, machine.address).await
+            }
         }));
         let server = async {
             self.api.ready(API_LIMIT).await?;
-            self.report.say("the API server is ready");
             for service in control_plane::controllers() {
                 self.control(CONTROL_PLANE).start(service).await?;
             }
-            self.api.admits_pods("default", API_LIMIT).await?;
-            self.apply_network(options).await
+            ready.send_replace(true);
+            self.report.say("the API server is ready, controller manager and scheduler are started");
+            let values = self.values().await;
+            let manifests = [values.kube_proxy()?, values.flannel()?];
+            self.api.apply(&manifests.join("---\n")).await.context("apply kube-proxy and flannel")?;
+            if options.calico {
+                self.install_calico().await?;
+            }
+            Ok(())
         };
-        tokio::try_join!(machines, server)?;
-        for (name, machine) in &nodes {
-            self.node_start_kubelet(name, machine.address).await?;
-        }
-        let names: Vec<String> = nodes.into_iter().map(|(name, _)| name).collect();
+        tokio::try_join!(server, machines)?;
         self.report.say("the kubelets are started");
+        let names: Vec<String> = nodes.into_iter().map(|(name, _)| name).collect();
         self.settle(&names).await?;
         if options.sample {
             self.install_sample().await?;
@@ -169,46 +176,20 @@ impl Cluster {
         state.write(&self.directory)
     }
 
-    async fn apply_network(&self, options: &UpOptions) -> Result<()> {
-        let values = self.values().await;
-        self.api
-            .apply(&values.kube_proxy()?)
-            .await
-            .context("apply the manifest of kube-proxy")?;
-        self.api
-            .apply(&values.flannel()?)
-            .await
-            .context("apply the manifest of flannel")?;
-        self.api
-            .apply(&values.core_dns()?)
-            .await
-            .context("apply the manifest of CoreDNS")?;
-        if options.calico {
-            self.install_calico().await?;
-        }
-        self.report.say("kube-proxy, flannel and CoreDNS are applied");
-        Ok(())
-    }
-
     async fn settle(&self, names: &[String]) -> Result<()> {
         self.api.nodes_registered(names, NODES_LIMIT).await?;
         if let Some(first) = names.first() {
-            self.api
-                .label_node(first, &[("node-role.kubernetes.io/control-plane", "")])
-                .await?;
+            self.api.label_node(first, &[("node-role.kubernetes.io/control-plane", "")]).await?;
         }
         self.api.nodes_ready(names, NODES_LIMIT).await?;
         self.report.say(&format!("{} nodes are Ready", names.len()));
-        self.api
-            .rolled_out("daemonset/kube-flannel-ds", "kube-flannel", ROLLOUT_LIMIT)
-            .await?;
-        self.api
-            .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
-            .await?;
-        self.api
-            .rolled_out("deployment/coredns", "kube-system", ROLLOUT_LIMIT)
-            .await?;
-        self.report.say("kube-proxy, flannel and CoreDNS run");
+        self.api.rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT).await?;
+        self.api.rolled_out("daemonset/kube-flannel-ds", "kube-flannel", ROLLOUT_LIMIT).await?;
+        self.report.say("kube-proxy and flannel run");
+        // Not before: a pod that comes before flannel has its subnet fails, and its kubelet waits 10 s for the next try.
+        self.api.apply(&self.values().await.core_dns()?).await.context("apply CoreDNS")?;
+        self.api.rolled_out("deployment/coredns", "kube-system", ROLLOUT_LIMIT).await?;
+        self.report.say("CoreDNS runs");
         Ok(())
     }
 
