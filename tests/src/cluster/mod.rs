@@ -24,7 +24,7 @@ pub use directory::Directory;
 pub use images::Images;
 pub use manifests::{ProxyMode, Values};
 pub use report::Report;
-pub use up::{UpOptions, node_name};
+pub use up::{Site, UpOptions, node_name};
 
 use std::fs::File;
 use std::io::{Read, Write};

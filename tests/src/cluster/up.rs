@@ -61,14 +61,23 @@ pub fn node_name(index: usize) -> String {
     }
 }
 
-impl Cluster {
-    /// Makes a cluster. What a failed attempt has made stays, for looking at it, until [`Cluster::down`].
-    pub async fn up(options: UpOptions) -> Result<Self> {
-        let report = Report::default();
+/// A folder that is ours to make a cluster in. Nothing of the cluster is there yet.
+#[derive(Debug)]
+pub struct Site {
+    options: UpOptions,
+    lock: Lock,
+    report: Report,
+}
+
+impl Site {
+    /// Checks what can be checked before anything is made, and takes the folder. A folder with a cluster in it is
+    /// refused, what a cut off attempt has left is removed.
+    pub async fn claim(options: UpOptions) -> Result<Self> {
         check(&options).await?;
-        let directory = options.directory.clone();
-        let lock = Lock::take(&directory)?;
-        if let Some(state) = State::read(&directory)? {
+        let report = Report::default();
+        let directory = &options.directory;
+        let lock = Lock::take(directory)?;
+        if let Some(state) = State::read(directory)? {
             if state.phase == Phase::Up {
                 bail!(
                     "there is a lab in {} already: `cargo lab down` removes it, --dir makes another beside it",
@@ -76,14 +85,23 @@ impl Cluster {
                 );
             }
             report.say("an earlier start was cut off: removing what it left");
-            let left = clean::remove(&directory).await?;
-            if !left.is_empty() {
-                bail!(
-                    "an earlier start left what cannot be removed: {}",
-                    left.join("; ")
-                );
-            }
         }
+        let left = clean::remove(directory).await?;
+        if !left.is_empty() {
+            bail!("an earlier start left what cannot be removed: {}", left.join("; "));
+        }
+        Ok(Self { options, lock, report })
+    }
+
+    /// The folder.
+    pub fn directory(&self) -> &Directory {
+        &self.options.directory
+    }
+
+    /// Makes the cluster. What a failed attempt has made stays, for looking at it, until [`Cluster::down`].
+    pub async fn build(self) -> Result<Cluster> {
+        let Self { options, lock, report } = self;
+        let directory = options.directory.clone();
         let mut state = State {
             phase: Phase::Starting,
             subnet: network::free_subnet().await?,
@@ -93,16 +111,10 @@ impl Cluster {
             machines: std::collections::BTreeMap::new(),
         };
         let address = state.control_plane();
-        state
-            .machines
-            .insert(CONTROL_PLANE.to_owned(), Machine { address, on: true });
+        state.machines.insert(CONTROL_PLANE.to_owned(), Machine { address, on: true });
         for index in 0..options.nodes {
-            let address = state
-                .free_address()
-                .context("every address of the lab's subnet is in use")?;
-            state
-                .machines
-                .insert(node_name(index), Machine { address, on: true });
+            let address = state.free_address().context("every address of the lab's subnet is in use")?;
+            state.machines.insert(node_name(index), Machine { address, on: true });
         }
         state.write(&directory)?;
         take_archives(&directory, &options.archives)?;
@@ -113,16 +125,17 @@ impl Cluster {
         network::connect_control_plane(pid, &directory.host_link(), state.subnet)
             .await
             .context("connect the control plane")?;
-        let api = Self::api_of(&directory, &state).await?;
-        let cluster = Self {
-            directory,
-            state: state.into(),
-            api,
-            report,
-            _lock: Some(lock),
-        };
+        let api = Cluster::api_of(&directory, &state).await?;
+        let cluster = Cluster { directory, state: state.into(), api, report, _lock: Some(lock) };
         cluster.build(&options).await?;
         Ok(cluster)
+    }
+}
+
+impl Cluster {
+    /// Makes a cluster: [`Site::claim`], then [`Site::build`].
+    pub async fn up(options: UpOptions) -> Result<Self> {
+        Site::claim(options).await?.build().await
     }
 
     async fn build(&self, options: &UpOptions) -> Result<()> {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 use super::{Place, interrupted};
-use crate::cluster::{Cluster, Directory, ProxyMode, UpOptions};
+use crate::cluster::{Cluster, Directory, ProxyMode, Site, UpOptions};
 
 /// Options that every command has which makes a cluster.
 #[derive(Clone, Debug, clap::Args)]
@@ -71,13 +71,15 @@ impl ClusterArguments {
 
     /// Makes the cluster; a failure or an interruption takes away what was made.
     pub async fn up(&self) -> Result<Cluster> {
-        let options = tokio::select! {
-            options = self.options() => options?,
+        let claim = async { Site::claim(self.options().await?).await };
+        let site = tokio::select! {
+            site = claim => site?,
             signal = interrupted() => bail!("ended by {}: nothing was made", signal?),
         };
-        let directory = options.directory.clone();
+        let directory = site.directory().clone();
+        // From here on there is something to take away, and it is ours.
         let error = tokio::select! {
-            cluster = Cluster::up(options) => match cluster {
+            cluster = site.build() => match cluster {
                 Ok(cluster) => return Ok(cluster),
                 Err(error) => error,
             },
