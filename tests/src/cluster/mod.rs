@@ -14,7 +14,6 @@ pub mod manifests;
 mod network;
 mod node;
 mod nodes;
-mod report;
 pub mod state;
 mod up;
 pub mod wait;
@@ -23,7 +22,6 @@ pub use api::ClusterApi;
 pub use directory::Directory;
 pub use images::Images;
 pub use manifests::{ProxyMode, Values};
-pub use report::Report;
 pub use up::{Site, UpOptions, node_name};
 
 use std::fs::File;
@@ -36,6 +34,7 @@ use anyhow::{Context, Result, bail};
 use tokio::sync::Mutex;
 
 use crate::machine::{Control, ServiceStatus};
+use crate::progress::Progress;
 use state::{CONTROL_PLANE, State};
 
 /// A running cluster.
@@ -44,7 +43,7 @@ pub struct Cluster {
     directory: Directory,
     state: Mutex<State>,
     api: ClusterApi,
-    report: Report,
+    progress: Progress,
     /// Held by whoever made the cluster, so that nobody else takes it away meanwhile.
     _lock: Option<Lock>,
 }
@@ -121,7 +120,7 @@ impl Cluster {
             directory,
             state: Mutex::new(state),
             api,
-            report: Report::default(),
+            progress: Progress::default(),
             _lock: None,
         })
     }

@@ -92,16 +92,12 @@ impl Cluster {
 
     pub(super) async fn node_prepare(&self, name: &str, address: Ipv4Addr) -> Result<()> {
         let authority = Authority::open(&self.directory.keys())?;
-        let (api_server, pause_image) = {
+        let (api_server, plugins) = {
             let state = self.state.lock().await;
-            (state.control_plane(), Images::default().pause)
+            (state.control_plane(), state.plugins.clone())
         };
-        let config = NodeConfig {
-            name,
-            address,
-            api_server,
-            pause_image: &pause_image,
-        };
+        let pause_image = Images::default().pause;
+        let config = NodeConfig { name, address, api_server, plugins: &plugins, pause_image: &pause_image };
         node::prepare(&self.directory, &authority, &config).with_context(|| format!("prepare node {name}"))
     }
 

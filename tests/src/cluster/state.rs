@@ -35,6 +35,8 @@ pub struct State {
     pub subnet: Ipv4Net,
     /// Where the lab's Kubernetes binaries are.
     pub binaries: std::path::PathBuf,
+    /// Where the basic CNI plugins are.
+    pub plugins: std::path::PathBuf,
     /// The program that plays holder and process 1.
     pub program: std::path::PathBuf,
     /// How kube-proxy works here.
@@ -129,6 +131,7 @@ mod tests {
             phase: Phase::Starting,
             subnet: "172.30.4.0/24".parse().unwrap(),
             binaries: "/bin".into(),
+            plugins: "/usr/lib/cni".into(),
             program: "/bin/lab".into(),
             proxy_mode: ProxyMode::default(),
             machines: BTreeMap::new(),

@@ -9,25 +9,15 @@ use futures::future::try_join_all;
 use super::authority::Authority;
 use super::directory::Directory;
 use super::manifests::{ProxyMode, Values};
+use crate::progress::Progress;
 use super::state::{CONTROL_PLANE, Machine, Phase, State};
-use super::{Cluster, Images, Lock, Report, clean, command, control_plane, machines, network};
+use super::{Cluster, Images, Lock, clean, control_plane, machines, network};
 
 /// The API server is ready after about 8 s on two cores; a busy machine needs longer.
 const API_LIMIT: Duration = Duration::from_secs(120);
 /// From a started kubelet to a Ready node: image unpacking, flannel, the first lease.
 const NODES_LIMIT: Duration = Duration::from_secs(240);
 const ROLLOUT_LIMIT: Duration = Duration::from_secs(180);
-/// Programs of the machine under the lab, and the Debian package that has each.
-const PROGRAMS: [(&str, &str); 8] = [
-    ("conntrack", "conntrack"),
-    ("ip", "iproute2"),
-    ("ipset", "ipset"),
-    ("iptables", "iptables"),
-    ("nft", "nftables"),
-    ("nsenter", "util-linux"),
-    ("runc", "runc"),
-    ("mount", "mount"),
-];
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -38,6 +28,8 @@ pub struct UpOptions {
     pub nodes: usize,
     /// A folder with etcd, the Kubernetes programs, containerd with its shim, and ctr.
     pub binaries: PathBuf,
+    /// A folder with the basic CNI plugins.
+    pub plugins: PathBuf,
     /// The archives of all images that the manifests name.
     pub archives: Vec<PathBuf>,
     /// The program that plays holder and process 1: the `lab` binary.
@@ -50,6 +42,8 @@ pub struct UpOptions {
     pub sample: bool,
     /// Whether the traffic generator is started.
     pub traffic: bool,
+    /// Where it is said what happens.
+    pub progress: Progress,
 }
 
 /// The name of the n-th node, from 0: the first has the control plane's role.
@@ -66,15 +60,15 @@ pub fn node_name(index: usize) -> String {
 pub struct Site {
     options: UpOptions,
     lock: Lock,
-    report: Report,
+    progress: Progress,
 }
 
 impl Site {
     /// Checks what can be checked before anything is made, and takes the folder. A folder with a cluster in it is
     /// refused, what a cut off attempt has left is removed.
     pub async fn claim(options: UpOptions) -> Result<Self> {
-        check(&options).await?;
-        let report = Report::default();
+        check(&options)?;
+        let progress = options.progress;
         let directory = &options.directory;
         let lock = Lock::take(directory)?;
         if let Some(state) = State::read(directory)? {
@@ -84,13 +78,13 @@ impl Site {
                     directory.path().display()
                 );
             }
-            report.say("an earlier start was cut off: removing what it left");
+            progress.say("an earlier start was cut off: removing what it left");
         }
         let left = clean::remove(directory).await?;
         if !left.is_empty() {
             bail!("an earlier start left what cannot be removed: {}", left.join("; "));
         }
-        Ok(Self { options, lock, report })
+        Ok(Self { options, lock, progress })
     }
 
     /// The folder.
@@ -100,12 +94,13 @@ impl Site {
 
     /// Makes the cluster. What a failed attempt has made stays, for looking at it, until [`Cluster::down`].
     pub async fn build(self) -> Result<Cluster> {
-        let Self { options, lock, report } = self;
+        let Self { options, lock, progress } = self;
         let directory = options.directory.clone();
         let mut state = State {
             phase: Phase::Starting,
             subnet: network::free_subnet().await?,
             binaries: options.binaries.clone(),
+            plugins: options.plugins.clone(),
             program: options.program.clone(),
             proxy_mode: options.proxy_mode,
             machines: std::collections::BTreeMap::new(),
@@ -126,7 +121,7 @@ impl Site {
             .await
             .context("connect the control plane")?;
         let api = Cluster::api_of(&directory, &state).await?;
-        let cluster = Cluster { directory, state: state.into(), api, report, _lock: Some(lock) };
+        let cluster = Cluster { directory, state: state.into(), api, progress, _lock: Some(lock) };
         cluster.build(&options).await?;
         Ok(cluster)
     }
@@ -143,7 +138,7 @@ impl Cluster {
         for service in control_plane::stores(address) {
             self.control(CONTROL_PLANE).start(service).await?;
         }
-        self.report.say("etcd and the API server are started");
+        self.progress.say("etcd and the API server are started");
         let nodes = self.state.lock().await.nodes();
         // A kubelet that finds no API server waits for seconds before it looks again.
         let (ready, server_is_ready) = tokio::sync::watch::channel(false);
@@ -153,7 +148,7 @@ impl Cluster {
                 self.node_prepare(name, machine.address).await?;
                 self.node_start_machine(name, machine.address).await?;
                 self.node_import_images(name).await?;
-                self.report.say(&format!("{name} ({}) runs containerd and has the images", machine.address));
+                self.progress.say(&format!("{name} ({}) runs containerd and has the images", machine.address));
                 // An error here means that the other half has failed, and says why.
                 server_is_ready.wait_for(|ready| *ready).await.context("the API server did not become ready")?;
                 self.node_start_kubelet(name, machine.address).await
@@ -165,7 +160,7 @@ impl Cluster {
                 self.control(CONTROL_PLANE).start(service).await?;
             }
             ready.send_replace(true);
-            self.report.say("the API server is ready, controller manager and scheduler are started");
+            self.progress.say("the API server is ready, controller manager and scheduler are started");
             let values = self.values().await;
             let manifests = [values.kube_proxy()?, values.flannel()?];
             self.api.apply(&manifests.join("---\n")).await.context("apply kube-proxy and flannel")?;
@@ -175,7 +170,7 @@ impl Cluster {
             Ok(())
         };
         tokio::try_join!(server, machines)?;
-        self.report.say("the kubelets are started");
+        self.progress.say("the kubelets are started");
         let names: Vec<String> = nodes.into_iter().map(|(name, _)| name).collect();
         self.settle(&names).await?;
         if options.sample {
@@ -195,14 +190,14 @@ impl Cluster {
             self.api.label_node(first, &[("node-role.kubernetes.io/control-plane", "")]).await?;
         }
         self.api.nodes_ready(names, NODES_LIMIT).await?;
-        self.report.say(&format!("{} nodes are Ready", names.len()));
+        self.progress.say(&format!("{} nodes are Ready", names.len()));
         self.api.rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT).await?;
         self.api.rolled_out("daemonset/kube-flannel-ds", "kube-flannel", ROLLOUT_LIMIT).await?;
-        self.report.say("kube-proxy and flannel run");
+        self.progress.say("kube-proxy and flannel run");
         // Not before: a pod that comes before flannel has its subnet fails, and its kubelet waits 10 s for the next try.
         self.api.apply(&self.values().await.core_dns()?).await.context("apply CoreDNS")?;
         self.api.rolled_out("deployment/coredns", "kube-system", ROLLOUT_LIMIT).await?;
-        self.report.say("CoreDNS runs");
+        self.progress.say("CoreDNS runs");
         Ok(())
     }
 
@@ -237,7 +232,7 @@ impl Cluster {
         for workload in ["deployment/web", "statefulset/store", "daemonset/everywhere"] {
             self.api.rolled_out(workload, "sample", ROLLOUT_LIMIT).await?;
         }
-        self.report.say("the sample workloads run");
+        self.progress.say("the sample workloads run");
         Ok(())
     }
 
@@ -259,34 +254,18 @@ impl Cluster {
         for workload in ["deployment/echo", "daemonset/traffic"] {
             self.api.rolled_out(workload, "traffic", ROLLOUT_LIMIT).await?;
         }
-        self.report.say("traffic flows");
+        self.progress.say("traffic flows");
         Ok(())
     }
 }
 
 /// Refuses early and by name what would fail late.
-async fn check(options: &UpOptions) -> Result<()> {
+fn check(options: &UpOptions) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("the lab makes namespaces and cgroups: start it as root");
     }
     if options.nodes == 0 || options.nodes > 100 {
         bail!("a lab has 1 to 100 nodes, not {}", options.nodes);
-    }
-    let mut missing = Vec::new();
-    for (program, package) in PROGRAMS {
-        let found = command::output("sh", &["-c", &format!("command -v {program}")]).await?;
-        if !found.status.success() {
-            missing.push((program, package));
-        }
-    }
-    if !missing.is_empty() {
-        let programs: Vec<_> = missing.iter().map(|(program, _)| *program).collect();
-        let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
-        bail!(
-            "{} not found: `apt-get install {}`",
-            programs.join(", "),
-            packages.join(" ")
-        );
     }
     for program in super::BINARIES {
         let file = options.binaries.join(program);

@@ -1,12 +1,14 @@
 //! `cargo lab up`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
 use super::{Place, interrupted};
-use crate::cluster::{Cluster, Directory, ProxyMode, Site, UpOptions};
+use crate::assets::{self, Program};
+use crate::cluster::{Cluster, Directory, Images, ProxyMode, Site, UpOptions};
+use crate::progress::Progress;
 
 /// Options that every command has which makes a cluster.
 #[derive(Clone, Debug, clap::Args)]
@@ -17,12 +19,9 @@ pub struct ClusterArguments {
     /// How many nodes; the first has the control plane's role.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub nodes: usize,
-    /// A folder with ready programs, instead of building them.
+    /// A folder with ready programs, or an empty one to build them into.
     #[arg(long, value_name = "DIR", env = "KUBEBUILDER_ASSETS")]
     pub assets: Option<PathBuf>,
-    /// A folder with ready image archives, instead of writing them.
-    #[arg(long, value_name = "DIR")]
-    pub images: Option<PathBuf>,
     /// A folder with the real `calico-node` and `calico`; without it a stand-in plays Calico.
     #[arg(long, value_name = "DIR")]
     pub calico_bin: Option<PathBuf>,
@@ -38,6 +37,9 @@ pub struct ClusterArguments {
     /// Start no traffic generator.
     #[arg(long)]
     pub no_traffic: bool,
+    /// Build replumb and install it.
+    #[arg(long)]
+    pub replumb: bool,
     /// When something fails, leave what was made for looking at it.
     #[arg(long)]
     pub keep: bool,
@@ -54,18 +56,28 @@ pub struct Arguments {
 impl ClusterArguments {
     /// Builds what is needed and says what to make.
     pub async fn options(&self) -> Result<UpOptions> {
-        let directory = self.place.open()?;
-        let binaries = self.assets.clone().context("--assets is needed")?;
+        let progress = Progress::default();
+        let mut programs = vec![Program::Traffic];
+        if !self.no_calico && self.calico_bin.is_none() {
+            programs.push(Program::StandIn);
+        }
+        if self.replumb {
+            programs.extend([Program::Agent, Program::Coordinator, Program::CommandLine]);
+        }
+        let wanted = assets::Options { folder: self.assets.clone(), calico: self.calico_bin.clone(), programs };
+        let assets = assets::ensure(&wanted, &progress).await?;
         Ok(UpOptions {
-            directory,
+            directory: self.place.open()?,
             nodes: self.nodes,
-            binaries,
-            archives: archives(self.images.as_deref().context("--images is needed")?)?,
+            archives: assets.archives(&Images::default(), &progress).await?,
+            binaries: assets.binaries,
+            plugins: assets.plugins,
             program: std::env::current_exe().context("find the lab's own program")?,
             proxy_mode: self.proxy_mode,
             calico: !self.no_calico,
             sample: !self.no_sample,
             traffic: !self.no_traffic,
+            progress,
         })
     }
 
@@ -102,20 +114,6 @@ impl ClusterArguments {
             Err(failure) => error.context(format!("taking the lab away failed too: {failure:#}")),
         }
     }
-}
-
-fn archives(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries =
-        std::fs::read_dir(folder).with_context(|| format!("list the images in {}", folder.display()))?;
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "tar") {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 /// Runs it.
