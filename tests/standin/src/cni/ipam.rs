@@ -1,0 +1,84 @@
+//! The plugin that gives out addresses.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+
+use anyhow::{Context, Result};
+use kube::Client;
+use tracing::{info, warn};
+
+use super::answer::Answer;
+use super::config::Call;
+use crate::ipam::block::Owner;
+use crate::ipam::{Ipam, Use, names};
+
+/// Gives the pod an address.
+pub async fn add(call: &Call, client: &Client) -> Result<Answer> {
+    let node = call.config.node_name()?;
+    let _lock = lock(call);
+    let ipam = Ipam::new(client, &node);
+    let owner = Owner {
+        handle: call.handle(),
+        attributes: BTreeMap::from([
+            ("node".to_owned(), node.clone()),
+            ("pod".to_owned(), call.pod.clone()),
+            ("namespace".to_owned(), call.namespace.clone()),
+            ("timestamp".to_owned(), jiff::Timestamp::now().to_string()),
+        ]),
+    };
+    let address = match &call.address {
+        Some(wanted) => {
+            let wanted = wanted
+                .parse()
+                .with_context(|| format!("read the wanted address {wanted:?}"))?;
+            ipam.assign(wanted, &owner).await?;
+            wanted.into()
+        }
+        None => {
+            ipam.assign_any(&owner, Use::Workload, &call.config.ipam.ipv4_pools)
+                .await?
+        }
+    };
+    info!(%address, handle = owner.handle, "gave out an address");
+    Ok(Answer {
+        address,
+        devices: None,
+    })
+}
+
+/// Takes back the addresses of the sandbox, and those of the pod as the oldest Calico noted them.
+pub async fn delete(call: &Call, client: &Client) -> Result<()> {
+    let node = call.config.node_name()?;
+    let _lock = lock(call);
+    let ipam = Ipam::new(client, &node);
+    let handle = call.handle();
+    let count = ipam.release(&handle).await?;
+    if count == 0 {
+        warn!(handle, "asked to release an address, and there is none: ignoring");
+    } else {
+        info!(handle, count, "released");
+    }
+    ipam.release(&names::pod_handle(&call.namespace, &call.pod))
+        .await?;
+    Ok(())
+}
+
+/// One plugin at a time on this node. Without the lock it goes on: the API decides conflicts anyway.
+fn lock(call: &Call) -> Option<File> {
+    let path = call.config.lock_file();
+    let open = || -> std::io::Result<File> {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)?;
+        file.lock()?;
+        Ok(file)
+    };
+    open()
+        .inspect_err(|error| warn!("lock {}: {error}; going on without", path.display()))
+        .ok()
+}

@@ -1,0 +1,265 @@
+//! The cable between a pod and its node.
+
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use ipnet::Ipv4Net;
+use tracing::{info, warn};
+
+use crate::host::netlink::{self, Netlink};
+use crate::host::{Link, Mac, PROTOCOL_BOOT, Route, Target, namespace, sysctl};
+
+/// The gateway of every pod. No device has it: the host's end answers for it.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+/// Hardware address of every host end.
+const HOST_MAC: Mac = Mac([0xee; 6]);
+
+/// A cable to be laid.
+pub struct Cable<'a> {
+    /// Name of the device on the host.
+    pub host: &'a str,
+    /// Name of the device in the pod.
+    pub pod: &'a str,
+    /// The pod's network namespace.
+    pub namespace: &'a Path,
+    /// The pod's address.
+    pub address: Ipv4Addr,
+    /// Largest packet.
+    pub mtu: u32,
+    /// Whether the pod may forward packets.
+    pub forwarding: bool,
+}
+
+/// Lays a cable; the hardware address of the pod's end.
+pub async fn add(cable: &Cable<'_>) -> Result<Mac> {
+    let Some(inside) = namespace::open(cable.namespace)? else {
+        bail!(
+            "open the network namespace {}: there is none",
+            cable.namespace.display()
+        );
+    };
+    let netlink = Netlink::open()?;
+    if let Some(old) = netlink.link(cable.host).await? {
+        info!("deleting the old device {}", cable.host);
+        netlink.delete_link(&old).await?;
+    }
+    netlink
+        .add_veth(cable.host, cable.pod, inside.as_fd(), cable.mtu, HOST_MAC)
+        .await?;
+    let host = netlink::existing(&netlink, cable.host).await?;
+    host_settings(cable.host)?;
+    netlink.set_up(&host).await?;
+    let mac = namespace::within(&inside, |netlink| pod_end(netlink, cable))?;
+    host_route(&netlink, &host, cable.address).await?;
+    Ok(mac)
+}
+
+fn host_settings(device: &str) -> Result<()> {
+    for (setting, value) in [
+        ("conf/{}/route_localnet", "1"),
+        ("neigh/{}/proxy_delay", "0"),
+        ("conf/{}/proxy_arp", "1"),
+        ("conf/{}/forwarding", "1"),
+    ] {
+        sysctl::set(&format!("net/ipv4/{}", setting.replace("{}", device)), value)?;
+    }
+    // A kernel without IPv6 has no such setting.
+    if let Err(error) = sysctl::set(&format!("net/ipv6/conf/{device}/accept_ra"), "0") {
+        warn!("{error:#}");
+    }
+    Ok(())
+}
+
+async fn pod_end(netlink: Netlink, cable: &Cable<'_>) -> Result<Mac> {
+    let link = netlink::existing(&netlink, cable.pod).await?;
+    netlink.set_up(&link).await?;
+    let everything = Ipv4Net::default();
+    let device = Target::Device(link.index);
+    let by_gateway = Target::Gateway(link.index, GATEWAY);
+    for (destination, target) in [(Ipv4Net::from(GATEWAY), device), (everything, by_gateway)] {
+        netlink
+            .add_route(&Route {
+                destination,
+                target,
+                protocol: PROTOCOL_BOOT,
+            })
+            .await?;
+    }
+    netlink.add_address(&link, Ipv4Net::from(cable.address)).await?;
+    sysctl::set("net/ipv4/ip_forward", if cable.forwarding { "1" } else { "0" })?;
+    link.mac
+        .with_context(|| format!("read the hardware address of {}: it has none", cable.pod))
+}
+
+/// The host's route to the pod. Calico refuses to take an address whose route leads to another device.
+async fn host_route(netlink: &Netlink, host: &Link, address: Ipv4Addr) -> Result<()> {
+    let destination = Ipv4Net::from(address);
+    let route = Route {
+        destination,
+        target: Target::Device(host.index),
+        protocol: PROTOCOL_BOOT,
+    };
+    let Err(error) = netlink.add_route(&route).await else {
+        return Ok(());
+    };
+    if !netlink::exists(&error) {
+        return Err(error);
+    }
+    let routes = netlink.routes().await?;
+    let mut same = routes.iter().filter(|known| known.destination == destination);
+    if same.any(|known| known.target == route.target) {
+        info!(%destination, "the route is there already: Felix was faster");
+        return Ok(());
+    }
+    let links = netlink.links().await?;
+    let others: Vec<String> = routes
+        .iter()
+        .filter(|known| known.destination == destination)
+        .map(|known| match known.target {
+            Target::Device(index) | Target::Gateway(index, _) => links
+                .iter()
+                .find(|link| link.index == index)
+                .map_or_else(|| format!("device {index}"), |link| link.name.clone()),
+            other => format!("{other:?}"),
+        })
+        .collect();
+    bail!(
+        "route {destination} already exists for an interface other than '{}': {}",
+        host.name,
+        others.join(", ")
+    )
+}
+
+/// Takes the cable away, from the pod's end. A namespace or a device that is gone is no error.
+pub fn delete(path: &Path, device: &str) -> Result<()> {
+    if path.as_os_str().is_empty() {
+        info!("no network namespace in the call: nothing to take away");
+        return Ok(());
+    }
+    let Some(inside) = namespace::open(path)? else {
+        info!("the network namespace {} is gone already", path.display());
+        return Ok(());
+    };
+    namespace::within(&inside, |netlink| async move {
+        match netlink.link(device).await? {
+            Some(link) => netlink.delete_link(&link).await,
+            None => Ok(()),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A network namespace of its own for the test, gone with it.
+    struct Scratch(String);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let name = format!("standin-{name}-{}", std::process::id());
+            assert!(
+                ip(&["netns", "add", &name]).is_some(),
+                "make the network namespace {name}"
+            );
+            Self(name)
+        }
+
+        fn path(&self) -> std::path::PathBuf {
+            Path::new("/run/netns").join(&self.0)
+        }
+
+        fn run(&self, arguments: &[&str]) -> Option<String> {
+            ip(&[&["netns", "exec", &self.0], arguments].concat())
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            ip(&["netns", "del", &self.0]);
+        }
+    }
+
+    fn ip(arguments: &[&str]) -> Option<String> {
+        let output = Command::new("ip").args(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.success().then_some(text)
+    }
+
+    /// Adds and deletes a cable between two namespaces, with packets over it. `cargo test -p standin -- --ignored`
+    /// as root.
+    #[test]
+    #[ignore = "needs root, ip and ping"]
+    fn a_pod_reaches_its_node_and_its_node_reaches_it() {
+        let (node, pod) = (Scratch::new("node"), Scratch::new("pod"));
+        node.run(&["ip", "link", "set", "lo", "up"]).unwrap();
+        node.run(&["ip", "address", "add", "10.99.0.1/32", "dev", "lo"])
+            .unwrap();
+        let on_node = namespace::open(&node.path()).unwrap().unwrap();
+        let path = pod.path();
+        let cable = || Cable {
+            host: "cali0123456789a",
+            pod: "eth0",
+            namespace: &path,
+            address: Ipv4Addr::new(10, 99, 1, 5),
+            mtu: 1400,
+            forwarding: false,
+        };
+        let lay = || namespace::within(&on_node, |_| async { add(&cable()).await });
+        let mac = lay().unwrap();
+        let device = pod.run(&["ip", "-o", "link", "show", "dev", "eth0"]).unwrap();
+        assert!(
+            device.contains("mtu 1400") && device.contains(&mac.to_string()),
+            "{device}"
+        );
+        let routes = pod.run(&["ip", "route"]).unwrap();
+        assert!(routes.contains("default via 169.254.1.1 dev eth0"), "{routes}");
+        assert!(routes.contains("169.254.1.1 dev eth0 scope link"), "{routes}");
+        let routes = node.run(&["ip", "route"]).unwrap();
+        assert!(
+            routes.contains("10.99.1.5 dev cali0123456789a scope link"),
+            "{routes}"
+        );
+        assert!(
+            pod.run(&["ping", "-c", "1", "-W", "2", "10.99.0.1"]).is_some(),
+            "the pod does not reach its node"
+        );
+        assert!(
+            node.run(&["ping", "-c", "1", "-W", "2", "10.99.1.5"]).is_some(),
+            "the node does not reach its pod"
+        );
+
+        // A second ADD for the same pod puts a new cable in the place of the old one.
+        lay().unwrap();
+        assert!(
+            pod.run(&["ping", "-c", "1", "-W", "2", "10.99.0.1"]).is_some(),
+            "not after a second ADD"
+        );
+
+        let remove = || namespace::within(&on_node, |_| async { delete(&path, "eth0") });
+        remove().unwrap();
+        assert_eq!(
+            node.run(&["ip", "-o", "link", "show", "dev", "cali0123456789a"]),
+            None
+        );
+        assert!(!node.run(&["ip", "route"]).unwrap().contains("10.99.1.5"));
+        remove().unwrap();
+
+        // An address whose route leads elsewhere is refused, and the other route stays.
+        node.run(&["ip", "link", "add", "cni0", "type", "bridge"])
+            .unwrap();
+        node.run(&["ip", "link", "set", "cni0", "up"]).unwrap();
+        node.run(&["ip", "route", "add", "10.99.1.5/32", "dev", "cni0"])
+            .unwrap();
+        let error = format!("{:#}", lay().unwrap_err());
+        assert!(
+            error.contains("already exists for an interface other than") && error.contains("cni0"),
+            "{error}"
+        );
+        assert!(node.run(&["ip", "route"]).unwrap().contains("10.99.1.5 dev cni0"));
+    }
+}

@@ -1,0 +1,339 @@
+//! Makes the kernel hold what is desired, and nothing else of its own kind.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use ipnet::Ipv4Net;
+use tracing::{info, warn};
+
+use super::model::{Desired, Endpoint, Way};
+use crate::host::firewall::{self, Rules};
+use crate::host::netlink::{self, Netlink};
+use crate::host::{Link, Mac, PROTOCOL_BOOT, PROTOCOL_CALICO, PROTOCOL_KERNEL, Route, Target, Vxlan, sysctl};
+
+/// Name of the tunnel device.
+pub const DEVICE: &str = "vxlan.calico";
+/// How often the tunnel device is looked at when nothing has changed. As long as Calico's: a device that somebody
+/// deletes is not back sooner here than there.
+pub const DEVICE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Attributes of the tunnel device that come from the settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Network identifier.
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+    /// Largest packet; 0 means 50 less than the device under it.
+    pub mtu: u32,
+}
+
+/// The kernel of this node.
+pub struct Kernel {
+    netlink: Netlink,
+    tunnel: Tunnel,
+    checked: Option<(Instant, Option<Endpoint>)>,
+    applied: Option<Rules>,
+}
+
+impl Kernel {
+    /// Connects, and lets the node forward packets.
+    pub fn open(tunnel: Tunnel) -> Result<Self> {
+        sysctl::set("net/ipv4/ip_forward", "1")?;
+        Ok(Self {
+            netlink: Netlink::open()?,
+            tunnel,
+            checked: None,
+            applied: None,
+        })
+    }
+
+    /// Makes everything as desired. What fails does not keep the rest from being tried; the first failure comes
+    /// back, and every one is in the log.
+    pub async fn apply(&mut self, desired: &Desired) -> Result<()> {
+        let device = self.device(desired).await;
+        let rules = self.rules(&desired.rules).await;
+        let forwarding = self.forwarding(desired).await;
+        let routes = self.routes(desired).await;
+        for failure in [&device, &rules, &forwarding, &routes]
+            .into_iter()
+            .filter_map(|part| part.as_ref().err())
+        {
+            warn!("{failure:#}; trying again within {DEVICE_INTERVAL:?}");
+        }
+        device.and(rules).and(forwarding).and(routes)
+    }
+
+    async fn rules(&mut self, wanted: &Rules) -> Result<()> {
+        if self.applied.as_ref() != Some(wanted) || !firewall::present().await? {
+            self.applied = None;
+            firewall::apply(wanted).await?;
+            info!(table = firewall::TABLE, "wrote the packet filter's table");
+            self.applied = Some(wanted.clone());
+        }
+        Ok(())
+    }
+
+    async fn device(&mut self, desired: &Desired) -> Result<()> {
+        let recent = self
+            .checked
+            .is_some_and(|(at, own)| at.elapsed() < DEVICE_INTERVAL && own == desired.own);
+        if recent {
+            return Ok(());
+        }
+        let found = self.netlink.link(DEVICE).await?;
+        if !desired.vxlan {
+            if let Some(link) = found {
+                info!("VXLAN is off: deleting {DEVICE}");
+                self.netlink.delete_link(&link).await?;
+            }
+        } else if let Some(own) = desired.own {
+            self.tunnel_device(own, found).await?;
+        } else {
+            warn!("the node's annotations do not say all of its address and tunnel address: no tunnel yet");
+        }
+        self.checked = Some((Instant::now(), desired.own));
+        Ok(())
+    }
+
+    async fn tunnel_device(&self, own: Endpoint, found: Option<Link>) -> Result<()> {
+        let parent = self.parent(own.host.addr()).await?;
+        let wanted = Vxlan {
+            vni: self.tunnel.vni,
+            parent: parent.index,
+            local: own.host.addr(),
+            port: self.tunnel.port,
+        };
+        let link = match found {
+            Some(link) if link.vxlan == Some(wanted) && link.mac == Some(own.mac) => link,
+            Some(link) => {
+                warn!(
+                    "{DEVICE} has other attributes ({:?}, {:?}) than wanted ({wanted:?}, {}): making it anew",
+                    link.vxlan, link.mac, own.mac
+                );
+                self.netlink.delete_link(&link).await?;
+                self.create(wanted, own.mac).await?
+            }
+            None => self.create(wanted, own.mac).await?,
+        };
+        let mtu = if self.tunnel.mtu == 0 {
+            parent.mtu.saturating_sub(50)
+        } else {
+            self.tunnel.mtu
+        };
+        if link.mtu != mtu {
+            self.netlink.set_mtu(&link, mtu).await?;
+        }
+        let address = Ipv4Net::from(own.tunnel);
+        let present = self
+            .netlink
+            .addresses()
+            .await?
+            .remove(&link.index)
+            .unwrap_or_default();
+        for other in present.iter().filter(|present| **present != address) {
+            warn!("taking the address {other} from {DEVICE}");
+            self.netlink.delete_address(&link, *other).await?;
+        }
+        if !present.contains(&address) {
+            self.netlink.add_address(&link, address).await?;
+        }
+        if !link.up {
+            self.netlink.set_up(&link).await?;
+        }
+        Ok(())
+    }
+
+    async fn parent(&self, address: Ipv4Addr) -> Result<Link> {
+        let addresses = self.netlink.addresses().await?;
+        let index = addresses.iter().find_map(|(index, ranges)| {
+            ranges
+                .iter()
+                .any(|range| range.addr() == address)
+                .then_some(*index)
+        });
+        let links = self.netlink.links().await?;
+        index
+            .and_then(|index| links.into_iter().find(|link| link.index == index))
+            .with_context(|| {
+                format!("look for the device with the node's address {address}: none among {addresses:?}")
+            })
+    }
+
+    async fn create(&self, wanted: Vxlan, mac: Mac) -> Result<Link> {
+        if let Err(error) = self.netlink.add_vxlan(DEVICE, wanted, mac).await {
+            if netlink::exists(&error) {
+                bail!(
+                    "can't locate created tunnel device {DEVICE}: another device has VNI {} and port {} (is \
+                     flannel's still there?)",
+                    wanted.vni,
+                    wanted.port
+                );
+            }
+            return Err(error);
+        }
+        info!(?wanted, %mac, "made {DEVICE}");
+        netlink::existing(&self.netlink, DEVICE).await
+    }
+
+    async fn forwarding(&self, desired: &Desired) -> Result<()> {
+        let Some(link) = self.netlink.link(DEVICE).await?.filter(|_| desired.own.is_some()) else {
+            return Ok(());
+        };
+        let neighbours: BTreeMap<Ipv4Addr, Mac> = desired
+            .peers
+            .values()
+            .map(|peer| (peer.tunnel, peer.mac))
+            .collect();
+        let hosts: BTreeMap<Mac, Ipv4Addr> = desired
+            .peers
+            .values()
+            .map(|peer| (peer.mac, peer.host.addr()))
+            .collect();
+        let known_neighbours = self.netlink.neighbours(&link).await?;
+        let known_hosts = self.netlink.forwarding(&link).await?;
+        for (mac, host) in hosts
+            .iter()
+            .filter(|(mac, host)| !known_hosts.contains(&(**mac, **host)))
+        {
+            self.netlink.set_forwarding(&link, *mac, *host).await?;
+        }
+        for (address, mac) in neighbours
+            .iter()
+            .filter(|(address, mac)| known_neighbours.get(*address) != Some(*mac))
+        {
+            self.netlink.set_neighbour(&link, *address, *mac).await?;
+        }
+        for address in known_neighbours
+            .keys()
+            .filter(|address| !neighbours.contains_key(*address))
+        {
+            self.netlink.delete_neighbour(&link, *address).await?;
+        }
+        for (mac, host) in known_hosts.iter().filter(|(mac, _)| !hosts.contains_key(mac)) {
+            self.netlink.delete_forwarding(&link, *mac, *host).await?;
+        }
+        Ok(())
+    }
+
+    async fn routes(&self, desired: &Desired) -> Result<()> {
+        let links: BTreeMap<String, u32> = self
+            .netlink
+            .links()
+            .await?
+            .into_iter()
+            .map(|link| (link.name, link.index))
+            .collect();
+        let tunnel = links.get(DEVICE).copied();
+        let parent = match desired.own {
+            Some(own) => Some(self.parent(own.host.addr()).await?.index),
+            None => None,
+        };
+        let mut wanted: BTreeMap<Ipv4Net, Route> = desired
+            .routes
+            .iter()
+            .filter_map(|(destination, way)| Some((*destination, route(*destination, *way, tunnel, parent)?)))
+            .collect();
+        for (address, device) in &desired.pods {
+            if let Some(index) = links.get(device) {
+                let destination = Ipv4Net::from(*address);
+                let target = Target::Device(*index);
+                wanted.insert(
+                    destination,
+                    Route {
+                        destination,
+                        target,
+                        protocol: PROTOCOL_BOOT,
+                    },
+                );
+            }
+        }
+        let present = self.netlink.routes().await?;
+        let mut first = None;
+        // First what is missing, then what is too much: at no moment is a destination without a way.
+        for route in wanted.values().filter(|route| !present.contains(route)) {
+            if let Err(error) = self.netlink.replace_route(route).await {
+                warn!("{error:#}");
+                first = first.or(Some(error));
+            }
+        }
+        for route in present.iter().filter(|route| is_stale(route, tunnel, &wanted)) {
+            if let Err(error) = self.netlink.delete_route(route).await {
+                warn!("{error:#}");
+                first = first.or(Some(error));
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+}
+
+fn route(destination: Ipv4Net, way: Way, tunnel: Option<u32>, parent: Option<u32>) -> Option<Route> {
+    let (target, protocol) = match way {
+        Way::Tunnel(gateway) => (Target::Gateway(tunnel?, gateway), PROTOCOL_BOOT),
+        Way::TunnelEnd => (Target::Device(tunnel?), PROTOCOL_BOOT),
+        Way::Direct(host) => (Target::Gateway(parent?, host), PROTOCOL_CALICO),
+        Way::Blackhole => (Target::Blackhole, PROTOCOL_CALICO),
+    };
+    Some(Route {
+        destination,
+        target,
+        protocol,
+    })
+}
+
+/// Whether a route is of Calico's making and not wanted: on the tunnel device, or with Calico's mark.
+fn is_stale(route: &Route, tunnel: Option<u32>, wanted: &BTreeMap<Ipv4Net, Route>) -> bool {
+    let on_tunnel = match route.target {
+        Target::Device(device) | Target::Gateway(device, _) => Some(device) == tunnel,
+        Target::Blackhole | Target::Other => false,
+    };
+    let ours = (on_tunnel && route.protocol != PROTOCOL_KERNEL) || route.protocol == PROTOCOL_CALICO;
+    ours && wanted.get(&route.destination) != Some(route)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(text: &str) -> Ipv4Net {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn flannels_route_on_an_adopted_device_is_stale_and_a_legacy_pods_is_not() {
+        let wanted = BTreeMap::new();
+        let flannel = Route {
+            destination: range("10.244.2.0/24"),
+            target: Target::Gateway(7, "10.244.2.0".parse().unwrap()),
+            protocol: PROTOCOL_BOOT,
+        };
+        assert!(is_stale(&flannel, Some(7), &wanted));
+        assert!(!is_stale(&flannel, Some(8), &wanted));
+        let legacy = Route {
+            destination: range("10.244.1.5/32"),
+            target: Target::Device(3),
+            protocol: PROTOCOL_BOOT,
+        };
+        assert!(!is_stale(&legacy, Some(7), &wanted));
+    }
+
+    #[test]
+    fn an_old_black_hole_is_stale() {
+        let old = Route {
+            destination: range("10.244.1.0/26"),
+            target: Target::Blackhole,
+            protocol: PROTOCOL_CALICO,
+        };
+        assert!(is_stale(&old, None, &BTreeMap::new()));
+        assert!(!is_stale(&old, None, &BTreeMap::from([(old.destination, old)])));
+    }
+
+    #[test]
+    fn without_a_tunnel_device_only_black_holes_are_routes() {
+        assert_eq!(route(range("10.244.2.0/26"), Way::TunnelEnd, None, Some(2)), None);
+        let hole = route(range("10.244.1.0/26"), Way::Blackhole, None, None).unwrap();
+        assert_eq!((hole.target, hole.protocol), (Target::Blackhole, PROTOCOL_CALICO));
+    }
+}

@@ -1,0 +1,181 @@
+//! Felix's settings: the environment wins over the node's own `FelixConfiguration`, which wins over `default`.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::datastore::types::FelixConfiguration;
+
+/// Settings as they hold for this node. Two that are not equal are a reason to restart, whichever setting it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Every setting by its lower-case name.
+    values: BTreeMap<String, String>,
+}
+
+impl Settings {
+    /// Merges what the environment and the objects say.
+    pub fn new<'a>(
+        node: &str,
+        configurations: impl IntoIterator<Item = &'a FelixConfiguration>,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Self {
+        let own = format!("node.{node}");
+        let (mut general, mut special) = (BTreeMap::new(), BTreeMap::new());
+        for configuration in configurations {
+            let into = match configuration.metadata.name.as_deref() {
+                Some("default") => &mut general,
+                Some(name) if name == own => &mut special,
+                _ => continue,
+            };
+            into.extend(
+                configuration
+                    .spec
+                    .settings
+                    .iter()
+                    .map(|(name, value)| (name.to_lowercase(), text(value))),
+            );
+        }
+        let environment = environment.into_iter().filter_map(|(name, value)| {
+            let setting = name.to_lowercase();
+            setting
+                .strip_prefix("felix_")
+                .map(|setting| (setting.to_owned(), value))
+        });
+        general.append(&mut special);
+        general.extend(environment);
+        Self { values: general }
+    }
+
+    fn number<T: std::str::FromStr>(&self, name: &str, fallback: T) -> Result<T>
+    where
+        T::Err: std::error::Error + Send + Sync + 'static,
+    {
+        match self.values.get(name).map(String::as_str) {
+            None | Some("") => Ok(fallback),
+            Some(value) => value
+                .parse()
+                .with_context(|| format!("read Felix's setting {name}: {value:?} is no number")),
+        }
+    }
+
+    fn truth(&self, name: &str) -> Option<bool> {
+        match self.values.get(name)?.to_lowercase().as_str() {
+            "true" | "1" | "yes" | "y" | "t" => Some(true),
+            "false" | "0" | "no" | "n" | "f" => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Network identifier of the tunnel.
+    pub fn vni(&self) -> Result<u32> {
+        self.number("vxlanvni", 4096)
+    }
+
+    /// UDP port of the tunnel.
+    pub fn port(&self) -> Result<u16> {
+        self.number("vxlanport", 4789)
+    }
+
+    /// Largest packet of the tunnel device; 0 means 50 less than the device under it.
+    pub fn mtu(&self) -> Result<u32> {
+        self.number("vxlanmtu", 0)
+    }
+
+    /// Whether there is a tunnel; nothing means when a pool wants it.
+    pub fn vxlan_enabled(&self) -> Option<bool> {
+        self.truth("vxlanenabled")
+    }
+
+    /// Whether to answer questions for readiness.
+    pub fn health_enabled(&self) -> bool {
+        self.truth("healthenabled").unwrap_or(false)
+    }
+
+    /// Where to answer them.
+    pub fn health_address(&self) -> Result<(String, u16)> {
+        let host = self.values.get("healthhost").filter(|host| !host.is_empty());
+        Ok((
+            host.map_or("localhost", String::as_str).to_owned(),
+            self.number("healthport", 9099)?,
+        ))
+    }
+
+    /// Names of the settings that differ, for the log.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let names: std::collections::BTreeSet<&String> =
+            self.values.keys().chain(other.values.keys()).collect();
+        let differs = |name: &&&String| self.values.get(**name) != other.values.get(**name);
+        let shown = |value: Option<&String>| value.map_or("unset", String::as_str).to_owned();
+        names
+            .iter()
+            .filter(differs)
+            .map(|name| {
+                format!(
+                    "{name}: {} -> {}",
+                    shown(self.values.get(*name)),
+                    shown(other.values.get(*name))
+                )
+            })
+            .collect()
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn configuration(name: &str, settings: Value) -> FelixConfiguration {
+        FelixConfiguration::new(name, serde_json::from_value(settings).unwrap())
+    }
+
+    #[test]
+    fn the_environment_wins_over_the_node_and_the_node_over_the_default() {
+        let objects = [
+            configuration("node.n1", json!({"vxlanPort": 8473, "vxlanMTU": 1400})),
+            configuration(
+                "default",
+                json!({"vxlanVNI": 1, "vxlanPort": 8472, "vxlanMTU": 1450}),
+            ),
+            configuration("node.n2", json!({"vxlanVNI": 9})),
+        ];
+        let settings = Settings::new("n1", &objects, [("FELIX_VXLANMTU".to_owned(), "1300".to_owned())]);
+        assert_eq!(settings.vni().unwrap(), 1);
+        assert_eq!(settings.port().unwrap(), 8473);
+        assert_eq!(settings.mtu().unwrap(), 1300);
+        assert_eq!(settings.vxlan_enabled(), None);
+        let nothing = Settings::new("n1", [], []);
+        assert_eq!(
+            (
+                nothing.vni().unwrap(),
+                nothing.port().unwrap(),
+                nothing.mtu().unwrap()
+            ),
+            (4096, 4789, 0)
+        );
+        assert_eq!(nothing.health_address().unwrap(), ("localhost".to_owned(), 9099));
+    }
+
+    #[test]
+    fn any_change_differs_and_is_named() {
+        let one = Settings::new(
+            "n1",
+            &[configuration("default", json!({"vxlanEnabled": false}))],
+            [],
+        );
+        let other = Settings::new("n1", &[configuration("default", json!({}))], []);
+        assert_eq!(one.vxlan_enabled(), Some(false));
+        assert_ne!(one, other);
+        assert_eq!(one.differences(&other), ["vxlanenabled: false -> unset"]);
+    }
+}

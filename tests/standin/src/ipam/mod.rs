@@ -1,0 +1,291 @@
+//! Calico's IPAM on the objects in the API: pools, blocks, claims on blocks, handles. Each write is guarded by
+//! the version that was read, and tried again from the start when somebody else was faster.
+
+pub mod block;
+mod claim;
+mod handle;
+pub mod names;
+mod pool;
+
+use std::net::Ipv4Addr;
+
+use anyhow::{Context, Result, bail};
+use ipnet::Ipv4Net;
+use kube::Client;
+use tracing::info;
+
+use self::block::Owner;
+use crate::datastore::types::{
+    BlockAffinity, IPAMBlock, IPAMConfig, IPAMConfigSpec, IPAMHandle, IPPool, IPReservation,
+};
+use crate::datastore::{Store, Written};
+
+/// How often a guarded write is tried, as in Calico.
+const TRIES: usize = 100;
+/// Most blocks of a node when no setting says otherwise, as in Calico.
+const BLOCKS_PER_NODE: usize = 20;
+
+/// What an address is for, in the words of a pool's `allowedUses`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// A pod.
+    Workload,
+    /// A tunnel device.
+    Tunnel,
+}
+
+/// Access to the addresses for one node.
+pub struct Ipam {
+    client: Client,
+    node: String,
+    blocks: Store<IPAMBlock>,
+    affinities: Store<BlockAffinity>,
+    handles: Store<IPAMHandle>,
+    pools: Store<IPPool>,
+    reservations: Store<IPReservation>,
+    configurations: Store<IPAMConfig>,
+}
+
+impl Ipam {
+    /// Addresses for this node.
+    pub fn new(client: &Client, node: &str) -> Self {
+        Self {
+            client: client.clone(),
+            node: node.to_owned(),
+            blocks: Store::new(client),
+            affinities: Store::new(client),
+            handles: Store::new(client),
+            pools: Store::new(client),
+            reservations: Store::new(client),
+            configurations: Store::new(client),
+        }
+    }
+
+    /// Gives out one address from the node's blocks, from a fresh block, or — unless affinity is strict — from
+    /// somebody else's. `requested` restricts the pools by name or range. The answer carries the length of the
+    /// block's prefix, as Calico's does.
+    pub async fn assign_any(&self, owner: &Owner, purpose: Use, requested: &[String]) -> Result<Ipv4Net> {
+        let rules = self.rules().await?;
+        let reserved = self.reserved().await?;
+        let pools = self.usable_pools(purpose, requested).await?;
+        let own = self.own_blocks(&pools).await?;
+        for range in &own {
+            if let Some(address) = self.assign_from(*range, owner, &reserved, true).await? {
+                return Ok(address);
+            }
+        }
+        let limit = match rules.max_blocks_per_host {
+            None | Some(0) => BLOCKS_PER_NODE,
+            Some(limit) => limit,
+        };
+        if own.len() >= limit {
+            bail!(
+                "give out an address: node {} has {} blocks, all full, and its limit is {limit}",
+                self.node,
+                own.len()
+            );
+        }
+        if !rules.auto_allocate_blocks {
+            bail!(
+                "failed to find or claim a block: the {} blocks of node {} ({}) have no free address, and the \
+                 IPAMConfig says autoAllocateBlocks false",
+                own.len(),
+                self.node,
+                own.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            );
+        }
+        for _ in 0..TRIES {
+            let Some(range) = self.free_range(&pools, &reserved).await? else {
+                break;
+            };
+            if !self.claim(range).await? {
+                continue;
+            }
+            if let Some(address) = self.assign_from(range, owner, &reserved, true).await? {
+                return Ok(address);
+            }
+        }
+        if !rules.strict_affinity {
+            for range in self.ranges_in(&pools).await? {
+                if let Some(address) = self.assign_from(range, owner, &reserved, false).await? {
+                    info!(%address, "borrowed an address from another node's block");
+                    return Ok(address);
+                }
+            }
+        }
+        bail!(
+            "give out an address: no free one in the pools {} for node {} (strict affinity: {})",
+            pools
+                .iter()
+                .map(|pool| pool.spec.cidr.as_str())
+                .collect::<Vec<_>>()
+                .join(", "),
+            self.node,
+            rules.strict_affinity
+        )
+    }
+
+    /// Gives out exactly this address.
+    pub async fn assign(&self, address: Ipv4Addr, owner: &Owner) -> Result<()> {
+        let rules = self.rules().await?;
+        let pools = self.enabled_pools().await?;
+        let Some(range) = pool::block_of(&pools, address)? else {
+            bail!("the provided IP address {address} is not in a configured pool");
+        };
+        for _ in 0..TRIES {
+            let Some(mut block) = self.blocks.get(&names::cidr(range)).await? else {
+                self.claim(range).await?;
+                continue;
+            };
+            if rules.strict_affinity && block.spec.node() != Some(self.node.as_str()) {
+                bail!(
+                    "give out {address}: block {range} has affinity {:?}",
+                    block.spec.affinity
+                );
+            }
+            if !block.spec.assign(address, owner) {
+                bail!(
+                    "give out {address}: it is taken by {:?}",
+                    block.spec.owner(address)
+                );
+            }
+            if self.store_assigned(range, &mut block, owner).await? {
+                return Ok(());
+            }
+        }
+        bail!("give out {address}: somebody else was faster {TRIES} times")
+    }
+
+    /// Takes back every address of a handle; how many.
+    pub async fn release(&self, handle: &str) -> Result<usize> {
+        let Some(found) = self.handles.get(&handle::object_name(handle)).await? else {
+            return Ok(0);
+        };
+        let mut released = 0;
+        for text in found.spec.block.keys() {
+            let range: Ipv4Net = match text.parse() {
+                Ok(range) => range,
+                Err(_) => continue,
+            };
+            released += self.release_from(range, handle).await?;
+        }
+        Ok(released)
+    }
+
+    /// Who has an address: the handle, and the attributes; nothing when nobody has it.
+    pub async fn holder(&self, address: Ipv4Addr) -> Result<Option<Owner>> {
+        let pools: Vec<IPPool> = self.pools.list("").await?;
+        let Some(range) = pool::block_of(&pools, address)? else {
+            return Ok(None);
+        };
+        let Some(block) = self.blocks.get(&names::cidr(range)).await? else {
+            return Ok(None);
+        };
+        Ok(block.spec.owner(address).map(|attribute| Owner {
+            handle: block::clean(attribute.handle_id.as_deref().unwrap_or_default()).to_owned(),
+            attributes: attribute.secondary.clone().unwrap_or_default(),
+        }))
+    }
+
+    async fn assign_from(
+        &self,
+        range: Ipv4Net,
+        owner: &Owner,
+        reserved: &[Ipv4Net],
+        own: bool,
+    ) -> Result<Option<Ipv4Net>> {
+        for _ in 0..TRIES {
+            let Some(mut block) = self.blocks.get(&names::cidr(range)).await? else {
+                return Ok(None);
+            };
+            if (own && block.spec.node() != Some(self.node.as_str())) || block.spec.free(reserved) == 0 {
+                return Ok(None);
+            }
+            let Some(address) = block.spec.assign_any(owner, reserved) else {
+                return Ok(None);
+            };
+            if self.store_assigned(range, &mut block, owner).await? {
+                return Ok(Some(Ipv4Net::new(address, range.prefix_len())?));
+            }
+        }
+        bail!("give out an address of block {range}: somebody else was faster {TRIES} times")
+    }
+
+    /// Stores a block out of which one address was given. The handle is counted first: a handle that counts too
+    /// much is harmless, one that counts too little leaks the address.
+    async fn store_assigned(&self, range: Ipv4Net, block: &mut IPAMBlock, owner: &Owner) -> Result<bool> {
+        self.count(&owner.handle, range, 1).await?;
+        block.spec.sequence_number += 1;
+        match self.blocks.replace(block).await {
+            Ok(Written::Done(_)) => Ok(true),
+            Ok(Written::Conflict) => {
+                self.count(&owner.handle, range, -1).await?;
+                Ok(false)
+            }
+            Err(error) => {
+                self.count(&owner.handle, range, -1)
+                    .await
+                    .context("after a block could not be stored")?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn release_from(&self, range: Ipv4Net, handle: &str) -> Result<usize> {
+        for _ in 0..TRIES {
+            let Some(mut block) = self.blocks.get(&names::cidr(range)).await? else {
+                self.count(handle, range, i64::MIN).await?;
+                return Ok(0);
+            };
+            let released = block.spec.release(handle);
+            if released == 0 {
+                self.count(handle, range, i64::MIN).await?;
+                return Ok(0);
+            }
+            let conflict = if block.spec.is_empty() && block.spec.affinity.is_none() {
+                matches!(self.blocks.delete(&block).await?, Written::Conflict)
+            } else {
+                block.spec.sequence_number += 1;
+                matches!(self.blocks.replace(&block).await?, Written::Conflict)
+            };
+            if !conflict {
+                self.count(handle, range, -i64::try_from(released)?).await?;
+                return Ok(released);
+            }
+        }
+        bail!("take back the addresses of {handle} in block {range}: somebody else was faster {TRIES} times")
+    }
+
+    /// The rules of allocation; the default ones are stored when there are none.
+    async fn rules(&self) -> Result<IPAMConfigSpec> {
+        if let Some(found) = self.configurations.get("default").await? {
+            return Ok(found.spec);
+        }
+        let rules = IPAMConfigSpec {
+            auto_allocate_blocks: true,
+            max_blocks_per_host: Some(0),
+            ..IPAMConfigSpec::default()
+        };
+        match self
+            .configurations
+            .create(&IPAMConfig::new("default", rules))
+            .await?
+        {
+            Written::Done(stored) => Ok(stored.spec),
+            Written::Conflict => {
+                let found = self.configurations.get("default").await?;
+                Ok(found
+                    .context("read IPAMConfig default, which somebody has just made: it is gone")?
+                    .spec)
+            }
+        }
+    }
+
+    async fn reserved(&self) -> Result<Vec<Ipv4Net>> {
+        let found: Vec<IPReservation> = self.reservations.list("").await?;
+        let texts = found
+            .iter()
+            .flat_map(|reservation| &reservation.spec.reserved_cidrs);
+        Ok(texts.filter_map(|text| pool::range(text)).collect())
+    }
+}

@@ -1,0 +1,56 @@
+//! A stand-in for Calico, for labs that do not have the real one. One binary, several programs: the name under
+//! which it is started (`calico-node`, `calico`, `calico-ipam`, `install`, `start_runit`) decides, or else the first
+//! argument. It is replumb's own, and says so. `README.md` tells what it plays and what it does not.
+
+mod banner;
+mod cni;
+mod datastore;
+mod felix;
+mod host;
+mod install;
+mod ipam;
+mod log;
+mod node;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args();
+    let program = arguments.next().unwrap_or_default();
+    let arguments: Vec<String> = arguments.collect();
+    let name = Path::new(&program)
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
+    if let Some(code) = name.and_then(|name| run(&name, &arguments)) {
+        return code;
+    }
+    // The same programs by their names as first argument, where there are no links.
+    if let Some((first, rest)) = arguments.split_first() {
+        if let Some(code) = run(first, rest) {
+            return code;
+        }
+        if ["--version", "-v", "version"].contains(&first.as_str()) {
+            println!("{}", banner::text());
+            return ExitCode::SUCCESS;
+        }
+    }
+    eprintln!(
+        "{}\nStart it as calico-node, calico, calico-ipam, install or start_runit (by a link or a copy of that name), \
+         or give one of these names as the first argument.",
+        banner::text()
+    );
+    ExitCode::FAILURE
+}
+
+/// Runs the program of this name, if there is one.
+fn run(name: &str, arguments: &[String]) -> Option<ExitCode> {
+    match name {
+        "calico-node" => Some(node::main(arguments)),
+        "calico" => Some(cni::main(arguments, cni::Program::Network)),
+        "calico-ipam" => Some(cni::main(arguments, cni::Program::Ipam)),
+        "install" | "install-cni" => Some(install::main()),
+        "start_runit" => Some(node::start_runit()),
+        _ => None,
+    }
+}
