@@ -1,0 +1,49 @@
+//! The program `traffic`.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use traffic::{pause, probe, serve};
+
+/// The lab's traffic generator.
+#[derive(Debug, Parser)]
+#[command(name = "traffic", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Hold a pod's namespaces: do nothing, reap orphans, end on SIGTERM.
+    Pause,
+    /// Answer probes.
+    Serve(serve::Options),
+    /// Send probes to a Service and to each of its pods, and count.
+    Probe(probe::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Pause => pause::run(),
+        Command::Serve(options) => run(serve::run(options)),
+        Command::Probe(options) => run(probe::run(options)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("traffic: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    // One thread: what is measured is the network, and many of these share few processors.
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?
+        .block_on(work)
+}

@@ -1,0 +1,272 @@
+//! The asking side.
+
+mod count;
+mod flow;
+mod targets;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use kube::Client;
+use tokio::net::UdpSocket;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::time::MissedTickBehavior;
+
+use crate::packet::Packet;
+use crate::report::Report;
+use flow::{Flows, Kind};
+use targets::Known;
+
+/// Between two writings of the report.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Where the prober stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Origin {
+    /// In the pod network.
+    Pod,
+    /// On the node itself.
+    Host,
+}
+
+/// Whom to ask, how often, and where to write what came of it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Where this prober stands; names the class of its flows.
+    #[arg(long, value_enum, default_value = "pod")]
+    pub from: Origin,
+    /// The namespace of the Service.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "traffic")]
+    pub namespace: String,
+    /// The Service: its address is asked, and each of its ready pods.
+    #[arg(long, default_value = "echo")]
+    pub service: String,
+    /// The port of the Service and of its pods.
+    #[arg(long, default_value_t = 7000)]
+    pub port: u16,
+    /// The time between two probes of a flow.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub interval_ms: u64,
+    /// A probe without an answer after so long is lost.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout_ms: u64,
+    /// This prober's name: its pod's. The report is NAME.json.
+    #[arg(long, env = "POD_NAME")]
+    pub name: String,
+    /// The node that it runs on.
+    #[arg(long, env = "NODE_NAME")]
+    pub node: String,
+    /// The folder for the report; it should outlive the pod.
+    #[arg(long, default_value = "/var/log/traffic")]
+    pub reports: PathBuf,
+}
+
+/// An answer to a probe that had a socket of its own.
+struct ServiceAnswer {
+    packet: Packet,
+    at: Instant,
+}
+
+/// Asks until it is told to end, and writes the last report then.
+pub async fn run(options: Options) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    std::fs::create_dir_all(&options.reports)
+        .with_context(|| format!("create the folder of reports {}", options.reports.display()))?;
+    let prober = Prober::new(options).await?;
+    let mut prober = tokio::select! {
+        prober = prober.meet() => prober?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    tokio::select! {
+        () = prober.ask() => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    prober.finish().await
+}
+
+struct Prober {
+    options: Options,
+    socket: UdpSocket,
+    flows: Flows,
+    known: watch::Receiver<Known>,
+    publish: Option<watch::Sender<Known>>,
+    answers: mpsc::UnboundedReceiver<ServiceAnswer>,
+    answer_sender: mpsc::UnboundedSender<ServiceAnswer>,
+    started: Timestamp,
+    last_tick: Option<Instant>,
+    longest_pause: Duration,
+}
+
+impl Prober {
+    async fn new(options: Options) -> Result<Self> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+            .await
+            .context("open a UDP socket")?;
+        let (publish, known) = watch::channel(Known::default());
+        let (answer_sender, answers) = mpsc::unbounded_channel();
+        let timeout = Duration::from_millis(options.timeout_ms);
+        Ok(Self {
+            socket,
+            flows: Flows::new(options.from, timeout),
+            options,
+            known,
+            publish: Some(publish),
+            answers,
+            answer_sender,
+            started: Timestamp::now(),
+            last_tick: None,
+            longest_pause: Duration::ZERO,
+        })
+    }
+
+    /// Gets to know the Service and begins to follow its pods.
+    async fn meet(mut self) -> Result<Self> {
+        let client = Client::try_default().await.context("find the API server")?;
+        let Options {
+            namespace,
+            service,
+            port,
+            ..
+        } = &self.options;
+        let address = targets::service_address(client.clone(), namespace, service, *port).await;
+        self.flows.set_service(service, address);
+        if let Some(publish) = self.publish.take() {
+            tokio::spawn(targets::follow(
+                client,
+                namespace.clone(),
+                service.clone(),
+                *port,
+                publish,
+            ));
+        }
+        Ok(self)
+    }
+
+    async fn ask(&mut self) {
+        let mut ticks = tokio::time::interval(Duration::from_millis(self.options.interval_ms));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut reports = tokio::time::interval(REPORT_INTERVAL);
+        reports.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut buffer = [0; 2048];
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => self.send_all().await,
+                received = self.socket.recv_from(&mut buffer) => self.received(&received, &buffer),
+                Some(answer) = self.answers.recv() => self.flows.answered(answer.packet, None, answer.at),
+                Ok(()) = self.known.changed() => {
+                    let known = self.known.borrow_and_update();
+                    self.flows.set_pods(&known.targets);
+                }
+                _ = reports.tick() => {
+                    // The next one may succeed; the last one must.
+                    if let Err(error) = self.write(false).await {
+                        eprintln!("{error:#}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for the answers that are still to come, and writes the last report.
+    async fn finish(&mut self) -> Result<()> {
+        self.flows.stop();
+        let limit = tokio::time::Instant::now() + Duration::from_millis(self.options.timeout_ms);
+        let mut buffer = [0; 2048];
+        while self.flows.is_pending() {
+            tokio::select! {
+                received = self.socket.recv_from(&mut buffer) => self.received(&received, &buffer),
+                Some(answer) = self.answers.recv() => self.flows.answered(answer.packet, None, answer.at),
+                () = tokio::time::sleep_until(limit) => self.flows.expire(Instant::now()),
+            }
+        }
+        self.write(true).await
+    }
+
+    async fn send_all(&mut self) {
+        let now = Instant::now();
+        if let Some(last) = self.last_tick.replace(now) {
+            self.longest_pause = self.longest_pause.max(now - last);
+        }
+        self.flows.expire(now);
+        for index in self.flows.active() {
+            let (packet, address, kind) = self.flows.send(index, Instant::now(), Timestamp::now());
+            match kind {
+                Kind::Pod => {
+                    let sent = self.socket.send_to(&packet.encode(), address).await;
+                    self.flows.sent(index, sent.err());
+                }
+                Kind::Service => {
+                    let timeout = Duration::from_millis(self.options.timeout_ms);
+                    tokio::spawn(ask_service(packet, address, timeout, self.answer_sender.clone()));
+                }
+            }
+        }
+    }
+
+    fn received(&mut self, received: &std::io::Result<(usize, SocketAddr)>, buffer: &[u8]) {
+        let now = Instant::now();
+        // An error is the echo of one probe that could not be delivered: that one is lost in time.
+        if let Ok((length, _)) = received
+            && let Some((packet, name)) = Packet::decode(&buffer[..*length])
+        {
+            self.flows.answered(packet, Some(name), now);
+        }
+    }
+
+    async fn write(&self, finished: bool) -> Result<()> {
+        let options = &self.options;
+        let report = Report {
+            prober: options.name.clone(),
+            node: options.node.clone(),
+            started: self.started,
+            updated: Timestamp::now(),
+            finished,
+            interval_ms: options.interval_ms,
+            timeout_ms: options.timeout_ms,
+            longest_pause_ms: u64::try_from(self.longest_pause.as_millis()).unwrap_or(u64::MAX),
+            last_problem: self.known.borrow().problem.clone(),
+            flows: self.flows.report(),
+        };
+        let file = options.reports.join(format!("{}.json", options.name));
+        tokio::task::spawn_blocking(move || report.write(&file))
+            .await
+            .context("write the report")?
+    }
+}
+
+/// One probe to the Service, from a port of its own: so each is directed anew, as a new client is.
+async fn ask_service(
+    packet: Packet,
+    address: SocketAddr,
+    timeout: Duration,
+    answers: mpsc::UnboundedSender<ServiceAnswer>,
+) {
+    let attempt = async {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
+        socket.connect(address).await?;
+        socket.send(&packet.encode()).await?;
+        let mut buffer = [0; 2048];
+        loop {
+            let length = socket.recv(&mut buffer).await?;
+            if let Some((packet, _)) = Packet::decode(&buffer[..length]) {
+                return Ok::<_, std::io::Error>(packet);
+            }
+        }
+    };
+    // Without an answer in time, or with an error instead, the probe is counted as lost when its time is over.
+    if let Ok(Ok(packet)) = tokio::time::timeout(timeout, attempt).await {
+        answers
+            .send(ServiceAnswer {
+                packet,
+                at: Instant::now(),
+            })
+            .ok();
+    }
+}

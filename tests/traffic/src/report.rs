@@ -1,0 +1,262 @@
+//! Reports: what each prober writes, and the sum of many.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What one prober has seen. It is written again and again, and a last time when the prober ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The prober's name: its pod's.
+    pub prober: String,
+    /// The node that it runs on.
+    pub node: String,
+    /// When it began.
+    pub started: Timestamp,
+    /// When this was written.
+    pub updated: Timestamp,
+    /// Whether the prober has ended in order: nothing is missing.
+    pub finished: bool,
+    /// The time between two probes of a flow.
+    pub interval_ms: u64,
+    /// After so long a probe is lost.
+    pub timeout_ms: u64,
+    /// The longest time in which the prober itself did not get to send: what a busy machine does to the figures.
+    pub longest_pause_ms: u64,
+    /// What it could not do, the last time it happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_problem: Option<String>,
+    /// Every flow that there has been.
+    pub flows: Vec<Flow>,
+}
+
+/// From one prober to one target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Flow {
+    /// Which kind of path: `pod-to-pod`, `pod-to-service`, `host-to-pod`, `host-to-service`.
+    pub class: String,
+    /// The pod or the Service.
+    pub target: String,
+    /// Its address and port.
+    pub address: String,
+    /// The node that the pod runs on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// The counters.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Times in which probes were lost; only the worst if there were very many.
+    pub outages: Vec<Outage>,
+    /// Why the last probe could not be sent at all, if one could not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Probes sent; each is answered, lost or still pending.
+    pub sent: u64,
+    /// Answers in time.
+    pub answered: u64,
+    /// Probes without an answer in time.
+    pub lost: u64,
+    /// Probes that may yet be answered.
+    pub pending: u64,
+    /// Answers to lost probes: they came too late.
+    pub late: u64,
+    /// Second answers to the same probe.
+    pub duplicates: u64,
+    /// Answers by somebody else than the target.
+    pub strays: u64,
+    /// The longest time from a probe until anything came back, in milliseconds. Without loss it is the slowest answer.
+    pub longest_gap_ms: u64,
+}
+
+/// Probes that were lost one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outage {
+    /// When the first of them was sent.
+    pub since: Timestamp,
+    /// How many.
+    pub lost: u64,
+    /// From the first lost probe to the next answer; none came if there is no number.
+    pub gap_ms: Option<u64>,
+}
+
+/// Sums of many reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// Everything.
+    #[serde(flatten)]
+    pub all: Counts,
+    /// The same by kind of path.
+    pub classes: BTreeMap<String, Counts>,
+    /// Probers whose last report is missing: they were killed before they could write it.
+    pub unfinished: Vec<String>,
+}
+
+impl Counts {
+    /// Adds what another flow has counted.
+    pub fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.answered += other.answered;
+        self.lost += other.lost;
+        self.pending += other.pending;
+        self.late += other.late;
+        self.duplicates += other.duplicates;
+        self.strays += other.strays;
+        self.longest_gap_ms = self.longest_gap_ms.max(other.longest_gap_ms);
+    }
+}
+
+impl Report {
+    /// Writes the report so that a reader never sees half of it.
+    pub fn write(&self, file: &Path) -> Result<()> {
+        let new = file.with_extension("new");
+        let attempt = || -> Result<()> {
+            let mut out = fs::File::create(&new)?;
+            out.write_all(&serde_json::to_vec_pretty(self)?)?;
+            if self.finished {
+                out.sync_data()?;
+            }
+            fs::rename(&new, file)?;
+            Ok(())
+        };
+        attempt().with_context(|| format!("write the report {}", file.display()))
+    }
+
+    /// Reads every report in a folder. A folder that is not there has none.
+    pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => {
+                return Err(error).with_context(|| format!("list the reports in {}", folder.display()));
+            }
+        };
+        let mut reports = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("read the report {}", path.display()))?;
+            let report = serde_json::from_str(&text)
+                .with_context(|| format!("parse the report {}", path.display()))?;
+            reports.push(report);
+        }
+        Ok(reports)
+    }
+}
+
+impl Summary {
+    /// The sum of these reports.
+    pub fn of(reports: &[Report]) -> Self {
+        let mut summary = Self::default();
+        for report in reports {
+            if !report.finished {
+                summary.unfinished.push(report.prober.clone());
+            }
+            for flow in &report.flows {
+                summary.all.add(&flow.counts);
+                summary
+                    .classes
+                    .entry(flow.class.clone())
+                    .or_default()
+                    .add(&flow.counts);
+            }
+        }
+        summary.unfinished.sort();
+        summary
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(prober: &str, finished: bool, flows: &[(&str, u64, u64, u64)]) -> Report {
+        let flow = |&(class, sent, lost, longest_gap_ms): &(&str, u64, u64, u64)| Flow {
+            class: class.to_owned(),
+            target: "echo".to_owned(),
+            address: "10.0.0.1:7000".to_owned(),
+            node: None,
+            counts: Counts {
+                sent,
+                answered: sent - lost,
+                lost,
+                longest_gap_ms,
+                ..Counts::default()
+            },
+            outages: Vec::new(),
+            last_error: None,
+        };
+        Report {
+            prober: prober.to_owned(),
+            node: "n".to_owned(),
+            started: Timestamp::UNIX_EPOCH,
+            updated: Timestamp::UNIX_EPOCH,
+            finished,
+            interval_ms: 10,
+            timeout_ms: 1000,
+            longest_pause_ms: 0,
+            last_problem: None,
+            flows: flows.iter().map(flow).collect(),
+        }
+    }
+
+    #[test]
+    fn sums_are_made_by_class_and_an_unfinished_report_is_named() {
+        let reports = [
+            report(
+                "a",
+                true,
+                &[("pod-to-pod", 100, 1, 40), ("pod-to-service", 50, 0, 3)],
+            ),
+            report("b", false, &[("pod-to-pod", 10, 2, 30)]),
+        ];
+        let summary = Summary::of(&reports);
+        assert_eq!(
+            (summary.all.sent, summary.all.lost, summary.all.longest_gap_ms),
+            (160, 3, 40)
+        );
+        assert_eq!(
+            (
+                summary.classes["pod-to-pod"].sent,
+                summary.classes["pod-to-pod"].lost
+            ),
+            (110, 3)
+        );
+        assert_eq!(summary.unfinished, ["b"]);
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = report("a", true, &[("pod-to-pod", 100, 1, 40)]);
+        written.write(&folder.path().join("a.json")).unwrap();
+        assert_eq!(Report::read_all(folder.path()).unwrap(), [written]);
+        assert_eq!(Report::read_all(&folder.path().join("none")).unwrap(), []);
+        let text = fs::read_to_string(folder.path().join("a.json")).unwrap();
+        assert!(text.contains("\"longestGapMs\": 40"), "{text}");
+    }
+
+    #[test]
+    fn half_a_report_is_an_error_with_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("b.json"), "{").unwrap();
+        assert!(format!("{:#}", Report::read_all(folder.path()).unwrap_err()).contains("b.json"));
+    }
+}

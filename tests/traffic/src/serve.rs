@@ -1,0 +1,112 @@
+//! The answering side.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::packet::Packet;
+
+/// How to answer.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Address and port, for UDP and TCP.
+    #[arg(long, default_value = "0.0.0.0:7000")]
+    pub listen: SocketAddr,
+    /// Who answers: the pod's name.
+    #[arg(long, env = "POD_NAME")]
+    pub name: String,
+    /// So long it goes on after it was told to end. Whoever asks learns of the end a moment later than we do.
+    #[arg(long, default_value_t = 4000, value_name = "MILLISECONDS")]
+    pub linger_ms: u64,
+}
+
+/// Answers until it is told to end.
+pub async fn run(options: Options) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let address = options.listen;
+    let udp = UdpSocket::bind(address)
+        .await
+        .with_context(|| format!("listen on UDP {address}"))?;
+    let tcp = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("listen on TCP {address}"))?;
+    println!("{} answers on UDP and TCP {address}", options.name);
+    let name = options.name.clone();
+    let answering = tokio::spawn(async move { tokio::join!(datagrams(&udp, &name), connections(&tcp)) });
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    println!("told to end: answering for {} ms more", options.linger_ms);
+    tokio::time::sleep(Duration::from_millis(options.linger_ms)).await;
+    answering.abort();
+    Ok(())
+}
+
+async fn datagrams(socket: &UdpSocket, name: &str) {
+    let mut buffer = [0; 2048];
+    loop {
+        // An error here is that of one asker (its port was closed): the next one is served.
+        if let Ok((length, from)) = socket.recv_from(&mut buffer).await
+            && let Some(answer) = Packet::answer(&buffer[..length], name)
+        {
+            socket.send_to(&answer, from).await.ok();
+        }
+    }
+}
+
+async fn connections(listener: &TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(tokio::spawn(echo(stream))),
+            // No more files: some connection must end first.
+            Err(error) => {
+                eprintln!("accept a connection: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Sends back what comes, until the other side has enough.
+async fn echo(mut stream: TcpStream) {
+    stream.set_nodelay(true).ok();
+    let mut buffer = [0; 2048];
+    while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+        if stream.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn both_protocols_answer() {
+        let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (to_udp, to_tcp) = (udp.local_addr().unwrap(), tcp.local_addr().unwrap());
+        tokio::spawn(async move { tokio::join!(datagrams(&udp, "me"), connections(&tcp)) });
+
+        let asker = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let packet = Packet { flow: 1, number: 2 };
+        asker.send_to(b"something else", to_udp).await.unwrap();
+        asker.send_to(&packet.encode(), to_udp).await.unwrap();
+        let mut buffer = [0; 64];
+        let length = asker.recv(&mut buffer).await.unwrap();
+        assert_eq!(Packet::decode(&buffer[..length]), Some((packet, "me")));
+
+        let mut stream = TcpStream::connect(to_tcp).await.unwrap();
+        stream.write_all(b"hello").await.unwrap();
+        let mut back = [0; 5];
+        stream.read_exact(&mut back).await.unwrap();
+        assert_eq!(&back, b"hello");
+    }
+}
