@@ -1,0 +1,331 @@
+//! What was typed, as values.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "these are help texts: a terminal shows the backticks"
+)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::flannel_to_calico::flags::OptionFlags;
+use crate::value;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done: what was asked for is so
+  1  error: it is not so, or nobody could find out; a halted migration is an error
+  2  refused by a check; nothing has changed
+  3  paused: no node is in work and no other starts
+
+A first migration:
+  kubectl replumb preflight          may it be done? every check, refusals first; changes nothing
+  kubectl replumb plan               every action, node by node, and the hash of the plan; changes nothing
+  kubectl replumb apply              shows the plan, asks, and starts it
+  kubectl replumb status --watch     follows it to its end
+  kubectl replumb pause | resume     start no other node | go on";
+
+/// Change a live cluster's pod network, node by node, while it carries traffic.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "kubectl-replumb",
+    bin_name = "kubectl replumb",
+    version,
+    after_help = EXIT_CODES,
+    disable_help_subcommand = true
+)]
+pub struct Args {
+    /// Which cluster, as whom.
+    #[command(flatten)]
+    pub connection: Connection,
+    /// What is to be done.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Which cluster, as whom.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Cluster")]
+pub struct Connection {
+    /// The kubeconfig file; else KUBECONFIG, else ~/.kube/config, else the pod's own ServiceAccount.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Cluster of the kubeconfig.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub cluster: Option<String>,
+    /// User of the kubeconfig.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub user: Option<String>,
+    /// User to act as.
+    #[arg(long = "as", global = true, value_name = "USER")]
+    pub impersonate: Option<String>,
+    /// Group to act as; may be given several times.
+    #[arg(long = "as-group", global = true, value_name = "GROUP")]
+    pub impersonate_groups: Vec<String>,
+    /// Namespace that replumb is installed in. Migrations themselves have no namespace.
+    #[arg(long, short, global = true, value_name = "NAMESPACE", default_value = api::names::NAMESPACE,
+        value_parser = value::namespace)]
+    pub namespace: String,
+    /// How long one request to the API server may take.
+    #[arg(long, global = true, value_name = "DURATION", default_value = "10s", value_parser = value::wait)]
+    pub request_timeout: Duration,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Judge every prerequisite and print the checks, refusals first. Changes nothing on any node.
+    #[command(after_help = PREFLIGHT_EXAMPLES)]
+    Preflight(Look),
+    /// Print every action on every object, node by node, then what blocks it. Changes nothing on any node.
+    #[command(after_help = PLAN_EXAMPLES)]
+    Plan(Look),
+    /// Show the plan, ask, and start the migration.
+    #[command(after_help = APPLY_EXAMPLES)]
+    Apply(Apply),
+    /// Show how far a migration is, node by node, and what blocks it.
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(Status),
+    /// Start no other node. Nodes in work are finished first: none is left half-way.
+    #[command(after_help = PAUSE_EXAMPLES)]
+    Pause(Change),
+    /// Go on after a pause or a halt; deadlines count anew.
+    #[command(after_help = RESUME_EXAMPLES)]
+    Resume(Change),
+    /// Print the version of this tool, and of the agents where there are any.
+    Version(Shown),
+}
+
+const PREFLIGHT_EXAMPLES: &str = "\
+It creates a Migration with `desired: Plan` when there is none, so that the coordinator and the agents look at
+the cluster and the hosts. Nothing else is written until `kubectl replumb apply`.
+
+Examples:
+  kubectl replumb preflight
+  kubectl replumb preflight --calico-daemonset-namespace calico-system
+  kubectl replumb preflight -o json | jq '.checks[] | select(.verdict == \"Fail\")'
+  kubectl delete migration flannel-to-calico      forget it: nothing has changed";
+
+const PLAN_EXAMPLES: &str = "\
+Examples:
+  kubectl replumb plan
+  kubectl replumb plan -f migration.yaml
+  kubectl replumb plan -o json | jq -r .hash      for `apply --plan-hash`";
+
+const APPLY_EXAMPLES: &str = "\
+The plan that was shown is the plan that runs: when something changes in between, the coordinator refuses.
+
+Examples:
+  kubectl replumb apply                            shows the plan and asks
+  kubectl replumb apply --yes --watch              does not ask, and follows it to the end
+  kubectl replumb apply --max-unavailable 25% --canary 1 --canary-soak 10m
+  kubectl replumb apply -f migration.yaml --plan-hash 4be1… --yes
+  FLANNEL_DAEMONSET_NAME=kube-flannel-ds CNI_CONFIG_DIR=/etc/cni/net.d kubectl replumb apply --from-env";
+
+const STATUS_EXAMPLES: &str = "\
+Without --watch: exit code 2 when refused, 3 when paused, 1 when halted, else 0, also on the way.
+With --watch: it ends when the migration is completed, halted, refused or paused, with that exit code.
+
+Examples:
+  kubectl replumb status
+  kubectl replumb status --watch
+  kubectl replumb status --watch -o json           one JSON object for each change";
+
+const PAUSE_EXAMPLES: &str = "\
+Examples:
+  kubectl replumb pause
+  kubectl replumb pause --wait                     returns when no node is in work (exit code 3)
+  kubectl replumb resume";
+
+const RESUME_EXAMPLES: &str = "\
+Examples:
+  kubectl replumb resume
+  kubectl replumb resume --wait                    follows it to its end";
+
+/// `preflight` and `plan`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Look {
+    /// Name of the Migration; not needed when there is one or none.
+    pub name: Option<String>,
+    /// What is asked for.
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// How long to wait for the checks and the plan.
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = value::wait)]
+    pub timeout: Duration,
+    /// How it is shown.
+    #[command(flatten)]
+    pub shown: Shown,
+}
+
+/// `apply`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Apply {
+    /// Which Migration, and how it is shown.
+    #[command(flatten)]
+    pub look: Look,
+    /// Start only if the plan has this hash (`kubectl replumb plan`).
+    #[arg(long, value_name = "HASH", value_parser = value::plan_hash)]
+    pub plan_hash: Option<String>,
+    /// Do not ask.
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Follow it to its end, as `status --watch` does.
+    #[arg(long, short)]
+    pub watch: bool,
+}
+
+/// `status`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Status {
+    /// Name of the Migration; not needed when there is one.
+    pub name: Option<String>,
+    /// Follow it to its end.
+    #[arg(long, short)]
+    pub watch: bool,
+    /// With --watch: give up after this time with exit code 1.
+    #[arg(long, value_name = "DURATION", value_parser = value::wait, requires = "watch")]
+    pub timeout: Option<Duration>,
+    /// How it is shown.
+    #[command(flatten)]
+    pub shown: Shown,
+}
+
+/// `pause` and `resume`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Change {
+    /// Name of the Migration; not needed when there is one.
+    pub name: Option<String>,
+    /// Follow it as `status --watch` does.
+    #[arg(long, short)]
+    pub wait: bool,
+    /// How long to wait until the coordinator has taken notice.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::wait)]
+    pub timeout: Duration,
+    /// How it is shown.
+    #[command(flatten)]
+    pub shown: Shown,
+}
+
+/// How the answer is shown.
+#[derive(Clone, Copy, Debug, ClapArgs)]
+pub struct Shown {
+    /// For people, or for programs.
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// How the answer is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Table,
+    /// One JSON object.
+    Json,
+}
+
+/// What is asked for, by file, by Calico's variables or by flags; what is said later in this list wins.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct Wanted {
+    /// A file with one Migration, YAML or JSON; `-` is the standard input. Its `desired` is not looked at.
+    #[arg(long = "filename", short = 'f', value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Take the variables of Calico's own migration controller: FLANNEL_NETWORK, FLANNEL_DAEMONSET_NAME,
+    /// CALICO_DAEMONSET_NAME, CNI_CONFIG_DIR and the others.
+    #[arg(long)]
+    pub from_env: bool,
+    /// Options of the kind.
+    #[command(flatten)]
+    pub options: OptionFlags,
+    /// How many nodes, how their pods leave.
+    #[command(flatten)]
+    pub rollout: RolloutFlags,
+}
+
+/// How many nodes at a time, which first, how their pods leave.
+#[derive(Clone, Debug, Default, PartialEq, ClapArgs)]
+#[command(next_help_heading = "Rollout")]
+pub struct RolloutFlags {
+    /// Nodes that may be out of work at the same time: a number, or a percentage rounded up. Default 1.
+    #[arg(long, value_name = "N|N%", value_parser = value::max_unavailable)]
+    pub max_unavailable: Option<IntOrString>,
+    /// Nodes that go first, alone.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub canary: Option<u32>,
+    /// How long those must be done before the others start.
+    #[arg(long, value_name = "DURATION", value_parser = value::seconds, requires = "canary")]
+    pub canary_soak: Option<u32>,
+    /// Pause between the end of one node and the start of the next.
+    #[arg(long, value_name = "DURATION", value_parser = value::seconds)]
+    pub interval: Option<u32>,
+    /// How long one step of one node may take before the rollout halts. Default 10m.
+    #[arg(long, value_name = "DURATION", value_parser = value::seconds)]
+    pub step_timeout: Option<u32>,
+    /// How long the pods of one node may take to leave. Default 15m.
+    #[arg(long, value_name = "DURATION", value_parser = value::seconds)]
+    pub drain_timeout: Option<u32>,
+    /// Grace period that overrides the pods' own.
+    #[arg(long, value_name = "DURATION", value_parser = value::seconds)]
+    pub grace_period: Option<u32>,
+    /// What happens when pods do not leave in that time. Default Pause.
+    #[arg(long, value_enum, ignore_case = true)]
+    pub on_blocked: Option<OnBlocked>,
+    /// Evict pods with emptyDir volumes: their data is lost.
+    #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    pub delete_emptydir_data: Option<bool>,
+    /// Evict pods that no controller creates again.
+    #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    pub force: Option<bool>,
+    /// Go on although the cluster has one schedulable node: all pods are down while it changes.
+    #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    pub allow_single_node: Option<bool>,
+}
+
+/// What happens when a drain is blocked past its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnBlocked {
+    /// Halt; the node keeps its old network and its cordon until a person decides.
+    #[value(name = "Pause")]
+    Pause,
+    /// Keep waiting.
+    #[value(name = "Wait")]
+    Wait,
+    /// Uncordon the node and try it again after all others.
+    #[value(name = "Skip")]
+    Skip,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn flags_do_not_contradict_each_other() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn switches_can_be_taken_back() {
+        let read = |line: &[&str]| {
+            let args = Args::try_parse_from([&["kubectl-replumb", "plan"], line].concat()).unwrap();
+            let Command::Plan(look) = args.command else {
+                panic!("not a plan")
+            };
+            look.wanted.rollout.force
+        };
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&["--force"]), Some(true));
+        assert_eq!(read(&["--force=false"]), Some(false));
+    }
+}

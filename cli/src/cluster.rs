@@ -1,0 +1,253 @@
+//! The way to the API server, and the objects that the commands read and write there.
+
+use std::collections::BTreeMap;
+
+use api::migration::MigrationPhase;
+use api::{Migration, MigrationSpec, NodeMigration, names};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+use serde_json::Value;
+
+use crate::args::Connection;
+use crate::error::CliError;
+
+/// A cluster that answers.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    /// Without a limit on the time between two answers: watches are quiet for long.
+    watching: Client,
+    /// Address of the API server, for the question before a start.
+    pub address: String,
+    /// Namespace that replumb is installed in.
+    pub namespace: String,
+}
+
+impl Cluster {
+    /// Finds the API server. Nothing is asked of it yet.
+    pub async fn connect(connection: &Connection) -> Result<Self, CliError> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| CliError::Kubeconfig {
+            path: connection.kubeconfig.clone(),
+            source,
+        };
+        let options = KubeConfigOptions {
+            context: connection.context.clone(),
+            cluster: connection.cluster.clone(),
+            user: connection.user.clone(),
+        };
+        let said = options.context.is_some() || options.cluster.is_some() || options.user.is_some();
+        let mut config = match &connection.kubeconfig {
+            Some(path) => {
+                let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(error.into()))?;
+                Config::from_custom_kubeconfig(kubeconfig, &options)
+                    .await
+                    .map_err(|error| failed(error.into()))?
+            }
+            // A context that was named must not fall back to the pod's own ServiceAccount.
+            None if said => Config::from_kubeconfig(&options)
+                .await
+                .map_err(|error| failed(error.into()))?,
+            None => Config::infer().await.map_err(|error| failed(error.into()))?,
+        };
+        if connection.impersonate.is_some() {
+            config.auth_info.impersonate.clone_from(&connection.impersonate);
+        }
+        if !connection.impersonate_groups.is_empty() {
+            config.auth_info.impersonate_groups = Some(connection.impersonate_groups.clone());
+        }
+        config.connect_timeout = Some(connection.request_timeout);
+        let address = config.cluster_url.to_string();
+        let watching = Client::try_from(config.clone()).map_err(|error| failed(error.into()))?;
+        config.read_timeout = Some(connection.request_timeout);
+        let client = Client::try_from(config).map_err(|error| failed(error.into()))?;
+        Ok(Self {
+            client,
+            watching,
+            address: address.trim_end_matches('/').to_owned(),
+            namespace: connection.namespace.clone(),
+        })
+    }
+
+    /// For watches of Migrations.
+    pub fn watched_migrations(&self) -> Api<Migration> {
+        Api::all(self.watching.clone())
+    }
+
+    /// For watches of `NodeMigration`s.
+    pub fn watched_nodes(&self) -> Api<NodeMigration> {
+        Api::all(self.watching.clone())
+    }
+
+    /// Every Migration, the oldest first.
+    pub async fn migrations(&self) -> Result<Vec<Migration>, CliError> {
+        let api: Api<Migration> = Api::all(self.client.clone());
+        let mut list = api
+            .list(&ListParams::default())
+            .await
+            .map_err(|source| not_installed("migrations", "listing", source))?
+            .items;
+        list.sort_by_key(|migration| {
+            (
+                migration.metadata.creation_timestamp.clone().map(|time| time.0),
+                migration.name_any(),
+            )
+        });
+        Ok(list)
+    }
+
+    /// One Migration; `None` when it is not there.
+    pub async fn migration(&self, name: &str) -> Result<Option<Migration>, CliError> {
+        let api: Api<Migration> = Api::all(self.client.clone());
+        api.get_opt(name)
+            .await
+            .map_err(|source| CliError::api("reading", format!("Migration {name}"), source))
+    }
+
+    /// Every `NodeMigration`.
+    pub async fn all_nodes(&self) -> Result<Vec<NodeMigration>, CliError> {
+        let api: Api<NodeMigration> = Api::all(self.client.clone());
+        let list = api.list(&ListParams::default()).await;
+        Ok(list
+            .map_err(|source| not_installed("nodemigrations", "listing", source))?
+            .items)
+    }
+
+    /// The `NodeMigration`s of a Migration, in the order in which the nodes change.
+    pub async fn nodes(&self, migration: &str) -> Result<Vec<NodeMigration>, CliError> {
+        let mut nodes = self.all_nodes().await?;
+        nodes.retain(|object| object.spec.migration == migration);
+        sort(&mut nodes);
+        Ok(nodes)
+    }
+
+    /// Creates a Migration.
+    pub async fn create(
+        &self,
+        name: &str,
+        labels: BTreeMap<String, String>,
+        spec: MigrationSpec,
+    ) -> Result<Migration, CliError> {
+        let api: Api<Migration> = Api::all(self.client.clone());
+        let object = Migration {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                labels: Some(labels).filter(|labels| !labels.is_empty()),
+                ..ObjectMeta::default()
+            },
+            spec,
+            status: None,
+        };
+        let parameters = PostParams {
+            field_manager: Some(names::CLI_FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        api.create(&parameters, &object)
+            .await
+            .map_err(|source| CliError::api("creating", format!("Migration {name}"), source))
+    }
+
+    /// Turns the spec of a Migration into this one, if it is still the one that was read.
+    pub async fn change(&self, read: &Migration, spec: &MigrationSpec) -> Result<Migration, CliError> {
+        let name = read.name_any();
+        let object = || format!("Migration {name}");
+        let from = serde_json::to_value(&read.spec).map_err(CliError::Json)?;
+        let to = serde_json::to_value(spec).map_err(CliError::Json)?;
+        let Some(change) = api::merge::difference(&from, &to) else {
+            return Ok(read.clone());
+        };
+        let api: Api<Migration> = Api::all(self.client.clone());
+        let parameters = PatchParams {
+            field_manager: Some(names::CLI_FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let mut version = read.resource_version();
+        loop {
+            let patch = serde_json::json!({ "metadata": { "resourceVersion": version }, "spec": change });
+            match api.patch(&name, &parameters, &Patch::Merge(&patch)).await {
+                Ok(written) => return Ok(written),
+                Err(kube::Error::Api(status)) if status.is_conflict() => {
+                    // The coordinator writes the status all the time; only a change of the spec is a conflict.
+                    let now = self
+                        .migration(&name)
+                        .await?
+                        .ok_or_else(|| CliError::Gone { name: name.clone() })?;
+                    if now.metadata.generation != read.metadata.generation || now.uid() != read.uid() {
+                        return Err(CliError::Changed { name });
+                    }
+                    version = now.resource_version();
+                }
+                Err(source) => return Err(CliError::api("patching", object(), source)),
+            }
+        }
+    }
+
+    /// The coordinator's Lease; `None` when it is not there.
+    pub async fn lease(&self) -> Result<Option<Lease>, CliError> {
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
+        api.get_opt(names::COORDINATOR).await.map_err(|source| {
+            CliError::api(
+                "reading",
+                format!("Lease {}/{}", self.namespace, names::COORDINATOR),
+                source,
+            )
+        })
+    }
+
+    /// The agents' `DaemonSet`; `None` when it is not there.
+    pub async fn agents(&self) -> Result<Option<DaemonSet>, CliError> {
+        let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
+        api.get_opt(names::AGENT).await.map_err(|source| {
+            CliError::api(
+                "reading",
+                format!("DaemonSet {}/{}", self.namespace, names::AGENT),
+                source,
+            )
+        })
+    }
+}
+
+/// In the order in which the nodes change.
+pub fn sort(nodes: &mut [NodeMigration]) {
+    nodes.sort_by(|left, right| {
+        (left.spec.position, &left.spec.node_name).cmp(&(right.spec.position, &right.spec.node_name))
+    });
+}
+
+/// A list that is not found means that the resource is not known.
+fn not_installed(kind: &'static str, attempt: &'static str, source: kube::Error) -> CliError {
+    match source {
+        kube::Error::Api(status) if status.is_not_found() => CliError::NotInstalled { kind },
+        other => CliError::api(attempt, kind, other),
+    }
+}
+
+/// The phase of a Migration as it stands in texts.
+pub fn phase(migration: &Migration) -> String {
+    phase_text(
+        migration
+            .status
+            .as_ref()
+            .map(|status| status.phase)
+            .unwrap_or_default(),
+    )
+}
+
+/// A phase as it stands in texts: as on the wire.
+pub fn phase_text(phase: MigrationPhase) -> String {
+    match serde_json::to_value(phase) {
+        Ok(Value::String(text)) => text,
+        // A unit variant is a text on the wire.
+        Ok(_) | Err(_) => String::new(),
+    }
+}
+
+/// Whether the first change has been made.
+pub fn has_begun(migration: &Migration) -> bool {
+    migration
+        .status
+        .as_ref()
+        .is_some_and(|status| status.started_at.is_some())
+}

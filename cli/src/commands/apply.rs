@@ -1,0 +1,186 @@
+//! `apply`: shows the plan, asks, and starts it.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+
+use api::MigrationSpec;
+use api::migration::{Desired, MigrationPhase};
+use serde::Serialize;
+
+use super::{change, plan, verdict, watch};
+use crate::args::{Apply, Output};
+use crate::cluster::{Cluster, phase_text};
+use crate::error::CliError;
+use crate::exit::Outcome;
+use crate::planned::{self, Planned};
+use crate::say;
+
+/// The answer for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    migration: String,
+    phase: MigrationPhase,
+    plan_hash: Option<String>,
+    message: String,
+}
+
+pub(super) async fn run(
+    cluster: &Cluster,
+    apply: &Apply,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<Outcome, CliError> {
+    let asked = super::asked(&apply.look, variables)?;
+    // The file may carry the hash that was reviewed; what is typed wins.
+    let reviewed = apply
+        .plan_hash
+        .clone()
+        .or_else(|| asked.file.as_ref().and_then(|file| file.spec.plan_hash.clone()));
+    let planned = planned::plan(cluster, apply.look.name.as_deref(), &asked, apply.look.timeout).await?;
+    let table = apply.look.shown.output == Output::Table;
+    if let Some(outcome) = over(&planned)? {
+        report(&planned, table)?;
+        return Ok(outcome);
+    }
+    let hash = planned
+        .migration
+        .status
+        .as_ref()
+        .and_then(|status| status.plan.as_ref())
+        .map(|plan| plan.hash.clone());
+    if !planned.has_begun() {
+        if verdict(&planned) == Outcome::Refused {
+            if table {
+                say::answer(&plan::text(&planned))?;
+            } else {
+                report(&planned, table)?;
+            }
+            return Ok(Outcome::Refused);
+        }
+        if let (Some(reviewed), Some(found)) = (&reviewed, &hash)
+            && reviewed != found
+        {
+            return Err(CliError::PlanChanged {
+                name: planned.name(),
+                found: found.clone(),
+                reviewed: reviewed.clone(),
+            });
+        }
+    }
+    if table {
+        say::answer(&plan::text(&planned))?;
+    }
+    if !apply.yes {
+        confirm(cluster, &planned)?;
+    }
+    let spec = MigrationSpec {
+        desired: Desired::Run,
+        // From now on the coordinator refuses every other plan.
+        plan_hash: if planned.has_begun() {
+            planned.asked.plan_hash.clone()
+        } else {
+            hash
+        },
+        ..planned.asked.clone()
+    };
+    let written = cluster.change(&planned.migration, &spec).await?;
+    if apply.watch {
+        return watch::run(cluster, &planned.name(), apply.look.shown.output, None).await;
+    }
+    let seen = change::taken_notice(cluster, &written, apply.look.timeout, |status| {
+        !matches!(
+            status.phase,
+            MigrationPhase::Pending | MigrationPhase::Planning | MigrationPhase::Planned
+        )
+    })
+    .await?;
+    let now = Planned {
+        migration: seen,
+        nodes: Vec::new(),
+        asked: spec,
+    };
+    report(&now, table)?;
+    Ok(match now.phase() {
+        MigrationPhase::Refused => Outcome::Refused,
+        MigrationPhase::Halted => Outcome::Failed,
+        _ => Outcome::Done,
+    })
+}
+
+/// Whether there is nothing to start any more, or nothing that `apply` may start.
+fn over(planned: &Planned) -> Result<Option<Outcome>, CliError> {
+    match planned.phase() {
+        MigrationPhase::Completed => Ok(Some(Outcome::Done)),
+        MigrationPhase::Halted => Err(CliError::NotNow {
+            name: planned.name(),
+            state: format!(
+                "is halted: {}",
+                planned
+                    .migration
+                    .status
+                    .as_ref()
+                    .map(|status| status.message.as_str())
+                    .unwrap_or_default()
+            ),
+            hint: "mend what the message says, then `kubectl replumb resume`".to_owned(),
+        }),
+        MigrationPhase::Pending
+        | MigrationPhase::Planning
+        | MigrationPhase::Planned
+        | MigrationPhase::Refused
+        | MigrationPhase::Preparing
+        | MigrationPhase::Rolling
+        | MigrationPhase::Finishing => Ok(None),
+    }
+}
+
+/// Asks; a terminal is needed for that.
+fn confirm(cluster: &Cluster, planned: &Planned) -> Result<(), CliError> {
+    if !io::stdin().is_terminal() {
+        return Err(CliError::NobodyToAsk);
+    }
+    let nodes = planned.nodes.len();
+    let what = if planned.has_begun() {
+        "Go on with"
+    } else {
+        "Start"
+    };
+    // The question goes where a person sees it, also when the answer goes into a file.
+    let mut out = io::stderr().lock();
+    write!(
+        out,
+        "\n{what} Migration {} of {nodes} nodes in the cluster at {}? [y/N] ",
+        planned.name(),
+        cluster.address
+    )
+    .and_then(|()| out.flush())
+    .map_err(CliError::Write)?;
+    let mut answer = String::new();
+    io::stdin()
+        .lock()
+        .read_line(&mut answer)
+        .map_err(CliError::Write)?;
+    if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+        Ok(())
+    } else {
+        Err(CliError::NotConfirmed)
+    }
+}
+
+fn report(planned: &Planned, table: bool) -> Result<(), CliError> {
+    let status = planned.migration.status.clone().unwrap_or_default();
+    if table {
+        let mut text = format!("Migration {} is {}", planned.name(), phase_text(status.phase));
+        if !status.message.is_empty() {
+            text.push_str(": ");
+            text.push_str(&status.message);
+        }
+        text.push_str("\nfollow it: `kubectl replumb status --watch`\n");
+        return say::answer(&text);
+    }
+    say::json(&Document {
+        migration: planned.name(),
+        phase: status.phase,
+        plan_hash: status.plan.map(|plan| plan.hash),
+        message: status.message,
+    })
+}

@@ -1,0 +1,155 @@
+//! `pause` and `resume`: what is wanted changes, and the coordinator has taken notice.
+
+use std::time::Duration;
+
+use api::migration::{Desired, MigrationPhase, MigrationStatus};
+use api::{Migration, MigrationSpec};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use tokio::time::Instant;
+
+use super::watch;
+use crate::args::{Change, Output};
+use crate::choose;
+use crate::cluster::{Cluster, has_begun, phase};
+use crate::error::CliError;
+use crate::exit::Outcome;
+use crate::health;
+use crate::render::status::{View, line};
+use crate::say;
+
+/// How often the status is looked at while it is waited for.
+const LOOK: Duration = Duration::from_millis(300);
+
+pub(super) async fn pause(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
+    let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
+    if there
+        .status
+        .as_ref()
+        .is_some_and(|status| status.phase == MigrationPhase::Completed)
+    {
+        return Err(not_now(
+            &there,
+            "is completed: there is nothing to pause",
+            "`kubectl replumb status`",
+        ));
+    }
+    if !has_begun(&there) && there.spec.desired != Desired::Run {
+        return Err(not_now(
+            &there,
+            "has not begun and was not asked to: there is nothing to pause",
+            "it stays so until `kubectl replumb apply`",
+        ));
+    }
+    let spec = MigrationSpec {
+        desired: Desired::Pause,
+        ..there.spec.clone()
+    };
+    let written = cluster.change(&there, &spec).await?;
+    follow(cluster, &written, change).await
+}
+
+pub(super) async fn resume(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
+    let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
+    if there
+        .status
+        .as_ref()
+        .is_some_and(|status| status.phase == MigrationPhase::Completed)
+    {
+        return Err(not_now(
+            &there,
+            "is completed: there is nothing to resume",
+            "`kubectl replumb status`",
+        ));
+    }
+    if !has_begun(&there) {
+        return Err(not_now(
+            &there,
+            &format!("has not begun (it is {})", phase(&there)),
+            "`kubectl replumb apply` shows its plan and starts it",
+        ));
+    }
+    let spec = MigrationSpec {
+        desired: Desired::Run,
+        // Deadlines that passed count from here.
+        resumed_at: Some(Timestamp::now()),
+        ..there.spec.clone()
+    };
+    let written = cluster.change(&there, &spec).await?;
+    follow(cluster, &written, change).await
+}
+
+fn not_now(migration: &Migration, state: &str, hint: &str) -> CliError {
+    CliError::NotNow {
+        name: migration.name_any(),
+        state: state.to_owned(),
+        hint: hint.to_owned(),
+    }
+}
+
+async fn follow(cluster: &Cluster, written: &Migration, change: &Change) -> Result<Outcome, CliError> {
+    if change.wait {
+        return watch::run(cluster, &written.name_any(), change.shown.output, None).await;
+    }
+    let seen = taken_notice(cluster, written, change.timeout, |_| true).await?;
+    let nodes = cluster.nodes(&seen.name_any()).await?;
+    let view = View::of(&seen, &nodes);
+    match change.shown.output {
+        Output::Json => say::json(&view)?,
+        Output::Table => {
+            let mut text = format!("{}\n", line(&view));
+            if view.paused && !view.progress.working.is_empty() {
+                text.push_str(&format!(
+                    "still in work, and finished first: {}\n",
+                    view.progress.working.join(", ")
+                ));
+            }
+            say::answer(&text)?;
+        }
+    }
+    // What was asked for is so, unless the migration stays halted: a resume changed nothing then.
+    Ok(match (view.phase, written.spec.desired) {
+        (MigrationPhase::Halted, Desired::Run) => Outcome::Failed,
+        (MigrationPhase::Refused, Desired::Run) => Outcome::Refused,
+        _ => Outcome::Done,
+    })
+}
+
+/// Waits until the status speaks of what was written, and is as it should be.
+pub(super) async fn taken_notice(
+    cluster: &Cluster,
+    written: &Migration,
+    patience: Duration,
+    reached: impl Fn(&MigrationStatus) -> bool,
+) -> Result<Migration, CliError> {
+    let name = written.name_any();
+    let generation = written.metadata.generation.unwrap_or_default();
+    let deadline = Instant::now() + patience;
+    loop {
+        let read = cluster
+            .migration(&name)
+            .await?
+            .ok_or_else(|| CliError::Gone { name: name.clone() })?;
+        let status = read.status.clone().unwrap_or_default();
+        if status.observed_generation >= generation && reached(&status) {
+            return Ok(read);
+        }
+        if Instant::now() >= deadline {
+            let seen = format!(
+                "phase {}, observedGeneration {} of {generation}: {}",
+                phase(&read),
+                status.observed_generation,
+                status.message
+            );
+            let missing = health::missing(cluster).await;
+            return Err(CliError::Deadline {
+                name,
+                wanted: "taken up",
+                waited: patience,
+                seen,
+                missing,
+            });
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,63 @@
+//! The subcommands, one file each.
+
+mod apply;
+mod change;
+mod plan;
+mod preflight;
+mod status;
+mod version;
+mod watch;
+
+use api::migration::MigrationPhase;
+
+use crate::args::{Command, Look};
+use crate::cluster::Cluster;
+use crate::error::CliError;
+use crate::exit::Outcome;
+use crate::planned::{self, Planned};
+use crate::say;
+use crate::wanted::Asked;
+
+/// Does what was asked for.
+pub async fn run(
+    cluster: &Cluster,
+    command: &Command,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<Outcome, CliError> {
+    match command {
+        Command::Preflight(look) => preflight::run(cluster, look, variables).await,
+        Command::Plan(look) => plan::run(cluster, look, variables).await,
+        Command::Apply(apply) => apply::run(cluster, apply, variables).await,
+        Command::Status(status) => status::run(cluster, status).await,
+        Command::Pause(change) => change::pause(cluster, change).await,
+        Command::Resume(change) => change::resume(cluster, change).await,
+        Command::Version(shown) => version::run(cluster, *shown).await,
+    }
+}
+
+/// What `preflight`, `plan` and `apply` begin with.
+async fn look(
+    cluster: &Cluster,
+    look: &Look,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<Planned, CliError> {
+    let asked = asked(look, variables)?;
+    planned::plan(cluster, look.name.as_deref(), &asked, look.timeout).await
+}
+
+fn asked(look: &Look, variables: impl IntoIterator<Item = (String, String)>) -> Result<Asked, CliError> {
+    let asked = Asked::read(&look.wanted, variables)?;
+    for warning in &asked.warnings {
+        say::note(&format!("warning: {warning}"));
+    }
+    Ok(asked)
+}
+
+/// The answer of `preflight` and `plan` as an exit code.
+fn verdict(planned: &Planned) -> Outcome {
+    if planned.phase() == MigrationPhase::Refused {
+        Outcome::Refused
+    } else {
+        Outcome::Done
+    }
+}

@@ -1,0 +1,51 @@
+//! `plan`: every action on every object, node by node, then the blockers.
+
+use super::verdict;
+use crate::args::{Look, Output};
+use crate::cluster::{Cluster, phase_text};
+use crate::error::CliError;
+use crate::exit::Outcome;
+use crate::planned::Planned;
+use crate::render::checks;
+use crate::render::plan::{PlanDocument, plan};
+use crate::say;
+
+pub(super) async fn run(
+    cluster: &Cluster,
+    look: &Look,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<Outcome, CliError> {
+    let planned = super::look(cluster, look, variables).await?;
+    match look.shown.output {
+        Output::Json => say::json(&PlanDocument::of(&planned.migration, &planned.nodes))?,
+        Output::Table => say::answer(&text(&planned))?,
+    }
+    Ok(verdict(&planned))
+}
+
+/// The plan, and what becomes of it.
+pub(super) fn text(planned: &Planned) -> String {
+    let status = planned.migration.status.clone().unwrap_or_default();
+    let mut text = plan(&planned.migration, &planned.nodes).unwrap_or_else(|| {
+        format!(
+            "There is no plan: what it is to be made of was not found\n\n{}",
+            checks::refusals(&status.checks)
+        )
+    });
+    text.push('\n');
+    let name = planned.name();
+    if planned.has_begun() {
+        text.push_str(&format!(
+            "Migration {name} has begun and is {}\n",
+            phase_text(status.phase)
+        ));
+    } else if verdict(planned) == Outcome::Refused {
+        text.push_str(&format!(
+            "Migration {name} is REFUSED; nothing has changed\n{}: {}\n",
+            status.blocked, status.message
+        ));
+    } else {
+        text.push_str(&format!("Migration {name} may start; nothing has changed\n"));
+    }
+    text
+}

@@ -1,0 +1,120 @@
+//! `preflight`: may it be done?
+
+use api::migration::MigrationPhase;
+use plan::check::Check;
+use plan::flannel_to_calico::settings::Settings;
+use serde::Serialize;
+
+use super::verdict;
+use crate::args::{Look, Output};
+use crate::cluster::{Cluster, phase_text};
+use crate::error::CliError;
+use crate::exit::Outcome;
+use crate::planned::Planned;
+use crate::render::checks;
+use crate::say;
+
+/// The answer for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'read> {
+    migration: String,
+    phase: MigrationPhase,
+    allowed: bool,
+    blocked: &'read str,
+    message: &'read str,
+    checks: &'read [Check],
+    settings: Option<&'read Settings>,
+}
+
+pub(super) async fn run(
+    cluster: &Cluster,
+    look: &Look,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<Outcome, CliError> {
+    let planned = super::look(cluster, look, variables).await?;
+    let outcome = verdict(&planned);
+    let status = planned.migration.status.clone().unwrap_or_default();
+    match look.shown.output {
+        Output::Json => say::json(&Document {
+            migration: planned.name(),
+            phase: status.phase,
+            allowed: outcome == Outcome::Done,
+            blocked: &status.blocked,
+            message: &status.message,
+            checks: &status.checks,
+            settings: status.settings.as_ref(),
+        })?,
+        Output::Table => say::answer(&text(&planned, outcome))?,
+    }
+    Ok(outcome)
+}
+
+fn text(planned: &Planned, outcome: Outcome) -> String {
+    let status = planned.migration.status.clone().unwrap_or_default();
+    let name = planned.name();
+    let mut text = checks::checks(&status.checks);
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    let count = checks::count(&status.checks);
+    if planned.has_begun() {
+        text.push_str(&format!(
+            "Migration {name} has begun and is {}; these are the checks from before its first change ({count})\n\
+             next: `kubectl replumb status`\n",
+            phase_text(status.phase)
+        ));
+    } else if outcome == Outcome::Refused {
+        text.push_str(&format!(
+            "Migration {name} is REFUSED ({count}); nothing has changed\n"
+        ));
+        if status.blocked != "ChecksFailed" {
+            text.push_str(&format!("{}: {}\n", status.blocked, status.message));
+        }
+    } else {
+        text.push_str(&format!(
+            "Migration {name} may start ({count}); nothing has changed\n\
+             next: `kubectl replumb plan`, then `kubectl replumb apply`\n"
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    fn planned() -> Planned {
+        let (migration, nodes) = fixture::planned();
+        Planned {
+            asked: migration.spec.clone(),
+            migration,
+            nodes,
+        }
+    }
+
+    #[test]
+    fn what_may_start_says_what_is_next() {
+        let text = text(&planned(), Outcome::Done);
+        assert!(
+            text.contains("may start (1 PASS)") && text.contains("kubectl replumb apply"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_refusal_that_is_no_checks_gives_its_reason() {
+        let mut planned = planned();
+        let status = planned.migration.status.as_mut().unwrap();
+        status.phase = MigrationPhase::Refused;
+        status.blocked = "AnotherMigration".to_owned();
+        status.message = "Migration x is under way".to_owned();
+        assert_eq!(verdict(&planned), Outcome::Refused);
+        let text = text(&planned, Outcome::Refused);
+        assert!(
+            text.contains("REFUSED") && text.contains("AnotherMigration: Migration x is under way"),
+            "{text}"
+        );
+    }
+}

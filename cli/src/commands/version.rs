@@ -1,0 +1,69 @@
+//! `version`: of this tool, and of the agents that report.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::args::{Output, Shown};
+use crate::cluster::Cluster;
+use crate::error::CliError;
+use crate::exit::Outcome;
+use crate::say;
+
+/// The answer for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    client: &'static str,
+    /// Version → nodes.
+    agents: BTreeMap<String, Vec<String>>,
+    /// Why the agents could not be looked at.
+    error: Option<String>,
+}
+
+pub(super) async fn run(cluster: &Cluster, shown: Shown) -> Result<Outcome, CliError> {
+    let mut document = Document {
+        client: env!("CARGO_PKG_VERSION"),
+        agents: BTreeMap::new(),
+        error: None,
+    };
+    match cluster.all_nodes().await {
+        Ok(nodes) => {
+            for object in nodes {
+                let version = object
+                    .status
+                    .map(|report| report.agent_version)
+                    .unwrap_or_default();
+                let version = if version.is_empty() {
+                    "no report".to_owned()
+                } else {
+                    version
+                };
+                document
+                    .agents
+                    .entry(version)
+                    .or_default()
+                    .push(object.spec.node_name);
+            }
+        }
+        Err(error) => document.error = Some(error.to_string()),
+    }
+    match shown.output {
+        Output::Json => say::json(&document)?,
+        Output::Table => {
+            let mut text = format!("kubectl-replumb {}\n", document.client);
+            for (version, nodes) in &document.agents {
+                text.push_str(&format!("agent {version} on {}\n", nodes.join(", ")));
+            }
+            if document.agents.is_empty() && document.error.is_none() {
+                text.push_str("no agent was asked to report yet\n");
+            }
+            say::answer(&text)?;
+        }
+    }
+    // The version of this tool is known without a cluster; that there is none to ask is a remark.
+    if let Some(error) = document.error.filter(|_| shown.output == Output::Table) {
+        say::note(&format!("nobody could ask the agents: {error}"));
+    }
+    Ok(Outcome::Done)
+}

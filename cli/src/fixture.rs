@@ -1,0 +1,102 @@
+//! Objects for the tests of this crate, as the API server would give them.
+
+use api::{Migration, NodeMigration};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// The time of the tests.
+pub fn now() -> Timestamp {
+    "2026-03-01T10:05:00Z".parse().unwrap()
+}
+
+fn node(name: &str, position: u32) -> Value {
+    json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration",
+        "metadata": {"name": name, "generation": 1},
+        "spec": {
+            "nodeName": name, "migration": "flannel-to-calico", "position": position,
+            "plan": [
+                {"verb": "cordon", "object": format!("Node {name}"), "detail": "unschedulable true, remembered as ours"},
+                {"verb": "evict", "object": format!("pods of node {name}"), "detail": "default/web-1", "asOfNow": true},
+                {"verb": "uncordon", "object": format!("Node {name}"), "detail": "unschedulable removed"},
+            ],
+        },
+        "status": {"observedGeneration": 1, "agentVersion": "0.1.0", "phase": "Flannel", "message": "looking on"},
+    })
+}
+
+/// A migration of two nodes that may start.
+pub fn planned() -> (Migration, Vec<NodeMigration>) {
+    let nodes: Vec<NodeMigration> = [node("worker-1", 0), node("worker-2", 1)]
+        .into_iter()
+        .map(|value| serde_json::from_value(value).unwrap())
+        .collect();
+    let sourced = |value: Value, source: &str| json!({"value": value, "source": source});
+    let mut migration: Migration = serde_json::from_value(json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration",
+        "metadata": {"name": "flannel-to-calico", "generation": 1},
+        "spec": {"flannelToCalico": {}},
+        "status": {
+            "phase": "Planned", "observedGeneration": 1, "message": "every check allows the migration",
+            "checks": [{"name": "FlannelBackend", "verdict": "Pass", "object": "ConfigMap kube-flannel/kube-flannel-cfg", "found": "vxlan"}],
+            "settings": {
+                "flannelNetwork": sourced(json!("10.244.0.0/16"), "detected from ConfigMap kube-flannel/kube-flannel-cfg"),
+                "flannelDaemonSetName": sourced(json!("kube-flannel-ds"), "spec"),
+                "flannelDaemonSetNamespace": sourced(json!("kube-flannel"), "spec"),
+                "flannelMtu": sourced(json!(1450), "detected from Node worker-1: subnet.env"),
+                "flannelIpMasquerade": sourced(json!(true), "detected from Node worker-1: subnet.env"),
+                "flannelSubnetLength": sourced(json!(24), "default"),
+                "flannelAnnotationPrefix": sourced(json!("flannel.alpha.coreos.com"), "default"),
+                "flannelVni": sourced(json!(1), "default"),
+                "flannelPort": sourced(json!(8472), "default"),
+                "calicoDaemonSetName": sourced(json!("calico-node"), "default"),
+                "calicoDaemonSetNamespace": sourced(json!("kube-system"), "default"),
+                "ipPoolBlockSize": sourced(json!(26), "default"),
+                "cniConfigurationDirectory": sourced(json!("/etc/cni/net.d"), "default"),
+            },
+            "plan": {
+                "hash": "", "nodes": ["worker-1", "worker-2"],
+                "prepare": [{"verb": "create", "object": "IPPool default-ipv4-ippool", "detail": "cidr 10.244.0.0/16"}],
+                "finish": [{"verb": "delete", "object": "DaemonSet kube-flannel/kube-flannel-ds", "detail": "the point of no return"}],
+            },
+        },
+    }))
+    .unwrap();
+    let plan = migration.status.as_mut().unwrap().plan.as_mut().unwrap();
+    plan.hash = crate::planned::document(plan, &nodes).hash();
+    (migration, nodes)
+}
+
+/// A migration of three nodes: one is done, one is blocked by a budget, one waits.
+pub fn rolling() -> (Migration, Vec<NodeMigration>) {
+    let (mut migration, _) = planned();
+    let status = migration.status.as_mut().unwrap();
+    status.phase = api::migration::MigrationPhase::Rolling;
+    status.started_at = Some("2026-03-01T10:00:00Z".parse().unwrap());
+    status.blocked = "DisruptionBudget".to_owned();
+    let refused = "eviction of pod default/web-1 refused since 2026-03-01T10:04:10Z: PodDisruptionBudget default/web \
+                   allows 0 disruptions (2 healthy, 2 needed, 2 expected)";
+    status.message = refused.to_owned();
+    status.progress = api::migration::Progress {
+        text: "1/3".to_owned(),
+        nodes: 3,
+        done: 1,
+        working: vec!["worker-2".to_owned()],
+        deferred: Vec::new(),
+    };
+    let mut done = node("worker-1", 0);
+    done["spec"]["admitted"] = json!(true);
+    done["spec"]["startedAt"] = json!("2026-03-01T10:01:00Z");
+    done["spec"]["finishedAt"] = json!("2026-03-01T10:01:42Z");
+    done["status"]["phase"] = json!("Calico");
+    let mut blocked = node("worker-2", 1);
+    blocked["spec"]["admitted"] = json!(true);
+    blocked["spec"]["step"] = json!({
+        "name": "Drain", "since": "2026-03-01T10:04:00Z", "reason": "DisruptionBudget", "message": refused,
+    });
+    let nodes = [done, blocked, node("worker-3", 2)]
+        .into_iter()
+        .map(|value| serde_json::from_value(value).unwrap())
+        .collect();
+    (migration, nodes)
+}

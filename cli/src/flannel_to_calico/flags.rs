@@ -1,0 +1,150 @@
+//! Flags for the options of Calico's own migration controller.
+
+use clap::Args;
+use ipnet::Ipv4Net;
+use plan::flannel_to_calico::settings::Options;
+
+use crate::value;
+
+/// Flags for the options. What is not set is detected, or has the default of Calico's controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "flannel to Calico (detected where not set)")]
+pub struct OptionFlags {
+    /// IPv4 network of flannel, such as 10.244.0.0/16.
+    #[arg(long, value_name = "CIDR", value_parser = value::network)]
+    flannel_network: Option<Ipv4Net>,
+    /// Name of flannel's DaemonSet.
+    #[arg(long, value_name = "NAME", value_parser = value::object_name)]
+    flannel_daemonset_name: Option<String>,
+    /// Namespace of flannel's DaemonSet.
+    #[arg(long, value_name = "NAMESPACE", value_parser = value::namespace)]
+    flannel_daemonset_namespace: Option<String>,
+    /// MTU of flannel's VXLAN device.
+    #[arg(long, value_name = "BYTES", value_parser = value::mtu)]
+    flannel_mtu: Option<u32>,
+    /// Whether traffic that leaves the cluster is masqueraded: true or false.
+    #[arg(long, value_name = "BOOL", value_parser = value::truth, action = clap::ArgAction::Set)]
+    flannel_ip_masq: Option<bool>,
+    /// Prefix length of a node's subnet.
+    #[arg(long, value_name = "LENGTH", value_parser = value::subnet_length)]
+    flannel_subnet_len: Option<u8>,
+    /// flannel's --kube-annotation-prefix.
+    #[arg(long, value_name = "PREFIX", value_parser = value::annotation_prefix)]
+    flannel_annotation_prefix: Option<String>,
+    /// VXLAN network identifier.
+    #[arg(long, value_name = "VNI", value_parser = value::vni)]
+    flannel_vni: Option<u32>,
+    /// UDP port of VXLAN.
+    #[arg(long, value_name = "PORT", value_parser = value::port)]
+    flannel_port: Option<u16>,
+    /// Name of Calico's DaemonSet.
+    #[arg(long, value_name = "NAME", value_parser = value::object_name)]
+    calico_daemonset_name: Option<String>,
+    /// Namespace of Calico's DaemonSet.
+    #[arg(long, value_name = "NAMESPACE", value_parser = value::namespace)]
+    calico_daemonset_namespace: Option<String>,
+    /// Prefix length of a block of the new IPPool.
+    #[arg(long, value_name = "LENGTH", value_parser = value::block_size)]
+    ippool_block_size: Option<u8>,
+    /// Folder of the CNI configuration on every host.
+    #[arg(long, value_name = "FOLDER", value_parser = value::folder)]
+    cni_config_dir: Option<String>,
+}
+
+impl OptionFlags {
+    /// The flags as options.
+    pub fn options(&self) -> Options {
+        let Self {
+            flannel_network,
+            flannel_daemonset_name,
+            flannel_daemonset_namespace,
+            flannel_mtu,
+            flannel_ip_masq,
+            flannel_subnet_len,
+            flannel_annotation_prefix,
+            flannel_vni,
+            flannel_port,
+            calico_daemonset_name,
+            calico_daemonset_namespace,
+            ippool_block_size,
+            cni_config_dir,
+        } = self.clone();
+        Options {
+            flannel_network,
+            flannel_daemon_set_name: flannel_daemonset_name,
+            flannel_daemon_set_namespace: flannel_daemonset_namespace,
+            flannel_mtu,
+            flannel_ip_masquerade: flannel_ip_masq,
+            flannel_subnet_length: flannel_subnet_len,
+            flannel_annotation_prefix,
+            flannel_vni,
+            flannel_port,
+            calico_daemon_set_name: calico_daemonset_name,
+            calico_daemon_set_namespace: calico_daemonset_namespace,
+            ip_pool_block_size: ippool_block_size,
+            cni_configuration_directory: cni_config_dir,
+        }
+    }
+}
+
+/// `over` wins where it says something.
+pub fn merge(under: Options, over: Options) -> Options {
+    let Options {
+        flannel_network,
+        flannel_daemon_set_name,
+        flannel_daemon_set_namespace,
+        flannel_mtu,
+        flannel_ip_masquerade,
+        flannel_subnet_length,
+        flannel_annotation_prefix,
+        flannel_vni,
+        flannel_port,
+        calico_daemon_set_name,
+        calico_daemon_set_namespace,
+        ip_pool_block_size,
+        cni_configuration_directory,
+    } = over;
+    Options {
+        flannel_network: flannel_network.or(under.flannel_network),
+        flannel_daemon_set_name: flannel_daemon_set_name.or(under.flannel_daemon_set_name),
+        flannel_daemon_set_namespace: flannel_daemon_set_namespace.or(under.flannel_daemon_set_namespace),
+        flannel_mtu: flannel_mtu.or(under.flannel_mtu),
+        flannel_ip_masquerade: flannel_ip_masquerade.or(under.flannel_ip_masquerade),
+        flannel_subnet_length: flannel_subnet_length.or(under.flannel_subnet_length),
+        flannel_annotation_prefix: flannel_annotation_prefix.or(under.flannel_annotation_prefix),
+        flannel_vni: flannel_vni.or(under.flannel_vni),
+        flannel_port: flannel_port.or(under.flannel_port),
+        calico_daemon_set_name: calico_daemon_set_name.or(under.calico_daemon_set_name),
+        calico_daemon_set_namespace: calico_daemon_set_namespace.or(under.calico_daemon_set_namespace),
+        ip_pool_block_size: ip_pool_block_size.or(under.ip_pool_block_size),
+        cni_configuration_directory: cni_configuration_directory.or(under.cni_configuration_directory),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_later_wins_and_silence_changes_nothing() {
+        let under = Options {
+            flannel_vni: Some(1),
+            flannel_port: Some(8472),
+            ..Options::default()
+        };
+        let over = Options {
+            flannel_vni: Some(4096),
+            ..Options::default()
+        };
+        let merged = merge(under.clone(), over);
+        assert_eq!(
+            merged,
+            Options {
+                flannel_vni: Some(4096),
+                flannel_port: Some(8472),
+                ..Options::default()
+            }
+        );
+        assert_eq!(merge(under.clone(), Options::default()), under);
+    }
+}

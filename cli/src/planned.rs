@@ -1,0 +1,247 @@
+//! A Migration whose checks and plan are those of now: made or changed, then waited for.
+
+use std::time::Duration;
+
+use api::migration::{Desired, MigrationPhase};
+use api::{Migration, MigrationSpec, NodeMigration};
+use kube::ResourceExt;
+use plan::document::Document;
+use tokio::time::Instant;
+
+use crate::choose;
+use crate::cluster::{Cluster, has_begun};
+use crate::error::CliError;
+use crate::health;
+use crate::say;
+use crate::wanted::{Asked, differences};
+
+/// How often the status is looked at while it is waited for.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// A Migration with its nodes, as they were read together.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The Migration; its status speaks of its present generation.
+    pub migration: Migration,
+    /// Its nodes in the order in which they change.
+    pub nodes: Vec<NodeMigration>,
+    /// The spec that was asked for; what is there differs only in what the command sets.
+    pub asked: MigrationSpec,
+}
+
+impl Planned {
+    /// Name of the Migration.
+    pub fn name(&self) -> String {
+        self.migration.name_any()
+    }
+
+    /// Whether the first change has been made.
+    pub fn has_begun(&self) -> bool {
+        has_begun(&self.migration)
+    }
+
+    /// Where it is.
+    pub fn phase(&self) -> MigrationPhase {
+        self.migration
+            .status
+            .as_ref()
+            .map(|status| status.phase)
+            .unwrap_or_default()
+    }
+}
+
+/// Makes the Migration that is asked for, or finds it, and waits for its checks and its plan. Starts nothing.
+pub async fn plan(
+    cluster: &Cluster,
+    name: Option<&str>,
+    asked: &Asked,
+    patience: Duration,
+) -> Result<Planned, CliError> {
+    let migrations = cluster.migrations().await?;
+    let name = asked.name(name)?;
+    let migration = match choose::existing_or_new(&migrations, name.as_deref())? {
+        Ok(there) => change(cluster, &there, asked).await?,
+        Err(name) => {
+            let spec = MigrationSpec {
+                desired: Desired::Plan,
+                ..asked.spec(None)
+            };
+            let made = cluster.create(&name, asked.labels(), spec).await?;
+            say::note(&format!(
+                "Migration {name} is made with `desired: Plan`: it changes nothing"
+            ));
+            made
+        }
+    };
+    let spec = asked.spec(Some(&migration.spec));
+    if has_begun(&migration) {
+        // What it works with was settled before its first change: nothing is to be waited for.
+        let nodes = cluster.nodes(&migration.name_any()).await?;
+        return Ok(Planned {
+            migration,
+            nodes,
+            asked: spec,
+        });
+    }
+    match health::leader(cluster).await {
+        Ok(()) => {}
+        Err(CliError::Api {
+            attempt,
+            object,
+            source,
+        }) => {
+            let error = CliError::Api {
+                attempt,
+                object,
+                source,
+            };
+            say::note(&format!(
+                "nobody could look whether a coordinator leads ({error}); what follows may be old"
+            ));
+        }
+        Err(error) => return Err(error),
+    }
+    let (migration, nodes) = wait(cluster, &migration, patience).await?;
+    Ok(Planned {
+        migration,
+        nodes,
+        asked: spec,
+    })
+}
+
+/// Brings what is there to what is asked for, as far as that starts nothing.
+async fn change(cluster: &Cluster, there: &Migration, asked: &Asked) -> Result<Migration, CliError> {
+    let spec = asked.spec(Some(&there.spec));
+    let started = has_begun(there);
+    let found = differences(&there.spec, &spec);
+    if !found.is_empty() {
+        return Err(CliError::Immutable {
+            name: there.name_any(),
+            differences: found,
+            started,
+        });
+    }
+    if started {
+        return Ok(there.clone());
+    }
+    cluster.change(there, &spec).await
+}
+
+async fn wait(
+    cluster: &Cluster,
+    migration: &Migration,
+    patience: Duration,
+) -> Result<(Migration, Vec<NodeMigration>), CliError> {
+    let name = migration.name_any();
+    let deadline = Instant::now() + patience;
+    let mut said = String::new();
+    let mut torn: Option<(String, String)> = None;
+    loop {
+        let read = cluster
+            .migration(&name)
+            .await?
+            .ok_or_else(|| CliError::Gone { name: name.clone() })?;
+        let seen = match progress(&read) {
+            None => {
+                let nodes = cluster.nodes(&name).await?;
+                torn = torn_plan(&read, &nodes);
+                if torn.is_none() {
+                    return Ok((read, nodes));
+                }
+                "its nodes' plans are being written".to_owned()
+            }
+            Some(seen) => seen,
+        };
+        if seen != said {
+            say::note(&seen);
+            said = seen;
+        }
+        if Instant::now() >= deadline {
+            if let Some((found, needed)) = torn {
+                return Err(CliError::TornPlan { name, found, needed });
+            }
+            let missing = health::missing(cluster).await;
+            return Err(CliError::Deadline {
+                name,
+                wanted: "planned",
+                waited: patience,
+                seen: said,
+                missing,
+            });
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// What is still to come; `None` once the checks and the plan are those of the present spec.
+fn progress(migration: &Migration) -> Option<String> {
+    let status = migration.status.clone().unwrap_or_default();
+    let generation = migration.metadata.generation.unwrap_or_default();
+    if status.observed_generation < generation {
+        return Some("the coordinator has not looked at it yet".to_owned());
+    }
+    match status.phase {
+        MigrationPhase::Pending => Some("the coordinator has not looked at it yet".to_owned()),
+        MigrationPhase::Planning if status.message.is_empty() => Some("the checks run".to_owned()),
+        MigrationPhase::Planning => Some(status.message),
+        MigrationPhase::Planned
+        | MigrationPhase::Refused
+        | MigrationPhase::Preparing
+        | MigrationPhase::Rolling
+        | MigrationPhase::Finishing
+        | MigrationPhase::Completed
+        | MigrationPhase::Halted => None,
+    }
+}
+
+/// The hash of what was read and the hash that the status says, when they differ: the parts of the plan stand in
+/// several objects, and only together are they the plan that was hashed.
+fn torn_plan(migration: &Migration, nodes: &[NodeMigration]) -> Option<(String, String)> {
+    let plan = migration.status.as_ref()?.plan.as_ref()?;
+    if has_begun(migration) {
+        return None;
+    }
+    let found = document(plan, nodes).hash();
+    (found != plan.hash).then(|| (found, plan.hash.clone()))
+}
+
+/// The plan out of its parts.
+pub fn document(plan: &api::migration::Plan, nodes: &[NodeMigration]) -> Document {
+    let of = |name: &String| {
+        nodes
+            .iter()
+            .find(|object| object.spec.node_name == *name)
+            .map(|object| object.spec.plan.clone())
+            .unwrap_or_default()
+    };
+    Document {
+        prepare: plan.prepare.clone(),
+        nodes: plan.nodes.iter().map(|name| (name.clone(), of(name))).collect(),
+        finish: plan.finish.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fixture;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_to_an_older_spec_is_no_answer() {
+        let (mut migration, _) = fixture::planned();
+        assert_eq!(progress(&migration), None);
+        migration.metadata.generation = Some(2);
+        assert!(progress(&migration).unwrap().contains("has not looked"));
+    }
+
+    #[test]
+    fn a_plan_is_whole_or_told() {
+        let (migration, mut nodes) = fixture::planned();
+        assert_eq!(torn_plan(&migration, &nodes), None);
+        nodes[0].spec.plan[0].detail.push_str(" and more");
+        assert!(torn_plan(&migration, &nodes).is_some());
+        nodes.clear();
+        assert!(torn_plan(&migration, &nodes).is_some());
+    }
+}

@@ -1,0 +1,284 @@
+//! The plan: what it works with, cluster-wide actions, every action of every node in order, the blockers.
+
+use api::{Migration, NodeMigration};
+use kube::ResourceExt;
+use plan::document::{Action, Document};
+use plan::flannel_to_calico::settings::{Settings, Source};
+use serde::Serialize;
+
+use super::checks;
+use super::table::table;
+use crate::planned::document;
+
+/// The plan as a text; `None` when there is none.
+pub fn plan(migration: &Migration, nodes: &[NodeMigration]) -> Option<String> {
+    let status = migration.status.as_ref()?;
+    let plan = status.plan.as_ref()?;
+    let Document {
+        prepare,
+        nodes: of_nodes,
+        finish,
+    } = document(plan, nodes);
+    let mut text = format!("Plan of Migration {}\nhash {}\n", migration.name_any(), plan.hash);
+    if let Some(settings) = &status.settings {
+        text.push_str("\nIt works with\n");
+        text.push_str(&indent(&table(&[], &values(settings))));
+    }
+    text.push_str("\nBefore the first node\n");
+    text.push_str(&actions(&prepare));
+    let all = of_nodes.len();
+    for (index, (node, steps)) in of_nodes.iter().enumerate() {
+        text.push_str(&format!("\nNode {node} ({} of {all})\n", index + 1));
+        text.push_str(&actions(steps));
+    }
+    text.push_str("\nAfter the last node\n");
+    text.push_str(&actions(&finish));
+    text.push_str(&format!("\nBlockers ({})\n", checks::count(&status.checks)));
+    let refusals = checks::refusals(&status.checks);
+    text.push_str(&if refusals.is_empty() {
+        "  none\n".to_owned()
+    } else {
+        indent(&refusals)
+    });
+    Some(text)
+}
+
+fn actions(actions: &[Action]) -> String {
+    let rows: Vec<Vec<String>> = actions
+        .iter()
+        .enumerate()
+        .map(|(index, action)| {
+            let as_of_now = if action.as_of_now { " (as of now)" } else { "" };
+            vec![
+                format!("{:>3}", index + 1),
+                action.verb.clone(),
+                action.object.clone(),
+                format!("{}{as_of_now}", action.detail),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        "  nothing\n".to_owned()
+    } else {
+        indent(&table(&[], &rows))
+    }
+}
+
+/// Every setting with its value and its source.
+fn values(settings: &Settings) -> Vec<Vec<String>> {
+    let Settings {
+        flannel_network,
+        flannel_daemon_set_name,
+        flannel_daemon_set_namespace,
+        flannel_mtu,
+        flannel_ip_masquerade,
+        flannel_subnet_length,
+        flannel_annotation_prefix,
+        flannel_vni,
+        flannel_port,
+        calico_daemon_set_name,
+        calico_daemon_set_namespace,
+        ip_pool_block_size,
+        cni_configuration_directory,
+    } = settings;
+    let row =
+        |name: &str, value: String, source: &Source| vec![name.to_owned(), value, format!("({source})")];
+    vec![
+        row(
+            "flannel network",
+            flannel_network.value.to_string(),
+            &flannel_network.source,
+        ),
+        row(
+            "flannel DaemonSet",
+            flannel_daemon_set_name.value.clone(),
+            &flannel_daemon_set_name.source,
+        ),
+        row(
+            "  its namespace",
+            flannel_daemon_set_namespace.value.clone(),
+            &flannel_daemon_set_namespace.source,
+        ),
+        row("flannel MTU", flannel_mtu.value.to_string(), &flannel_mtu.source),
+        row(
+            "flannel masquerades",
+            flannel_ip_masquerade.value.to_string(),
+            &flannel_ip_masquerade.source,
+        ),
+        row(
+            "flannel subnet length",
+            flannel_subnet_length.value.to_string(),
+            &flannel_subnet_length.source,
+        ),
+        row(
+            "flannel annotations",
+            flannel_annotation_prefix.value.clone(),
+            &flannel_annotation_prefix.source,
+        ),
+        row("flannel VNI", flannel_vni.value.to_string(), &flannel_vni.source),
+        row(
+            "flannel port",
+            flannel_port.value.to_string(),
+            &flannel_port.source,
+        ),
+        row(
+            "Calico DaemonSet",
+            calico_daemon_set_name.value.clone(),
+            &calico_daemon_set_name.source,
+        ),
+        row(
+            "  its namespace",
+            calico_daemon_set_namespace.value.clone(),
+            &calico_daemon_set_namespace.source,
+        ),
+        row(
+            "IPPool block size",
+            ip_pool_block_size.value.to_string(),
+            &ip_pool_block_size.source,
+        ),
+        row(
+            "CNI folder",
+            cni_configuration_directory.value.clone(),
+            &cni_configuration_directory.source,
+        ),
+    ]
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+/// The plan for programs.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanDocument<'read> {
+    /// Name of the Migration.
+    pub migration: String,
+    /// Where it is.
+    pub phase: api::migration::MigrationPhase,
+    /// Whether every check allows it.
+    pub allowed: bool,
+    /// Hash of the plan; absent when there is no plan.
+    pub hash: Option<&'read str>,
+    /// What it works with.
+    pub settings: Option<&'read Settings>,
+    /// Cluster-wide actions before the first node.
+    pub prepare: Vec<Action>,
+    /// Nodes in order, with their actions.
+    pub nodes: Vec<NodePlan>,
+    /// Cluster-wide actions after the last node.
+    pub finish: Vec<Action>,
+    /// Checks that refuse it.
+    pub blockers: Vec<&'read plan::check::Check>,
+    /// What is next, or what refuses it.
+    pub message: &'read str,
+}
+
+/// One node of the plan.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePlan {
+    /// Name of the node.
+    pub node: String,
+    /// Its actions in order.
+    pub actions: Vec<Action>,
+}
+
+impl<'read> PlanDocument<'read> {
+    /// The plan as it was read.
+    pub fn of(migration: &'read Migration, nodes: &[NodeMigration]) -> Self {
+        let status = migration.status.as_ref();
+        let plan = status.and_then(|status| status.plan.as_ref());
+        let document = plan.map(|plan| document(plan, nodes)).unwrap_or_default();
+        let phase = status.map(|status| status.phase).unwrap_or_default();
+        Self {
+            migration: migration.name_any(),
+            phase,
+            allowed: phase != api::migration::MigrationPhase::Refused,
+            hash: plan.map(|plan| plan.hash.as_str()),
+            settings: status.and_then(|status| status.settings.as_ref()),
+            prepare: document.prepare,
+            nodes: document
+                .nodes
+                .into_iter()
+                .map(|(node, actions)| NodePlan { node, actions })
+                .collect(),
+            finish: document.finish,
+            blockers: status
+                .into_iter()
+                .flat_map(|status| &status.checks)
+                .filter(|check| !check.verdict.allows())
+                .collect(),
+            message: status.map(|status| status.message.as_str()).unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn every_action_of_every_node_in_order_then_the_blockers() {
+        let (migration, nodes) = fixture::planned();
+        let text = plan(&migration, &nodes).unwrap();
+        // The hash itself is another test's.
+        let text = text.replace(&migration.status.unwrap().plan.unwrap().hash, "HASH");
+        insta::assert_snapshot!(text, @r"
+        Plan of Migration flannel-to-calico
+        hash HASH
+
+        It works with
+          flannel network        10.244.0.0/16             (detected from ConfigMap kube-flannel/kube-flannel-cfg)
+          flannel DaemonSet      kube-flannel-ds           (spec)
+            its namespace        kube-flannel              (spec)
+          flannel MTU            1450                      (detected from Node worker-1: subnet.env)
+          flannel masquerades    true                      (detected from Node worker-1: subnet.env)
+          flannel subnet length  24                        (default)
+          flannel annotations    flannel.alpha.coreos.com  (default)
+          flannel VNI            1                         (default)
+          flannel port           8472                      (default)
+          Calico DaemonSet       calico-node               (default)
+            its namespace        kube-system               (default)
+          IPPool block size      26                        (default)
+          CNI folder             /etc/cni/net.d            (default)
+
+        Before the first node
+            1  create  IPPool default-ipv4-ippool  cidr 10.244.0.0/16
+
+        Node worker-1 (1 of 2)
+            1  cordon    Node worker-1          unschedulable true, remembered as ours
+            2  evict     pods of node worker-1  default/web-1 (as of now)
+            3  uncordon  Node worker-1          unschedulable removed
+
+        Node worker-2 (2 of 2)
+            1  cordon    Node worker-2          unschedulable true, remembered as ours
+            2  evict     pods of node worker-2  default/web-1 (as of now)
+            3  uncordon  Node worker-2          unschedulable removed
+
+        After the last node
+            1  delete  DaemonSet kube-flannel/kube-flannel-ds  the point of no return
+
+        Blockers (1 PASS)
+          none
+        ");
+    }
+
+    #[test]
+    fn programs_read_the_same() {
+        let (migration, nodes) = fixture::planned();
+        let value = serde_json::to_value(PlanDocument::of(&migration, &nodes)).unwrap();
+        assert_eq!(value["nodes"][0]["node"], "worker-1");
+        assert_eq!(value["nodes"][0]["actions"][0]["verb"], "cordon");
+        assert_eq!(value["allowed"], true);
+        assert_eq!(value["hash"].as_str().unwrap().len(), 64);
+    }
+
+    #[test]
+    fn no_plan_is_not_an_empty_plan() {
+        let (mut migration, nodes) = fixture::planned();
+        migration.status.as_mut().unwrap().plan = None;
+        assert_eq!(plan(&migration, &nodes), None);
+    }
+}

@@ -1,0 +1,228 @@
+//! Values as a person writes them, for flags and for environment variables: one parser for each form, whose
+//! error is the form that is needed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use plan::rollout::MaxUnavailable;
+
+/// An IPv4 network in CIDR form, without host bits.
+pub fn network(text: &str) -> Result<Ipv4Net, String> {
+    let needed = || "needed an IPv4 network such as 10.244.0.0/16".to_owned();
+    let network: Ipv4Net = text.parse().map_err(|_| needed())?;
+    if network.trunc() == network {
+        Ok(network)
+    } else {
+        Err(format!(
+            "{}; {text} has host bits, its network is {}",
+            needed(),
+            network.trunc()
+        ))
+    }
+}
+
+fn number(text: &str, least: u32, most: u32) -> Result<u32, String> {
+    text.parse::<u32>()
+        .ok()
+        .filter(|number| (least..=most).contains(number))
+        .ok_or_else(|| format!("needed a number from {least} to {most}"))
+}
+
+fn small_number(text: &str, least: u8, most: u8) -> Result<u8, String> {
+    text.parse::<u8>()
+        .ok()
+        .filter(|number| (least..=most).contains(number))
+        .ok_or_else(|| format!("needed a number from {least} to {most}"))
+}
+
+/// An MTU in bytes.
+pub fn mtu(text: &str) -> Result<u32, String> {
+    number(text, 576, 65_535)
+}
+
+/// A VXLAN network identifier.
+pub fn vni(text: &str) -> Result<u32, String> {
+    number(text, 1, 16_777_215)
+}
+
+/// A UDP port.
+pub fn port(text: &str) -> Result<u16, String> {
+    text.parse::<u16>()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| "needed a port from 1 to 65535".to_owned())
+}
+
+/// The prefix length of a node's subnet.
+pub fn subnet_length(text: &str) -> Result<u8, String> {
+    small_number(text, 8, 30)
+}
+
+/// The prefix length of a block of the new pool.
+pub fn block_size(text: &str) -> Result<u8, String> {
+    small_number(text, 20, 32)
+}
+
+/// A truth value, in the forms that Calico's controller takes.
+pub fn truth(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("needed true or false".to_owned()),
+    }
+}
+
+/// The name of an object.
+pub fn object_name(text: &str) -> Result<String, String> {
+    if text.len() <= 253 && text.split('.').all(is_label) {
+        Ok(text.to_owned())
+    } else {
+        Err("needed the name of an object: lower-case letters, digits, '-' and '.'".to_owned())
+    }
+}
+
+/// The name of a namespace.
+pub fn namespace(text: &str) -> Result<String, String> {
+    if text.len() <= 63 && is_label(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("needed the name of a namespace: lower-case letters, digits and '-'".to_owned())
+    }
+}
+
+/// A prefix of annotations: a domain, with or without a path (flannel's `--kube-annotation-prefix`).
+pub fn annotation_prefix(text: &str) -> Result<String, String> {
+    let needed = || "needed a domain such as flannel.alpha.coreos.com, or domain/path".to_owned();
+    let (domain, path) = text
+        .split_once('/')
+        .map_or((text, None), |(domain, path)| (domain, Some(path)));
+    let path_is_good = path.is_none_or(|path| {
+        path.chars()
+            .all(|character| character.is_ascii_alphanumeric() || "-_.".contains(character))
+    });
+    object_name(domain).map_err(|_| needed())?;
+    if path_is_good {
+        Ok(text.to_owned())
+    } else {
+        Err(needed())
+    }
+}
+
+/// A folder on the host.
+pub fn folder(text: &str) -> Result<String, String> {
+    let path = Path::new(text);
+    let plain = path
+        .components()
+        .all(|part| !matches!(part, std::path::Component::ParentDir));
+    if path.is_absolute() && plain {
+        Ok(text.to_owned())
+    } else {
+        Err("needed the full path of a folder such as /etc/cni/net.d".to_owned())
+    }
+}
+
+/// `2` or `25%`.
+pub fn max_unavailable(text: &str) -> Result<IntOrString, String> {
+    MaxUnavailable::parse(text)
+        .map_err(|_| "needed a number of nodes from 1, or a percentage from 1% to 100%".to_owned())?;
+    Ok(text
+        .parse::<i32>()
+        .map_or_else(|_| IntOrString::String(text.to_owned()), IntOrString::Int))
+}
+
+/// A duration in whole seconds: `90`, `90s`, `15m`, `1h30m`.
+pub fn seconds(text: &str) -> Result<u32, String> {
+    let needed = || "needed a duration in seconds or such as 90s, 15m, 1h30m".to_owned();
+    if let Ok(number) = text.parse::<u32>() {
+        return Ok(number);
+    }
+    let duration: SignedDuration = text.parse().map_err(|_| needed())?;
+    if duration.subsec_nanos() != 0 {
+        return Err(needed());
+    }
+    u32::try_from(duration.as_secs()).map_err(|_| needed())
+}
+
+/// The hash of a plan: SHA-256, hexadecimal.
+pub fn plan_hash(text: &str) -> Result<String, String> {
+    let hash = text.to_ascii_lowercase();
+    if hash.len() == 64 && hash.chars().all(|character| character.is_ascii_hexdigit()) {
+        Ok(hash)
+    } else {
+        Err("needed the 64 hexadecimal digits that `kubectl replumb plan` prints".to_owned())
+    }
+}
+
+/// A duration that a command waits, not zero.
+pub fn wait(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        0 => Err("needed a duration of at least 1s".to_owned()),
+        number => Ok(Duration::from_secs(u64::from(number))),
+    }
+}
+
+fn is_label(text: &str) -> bool {
+    let good = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit();
+    !text.is_empty()
+        && text.chars().all(|character| good(character) || character == '-')
+        && text.starts_with(good)
+        && text.ends_with(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        assert_eq!(seconds("90"), Ok(90));
+        assert_eq!(seconds("90s"), Ok(90));
+        assert_eq!(seconds("15m"), Ok(900));
+        assert_eq!(seconds("1h30m"), Ok(5_400));
+        for bad in ["", "-1s", "1.5s", "soon", "99999999999"] {
+            assert!(seconds(bad).is_err(), "{bad} was taken");
+        }
+        assert!(wait("0").is_err());
+    }
+
+    #[test]
+    fn shares_of_nodes() {
+        assert_eq!(max_unavailable("2"), Ok(IntOrString::Int(2)));
+        assert_eq!(max_unavailable("25%"), Ok(IntOrString::String("25%".to_owned())));
+        for bad in ["0", "0%", "101%", "5o%", "-1", "", "all"] {
+            assert!(max_unavailable(bad).is_err(), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn a_network_has_no_host_bits() {
+        assert_eq!(
+            network("10.244.0.0/16").map(|network| network.to_string()),
+            Ok("10.244.0.0/16".to_owned())
+        );
+        let message = network("10.244.1.0/16").unwrap_err();
+        assert!(message.contains("its network is 10.244.0.0/16"), "{message}");
+        assert!(network("fd00::/48").is_err());
+        assert!(network("10.244.0.0").is_err());
+    }
+
+    #[test]
+    fn names() {
+        assert!(object_name("kube-flannel-ds").is_ok());
+        assert!(object_name("kube.flannel").is_ok());
+        for bad in ["", "-a", "a-", "A", "a..b", "a/b", "a b"] {
+            assert!(object_name(bad).is_err(), "{bad} was taken");
+        }
+        assert!(namespace("kube-flannel").is_ok());
+        assert!(namespace("kube.flannel").is_err());
+        assert!(annotation_prefix("flannel.alpha.coreos.com").is_ok());
+        assert!(annotation_prefix("a.b/c").is_ok());
+        assert!(annotation_prefix("a.b/c/d").is_err());
+        assert!(folder("/etc/cni/net.d").is_ok());
+        assert!(folder("etc/cni").is_err());
+        assert!(folder("/etc/../cni").is_err());
+    }
+}

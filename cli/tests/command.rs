@@ -1,0 +1,172 @@
+//! The command as a person or a pipeline meets it, without a cluster: help, bad input, exit codes.
+
+#![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
+
+use std::io::Write as _;
+
+use assert_cmd::Command;
+
+/// A kubeconfig of a cluster that nobody serves: port 1 of the loopback.
+fn kubeconfig() -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(
+        br#"{"apiVersion": "v1", "kind": "Config", "current-context": "nowhere",
+            "clusters": [{"name": "nowhere", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "nobody", "user": {}}],
+            "contexts": [{"name": "nowhere", "context": {"cluster": "nowhere", "user": "nobody"}}]}"#,
+    )
+    .unwrap();
+    file
+}
+
+fn replumb(arguments: &[&str]) -> Command {
+    let mut command = Command::cargo_bin("kubectl-replumb").unwrap();
+    command.env_clear().args(arguments);
+    command
+}
+
+/// Runs it and gives exit code, standard output, standard error.
+fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let output = command.output().unwrap();
+    (
+        output.status.code(),
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+#[test]
+fn help_names_every_command_and_every_exit_code() {
+    let (code, out, _) = run(&mut replumb(&["--help"]));
+    assert_eq!(code, Some(0));
+    for command in [
+        "preflight",
+        "plan",
+        "apply",
+        "status",
+        "pause",
+        "resume",
+        "version",
+    ] {
+        assert!(
+            out.contains(&format!("\n  {command}")),
+            "{command} is not in\n{out}"
+        );
+        let (code, help, _) = run(&mut replumb(&[command, "--help"]));
+        assert_eq!(code, Some(0), "{command}");
+        assert!(help.contains(&format!("kubectl replumb {command}")), "{help}");
+        assert!(
+            help.contains("--kubeconfig") && help.contains("--context"),
+            "{help}"
+        );
+        assert!(
+            command == "version" || help.contains("Examples:"),
+            "no example in\n{help}"
+        );
+    }
+    for code in ["0  done", "1  error", "2  refused", "3  paused"] {
+        assert!(out.contains(code), "{code} is not in\n{out}");
+    }
+}
+
+#[test]
+fn bad_input_is_an_error_and_never_a_refusal() {
+    let kubeconfig = kubeconfig();
+    let path = kubeconfig.path().to_str().unwrap();
+    let cases: [(&[&str], &str); 11] = [
+        (&["migrate"], "unrecognized subcommand"),
+        (&[], "Usage"),
+        (&["status", "--wach"], "--watch"),
+        (&["status", "-o", "yaml"], "possible values: table, json"),
+        (&["status", "--timeout", "5m"], "--watch"),
+        (
+            &["plan", "--max-unavailable", "0"],
+            "needed a number of nodes from 1",
+        ),
+        (
+            &["plan", "--flannel-network", "10.244.1.0/16"],
+            "its network is 10.244.0.0/16",
+        ),
+        (&["plan", "--canary-soak", "5m"], "--canary"),
+        (&["plan", "--timeout", "soon"], "needed a duration"),
+        (&["apply", "--plan-hash", "abc"], "64 hexadecimal digits"),
+        (
+            &["plan", "-f", "/nowhere/migration.yaml"],
+            "file /nowhere/migration.yaml: cannot be read",
+        ),
+    ];
+    for (arguments, needed) in cases {
+        let (code, out, err) = run(replumb(arguments).args(["--kubeconfig", path]));
+        assert_eq!(code, Some(1), "{arguments:?}: {err}");
+        assert!(err.contains(needed), "{arguments:?}: {needed:?} is not in\n{err}");
+        assert_eq!(out, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn calicos_variables_are_read_and_every_bad_one_is_named() {
+    let kubeconfig = kubeconfig();
+    let mut command = replumb(&[
+        "plan",
+        "--from-env",
+        "--kubeconfig",
+        kubeconfig.path().to_str().unwrap(),
+    ]);
+    command
+        .env("FLANNEL_VNI", "many")
+        .env("CNI_CONFIG_DIR", "net.d")
+        .env("FLANNEL_MTU", "1450");
+    let (code, _, err) = run(&mut command);
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("FLANNEL_VNI: found \"many\", needed a number from 1 to 16777215"),
+        "{err}"
+    );
+    assert!(
+        err.contains("CNI_CONFIG_DIR: found \"net.d\", needed the full path"),
+        "{err}"
+    );
+    assert!(!err.contains("FLANNEL_MTU"), "{err}");
+}
+
+#[test]
+fn without_a_cluster_it_says_what_it_tried_and_what_helps() {
+    let (code, _, err) = run(&mut replumb(&["status", "--kubeconfig", "/nowhere/config"]));
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("finding the API server") && err.contains("/nowhere/config"),
+        "{err}"
+    );
+    assert!(err.contains("hint: "), "{err}");
+
+    let kubeconfig = kubeconfig();
+    let path = kubeconfig.path().to_str().unwrap();
+    let (code, _, err) = run(&mut replumb(&[
+        "status",
+        "--kubeconfig",
+        path,
+        "--context",
+        "elsewhere",
+    ]));
+    assert_eq!(code, Some(1));
+    assert!(err.contains("elsewhere") && err.contains("get-contexts"), "{err}");
+
+    let (code, out, err) = run(&mut replumb(&["status", "--kubeconfig", path]));
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("listing migrations") && err.contains("refused"),
+        "{err}"
+    );
+    assert!(err.contains("hint: does the API server answer?"), "{err}");
+    assert_eq!(out, "");
+}
+
+#[test]
+fn its_own_version_needs_no_cluster() {
+    let kubeconfig = kubeconfig();
+    let path = kubeconfig.path().to_str().unwrap();
+    let (code, out, err) = run(&mut replumb(&["version", "--kubeconfig", path]));
+    assert_eq!(code, Some(0));
+    assert!(out.contains(env!("CARGO_PKG_VERSION")), "{out}");
+    assert!(err.contains("nobody could ask the agents"), "{err}");
+}
