@@ -1,6 +1,17 @@
 //! The node agent: drives its own node to its goal.
 //!
-//! Data flows one way: [`host`] is read into facts, `plan` decides, a step changes the host, the outcome is
-//! reported.
+//! Data flows one way in each turn of the loop ([`turn`]): the host is read into facts, `plan` decides, one step
+//! after another is written to the [`journal`] and performed, and the outcome is [`report`]ed. Nothing but the
+//! files below [`host`] touches the machine.
 
+pub mod admin;
+pub mod args;
+pub mod echo;
+pub mod flannel_to_calico;
+pub mod goal;
 pub mod host;
+pub mod journal;
+pub mod metrics;
+pub mod probe;
+pub mod report;
+pub mod turn;

@@ -1,2 +1,132 @@
-//! Skeleton.
-fn main() {}
+//! `replumb-agent`: arguments, wiring, exit code.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::admin::{self, Health};
+use agent::args::{Arguments, Command, Echo, LogFormat, Run};
+use agent::flannel_to_calico::observe::Paths;
+use agent::goal;
+use agent::host::folders::FolderWatch;
+use agent::host::netlink::{self, Netlink};
+use agent::metrics::Metrics;
+use agent::turn::{Agent, Configuration};
+use anyhow::Context as _;
+use clap::Parser;
+use jiff::Timestamp;
+use kube::{Api, Client, Config};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tracing_subscriber::EnvFilter;
+
+/// How long one request to the API may take.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+// One thread: the agent waits for its host and the API, and shares the node with everybody's pods.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let Arguments { command, run } = Arguments::parse();
+    let run = match command {
+        Some(Command::Echo(echo)) => {
+            start_log(LogFormat::Text, "info");
+            return exit_code(answer(echo).await);
+        }
+        Some(Command::Run(run)) => run,
+        None => run,
+    };
+    start_log(run.log_format, &run.log_filter);
+    exit_code(look_after(run).await)
+}
+
+fn start_log(format: LogFormat, filter: &str) {
+    let filter = EnvFilter::new(filter);
+    match format {
+        LogFormat::Text => tracing_subscriber::fmt().with_env_filter(filter).init(),
+        LogFormat::Json => tracing_subscriber::fmt().json().with_env_filter(filter).init(),
+    }
+}
+
+fn exit_code(ended: anyhow::Result<()>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "stopped");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn answer(echo: Echo) -> anyhow::Result<()> {
+    let Echo { port, pod_uid } = echo;
+    anyhow::ensure!(
+        !pod_uid.is_empty(),
+        "the environment has no POD_UID: an answer could not be told from another pod's"
+    );
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let echo = agent::echo::Echo::bind(port, &pod_uid)?;
+    tracing::info!(port, pod_uid, "answering probes");
+    tokio::select! {
+        ended = echo.serve() => ended.context("answering probes"),
+        _ = terminate.recv() => Ok(()),
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+async fn look_after(run: Run) -> anyhow::Result<()> {
+    let Run {
+        node_name,
+        listen,
+        state_dir,
+        flannel_dir,
+        cni_state_dir,
+        proc_dir,
+        log_format: _,
+        log_filter: _,
+    } = run;
+    let node = node_name.context("the name of the node is missing; set NODE_NAME or --node-name")?;
+    let mut config = Config::infer().await.context("finding the API server")?;
+    config.connect_timeout = Some(REQUEST_LIMIT);
+    let watching = Client::try_from(config.clone()).context("building the client of the watch")?;
+    // A watch is long and has a limit of its own; every other request has this one.
+    config.read_timeout = Some(REQUEST_LIMIT);
+    let client = Client::try_from(config).context("building the client")?;
+
+    let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
+    let health = Arc::new(Health::new(Timestamp::now()));
+    let changed = Arc::new(Notify::new());
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut links = netlink::watch(Arc::clone(&changed));
+    let (seen, mut goals) = goal::follow(watching, &node);
+    let agent = Agent::new(
+        Configuration {
+            node: node.clone(),
+            paths: Paths {
+                proc: proc_dir,
+                flannel: flannel_dir,
+                cni_state: cni_state_dir,
+                cni_configuration: "/etc/cni/net.d".into(),
+            },
+            state: state_dir,
+        },
+        Api::all(client),
+        Netlink::connect()?,
+        FolderWatch::start(Arc::clone(&changed)).context("watching folders")?,
+        seen,
+        changed,
+        Arc::clone(&metrics),
+        Arc::clone(&health),
+    );
+    tracing::info!(node, version = env!("CARGO_PKG_VERSION"), "looking after this node");
+    tokio::select! {
+        served = admin::serve(listen, metrics, health) => {
+            served.with_context(|| format!("serving metrics and health on {listen}"))
+        }
+        () = agent.run() => anyhow::bail!("the loop ended"),
+        // A task that ends took its watch with it: better a new process than a blind one.
+        ended = &mut links => anyhow::bail!("the watch of the host ended: {ended:?}"),
+        ended = &mut goals => anyhow::bail!("the watch of the goal ended: {ended:?}"),
+        _ = terminate.recv() => Ok(()),
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}

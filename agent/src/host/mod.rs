@@ -2,7 +2,11 @@
 
 pub mod cnidir;
 pub mod files;
+pub mod firewall;
+pub mod folders;
 pub mod netlink;
 pub mod processes;
+pub mod program;
 pub mod snapshot;
+pub mod socket;
 pub mod sysctl;

@@ -173,7 +173,8 @@ pub struct FirewallObject {
     pub backend: FirewallBackend,
     /// Table: `nat`, `filter` for iptables; `ip flannel-ipv4` for nftables.
     pub table: String,
-    /// Chain; empty for a whole table.
+    /// flannel's own chain; or a chain of the kernel's, which stands for the rules that flannel put straight into
+    /// it; empty for a whole table.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub chain: String,
 }
@@ -205,7 +206,8 @@ pub struct HostFacts {
     pub bridge: Found<Bridge>,
     /// Routes to other nodes' pods past the tunnel.
     pub direct_routes: Vec<DirectRoute>,
-    /// Reverse path filter of the interfaces that matter: uplink, `cni0`, `flannel.*`, `vxlan.calico`, `cali*`.
+    /// Reverse path filter of the interfaces that matter: uplink, `cni0`, `flannel.*`, `vxlan.calico`, and
+    /// `default`, which pods' interfaces take.
     pub reverse_path_filter: ReversePathFilter,
     /// `/run/flannel/subnet.env`.
     pub subnet_environment: Found<SubnetEnvironment>,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::facts::{FirewallObject, Found, HostFacts};
+use super::facts::{FirewallBackend, FirewallObject, Found, HostFacts};
 use super::phase::{Goal, Phase};
 
 /// What the agent must know to tell flannel's things from everybody else's, and to judge Calico's device.
@@ -64,6 +64,18 @@ impl HostStep {
         }
     }
 
+    /// The object that the step changes, as a person names it.
+    pub fn object(&self) -> String {
+        match self {
+            Self::WithdrawSubnetEnvironment => "file /run/flannel/subnet.env".to_owned(),
+            Self::DeleteVxlanDevice(name) => format!("link {name}"),
+            Self::DeleteBridge => format!("link {BRIDGE}"),
+            Self::DeleteFirewallObject(object) => describe_firewall_object(object),
+            Self::RemoveLeases => "host-local leases and flannel's delegate files under /var/lib/cni".to_owned(),
+            Self::RemoveConflist(name) => format!("conflist {name}"),
+        }
+    }
+
     /// Whether the facts show that the step has nothing left to do.
     pub fn is_done(&self, facts: &HostFacts) -> bool {
         match self {
@@ -115,7 +127,10 @@ pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
         found.push(format!("{} host-local leases", facts.leases));
     }
     if facts.delegates > 0 {
-        found.push(format!("{} delegate files in /var/lib/cni/flannel", facts.delegates));
+        found.push(format!(
+            "{} delegate files in /var/lib/cni/flannel",
+            facts.delegates
+        ));
     }
     found
 }
@@ -134,7 +149,10 @@ pub fn phase(facts: &HostFacts, settings: &HostSettings) -> Phase {
     if carries_packets {
         return Phase::Held;
     }
-    let calico_wins = facts.cni.winner().is_some_and(super::super::cni::CniFile::is_calico);
+    let calico_wins = facts
+        .cni
+        .winner()
+        .is_some_and(super::super::cni::CniFile::is_calico);
     let flannel_conflist = facts.cni.flannel_files().next().is_some();
     if calico_wins && !flannel_conflist && calico_device_problem(facts, settings).is_none() {
         return Phase::Calico;
@@ -171,6 +189,11 @@ fn hold(facts: &HostFacts) -> HostDecision {
 }
 
 fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
+    if let Found::Malformed(problem) = &facts.bridge {
+        return HostDecision::Halt(format!(
+            "{problem}. It is not flannel's and is not deleted; rename or delete it"
+        ));
+    }
     // A link on the bridge is a pod that lives: its network is not taken from it. It goes by eviction.
     if let Found::Present(bridge) = &facts.bridge
         && !bridge.ports.is_empty()
@@ -245,15 +268,30 @@ fn flannel_devices<'facts>(
 ) -> impl Iterator<Item = String> + 'facts {
     facts.vxlan_devices.iter().filter_map(|device| {
         let is_flannel = device.name == settings.flannel_device()
-            || device.name.strip_prefix("flannel.").is_some_and(|vni| vni.parse::<u32>().is_ok());
+            || ["flannel.", "flannel-v6."].iter().any(|prefix| {
+                device.name.strip_prefix(prefix).is_some_and(|vni| vni.parse::<u32>().is_ok())
+            });
         is_flannel.then(|| device.name.clone())
     })
 }
 
 fn describe_firewall_object(object: &FirewallObject) -> String {
+    let backend = match object.backend {
+        FirewallBackend::IptablesNft => "iptables (nf_tables)",
+        FirewallBackend::Ip6tablesNft => "ip6tables (nf_tables)",
+        FirewallBackend::IptablesLegacy => "iptables (legacy)",
+        FirewallBackend::Ip6tablesLegacy => "ip6tables (legacy)",
+        FirewallBackend::Nftables => "nftables",
+    };
     if object.chain.is_empty() {
-        format!("{:?} table {}", object.backend, object.table)
+        format!("{backend} table {}", object.table)
+    } else if object.chain.starts_with("FLANNEL-") {
+        format!("{backend} chain {} in table {}", object.chain, object.table)
     } else {
-        format!("{:?} chain {} in table {}", object.backend, object.chain, object.table)
+        format!("{backend} rules of flannel's in chain {} of table {}", object.chain, object.table)
     }
 }
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

@@ -6,6 +6,7 @@ pub mod detect;
 pub mod document;
 pub mod facts;
 pub mod host;
+pub mod host_checks;
 pub mod node;
 #[cfg(test)]
 mod node_walk;

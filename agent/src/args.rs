@@ -1,0 +1,95 @@
+//! What was typed, as values.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The node agent of replumb: reads one node and changes it.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "replumb-agent", version, args_conflicts_with_subcommands = true)]
+pub struct Arguments {
+    /// What to do; the agent itself when nothing is said.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Flags of the agent itself.
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// What the program can do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Look after this node until the process is ended (the default).
+    Run(Run),
+    /// Answer probes on UDP and TCP: the probe pod.
+    Echo(Echo),
+}
+
+/// Flags of the agent itself.
+#[derive(Clone, Debug, Args)]
+pub struct Run {
+    /// Name of the node that the agent runs on.
+    #[arg(long, env = api::names::NODE_NAME_ENVIRONMENT)]
+    pub node_name: Option<String>,
+    /// Address of metrics and health.
+    #[arg(long, env = "REPLUMB_LISTEN", default_value_t = SocketAddr::from(([0, 0, 0, 0], api::names::AGENT_PORT)))]
+    pub listen: SocketAddr,
+    /// Folder of the journal and the backups.
+    #[arg(long, env = "REPLUMB_STATE_DIR", default_value = "/var/lib/replumb")]
+    pub state_dir: PathBuf,
+    /// Folder in which flanneld writes `subnet.env`.
+    #[arg(long, env = "REPLUMB_FLANNEL_DIR", default_value = "/run/flannel")]
+    pub flannel_dir: PathBuf,
+    /// Folder of the state of CNI plugins.
+    #[arg(long, env = "REPLUMB_CNI_STATE_DIR", default_value = "/var/lib/cni")]
+    pub cni_state_dir: PathBuf,
+    /// Where the host's processes and kernel parameters are.
+    #[arg(long, env = "REPLUMB_PROC_DIR", default_value = "/proc")]
+    pub proc_dir: PathBuf,
+    /// How log lines are written.
+    #[arg(long, env = "REPLUMB_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// Which log lines are written, in the syntax of `RUST_LOG`.
+    #[arg(long, env = "REPLUMB_LOG_FILTER", default_value = "info,kube=warn")]
+    pub log_filter: String,
+}
+
+/// Flags of the probe pod.
+#[derive(Clone, Debug, Args)]
+pub struct Echo {
+    /// Port to answer on, UDP and TCP.
+    #[arg(long, env = "REPLUMB_ECHO_PORT", default_value_t = api::names::PROBE_PORT)]
+    pub port: u16,
+    /// UID of the pod: what `who` is answered with.
+    #[arg(long, env = "POD_UID", default_value = "")]
+    pub pod_uid: String,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_word_it_is_the_agent() {
+        let arguments = Arguments::parse_from(["replumb-agent", "--node-name", "a"]);
+        assert!(arguments.command.is_none());
+        assert_eq!(arguments.run.node_name.as_deref(), Some("a"));
+        assert_eq!(arguments.run.listen.port(), 9810);
+    }
+
+    #[test]
+    fn the_probe_pod_needs_no_node() {
+        let arguments = Arguments::parse_from(["replumb-agent", "echo", "--port", "9812"]);
+        assert!(matches!(arguments.command, Some(Command::Echo(Echo { port: 9812, .. }))));
+    }
+}

@@ -1,0 +1,168 @@
+//! From the kernel's tables to the facts that decisions are made on. Reads nothing but its arguments.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::{IpNet, Ipv4Net};
+use plan::flannel_to_calico::facts::{Bridge, DirectRoute, Found, VxlanDevice};
+use plan::flannel_to_calico::host::BRIDGE;
+
+use crate::host::snapshot::{Link, Snapshot};
+
+/// Interfaces whose addresses Calico's `first-found` detection passes over, by the beginning of their names.
+const PASSED_OVER: [&str; 16] = [
+    "docker",
+    "cbr",
+    "dummy",
+    "virbr",
+    "lxcbr",
+    "veth",
+    "lo",
+    "cali",
+    "tunl",
+    "flannel",
+    "kube-ipvs",
+    "cni",
+    "vxlan.calico",
+    "vxlan-v6.calico",
+    "wireguard.cali",
+    "nodelocaldns",
+];
+
+/// Every VXLAN link with what hangs on it, by name.
+pub fn vxlan_devices(snapshot: &Snapshot) -> Vec<VxlanDevice> {
+    let mut devices: Vec<VxlanDevice> = snapshot
+        .links
+        .iter()
+        .filter_map(|link| {
+            let vxlan = link.vxlan.as_ref()?;
+            let own = snapshot.of_link(link.index);
+            let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+            Some(VxlanDevice {
+                name: link.name.clone(),
+                vni: vxlan.vni,
+                port: vxlan.port,
+                mtu: link.mtu,
+                local: vxlan.local,
+                parent: vxlan.parent.and_then(|index| snapshot.name(index)).map(str::to_owned),
+                learning: vxlan.learning,
+                mac: link.mac.clone(),
+                up: link.up,
+                addresses: addresses(snapshot, link),
+                routes: count(own.routes.len()),
+                neighbours: count(own.neighbours.len()),
+                forwarding_entries: count(own.forwarding.len()),
+            })
+        })
+        .collect();
+    devices.sort_by(|left, right| left.name.cmp(&right.name));
+    devices
+}
+
+/// The bridge of flannel's CNI plugin. A link of that name that is no bridge is not understood.
+pub fn bridge(snapshot: &Snapshot) -> Found<Bridge> {
+    let Some(link) = snapshot.link(BRIDGE) else {
+        return Found::Absent;
+    };
+    if link.kind != "bridge" {
+        return Found::Malformed(format!("link {BRIDGE} is of kind {:?}, needed a bridge", link.kind));
+    }
+    let mut ports: Vec<String> = snapshot
+        .links
+        .iter()
+        .filter(|port| port.controller == Some(link.index))
+        .map(|port| port.name.clone())
+        .collect();
+    ports.sort();
+    Found::Present(Bridge {
+        name: link.name.clone(),
+        mtu: link.mtu,
+        addresses: addresses(snapshot, link),
+        ports,
+    })
+}
+
+/// Routes to pods of other nodes that do not go through a tunnel. Without flannel's network nobody can tell
+/// them from others.
+pub fn direct_routes(snapshot: &Snapshot, network: Option<Ipv4Net>) -> Vec<DirectRoute> {
+    let Some(network) = network else {
+        return Vec::new();
+    };
+    let mut routes = Vec::new();
+    for route in &snapshot.routes {
+        let IpNet::V4(destination) = route.destination else { continue };
+        if !network.contains(&destination) {
+            continue;
+        }
+        for (gateway, link) in &route.hops {
+            let Some(link) = link.and_then(|index| snapshot.links.iter().find(|link| link.index == index)) else {
+                continue;
+            };
+            let Some(gateway) = gateway else { continue };
+            if link.vxlan.is_none() && link.name != BRIDGE {
+                routes.push(DirectRoute { destination, gateway: *gateway, link: link.name.clone() });
+            }
+        }
+    }
+    routes.sort_by(|left, right| (left.destination, left.gateway).cmp(&(right.destination, right.gateway)));
+    routes
+}
+
+/// The address that Calico's `first-found` detection chooses, and its interface: it looks at the interfaces in
+/// reverse order, passes over those of container networks, and takes the first global unicast IPv4 address.
+pub fn detected_address(snapshot: &Snapshot) -> Option<(IpAddr, String)> {
+    snapshot
+        .links
+        .iter()
+        .rev()
+        .filter(|link| {
+            // `wg-v6.cali` carries IPv6 only, so that the list above does without it.
+            !PASSED_OVER.iter().any(|prefix| link.name.starts_with(prefix))
+        })
+        .find_map(|link| {
+            let address = snapshot
+                .addresses
+                .iter()
+                .filter(|address| address.link == link.index)
+                .map(|address| address.address.addr())
+                .find(|address| matches!(address, IpAddr::V4(address) if is_global_unicast(*address)))?;
+            Some((address, link.name.clone()))
+        })
+}
+
+/// The interface that carries the default route with the lowest metric, else the one with the address that
+/// Calico would choose.
+pub fn uplink(snapshot: &Snapshot) -> Option<String> {
+    snapshot
+        .routes
+        .iter()
+        .filter(|route| matches!(route.destination, IpNet::V4(net) if net.prefix_len() == 0))
+        .min_by_key(|route| route.metric)
+        .and_then(|route| route.hops.first()?.1)
+        .and_then(|index| snapshot.name(index))
+        .map(str::to_owned)
+        .or_else(|| detected_address(snapshot).map(|(_, link)| link))
+}
+
+fn is_global_unicast(address: Ipv4Addr) -> bool {
+    !(address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || address.is_link_local()
+        || address.is_broadcast())
+}
+
+fn addresses(snapshot: &Snapshot, link: &Link) -> Vec<IpNet> {
+    // Link-local IPv6 addresses come and go with the link and say nothing of its configuration.
+    let is_own = |address: &IpNet| !matches!(address, IpNet::V6(net) if net.addr().is_unicast_link_local());
+    snapshot
+        .addresses
+        .iter()
+        .filter(|address| address.link == link.index)
+        .map(|address| address.address)
+        .filter(is_own)
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "facts_tests.rs"]
+mod tests;

@@ -1,0 +1,104 @@
+use super::*;
+use crate::host::snapshot::{Address, Route, Vxlan};
+
+fn link(index: u32, name: &str) -> Link {
+    Link {
+        index,
+        name: name.to_owned(),
+        mtu: 1500,
+        mac: String::new(),
+        up: true,
+        loopback: name == "lo",
+        controller: None,
+        kind: String::new(),
+        vxlan: None,
+    }
+}
+
+fn route(destination: &str, gateway: Option<&str>, link: u32) -> Route {
+    Route {
+        destination: destination.parse().unwrap(),
+        hops: vec![(gateway.map(|text| text.parse().unwrap()), Some(link))],
+        protocol: 3,
+        scope: 0,
+        on_link: false,
+        source: None,
+        metric: 0,
+    }
+}
+
+/// A host of flannel's: loopback, uplink, tunnel, bridge with one pod.
+fn host() -> Snapshot {
+    let mut tunnel = link(3, "flannel.1");
+    tunnel.vxlan = Some(Vxlan { vni: 1, port: 8472, parent: Some(2), ..Vxlan::default() });
+    let mut bridge = link(4, "cni0");
+    bridge.kind = "bridge".to_owned();
+    let mut pod = link(5, "veth1234");
+    pod.controller = Some(4);
+    let address = |link: u32, text: &str| Address { link, address: text.parse().unwrap() };
+    Snapshot {
+        links: vec![link(1, "lo"), link(2, "eth0"), tunnel, bridge, pod],
+        addresses: vec![
+            address(1, "127.0.0.1/8"),
+            address(2, "192.0.2.11/24"),
+            address(3, "10.244.1.0/32"),
+            address(4, "10.244.1.1/24"),
+            address(4, "fe80::1/64"),
+        ],
+        routes: vec![
+            route("0.0.0.0/0", Some("192.0.2.1"), 2),
+            route("10.244.2.0/24", Some("10.244.2.0"), 3),
+            route("10.244.1.0/24", None, 4),
+        ],
+        ..Snapshot::default()
+    }
+}
+
+#[test]
+fn the_tunnel_names_its_parent_and_counts_its_routes() {
+    let devices = vxlan_devices(&host());
+    assert_eq!(devices.len(), 1);
+    assert_eq!(devices[0].parent.as_deref(), Some("eth0"));
+    assert_eq!((devices[0].vni, devices[0].port, devices[0].routes), (1, 8472, 1));
+}
+
+#[test]
+fn the_bridge_names_its_pods_and_no_link_local_address() {
+    let found = bridge(&host());
+    let bridge = found.present().unwrap();
+    assert_eq!(bridge.ports, ["veth1234"]);
+    assert_eq!(bridge.addresses, ["10.244.1.1/24".parse::<IpNet>().unwrap()]);
+}
+
+#[test]
+fn a_link_of_the_bridges_name_that_is_none_is_said() {
+    let mut host = host();
+    host.links[3].kind = "dummy".to_owned();
+    assert!(matches!(bridge(&host), Found::Malformed(problem) if problem.contains("dummy")));
+}
+
+#[test]
+fn a_route_past_the_tunnel_is_direct() {
+    let network = Some("10.244.0.0/16".parse().unwrap());
+    let mut host = host();
+    assert_eq!(direct_routes(&host, network), []);
+    host.routes.push(route("10.244.3.0/24", Some("192.0.2.13"), 2));
+    // Somebody else's network is not flannel's DirectRouting.
+    host.routes.push(route("10.96.0.0/12", Some("192.0.2.14"), 2));
+    let found = direct_routes(&host, network);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].destination.to_string(), "10.244.3.0/24");
+    assert_eq!(found[0].link, "eth0");
+}
+
+#[test]
+fn calico_looks_at_interfaces_from_the_last() {
+    let mut host = host();
+    assert_eq!(detected_address(&host), Some(("192.0.2.11".parse().unwrap(), "eth0".to_owned())));
+    host.links.push(link(9, "eth1"));
+    host.addresses.push(Address { link: 9, address: "169.254.1.1/16".parse().unwrap() });
+    assert_eq!(detected_address(&host).unwrap().1, "eth0", "a link-local address is passed over");
+    host.addresses.push(Address { link: 9, address: "198.51.100.7/24".parse().unwrap() });
+    assert_eq!(detected_address(&host).unwrap().1, "eth1");
+    assert_eq!(uplink(&host).as_deref(), Some("eth0"), "the default route says where packets leave");
+}

@@ -1,0 +1,133 @@
+//! Reads the host into facts. Changes nothing.
+
+use std::path::PathBuf;
+
+use plan::flannel::SubnetEnvironment;
+use plan::flannel_to_calico::facts::{Found, HostFacts, ReversePathFilter};
+use plan::flannel_to_calico::host::BRIDGE;
+use thiserror::Error;
+
+use super::facts;
+use crate::host::cnidir::{self, State};
+use crate::host::files::{self, FileError};
+use crate::host::firewall::{self, FirewallError};
+use crate::host::netlink::{Netlink, NetlinkError};
+use crate::host::processes::{self, ProcessError};
+use crate::host::snapshot::Snapshot;
+use crate::host::sysctl::{self, SysctlError};
+
+/// flannel's daemon, as its process is named.
+const FLANNELD: &str = "flanneld";
+
+/// Where the host's folders are, as this process sees them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// `/proc`.
+    pub proc: PathBuf,
+    /// `/run/flannel`.
+    pub flannel: PathBuf,
+    /// `/var/lib/cni`.
+    pub cni_state: PathBuf,
+    /// `/etc/cni/net.d`, or what the settings say.
+    pub cni_configuration: PathBuf,
+}
+
+impl Paths {
+    /// flannel's `subnet.env`.
+    pub fn subnet_environment(&self) -> PathBuf {
+        self.flannel.join("subnet.env")
+    }
+}
+
+/// One look at the host: the facts, and what a step needs besides them.
+#[derive(Clone, Debug)]
+pub struct Observation {
+    /// What decisions are made on.
+    pub facts: HostFacts,
+    /// The kernel's tables.
+    pub snapshot: Snapshot,
+    /// Files of flannel's CNI plugins.
+    pub state: State,
+}
+
+/// Why the host could not be read.
+#[derive(Debug, Error)]
+pub enum ObserveError {
+    /// Links, addresses, routes.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// A file or folder.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The processes.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// A kernel parameter.
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
+    /// The firewall.
+    #[error(transparent)]
+    Firewall(#[from] FirewallError),
+}
+
+impl ObserveError {
+    /// The category for metrics and status.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::Netlink(error) => error.category(),
+            Self::File(error) => error.category(),
+            Self::Process(error) => error.category(),
+            Self::Sysctl(error) => error.category(),
+            Self::Firewall(error) => error.category(),
+        }
+    }
+}
+
+/// Reads everything. One part that cannot be read leaves no facts at all: half of them would be taken for all.
+pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, ObserveError> {
+    // The process before the file: a flanneld that ends in between has written its file before.
+    let flanneld_running = processes::is_running(&paths.proc, FLANNELD)?;
+    let cni = cnidir::read(&paths.cni_configuration, &paths.cni_configuration.to_string_lossy())?;
+    let state = cnidir::state(&paths.cni_state, &cnidir::flannel_networks(&cni))?;
+    let subnet_environment = match files::read_if_there(&paths.subnet_environment())? {
+        None => Found::Absent,
+        Some(bytes) => match SubnetEnvironment::parse(&String::from_utf8_lossy(&bytes)) {
+            Ok(environment) => Found::Present(environment),
+            Err(error) => Found::Malformed(error.to_string()),
+        },
+    };
+    let snapshot = netlink.snapshot().await?;
+    let firewall = firewall::read(&paths.proc).await?;
+    let (all, mut interfaces) = sysctl::reverse_path_filter(&paths.proc)?;
+    let uplink = facts::uplink(&snapshot);
+    let detected = facts::detected_address(&snapshot);
+    interfaces.retain(|name, _| {
+        // A pod's interface takes the value of `default`; each one by name would change the facts with every pod.
+        name == "default"
+            || name == BRIDGE
+            || name.starts_with("flannel.")
+            || name == "vxlan.calico"
+            || Some(name) == uplink.as_ref()
+            || detected.as_ref().is_some_and(|(_, link)| link == name)
+    });
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let facts = HostFacts {
+        vxlan_devices: facts::vxlan_devices(&snapshot),
+        bridge: facts::bridge(&snapshot),
+        direct_routes: facts::direct_routes(
+            &snapshot,
+            subnet_environment.present().map(|environment| environment.network),
+        ),
+        reverse_path_filter: ReversePathFilter { all, interfaces },
+        subnet_environment,
+        flanneld_running,
+        firewall,
+        leases: count(state.leases.len()),
+        delegates: count(state.delegates.len()),
+        detected_address: detected.map(|(address, _)| address),
+        uplink,
+        bridge_nf_call_iptables: sysctl::bridge_netfilter(&paths.proc)?,
+        cni,
+    };
+    Ok(Observation { facts, snapshot, state })
+}

@@ -1,0 +1,150 @@
+//! Metrics of the agent. Label values come from enums only.
+
+use plan::check::{Check, Verdict};
+use plan::flannel_to_calico::host_checks::HostCheck;
+use plan::flannel_to_calico::phase::Phase;
+use prometheus::core::Collector;
+use prometheus::{
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+
+/// Names of verdicts.
+const VERDICTS: [(Verdict, &str); 4] = [
+    (Verdict::Pass, "Pass"),
+    (Verdict::Warn, "Warn"),
+    (Verdict::Unknown, "Unknown"),
+    (Verdict::Fail, "Fail"),
+];
+
+/// Every metric of the agent, in a registry of its own.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    phase: IntGaugeVec,
+    checks: IntGaugeVec,
+    /// What of the old network is on the host.
+    pub leftovers: IntGauge,
+    /// 1 while the agent does not go on.
+    pub failing: IntGauge,
+    /// Seconds that a step took, by name and outcome.
+    pub step_duration: HistogramVec,
+    /// Seconds that one look at the host took.
+    pub observe_duration: Histogram,
+    /// Turns of the loop.
+    pub turns: IntCounter,
+    /// Writes to the API by outcome.
+    pub writes: IntCounterVec,
+    probes: IntGaugeVec,
+}
+
+impl Metrics {
+    /// Registers every metric.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let build = GaugeVec::new(
+            Opts::new("replumb_build_info", "Always 1; the version is the label."),
+            &["version", "component"],
+        )?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION"), "agent"]).set(1.0);
+        let metrics = Self {
+            phase: IntGaugeVec::new(
+                Opts::new("replumb_agent_phase", "1 for the phase that the host is in, 0 for every other."),
+                &["phase"],
+            )?,
+            checks: IntGaugeVec::new(
+                Opts::new("replumb_agent_check", "1 for the verdict of a check, 0 for every other verdict."),
+                &["check", "verdict"],
+            )?,
+            leftovers: IntGauge::new("replumb_agent_leftovers", "Objects of the old network on the host.")?,
+            failing: IntGauge::new("replumb_agent_failing", "1 while the agent reports a failure.")?,
+            step_duration: HistogramVec::new(
+                HistogramOpts::new("replumb_agent_step_duration_seconds", "Seconds that a step on the host took.")
+                    .buckets(vec![0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]),
+                &["step", "outcome"],
+            )?,
+            observe_duration: Histogram::with_opts(
+                HistogramOpts::new("replumb_agent_observe_duration_seconds", "Seconds that one look at the host took.")
+                    .buckets(vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0]),
+            )?,
+            turns: IntCounter::new("replumb_agent_turns_total", "Turns of the agent's loop.")?,
+            writes: IntCounterVec::new(
+                Opts::new("replumb_agent_status_writes_total", "Writes of the status to the API, by outcome."),
+                &["outcome"],
+            )?,
+            probes: IntGaugeVec::new(
+                Opts::new("replumb_agent_probe_targets", "Targets that the agent probes, by whether they are reached."),
+                &["outcome"],
+            )?,
+            registry,
+        };
+        for collector in [
+            Box::new(build) as Box<dyn Collector>,
+            Box::new(metrics.phase.clone()),
+            Box::new(metrics.checks.clone()),
+            Box::new(metrics.leftovers.clone()),
+            Box::new(metrics.failing.clone()),
+            Box::new(metrics.step_duration.clone()),
+            Box::new(metrics.observe_duration.clone()),
+            Box::new(metrics.turns.clone()),
+            Box::new(metrics.writes.clone()),
+            Box::new(metrics.probes.clone()),
+        ] {
+            metrics.registry.register(collector)?;
+        }
+        for outcome in ["written", "error"] {
+            metrics.writes.with_label_values(&[outcome]).inc_by(0);
+        }
+        metrics.set_phase(None);
+        metrics.set_probes(0, 0);
+        Ok(metrics)
+    }
+
+    /// The phase that the host is in; `None` while it cannot be told.
+    pub fn set_phase(&self, phase: Option<Phase>) {
+        for each in Phase::ALL {
+            self.phase.with_label_values(&[each.as_str()]).set(i64::from(phase == Some(each)));
+        }
+    }
+
+    /// The verdicts of the checks. A check that means nothing at the moment has no verdict.
+    pub fn set_checks(&self, checks: &[Check]) {
+        for each in HostCheck::ALL {
+            let found = checks.iter().find(|check| check.name == each.as_str());
+            for (verdict, name) in VERDICTS {
+                let is = found.is_some_and(|check| check.verdict == verdict);
+                self.checks.with_label_values(&[each.as_str(), name]).set(i64::from(is));
+            }
+        }
+    }
+
+    /// How many targets are probed and reached, and how many are probed and not reached.
+    pub fn set_probes(&self, reached: usize, not_reached: usize) {
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.probes.with_label_values(&["reached"]).set(count(reached));
+        self.probes.with_label_values(&["unreached"]).set(count(not_reached));
+    }
+
+    /// Every metric in the text format that Prometheus scrapes.
+    pub fn text(&self) -> Result<String, prometheus::Error> {
+        TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_phase_and_one_verdict_is_set() {
+        let metrics = Metrics::new().unwrap();
+        metrics.set_phase(Some(Phase::Held));
+        metrics.set_checks(&[Check::pass("Leftovers", "Node a", "nothing")]);
+        let text = metrics.text().unwrap();
+        assert!(text.contains("replumb_build_info{component=\"agent\""));
+        assert!(text.contains("replumb_agent_phase{phase=\"Held\"} 1"));
+        assert!(text.contains("replumb_agent_phase{phase=\"Flannel\"} 0"));
+        assert!(text.contains("replumb_agent_check{check=\"Leftovers\",verdict=\"Pass\"} 1"));
+        assert!(text.contains("replumb_agent_check{check=\"Leftovers\",verdict=\"Fail\"} 0"));
+    }
+}

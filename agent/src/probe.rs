@@ -1,0 +1,235 @@
+//! Probes an address in another node's pod network: UDP, TCP, and a datagram as large as the tunnel carries.
+//! Opens sockets.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use api::node_migration::{ProbeResult, ProbeTarget};
+use jiff::Timestamp;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::echo::WHO;
+use crate::host::socket;
+
+/// How long one answer may take: the pod network of one cluster answers in milliseconds.
+const ANSWER: Duration = Duration::from_secs(1);
+/// How often a datagram is sent before it counts as lost: one may fall victim to an address that is being
+/// resolved.
+const TRIES: u32 = 3;
+/// Pause between two probes of a target that was not reached.
+const SOON: Duration = Duration::from_millis(500);
+/// Pause between two probes of a target that was reached.
+const LATER: Duration = Duration::from_secs(5);
+/// MTU while the settings are not known: what every IPv4 path of a tunnel carries.
+const LEAST_MTU: u32 = 1280;
+
+/// Probes every target until it is no longer asked for; results wake the loop.
+#[derive(Debug)]
+pub struct Probes {
+    changed: Arc<Notify>,
+    results: Arc<Mutex<BTreeMap<String, ProbeResult>>>,
+    running: BTreeMap<String, JoinHandle<()>>,
+}
+
+impl Probes {
+    /// No target yet. `changed` is woken by each result.
+    pub fn new(changed: Arc<Notify>) -> Self {
+        Self { changed, results: Arc::default(), running: BTreeMap::new() }
+    }
+
+    /// Probes these targets and no others. A target's size of datagram follows from the tunnel's MTU.
+    pub fn set(&mut self, targets: &[ProbeTarget], mtu: Option<u32>) {
+        let mtu = mtu.unwrap_or(LEAST_MTU);
+        let wanted: BTreeMap<String, &ProbeTarget> =
+            targets.iter().map(|target| (key(target, mtu), target)).collect();
+        self.running.retain(|key, task| {
+            let keep = wanted.contains_key(key);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        self.lock().retain(|key, _| wanted.contains_key(key));
+        for (key, target) in wanted {
+            self.running.entry(key.clone()).or_insert_with(|| {
+                let (target, changed, results) = (target.clone(), Arc::clone(&self.changed), Arc::clone(&self.results));
+                tokio::spawn(follow(key, target, mtu, changed, results))
+            });
+        }
+    }
+
+    /// The latest results, in the order of the targets in the spec.
+    pub fn results(&self, targets: &[ProbeTarget]) -> Vec<ProbeResult> {
+        let results = self.lock();
+        targets
+            .iter()
+            .filter_map(|target| results.values().find(|result| result.target == *target).cloned())
+            .collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, ProbeResult>> {
+        // A poisoned map is still a map of whole results.
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Probes {
+    fn drop(&mut self) {
+        for task in self.running.values() {
+            task.abort();
+        }
+    }
+}
+
+fn key(target: &ProbeTarget, mtu: u32) -> String {
+    format!("{} {} {} {} {mtu}", target.node, target.address, target.port, target.pod_uid)
+}
+
+async fn follow(
+    key: String,
+    target: ProbeTarget,
+    mtu: u32,
+    changed: Arc<Notify>,
+    results: Arc<Mutex<BTreeMap<String, ProbeResult>>>,
+) {
+    loop {
+        let outcome = probe(&target, mtu).await;
+        let reached = outcome.is_reached();
+        let result = ProbeResult {
+            target: target.clone(),
+            reached,
+            message: outcome.message(),
+            at: Timestamp::now(),
+        };
+        tracing::debug!(node = %target.node, address = %target.address, reached, message = %result.message, "probed");
+        results.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), result);
+        changed.notify_one();
+        tokio::time::sleep(if reached { LATER } else { SOON }).await;
+    }
+}
+
+/// What one round of probes found: for each kind, nothing or what went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// A small datagram, answered by the pod that was meant.
+    pub udp: Result<(), String>,
+    /// A connection, answered by the pod that was meant.
+    pub tcp: Result<(), String>,
+    /// A datagram as large as the tunnel carries, in both directions.
+    pub large: Result<(), String>,
+    /// The size of that datagram's IP packet.
+    pub mtu: u32,
+}
+
+impl Outcome {
+    /// Whether all three were answered.
+    pub fn is_reached(&self) -> bool {
+        self.udp.is_ok() && self.tcp.is_ok() && self.large.is_ok()
+    }
+
+    /// What was answered and what was not. The words stay the same from round to round.
+    pub fn message(&self) -> String {
+        let say = |name: String, outcome: &Result<(), String>| match outcome {
+            Ok(()) => format!("{name} answered"),
+            Err(problem) => format!("{name}: {problem}"),
+        };
+        [
+            say("UDP".to_owned(), &self.udp),
+            say("TCP".to_owned(), &self.tcp),
+            say(format!("UDP of {} bytes", self.mtu), &self.large),
+        ]
+        .join("; ")
+    }
+}
+
+/// One round of probes, all three at once.
+pub async fn probe(target: &ProbeTarget, mtu: u32) -> Outcome {
+    let address = SocketAddr::new(target.address, target.port);
+    let headers = if target.address.is_ipv4() { 28 } else { 48 };
+    let payload = usize::try_from(mtu.saturating_sub(headers)).unwrap_or_default();
+    let (udp, tcp, large) = tokio::join!(
+        datagram(address, &target.pod_uid),
+        connection(address, &target.pod_uid),
+        large(address, payload),
+    );
+    Outcome { udp, tcp, large, mtu }
+}
+
+async fn datagram(address: SocketAddr, uid: &str) -> Result<(), String> {
+    let mut problem = String::new();
+    for attempt in 0..TRIES {
+        let question = format!("{WHO} {attempt}");
+        match exchange(address, question.as_bytes()).await {
+            Ok(reply) if reply == format!("{uid} {attempt}").into_bytes() => return Ok(()),
+            Ok(reply) => return Err(another(&reply, uid)),
+            Err(error) => problem = error,
+        }
+    }
+    Err(problem)
+}
+
+async fn large(address: SocketAddr, size: usize) -> Result<(), String> {
+    let mut problem = String::new();
+    for attempt in 0..TRIES {
+        // A pattern that differs from try to try: a late answer to another is not an answer to this one.
+        let question: Vec<u8> =
+            (0..size).map(|index| b'a' + u8::try_from((index + attempt as usize) % 26).unwrap_or_default()).collect();
+        match exchange(address, &question).await {
+            Ok(reply) if reply == question => return Ok(()),
+            Ok(reply) => problem = format!("came back as {} bytes", reply.len()),
+            Err(error) => problem = error,
+        }
+    }
+    Err(problem)
+}
+
+async fn exchange(address: SocketAddr, question: &[u8]) -> Result<Vec<u8>, String> {
+    let any: IpAddr = match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let talk = async {
+        let socket = socket::datagrams(SocketAddr::new(any, 0)).map_err(|error| error.source)?;
+        socket.connect(address).await?;
+        socket.send(question).await?;
+        let mut reply = vec![0; 65_535];
+        let length = socket.recv(&mut reply).await?;
+        reply.truncate(length);
+        Ok::<_, std::io::Error>(reply)
+    };
+    timed(talk).await
+}
+
+async fn connection(address: SocketAddr, uid: &str) -> Result<(), String> {
+    let talk = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(format!("{WHO} 1\n").as_bytes()).await?;
+        let mut line = Vec::new();
+        BufReader::new(stream).read_until(b'\n', &mut line).await?;
+        Ok(line)
+    };
+    let line = timed(talk).await?;
+    if line == format!("{uid} 1\n").into_bytes() { Ok(()) } else { Err(another(&line, uid)) }
+}
+
+async fn timed<T>(talk: impl Future<Output = std::io::Result<T>>) -> Result<T, String> {
+    match tokio::time::timeout(ANSWER, talk).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", ANSWER.as_secs())),
+    }
+}
+
+fn another(reply: &[u8], uid: &str) -> String {
+    let reply = String::from_utf8_lossy(reply);
+    format!("somebody else answered: {:?}, needed pod UID {uid}", reply.trim().chars().take(80).collect::<String>())
+}
+
+#[cfg(test)]
+#[path = "probe_tests.rs"]
+mod tests;

@@ -1,0 +1,142 @@
+//! What the agent says of its node, and the smallest patch that says it.
+
+use api::node_migration::{Failure, NodeMigrationStatus, ProbeResult, StepDone};
+use api::{NodeMigration, names};
+use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use plan::check::Check;
+use plan::flannel_to_calico::facts::HostFacts;
+use plan::flannel_to_calico::phase::Phase;
+use serde_json::{Value, json};
+use thiserror::Error;
+
+/// What one pass found out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// What is provably true of the host.
+    pub phase: Option<Phase>,
+    /// What the agent does or waits for.
+    pub message: String,
+    /// Why it does not go on.
+    pub failure: Option<Failure>,
+    /// What it read.
+    pub facts: Option<HostFacts>,
+    /// What of the old network is there.
+    pub leftovers: Vec<String>,
+    /// Its checks.
+    pub checks: Vec<Check>,
+    /// Steps performed, the newest last.
+    pub steps: Vec<StepDone>,
+    /// Results of the probes.
+    pub probes: Vec<ProbeResult>,
+}
+
+/// The status could not be written.
+#[derive(Debug, Error)]
+#[error("writing the status of NodeMigration {name}")]
+pub struct ReportError {
+    name: String,
+    /// What the API server answered.
+    #[source]
+    pub source: kube::Error,
+}
+
+/// The status that says this. Times stay as they were where what they date has not changed.
+pub fn status(report: &Report, generation: i64, old: &NodeMigrationStatus, now: Timestamp) -> NodeMigrationStatus {
+    let Report { phase, message, failure, facts, leftovers, checks, steps, probes } = report;
+    let phase_since = match (old.phase, phase) {
+        (_, None) => None,
+        (Some(before), Some(phase)) if before == *phase => old.phase_since.or(Some(now)),
+        (_, Some(_)) => Some(now),
+    };
+    let probes = probes
+        .iter()
+        .map(|result| {
+            let same = old.probes.iter().find(|before| {
+                before.target == result.target
+                    && before.reached == result.reached
+                    && before.message == result.message
+            });
+            same.unwrap_or(result).clone()
+        })
+        .collect();
+    NodeMigrationStatus {
+        observed_generation: generation,
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        phase: *phase,
+        phase_since,
+        message: message.clone(),
+        failure: failure.clone(),
+        facts: facts.clone(),
+        leftovers: leftovers.clone(),
+        checks: checks.clone(),
+        steps: steps.clone(),
+        probes,
+    }
+}
+
+/// Whether a change is worth a write at once. Pods come and go on a host and change its facts each time; that
+/// alone can wait a little (R: no write to the API for what nobody waits for).
+pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
+    let without_facts = |status: &NodeMigrationStatus| NodeMigrationStatus {
+        facts: None,
+        leftovers: Vec::new(),
+        ..status.clone()
+    };
+    old.facts.is_some() != new.facts.is_some() || without_facts(old) != without_facts(new)
+}
+
+/// The merge patch of the status; `None` when the object says it already.
+pub fn patch(object: &NodeMigration, wanted: &NodeMigrationStatus) -> Result<Option<Value>, serde_json::Error> {
+    let old = match &object.status {
+        Some(status) => serde_json::to_value(status)?,
+        None => json!({}),
+    };
+    let new = serde_json::to_value(wanted)?;
+    Ok(api::merge::difference(&old, &new).map(|change| {
+        json!({
+            // Another object of the same name is another Migration's, with another goal.
+            "metadata": { "uid": object.uid() },
+            "status": change,
+        })
+    }))
+}
+
+/// Writes the status and returns the object as it is then; `None` when there is nothing to write.
+pub async fn write(
+    api: &Api<NodeMigration>,
+    object: &NodeMigration,
+    wanted: &NodeMigrationStatus,
+) -> Result<Option<NodeMigration>, ReportError> {
+    let name = object.name_any();
+    let error = |source| ReportError { name: name.clone(), source };
+    let Some(change) = patch(object, wanted).map_err(|source| error(kube::Error::SerdeError(source)))? else {
+        return Ok(None);
+    };
+    let parameters = PatchParams {
+        field_manager: Some(names::AGENT_FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    api.patch_status(&name, &parameters, &Patch::Merge(change)).await.map(Some).map_err(error)
+}
+
+/// An error with everything that caused it, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        // Some errors repeat what caused them.
+        if !text.contains(&message) {
+            text += ": ";
+            text += &message;
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

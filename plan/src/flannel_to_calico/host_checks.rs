@@ -1,0 +1,446 @@
+//! The agent's checks of its own host: what the facts mean, with the value found, the value needed and the fix.
+
+use super::facts::{Found, HostFacts};
+use super::host::{CALICO_DEVICE, HostSettings, calico_device_problem, leftovers};
+use super::phase::{Goal, Phase};
+use crate::check::{Check, Verdict};
+
+/// Every check of an agent. A metric label and an anchor in the runbook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HostCheck {
+    /// The host could be read at all.
+    HostReadable,
+    /// Which CNI configuration the runtime uses.
+    CniConfiguration,
+    /// `/run/flannel/subnet.env`.
+    SubnetEnvironment,
+    /// flanneld runs.
+    FlannelProcess,
+    /// flannel's VXLAN link is as the settings say.
+    FlannelDevice,
+    /// No route to other nodes' pods past the tunnel.
+    DirectRouting,
+    /// Reverse path filter of the uplink.
+    ReversePathFilter,
+    /// `net.bridge.bridge-nf-call-iptables`.
+    BridgeNetfilter,
+    /// The address that Calico will detect.
+    HostAddress,
+    /// Calico's VXLAN link is as the settings say.
+    CalicoDevice,
+    /// Nothing of flannel is left.
+    Leftovers,
+}
+
+impl HostCheck {
+    /// Every check.
+    pub const ALL: [Self; 11] = [
+        Self::HostReadable,
+        Self::CniConfiguration,
+        Self::SubnetEnvironment,
+        Self::FlannelProcess,
+        Self::FlannelDevice,
+        Self::DirectRouting,
+        Self::ReversePathFilter,
+        Self::BridgeNetfilter,
+        Self::HostAddress,
+        Self::CalicoDevice,
+        Self::Leftovers,
+    ];
+
+    /// The check as it stands in status and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::HostReadable => "HostReadable",
+            Self::CniConfiguration => "CniConfiguration",
+            Self::SubnetEnvironment => "SubnetEnvironment",
+            Self::FlannelProcess => "FlannelProcess",
+            Self::FlannelDevice => "FlannelDevice",
+            Self::DirectRouting => "DirectRouting",
+            Self::ReversePathFilter => "ReversePathFilter",
+            Self::BridgeNetfilter => "BridgeNetfilter",
+            Self::HostAddress => "HostAddress",
+            Self::CalicoDevice => "CalicoDevice",
+            Self::Leftovers => "Leftovers",
+        }
+    }
+}
+
+/// What is judged: one host at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'facts> {
+    /// Name of the Node.
+    pub node: &'facts str,
+    /// What was read off it.
+    pub facts: &'facts HostFacts,
+    /// What it should be like.
+    pub settings: &'facts HostSettings,
+    /// The phase that the facts prove.
+    pub phase: Phase,
+    /// What the coordinator asks for.
+    pub goal: Goal,
+}
+
+/// The check of a host that could not be read: nobody knows.
+pub fn unreadable(node: &str, problem: &str) -> Vec<Check> {
+    vec![Check::not_pass(
+        HostCheck::HostReadable.as_str(),
+        Verdict::Unknown,
+        format!("Node {node}"),
+        problem,
+        "a host that the agent can read",
+        "see the agent's log on that node",
+    )]
+}
+
+/// Every check that means something at this moment.
+pub fn checks(subject: Subject<'_>) -> Vec<Check> {
+    let Subject { node, phase, goal, .. } = subject;
+    let mut checks = vec![
+        Check::pass(HostCheck::HostReadable.as_str(), format!("Node {node}"), "links, files, firewall"),
+        cni_configuration(subject),
+    ];
+    // A host on which nobody asked for anything should be on flannel, however little of it is there.
+    if phase == Phase::Flannel || (phase == Phase::Held && goal == Goal::Hold) {
+        checks.extend([
+            subnet_environment(subject),
+            flannel_process(subject),
+            flannel_device(subject),
+            direct_routing(subject),
+        ]);
+    }
+    checks.extend([reverse_path_filter(subject), bridge_netfilter(subject), host_address(subject)]);
+    if phase == Phase::Calico || goal == Goal::Calico {
+        checks.extend([calico_device(subject), left(subject)]);
+    }
+    checks
+}
+
+fn cni_configuration(subject: Subject<'_>) -> Check {
+    let name = HostCheck::CniConfiguration.as_str();
+    let Subject { node, facts, phase, goal, .. } = subject;
+    let folder = &facts.cni.path;
+    let object = format!("Node {node}: {folder}");
+    if let Some(file) = facts.cni.broken() {
+        let problem = file.error.as_deref().unwrap_or_default();
+        return Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            format!("{} is read first and is not valid: {problem}", file.name),
+            "a valid file that is read first",
+            format!("mend or remove {folder}/{}", file.name),
+        );
+    }
+    let Some(winner) = facts.cni.winner() else {
+        return Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            "no CNI configuration",
+            "flannel's or Calico's conflist",
+            "see why the network's DaemonSet has not written its conflist",
+        );
+    };
+    let found = format!("{} wins ({})", winner.name, winner.plugins.join(", "));
+    let others: Vec<String> = facts
+        .cni
+        .files
+        .iter()
+        .filter_map(|file| Some(format!("{}: {}", file.name, file.error.as_ref()?)))
+        .collect();
+    if winner.is_calico() && phase == Phase::Flannel && goal == Goal::Hold {
+        return Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            found,
+            "flannel's conflist, until it is this node's turn",
+            format!(
+                "Calico was installed without its node selector; add it and remove {folder}/{}",
+                winner.name
+            ),
+        );
+    }
+    if !winner.is_calico() && !winner.is_flannel() {
+        return Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            found,
+            "flannel's or Calico's conflist",
+            format!("{} belongs to another network; it has to go, or come later by name", winner.name),
+        );
+    }
+    if !others.is_empty() {
+        return Check::not_pass(
+            name,
+            Verdict::Warn,
+            object,
+            format!("{found}; not valid: {}", others.join("; ")),
+            "valid files only",
+            "mend or remove the files that are not valid",
+        );
+    }
+    Check::pass(name, object, found)
+}
+
+fn subnet_environment(subject: Subject<'_>) -> Check {
+    let name = HostCheck::SubnetEnvironment.as_str();
+    let object = format!("Node {}: /run/flannel/subnet.env", subject.node);
+    match &subject.facts.subnet_environment {
+        Found::Present(environment) => Check::pass(
+            name,
+            object,
+            format!(
+                "network {}, subnet {}, MTU {}, masquerade {}",
+                environment.network, environment.subnet, environment.mtu, environment.ip_masquerade
+            ),
+        ),
+        Found::Malformed(problem) => Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            problem,
+            "the file as flanneld writes it",
+            "restart flannel's pod on this node, so that it writes the file again",
+        ),
+        Found::Absent => Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            "no such file",
+            "the file as flanneld writes it",
+            "see the log of flannel's pod on this node",
+        ),
+    }
+}
+
+fn flannel_process(subject: Subject<'_>) -> Check {
+    let name = HostCheck::FlannelProcess.as_str();
+    let object = format!("Node {}: process flanneld", subject.node);
+    if subject.facts.flanneld_running {
+        Check::pass(name, object, "runs")
+    } else {
+        Check::not_pass(
+            name,
+            Verdict::Warn,
+            object,
+            "does not run",
+            "a running flanneld before the migration",
+            "see why flannel's pod on this node does not run",
+        )
+    }
+}
+
+fn flannel_device(subject: Subject<'_>) -> Check {
+    let name = HostCheck::FlannelDevice.as_str();
+    let Subject { node, facts, settings, .. } = subject;
+    let wanted = settings.flannel_device();
+    let object = format!("Node {node}: link {wanted}");
+    let needed = format!("VNI {}, port {}, MTU {}, up", settings.vni, settings.port, settings.mtu);
+    let Some(device) = facts.vxlan(&wanted) else {
+        let others: Vec<&str> = facts.vxlan_devices.iter().map(|device| device.name.as_str()).collect();
+        let found = if others.is_empty() {
+            "no VXLAN link at all".to_owned()
+        } else {
+            format!("not there; VXLAN links: {}", others.join(", "))
+        };
+        return Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            found,
+            needed,
+            "set flannelVNI to the VNI that flannel uses, or see why flannel made no link",
+        );
+    };
+    let found = format!(
+        "VNI {}, port {}, MTU {}, {}",
+        device.vni,
+        device.port,
+        device.mtu,
+        if device.up { "up" } else { "down" }
+    );
+    let same = device.vni == settings.vni && device.port == settings.port && device.mtu == settings.mtu;
+    if !same {
+        return Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            found,
+            needed,
+            "restart flannel's pod on this node, so that the link is what net-conf.json says; or mend the spec",
+        );
+    }
+    if !device.up {
+        return Check::not_pass(name, Verdict::Fail, object, found, needed, "restart flannel's pod on this node");
+    }
+    if device.learning {
+        return Check::not_pass(
+            name,
+            Verdict::Warn,
+            object,
+            format!("{found}, learning"),
+            format!("{needed}, not learning"),
+            "set Backend.Learning to false in net-conf.json",
+        );
+    }
+    Check::pass(name, object, found)
+}
+
+fn direct_routing(subject: Subject<'_>) -> Check {
+    let name = HostCheck::DirectRouting.as_str();
+    let Subject { node, facts, .. } = subject;
+    let object = format!("Node {node}: routes to other nodes' pods");
+    match facts.direct_routes.as_slice() {
+        [] if facts.subnet_environment.present().is_none() => Check::not_pass(
+            name,
+            Verdict::Unknown,
+            object,
+            "flannel's network is not known, so its routes cannot be told from others",
+            "a readable /run/flannel/subnet.env",
+            "mend SubnetEnvironment first",
+        ),
+        [] => Check::pass(name, object, "all through the tunnel"),
+        [first, rest @ ..] => Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            format!(
+                "{} via {} dev {}{}",
+                first.destination,
+                first.gateway,
+                first.link,
+                if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) }
+            ),
+            "all through the tunnel",
+            "set Backend.DirectRouting to false in net-conf.json and restart flannel's pods",
+        ),
+    }
+}
+
+/// The version of Calico decides whether loose mode is refused; that is the coordinator's to say. Here it is told.
+fn reverse_path_filter(subject: Subject<'_>) -> Check {
+    let name = HostCheck::ReversePathFilter.as_str();
+    let Subject { node, facts, .. } = subject;
+    let filter = &facts.reverse_path_filter;
+    let Some(uplink) = &facts.uplink else {
+        return Check::not_pass(
+            name,
+            Verdict::Unknown,
+            format!("Node {node}: rp_filter"),
+            "no interface with a default route or an address",
+            "1 (strict)",
+            "give the node an address",
+        );
+    };
+    let object = format!("Node {node}: net.ipv4.conf.{uplink}.rp_filter");
+    let own = filter.interfaces.get(uplink).copied();
+    match (filter.effective(uplink), own) {
+        (Some(1), Some(own)) => Check::pass(name, object, format!("1 (all {}, own {own})", filter.all)),
+        (Some(effective), Some(own)) => Check::not_pass(
+            name,
+            Verdict::Warn,
+            object,
+            format!("{effective} (all {}, own {own}; the larger counts)", filter.all),
+            "1 (strict)",
+            "sysctl -w net.ipv4.conf.all.rp_filter=1, and the same in /etc/sysctl.d",
+        ),
+        _ => Check::not_pass(
+            name,
+            Verdict::Unknown,
+            object,
+            "not listed by the kernel",
+            "1 (strict)",
+            "see whether the interface is there",
+        ),
+    }
+}
+
+fn bridge_netfilter(subject: Subject<'_>) -> Check {
+    let name = HostCheck::BridgeNetfilter.as_str();
+    let object = format!("Node {}: net.bridge.bridge-nf-call-iptables", subject.node);
+    let (found, fix) = match subject.facts.bridge_nf_call_iptables {
+        Some(true) => return Check::pass(name, object, "1"),
+        Some(false) => ("0", "sysctl -w net.bridge.bridge-nf-call-iptables=1"),
+        None => ("br_netfilter is not loaded", "modprobe br_netfilter"),
+    };
+    Check::not_pass(
+        name,
+        Verdict::Warn,
+        object,
+        found,
+        "1: pods on flannel's bridge reach Services of their own node only with it",
+        fix,
+    )
+}
+
+fn host_address(subject: Subject<'_>) -> Check {
+    let name = HostCheck::HostAddress.as_str();
+    let object = format!("Node {}: address that Calico detects", subject.node);
+    match subject.facts.detected_address {
+        Some(address) => Check::pass(name, object, address.to_string()),
+        None => Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            "none",
+            "a global IPv4 address on an interface that Calico looks at",
+            "set IP_AUTODETECTION_METHOD of calico-node",
+        ),
+    }
+}
+
+fn calico_device(subject: Subject<'_>) -> Check {
+    let name = HostCheck::CalicoDevice.as_str();
+    let Subject { node, facts, settings, .. } = subject;
+    let object = format!("Node {node}: link {CALICO_DEVICE}");
+    let needed = format!("VNI {}, port {}, MTU {}, up, with an address", settings.vni, settings.port, settings.mtu);
+    if let Some(problem) = calico_device_problem(facts, settings) {
+        return Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            problem,
+            needed,
+            "see the log of calico-node on this node, and FelixConfiguration default",
+        );
+    }
+    match facts.vxlan(CALICO_DEVICE) {
+        Some(device) if device.mtu != settings.mtu => Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            format!("MTU {}", device.mtu),
+            needed,
+            "set vxlanMTU of FelixConfiguration default",
+        ),
+        _ => Check::pass(name, object, needed),
+    }
+}
+
+fn left(subject: Subject<'_>) -> Check {
+    let name = HostCheck::Leftovers.as_str();
+    let object = format!("Node {}: what is left of flannel", subject.node);
+    let found = leftovers(subject.facts, subject.settings);
+    if found.is_empty() {
+        return Check::pass(name, object, "nothing");
+    }
+    Check::not_pass(
+        name,
+        Verdict::Fail,
+        object,
+        found.join(", "),
+        "nothing",
+        if subject.phase == Phase::Calico {
+            "somebody made it again; stop flannel on this node"
+        } else {
+            "the agent removes it once Calico is there"
+        },
+    )
+}
+
+#[cfg(test)]
+#[path = "host_checks_tests.rs"]
+mod tests;
