@@ -286,7 +286,9 @@ fn route(destination: Ipv4Net, way: Way, tunnel: Option<u32>, parent: Option<u32
 /// Whether a route is of Calico's making and not wanted: on the tunnel device, or with Calico's mark.
 fn is_stale(route: &Route, tunnel: Option<u32>, wanted: &BTreeMap<Ipv4Net, Route>) -> bool {
     let on_tunnel = match route.target {
-        Target::Device(device) | Target::Gateway(device, _) => Some(device) == tunnel,
+        Target::Device(device) | Target::Gateway(device, _) | Target::Router(device, _) => {
+            Some(device) == tunnel
+        }
         Target::Blackhole | Target::Other => false,
     };
     let ours = (on_tunnel && route.protocol != PROTOCOL_KERNEL) || route.protocol == PROTOCOL_CALICO;

@@ -78,6 +78,8 @@ pub enum Target {
     Device(u32),
     /// To a gateway that is taken to be on the device, whatever its address.
     Gateway(u32, Ipv4Addr),
+    /// To a gateway that another route leads to.
+    Router(u32, Ipv4Addr),
     /// Nowhere.
     Blackhole,
     /// Something that the stand-in does not make.

@@ -16,7 +16,7 @@ use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use nix::libc;
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVxlan, RouteMessageBuilder};
@@ -367,7 +367,12 @@ fn route(message: &RouteMessage) -> Option<Route> {
     }
     let target = match (message.header.kind, device, gateway) {
         (RouteType::BlackHole, _, _) => Target::Blackhole,
-        (RouteType::Unicast, Some(device), Some(gateway)) => Target::Gateway(device, gateway),
+        (RouteType::Unicast, Some(device), Some(gateway))
+            if message.header.flags.contains(RouteFlags::Onlink) =>
+        {
+            Target::Gateway(device, gateway)
+        }
+        (RouteType::Unicast, Some(device), Some(gateway)) => Target::Router(device, gateway),
         (RouteType::Unicast, Some(device), None) => Target::Device(device),
         _ => Target::Other,
     };
@@ -386,6 +391,7 @@ fn route_message(route: &Route) -> RouteMessage {
     match route.target {
         Target::Device(device) => message.output_interface(device).scope(RouteScope::Link),
         Target::Gateway(device, gateway) => message.output_interface(device).gateway(gateway).onlink(),
+        Target::Router(device, gateway) => message.output_interface(device).gateway(gateway),
         Target::Blackhole => message.kind(RouteType::BlackHole),
         Target::Other => message,
     }
