@@ -68,7 +68,7 @@ pub async fn ensure(options: &Options, progress: &Progress) -> Result<Assets> {
     let (cache, ready) = folders(options.folder.as_deref())?;
     std::fs::create_dir_all(&cache)
         .with_context(|| format!("create the cache folder {}", cache.display()))?;
-    let calico = options.calico.as_deref().map(real_calico).transpose()?;
+    let calico = options.calico.as_deref().map(RealCalico::find).transpose()?;
     packages::ensure(progress).await?;
     let _lock = lock::take(&cache, progress).await?;
 
@@ -83,8 +83,15 @@ pub async fn ensure(options: &Options, progress: &Progress) -> Result<Assets> {
         folders.push(go::ensure(module, &cache, progress).await?);
     }
     let binaries = set::make(&cache, &folders, ready.as_deref())?;
-    let rust = rust::build(&options.programs, progress).await?;
-    let calico = calico.or_else(|| rust.get(Program::StandIn).map(Calico::StandIn));
+    let mut programs = options.programs.clone();
+    if calico.as_ref().is_some_and(|real| real.install.is_none()) && !programs.contains(&Program::StandIn) {
+        programs.push(Program::StandIn);
+    }
+    let rust = rust::build(&programs, progress).await?;
+    let calico = match calico {
+        Some(real) => Some(real.complete(&rust)?),
+        None => rust.get(Program::StandIn).map(Calico::StandIn),
+    };
     Ok(Assets {
         binaries,
         plugins: packages::plugins_folder()?,
@@ -158,21 +165,46 @@ fn default_cache() -> Result<PathBuf> {
     }
 }
 
-fn real_calico(folder: &Path) -> Result<Calico> {
-    let find = |name: &str| {
-        let path = folder.join(name);
-        path.canonicalize().with_context(|| {
-            format!(
-                "--calico-bin: there is no {}; the folder needs calico-node and calico, built for Linux",
-                path.display()
-            )
+/// What `--calico-bin` names.
+#[derive(Debug)]
+struct RealCalico {
+    node: PathBuf,
+    plugin: PathBuf,
+    install: Option<PathBuf>,
+}
+
+impl RealCalico {
+    fn find(folder: &Path) -> Result<Self> {
+        let find = |name: &str| {
+            let path = folder.join(name);
+            path.canonicalize().with_context(|| {
+                format!(
+                    "--calico-bin: there is no {}; the folder needs calico-node and calico (the CNI plugin), built for Linux",
+                    path.display()
+                )
+            })
+        };
+        Ok(Self {
+            node: find("calico-node")?,
+            plugin: find("calico")?,
+            install: find("install").ok(),
         })
-    };
-    Ok(Calico::Real {
-        node: find("calico-node")?,
-        plugin: find("calico")?,
-        install: find("install").ok(),
-    })
+    }
+
+    /// The installer is seldom built: the stand-in's does the same.
+    fn complete(self, rust: &RustPrograms) -> Result<Calico> {
+        let install = match self.install {
+            Some(install) => install,
+            None => rust
+                .need(Program::StandIn)
+                .context("--calico-bin has no program `install`")?,
+        };
+        Ok(Calico::Real {
+            node: self.node,
+            plugin: self.plugin,
+            install,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -194,15 +226,14 @@ mod tests {
     fn a_calico_folder_without_its_programs_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("calico-node"), "").unwrap();
-        let message = format!("{:#}", real_calico(folder.path()).unwrap_err());
+        let message = format!("{:#}", RealCalico::find(folder.path()).unwrap_err());
         assert!(
             message.contains("/calico;") && message.contains("--calico-bin"),
             "{message}"
         );
         std::fs::write(folder.path().join("calico"), "").unwrap();
-        assert!(matches!(
-            real_calico(folder.path()).unwrap(),
-            Calico::Real { install: None, .. }
-        ));
+        let real = RealCalico::find(folder.path()).unwrap();
+        let message = format!("{:#}", real.complete(&RustPrograms::default()).unwrap_err());
+        assert!(message.contains("install"), "{message}");
     }
 }

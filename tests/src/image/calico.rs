@@ -10,8 +10,6 @@ use super::catalog::{Sources, filter_tools};
 
 /// Starts calico-node's parts and starts them again when they end, as the real image's supervisor does.
 const START: &str = include_str!("calico-node.sh");
-/// Puts plugins, kubeconfig and network configuration on the node, for a Calico that has no installer of its own.
-const INSTALL: &str = include_str!("calico-install.sh");
 /// What the real image brings besides Calico's own plugins.
 const PLUGINS: [&str; 5] = ["bandwidth", "host-local", "loopback", "portmap", "tuning"];
 /// Where Calico comes from.
@@ -25,8 +23,8 @@ pub enum Calico {
         node: PathBuf,
         /// The program `calico`: CNI and IPAM plugin.
         plugin: PathBuf,
-        /// The program `install` of the CNI image, if it was built; otherwise the lab's own installer does its work.
-        install: Option<PathBuf>,
+        /// The program `install` of the CNI image: the real one, or the stand-in, which can do that, too.
+        install: PathBuf,
     },
 }
 
@@ -52,6 +50,13 @@ impl Calico {
             Self::Real { plugin, .. } => plugin,
         }
     }
+
+    fn install(&self) -> &Path {
+        match self {
+            Self::StandIn(program) => program,
+            Self::Real { install, .. } => install,
+        }
+    }
 }
 
 pub(super) fn node(sources: &Sources, calico: &Calico) -> Result<Image> {
@@ -59,7 +64,11 @@ pub(super) fn node(sources: &Sources, calico: &Calico) -> Result<Image> {
     tree.program("usr/bin/calico-node", calico.node_program())?;
     filter_tools(&mut tree)?;
     tree.busybox()?;
-    tree.bytes("usr/sbin/start_runit", 0o755, START.as_bytes());
+    match calico {
+        // It plays the supervisor as well when it is started under this name.
+        Calico::StandIn(_) => tree.link("usr/sbin/start_runit", "/usr/bin/calico-node"),
+        Calico::Real { .. } => tree.bytes("usr/sbin/start_runit", 0o755, START.as_bytes()),
+    }
     Ok(Image {
         name: sources.names.calico_node.clone(),
         tree,
@@ -83,13 +92,7 @@ pub(super) fn cni(sources: &Sources, calico: &Calico) -> Result<Image> {
         tree.program(&format!("opt/cni/bin/{name}"), &sources.plugins.join(name))?;
     }
     tree.file("opt/cni/bin/flannel", 0o755, &sources.binaries.join("flannel"))?;
-    match calico {
-        Calico::Real {
-            install: Some(install),
-            ..
-        } => tree.program("opt/cni/bin/install", install)?,
-        _ => tree.bytes("opt/cni/bin/install", 0o755, INSTALL.as_bytes()),
-    }
+    tree.program("opt/cni/bin/install", calico.install())?;
     Ok(Image {
         name: sources.names.calico_cni.clone(),
         tree,
