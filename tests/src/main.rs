@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use lab::commands::{down, kubectl, status, up};
+use lab::commands::{down, install, kubectl, status, up};
 use lab::machine;
 
 /// A real Kubernetes cluster on one machine, without a container engine and without images to pull.
@@ -23,6 +23,8 @@ enum Command {
     Down(down::Arguments),
     /// Show the machines of a cluster, their services and the nodes.
     Status(status::Arguments),
+    /// Build replumb and put it into a cluster, in place of the one that is there.
+    Install(install::Arguments),
     /// Run kubectl against the cluster.
     Kubectl(kubectl::Arguments),
     /// Make a machine's namespaces and wait for its end. The lab calls it.
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Up(arguments) => run(up::run(arguments)),
         Command::Down(arguments) => run(down::run(arguments)),
         Command::Status(arguments) => run(status::run(arguments)),
+        Command::Install(arguments) => run(install::run(arguments)),
         Command::Kubectl(arguments) => run(kubectl::run(arguments)),
     };
     result.unwrap_or_else(|error| {

@@ -196,18 +196,33 @@ impl ClusterApi {
         .await
     }
 
-    /// Waits until rolled-out workloads of these namespaces are complete: every replica there is meant to be is Ready.
+    /// Waits until a workload (`KIND/NAME`) is rolled out: every replica that is meant to be there is Ready and new.
     pub async fn rolled_out(&self, workload: &str, namespace: &str, limit: Duration) -> Result<()> {
         let limit_argument = format!("--timeout={}s", limit.as_secs());
-        self.kubectl(&["rollout", "status", workload, "-n", namespace, &limit_argument])
+        let Err(error) = self
+            .kubectl(&["rollout", "status", workload, "-n", namespace, &limit_argument])
             .await
-            .map(drop)
-            .with_context(|| {
-                format!(
-                    "wait for {workload} in {namespace}; logs: {}",
-                    self.logs.display()
-                )
-            })
+        else {
+            return Ok(());
+        };
+        // kubectl says that it was too slow; the pods say why.
+        let pods: Api<Pod> = Api::namespaced(self.client(), namespace);
+        let pods = pods
+            .list(&ListParams::default())
+            .await
+            .map(|list| list.items)
+            .unwrap_or_default();
+        let trouble: Vec<String> = pods
+            .iter()
+            .filter_map(|pod| pod_trouble(pod).map(|trouble| format!("{}: {trouble}", pod.name_any())))
+            .collect();
+        Err(error).with_context(|| {
+            let logs = self.logs.display();
+            format!(
+                "wait for {workload} in {namespace}; not Ready there: {}; logs: {logs}",
+                trouble.join("; ")
+            )
+        })
     }
 
     /// Waits until every definition of a group is served.

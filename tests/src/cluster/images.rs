@@ -1,5 +1,9 @@
 //! The images that a lab runs, by name, and the archives that they come in.
 
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
 /// Names of images; every one of them must be in one of the archives.
 #[derive(Clone, Debug)]
 pub struct Images {
@@ -42,5 +46,83 @@ impl Default for Images {
             agent: "ghcr.io/replumb/agent:0.1.0".into(),
             coordinator: "ghcr.io/replumb/coordinator:0.1.0".into(),
         }
+    }
+}
+
+/// Puts archives into the folder that every node sees, in place of older ones of the same images, and returns the file
+/// names of those that are new there: the name has the hash of the contents in it. Links cost nothing; another file system needs a copy.
+pub fn take(folder: &Path, archives: &[PathBuf]) -> Result<Vec<String>> {
+    std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    let mut names = Vec::new();
+    for archive in archives {
+        let name = archive
+            .file_name()
+            .with_context(|| format!("{} is no file", archive.display()))?;
+        names.push(name.to_string_lossy().into_owned());
+    }
+    for entry in std::fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
+        let path = entry?.path();
+        let old = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        if !names.contains(&old) && names.iter().any(|name| image_of(name) == image_of(&old)) {
+            std::fs::remove_file(&path).with_context(|| format!("remove the old {}", path.display()))?;
+        }
+    }
+    let mut new = Vec::new();
+    for (archive, name) in archives.iter().zip(names) {
+        let target = folder.join(&name);
+        if target.exists() {
+            continue;
+        }
+        if std::fs::hard_link(archive, &target).is_err() {
+            std::fs::copy(archive, &target)
+                .with_context(|| format!("copy {} to {}", archive.display(), target.display()))?;
+        }
+        new.push(name);
+    }
+    Ok(new)
+}
+
+/// An archive is named after its image and the hash of its contents.
+fn image_of(archive: &str) -> &str {
+    archive.rsplit_once('-').map_or(archive, |(image, _)| image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_archive_replaces_the_old_one_of_the_same_image_only() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (cache, folder) = (temporary.path().join("cache"), temporary.path().join("images"));
+        std::fs::create_dir(&cache).unwrap();
+        let file = |name: &str| {
+            std::fs::write(cache.join(name), name).unwrap();
+            cache.join(name)
+        };
+        take(
+            &folder,
+            &[file("flannel-1a.tar"), file("flannel-cni-plugin-2b.tar")],
+        )
+        .unwrap();
+        assert_eq!(
+            take(&folder, &[file("flannel-3c.tar")]).unwrap(),
+            ["flannel-3c.tar"]
+        );
+        assert!(
+            take(&folder, &[file("flannel-3c.tar")]).unwrap().is_empty(),
+            "it is there already"
+        );
+        let mut there: Vec<_> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        there.sort();
+        assert_eq!(there, ["flannel-3c.tar", "flannel-cni-plugin-2b.tar"]);
+        // The cache keeps its own: only the links went.
+        assert!(cache.join("flannel-1a.tar").exists());
     }
 }

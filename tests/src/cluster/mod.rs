@@ -14,6 +14,7 @@ pub mod manifests;
 mod network;
 mod node;
 mod nodes;
+pub mod replumb;
 pub mod state;
 mod up;
 pub mod wait;
@@ -184,6 +185,29 @@ impl Cluster {
             .into_iter()
             .map(|(name, _)| name)
             .collect()
+    }
+
+    /// Kills a service of a machine with SIGKILL, as a crash does; process 1 starts it again after a second.
+    pub async fn kill_service(&self, machine: &str, service: &str) -> Result<()> {
+        let services = self.control(machine).status().await?;
+        let pid = services
+            .iter()
+            .find(|one| one.name == service)
+            .and_then(|one| one.pid);
+        let Some(pid) = pid else {
+            let names: Vec<_> = services
+                .iter()
+                .filter(|one| one.pid.is_some())
+                .map(|one| one.name.as_str())
+                .collect();
+            bail!(
+                "service {service:?} does not run on machine {machine}; running are {}",
+                names.join(", ")
+            );
+        };
+        self.run_in_node(machine, &["kill", "-9", &pid.to_string()])
+            .await
+            .map(drop)
     }
 
     /// Ends the API server: from now on nobody is answered.

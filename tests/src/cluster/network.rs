@@ -4,12 +4,17 @@
 //! the only thing of the lab that the host sees is one interface that goes when the control plane goes.
 
 use std::net::Ipv4Addr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ipnet::Ipv4Net;
 use serde::Deserialize;
 
 use super::command;
+use super::wait::{Look, until};
 
 /// The bridge inside the control plane's namespace.
 pub const BRIDGE: &str = "br0";
@@ -30,6 +35,25 @@ struct Address {
 #[derive(Deserialize)]
 struct Route {
     dst: String,
+}
+
+/// Waits until no other lab of this machine is choosing a subnet, and keeps the others waiting until it is dropped. A
+/// socket without a file: it goes with its process, and nothing is left to be removed.
+pub async fn alone(logs: &Path) -> Result<UnixListener> {
+    let name = SocketAddr::from_abstract_name("replumb-lab-network").context("name a socket")?;
+    until(
+        "another lab that is choosing its subnet",
+        Duration::from_secs(60),
+        logs,
+        async || match UnixListener::bind_addr(&name) {
+            Ok(listener) => Ok(Look::Done(listener)),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                Ok(Look::NotYet("it still is".into()))
+            }
+            Err(error) => Err(error).context("listen on the lab's own name"),
+        },
+    )
+    .await
 }
 
 /// The first /24 of 172.30.0.0/16 that no address and no route of the host touches.

@@ -1,15 +1,17 @@
 //! Nodes: made, switched off and on, taken away, while the cluster runs.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use futures::future::try_join_all;
 
 use super::authority::Authority;
 use super::node::{self, IMAGES, NodeConfig};
 use super::state::{CONTROL_PLANE, Machine};
 use super::wait::{Look, until};
-use super::{Cluster, Images, machines, network};
+use super::{Cluster, Images, images, machines, network};
 
 /// Import of all images on a busy machine with two cores, one node beside others.
 const IMPORT_LIMIT: Duration = Duration::from_secs(180);
@@ -97,7 +99,13 @@ impl Cluster {
             (state.control_plane(), state.plugins.clone())
         };
         let pause_image = Images::default().pause;
-        let config = NodeConfig { name, address, api_server, plugins: &plugins, pause_image: &pause_image };
+        let config = NodeConfig {
+            name,
+            address,
+            api_server,
+            plugins: &plugins,
+            pause_image: &pause_image,
+        };
         node::prepare(&self.directory, &authority, &config).with_context(|| format!("prepare node {name}"))
     }
 
@@ -131,16 +139,18 @@ impl Cluster {
         let mut archives: Vec<String> = Vec::new();
         let folder = self.directory.images();
         for entry in std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
-            let file = entry?.file_name().to_string_lossy().into_owned();
-            if file.ends_with(".tar") {
-                archives.push(format!("{IMAGES}/{file}"));
-            }
+            archives.push(entry?.file_name().to_string_lossy().into_owned());
         }
         archives.sort();
         if archives.is_empty() {
             bail!("there are no image archives in {}", folder.display());
         }
+        self.node_import(name, &archives).await
+    }
+
+    async fn node_import(&self, name: &str, archives: &[String]) -> Result<()> {
         for archive in archives {
+            let archive = format!("{IMAGES}/{archive}");
             let command = ["ctr", "-n", "k8s.io", "images", "import", "--no-unpack", &archive];
             tokio::time::timeout(IMPORT_LIMIT, self.run_in_node(name, &command))
                 .await
@@ -152,6 +162,16 @@ impl Cluster {
                 })??;
         }
         Ok(())
+    }
+
+    /// Puts images on every node that is on, and on those that come later. One that is there is replaced.
+    pub async fn import_images(&self, archives: &[PathBuf]) -> Result<()> {
+        let names = images::take(&self.directory.images(), archives)?;
+        let nodes = self.node_names().await;
+        let on = nodes.iter().filter(|name| self.pid(name).is_ok());
+        try_join_all(on.map(|name| self.node_import(name, &names)))
+            .await
+            .map(drop)
     }
 
     pub(super) async fn node_start_kubelet(&self, name: &str, address: Ipv4Addr) -> Result<()> {

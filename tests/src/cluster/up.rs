@@ -9,9 +9,9 @@ use futures::future::try_join_all;
 use super::authority::Authority;
 use super::directory::Directory;
 use super::manifests::{ProxyMode, Values};
-use crate::progress::Progress;
 use super::state::{CONTROL_PLANE, Machine, Phase, State};
-use super::{Cluster, Images, Lock, clean, control_plane, machines, network};
+use super::{Cluster, Images, Lock, clean, control_plane, images, machines, network};
+use crate::progress::Progress;
 
 /// The API server is ready after about 8 s on two cores; a busy machine needs longer.
 const API_LIMIT: Duration = Duration::from_secs(120);
@@ -82,9 +82,16 @@ impl Site {
         }
         let left = clean::remove(directory).await?;
         if !left.is_empty() {
-            bail!("an earlier start left what cannot be removed: {}", left.join("; "));
+            bail!(
+                "an earlier start left what cannot be removed: {}",
+                left.join("; ")
+            );
         }
-        Ok(Self { options, lock, progress })
+        Ok(Self {
+            options,
+            lock,
+            progress,
+        })
     }
 
     /// The folder.
@@ -94,8 +101,14 @@ impl Site {
 
     /// Makes the cluster. What a failed attempt has made stays, for looking at it, until [`Cluster::down`].
     pub async fn build(self) -> Result<Cluster> {
-        let Self { options, lock, progress } = self;
+        let Self {
+            options,
+            lock,
+            progress,
+        } = self;
         let directory = options.directory.clone();
+        // Until the subnet shows as taken, no other lab may look for one.
+        let alone = network::alone(&directory.logs()).await?;
         let mut state = State {
             phase: Phase::Starting,
             subnet: network::free_subnet().await?,
@@ -106,13 +119,19 @@ impl Site {
             machines: std::collections::BTreeMap::new(),
         };
         let address = state.control_plane();
-        state.machines.insert(CONTROL_PLANE.to_owned(), Machine { address, on: true });
+        state
+            .machines
+            .insert(CONTROL_PLANE.to_owned(), Machine { address, on: true });
         for index in 0..options.nodes {
-            let address = state.free_address().context("every address of the lab's subnet is in use")?;
-            state.machines.insert(node_name(index), Machine { address, on: true });
+            let address = state
+                .free_address()
+                .context("every address of the lab's subnet is in use")?;
+            state
+                .machines
+                .insert(node_name(index), Machine { address, on: true });
         }
         state.write(&directory)?;
-        take_archives(&directory, &options.archives)?;
+        images::take(&directory.images(), &options.archives)?;
 
         let authority = Authority::create(&directory.keys())?;
         control_plane::prepare(&directory, &authority, address)?;
@@ -120,8 +139,15 @@ impl Site {
         network::connect_control_plane(pid, &directory.host_link(), state.subnet)
             .await
             .context("connect the control plane")?;
+        drop(alone);
         let api = Cluster::api_of(&directory, &state).await?;
-        let cluster = Cluster { directory, state: state.into(), api, progress, _lock: Some(lock) };
+        let cluster = Cluster {
+            directory,
+            state: state.into(),
+            api,
+            progress,
+            _lock: Some(lock),
+        };
         cluster.build(&options).await?;
         Ok(cluster)
     }
@@ -148,9 +174,15 @@ impl Cluster {
                 self.node_prepare(name, machine.address).await?;
                 self.node_start_machine(name, machine.address).await?;
                 self.node_import_images(name).await?;
-                self.progress.say(&format!("{name} ({}) runs containerd and has the images", machine.address));
+                self.progress.say(&format!(
+                    "{name} ({}) runs containerd and has the images",
+                    machine.address
+                ));
                 // An error here means that the other half has failed, and says why.
-                server_is_ready.wait_for(|ready| *ready).await.context("the API server did not become ready")?;
+                server_is_ready
+                    .wait_for(|ready| *ready)
+                    .await
+                    .context("the API server did not become ready")?;
                 self.node_start_kubelet(name, machine.address).await
             }
         }));
@@ -160,10 +192,14 @@ impl Cluster {
                 self.control(CONTROL_PLANE).start(service).await?;
             }
             ready.send_replace(true);
-            self.progress.say("the API server is ready, controller manager and scheduler are started");
+            self.progress
+                .say("the API server is ready, controller manager and scheduler are started");
             let values = self.values().await;
             let manifests = [values.kube_proxy()?, values.flannel()?];
-            self.api.apply(&manifests.join("---\n")).await.context("apply kube-proxy and flannel")?;
+            self.api
+                .apply(&manifests.join("---\n"))
+                .await
+                .context("apply kube-proxy and flannel")?;
             if options.calico {
                 self.install_calico().await?;
             }
@@ -187,16 +223,27 @@ impl Cluster {
     async fn settle(&self, names: &[String]) -> Result<()> {
         self.api.nodes_registered(names, NODES_LIMIT).await?;
         if let Some(first) = names.first() {
-            self.api.label_node(first, &[("node-role.kubernetes.io/control-plane", "")]).await?;
+            self.api
+                .label_node(first, &[("node-role.kubernetes.io/control-plane", "")])
+                .await?;
         }
         self.api.nodes_ready(names, NODES_LIMIT).await?;
         self.progress.say(&format!("{} nodes are Ready", names.len()));
-        self.api.rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT).await?;
-        self.api.rolled_out("daemonset/kube-flannel-ds", "kube-flannel", ROLLOUT_LIMIT).await?;
+        self.api
+            .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
+            .await?;
+        self.api
+            .rolled_out("daemonset/kube-flannel-ds", "kube-flannel", ROLLOUT_LIMIT)
+            .await?;
         self.progress.say("kube-proxy and flannel run");
         // Not before: a pod that comes before flannel has its subnet fails, and its kubelet waits 10 s for the next try.
-        self.api.apply(&self.values().await.core_dns()?).await.context("apply CoreDNS")?;
-        self.api.rolled_out("deployment/coredns", "kube-system", ROLLOUT_LIMIT).await?;
+        self.api
+            .apply(&self.values().await.core_dns()?)
+            .await
+            .context("apply CoreDNS")?;
+        self.api
+            .rolled_out("deployment/coredns", "kube-system", ROLLOUT_LIMIT)
+            .await?;
         self.progress.say("CoreDNS runs");
         Ok(())
     }
@@ -274,23 +321,6 @@ fn check(options: &UpOptions) -> Result<()> {
                 "there is no {program} in {}: build the lab's programs, or name another folder with --assets",
                 options.binaries.display()
             );
-        }
-    }
-    Ok(())
-}
-
-/// Puts the archives where every node sees them. Links cost nothing; another file system needs a copy.
-fn take_archives(directory: &Directory, archives: &[PathBuf]) -> Result<()> {
-    let folder = directory.images();
-    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-    for archive in archives {
-        let name = archive
-            .file_name()
-            .with_context(|| format!("{} is no file", archive.display()))?;
-        let target = folder.join(name);
-        if std::fs::hard_link(archive, &target).is_err() {
-            std::fs::copy(archive, &target)
-                .with_context(|| format!("copy {} to {}", archive.display(), target.display()))?;
         }
     }
     Ok(())

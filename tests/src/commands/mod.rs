@@ -1,6 +1,7 @@
 //! The commands of `cargo lab`, one module each.
 
 pub mod down;
+pub mod install;
 pub mod kubectl;
 pub mod status;
 pub mod up;

@@ -64,7 +64,11 @@ impl ClusterArguments {
         if self.replumb {
             programs.extend([Program::Agent, Program::Coordinator, Program::CommandLine]);
         }
-        let wanted = assets::Options { folder: self.assets.clone(), calico: self.calico_bin.clone(), programs };
+        let wanted = assets::Options {
+            folder: self.assets.clone(),
+            calico: self.calico_bin.clone(),
+            programs,
+        };
         let assets = assets::ensure(&wanted, &progress).await?;
         Ok(UpOptions {
             directory: self.place.open()?,
@@ -90,8 +94,15 @@ impl ClusterArguments {
         };
         let directory = site.directory().clone();
         // From here on there is something to take away, and it is ours.
+        let build = async {
+            let cluster = site.build().await?;
+            if self.replumb {
+                cluster.install_replumb().await?;
+            }
+            Ok(cluster)
+        };
         let error = tokio::select! {
-            cluster = site.build() => match cluster {
+            cluster = build => match cluster {
                 Ok(cluster) => return Ok(cluster),
                 Err(error) => error,
             },
