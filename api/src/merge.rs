@@ -41,7 +41,10 @@ mod tests {
     fn names_only_what_changes() {
         let from = json!({"a": 1, "b": {"c": 1, "d": [1]}, "e": "x"});
         let to = json!({"a": 1, "b": {"c": 2, "d": [1]}, "f": true});
-        assert_eq!(difference(&from, &to), Some(json!({"b": {"c": 2}, "e": null, "f": true})));
+        assert_eq!(
+            difference(&from, &to),
+            Some(json!({"b": {"c": 2}, "e": null, "f": true}))
+        );
         assert_eq!(difference(&to, &to), None);
     }
 }

@@ -1,5 +1,10 @@
 //! `Migration`: what a user asks for, and how far it is.
 
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn has a type of its own"
+)]
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -170,7 +175,9 @@ pub enum OnBlocked {
 }
 
 /// Where a Migration is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub enum MigrationPhase {
     /// Not looked at yet.
     #[default]

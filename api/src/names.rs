@@ -32,6 +32,8 @@ pub const CALICO_IN_PROGRESS_LABEL: &str = "projectcalico.org/node-flannel-migra
 /// Annotation on a Node that we cordoned: name of the Migration. A node that somebody else had cordoned
 /// does not carry it, and is never uncordoned.
 pub const CORDONED_BY_ANNOTATION: &str = "replumb.dev/cordoned-by";
+/// Annotation on a Node for which Calico's objects are written: UID of the Migration. Written last.
+pub const PREPARED_BY_ANNOTATION: &str = "replumb.dev/prepared-by";
 /// Annotation on a Node in work: the cluster autoscaler must not remove it meanwhile.
 pub const SCALE_DOWN_DISABLED_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
 /// Annotation that remembers that [`SCALE_DOWN_DISABLED_ANNOTATION`] is ours.
@@ -39,10 +41,10 @@ pub const SCALE_DOWN_OURS_ANNOTATION: &str = "replumb.dev/scale-down-disabled-by
 /// Finalizer on a Migration that has begun: deleting it must not leave a half-made node unsaid.
 pub const FINALIZER: &str = "replumb.dev/migration";
 
-/// Label on every pod, and on every object that belongs to one Migration: its name.
-pub const MIGRATION_LABEL: &str = "replumb.dev/migration";
-/// Label on a probe pod: the node that it proves.
-pub const PROBE_NODE_LABEL: &str = "replumb.dev/probe-node";
+/// Label on every pod of ours: which part of replumb it is.
+pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
+/// Value of [`COMPONENT_LABEL`] on a pod that proves the pod network of its node.
+pub const PROBE_COMPONENT: &str = "probe";
 
 /// Port of metrics and health on the agent (hostNetwork).
 pub const AGENT_PORT: u16 = 9810;

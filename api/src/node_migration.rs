@@ -1,5 +1,10 @@
 //! `NodeMigration`: one node's goal (written by the coordinator) and its fact (written by that node's agent).
 
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn has a type of its own"
+)]
+
 use jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use plan::check::Check;

@@ -10,8 +10,14 @@ fn definitions_in_deploy_are_current() {
     let written =
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
 
-    let output = Command::new(env!("CARGO_BIN_EXE_crds")).output().expect("crds starts");
-    assert!(output.status.success(), "crds failed: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(env!("CARGO_BIN_EXE_crds"))
+        .output()
+        .expect("crds starts");
+    assert!(
+        output.status.success(),
+        "crds failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let generated = String::from_utf8(output.stdout).expect("crds prints UTF-8");
 
     let first = written
@@ -20,7 +26,13 @@ fn definitions_in_deploy_are_current() {
         .enumerate()
         .find(|(_, (old, new))| old != new)
         .map_or_else(
-            || format!("{} lines there, {} generated", written.lines().count(), generated.lines().count()),
+            || {
+                format!(
+                    "{} lines there, {} generated",
+                    written.lines().count(),
+                    generated.lines().count()
+                )
+            },
             |(index, (old, new))| format!("line {}: {old:?} there, {new:?} generated", index + 1),
         );
     assert!(

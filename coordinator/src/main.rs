@@ -1,2 +1,94 @@
-//! Skeleton.
-fn main() {}
+//! `replumb-coordinator`: arguments, wiring, exit code.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser;
+use coordinator::admin::{self, Health};
+use coordinator::args::{Args, LogFormat};
+use coordinator::cache::Cache;
+use coordinator::context::Context;
+use coordinator::lease::Candidate;
+use coordinator::metrics::Metrics;
+use coordinator::pass;
+use coordinator::tell::Teller;
+use jiff::Timestamp;
+use kube::{Client, Config};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing_subscriber::EnvFilter;
+
+/// How long one request to the API may take.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::new(&args.log_filter);
+    match args.log_format {
+        LogFormat::Text => tracing_subscriber::fmt().with_env_filter(filter).init(),
+        LogFormat::Json => tracing_subscriber::fmt().json().with_env_filter(filter).init(),
+    }
+    match run(args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "stopped");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    let Args {
+        namespace,
+        pod_name,
+        node_name,
+        agent_image,
+        listen,
+        log_format: _,
+        log_filter: _,
+    } = args;
+    let mut config = Config::infer().await.context("finding the API server")?;
+    config.connect_timeout = Some(REQUEST_LIMIT);
+    // A refused eviction is a 429: it has to come back at once, since its reason is what people wait for.
+    config.default_retry = false;
+    let watching = Client::try_from(config.clone()).context("building the client of the watches")?;
+    // Watches are long and have a limit of their own; every other request has this one.
+    config.read_timeout = Some(REQUEST_LIMIT);
+    let client = Client::try_from(config).context("building the client")?;
+
+    let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
+    let health = Arc::new(Health::new(Timestamp::now()));
+    let context = Context {
+        teller: Teller::new(client.clone(), &pod_name),
+        client: client.clone(),
+        namespace: namespace.clone(),
+        node_name,
+        agent_image,
+        metrics: Arc::clone(&metrics),
+    };
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let (leader, leading) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    let cache = Cache::start(&watching, &mut tasks);
+    tasks.spawn(Candidate::new(client, &namespace, api::names::COORDINATOR, &pod_name).run(leader));
+    let passes = async {
+        if cache.ready().await {
+            health.filled(Timestamp::now());
+            pass::run(&context, &cache, &health, &leading).await;
+        }
+    };
+    tokio::select! {
+        served = admin::serve(listen, metrics, Arc::clone(&health)) => {
+            served.with_context(|| format!("serving metrics and health on {listen}"))
+        }
+        // A task that ends took its watch or the Lease with it: better a new process than a blind one.
+        ended = tasks.join_next() => anyhow::bail!("a background task ended: {ended:?}"),
+        () = passes => anyhow::bail!("the loop ended"),
+        _ = terminate.recv() => Ok(()),
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}

@@ -70,6 +70,8 @@ pub enum WaitReason {
     ProbePodNotReady,
     /// A probe to the node's pod network has no answer yet.
     ProbeUnanswered,
+    /// Calico's objects cannot be written yet.
+    CalicoObjects,
     /// A DaemonSet is being rolled out.
     DaemonSetRollout,
     /// Leftovers of the old network are not gone from a node.
@@ -108,6 +110,7 @@ impl WaitReason {
             Self::CheckFailing => "CheckFailing",
             Self::ProbePodNotReady => "ProbePodNotReady",
             Self::ProbeUnanswered => "ProbeUnanswered",
+            Self::CalicoObjects => "CalicoObjects",
             Self::DaemonSetRollout => "DaemonSetRollout",
             Self::Leftovers => "Leftovers",
         }

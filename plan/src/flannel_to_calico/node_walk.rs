@@ -38,6 +38,7 @@ enum Cordon {
 
 /// The node and what is around it. Small on purpose: every combination that can be reached is visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct World {
     cordon: Cordon,
     label: Label,

@@ -1,0 +1,24 @@
+//! What every part of a pass needs: clients, names, metrics, the teller.
+
+use std::sync::Arc;
+
+use kube::Client;
+
+use crate::metrics::Metrics;
+use crate::tell::Teller;
+
+/// What every part of a pass needs. Nothing here is a decision.
+pub struct Context {
+    /// Client of every read and write; each request has a time limit.
+    pub client: Client,
+    /// Namespace of the coordinator, its Lease and its probe pods.
+    pub namespace: String,
+    /// Node that the coordinator runs on.
+    pub node_name: String,
+    /// Image of the agent, for probe pods.
+    pub agent_image: String,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// Events.
+    pub teller: Teller,
+}

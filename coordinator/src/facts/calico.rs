@@ -1,0 +1,201 @@
+//! Calico's own objects, read as JSON: their schema is another project's and changes with its version.
+
+use ipnet::IpNet;
+use kube::core::DynamicObject;
+use plan::flannel_to_calico::cluster::{IpPool, Malformed};
+use serde_json::Value;
+
+/// The fields of an `IPPool` that matter here.
+pub fn ip_pool(pool: &DynamicObject) -> Result<IpPool, Malformed> {
+    let reader = Reader::of("IPPool", pool);
+    let cidr: IpNet = reader.network("cidr")?;
+    let default_block_size = if matches!(cidr, IpNet::V4(_)) { 26 } else { 122 };
+    Ok(IpPool {
+        name: reader.name.clone(),
+        block_size: reader
+            .number("blockSize", u64::from(cidr.max_prefix_len()))?
+            .unwrap_or(default_block_size),
+        cidr,
+        vxlan_mode: reader.text("vxlanMode")?.unwrap_or_else(|| "Never".to_owned()),
+        ipip_mode: reader.text("ipipMode")?.unwrap_or_else(|| "Never".to_owned()),
+        nat_outgoing: reader.flag("natOutgoing")?,
+        disabled: reader.flag("disabled")?,
+        node_selector: reader.text("nodeSelector")?.unwrap_or_else(|| "all()".to_owned()),
+    })
+}
+
+/// An `IPAMBlock`'s range and affinity (`host:<node>`).
+pub fn ipam_block(block: &DynamicObject) -> Result<(IpNet, Option<String>), Malformed> {
+    let reader = Reader::of("IPAMBlock", block);
+    Ok((reader.network("cidr")?, reader.text("affinity")?))
+}
+
+/// Reads fields of an object's spec with errors that name them.
+struct Reader<'object> {
+    kind: &'static str,
+    name: String,
+    spec: &'object Value,
+}
+
+impl<'object> Reader<'object> {
+    fn of(kind: &'static str, object: &'object DynamicObject) -> Self {
+        Self {
+            kind,
+            name: object.metadata.name.clone().unwrap_or_default(),
+            spec: &object.data["spec"],
+        }
+    }
+
+    fn error(&self, field: &str, needed: &str) -> Malformed {
+        Malformed {
+            object: format!("{} {}", self.kind, self.name),
+            problem: format!("spec.{field}: found {}, needed {needed}", self.spec[field]),
+        }
+    }
+
+    /// An empty text counts as missing: that is how Calico's own types are written.
+    fn text(&self, field: &str) -> Result<Option<String>, Malformed> {
+        match &self.spec[field] {
+            Value::Null => Ok(None),
+            Value::String(text) if text.is_empty() => Ok(None),
+            Value::String(text) => Ok(Some(text.clone())),
+            Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+                Err(self.error(field, "a text"))
+            }
+        }
+    }
+
+    fn flag(&self, field: &str) -> Result<bool, Malformed> {
+        match &self.spec[field] {
+            Value::Null => Ok(false),
+            other => other.as_bool().ok_or_else(|| self.error(field, "true or false")),
+        }
+    }
+
+    /// A number up to `most`; 0 counts as missing.
+    fn number(&self, field: &str, most: u64) -> Result<Option<u8>, Malformed> {
+        match &self.spec[field] {
+            Value::Null => Ok(None),
+            other => other
+                .as_u64()
+                .filter(|number| *number <= most)
+                .and_then(|number| u8::try_from(number).ok())
+                .map(|number| (number > 0).then_some(number))
+                .ok_or_else(|| self.error(field, &format!("a number up to {most}"))),
+        }
+    }
+
+    fn network(&self, field: &str) -> Result<IpNet, Malformed> {
+        self.spec[field]
+            .as_str()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| self.error(field, "a network such as 10.244.0.0/16"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::needless_pass_by_value, reason = "every caller has a literal")]
+    fn from(spec: Value) -> DynamicObject {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "X", "metadata": {"name": "x"}, "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pool_with_every_field() {
+        let found = ip_pool(&from(serde_json::json!({
+            "cidr": "10.244.0.0/16", "blockSize": 24, "vxlanMode": "Always", "ipipMode": "CrossSubnet",
+            "natOutgoing": true, "disabled": true, "nodeSelector": "zone == 'a'",
+        })))
+        .unwrap();
+        assert_eq!(
+            found,
+            IpPool {
+                name: "x".to_owned(),
+                cidr: "10.244.0.0/16".parse().unwrap(),
+                block_size: 24,
+                vxlan_mode: "Always".to_owned(),
+                ipip_mode: "CrossSubnet".to_owned(),
+                nat_outgoing: true,
+                disabled: true,
+                node_selector: "zone == 'a'".to_owned(),
+            }
+        );
+    }
+
+    #[test]
+    fn a_pool_with_calicos_defaults() {
+        let found = ip_pool(&from(
+            serde_json::json!({"cidr": "10.244.0.0/16", "vxlanMode": ""}),
+        ))
+        .unwrap();
+        assert_eq!(
+            (
+                found.block_size,
+                found.vxlan_mode.as_str(),
+                found.ipip_mode.as_str()
+            ),
+            (26, "Never", "Never")
+        );
+        assert_eq!(
+            (found.nat_outgoing, found.disabled, found.node_selector.as_str()),
+            (false, false, "all()")
+        );
+        assert_eq!(
+            ip_pool(&from(serde_json::json!({"cidr": "fd00::/48"})))
+                .unwrap()
+                .block_size,
+            122
+        );
+    }
+
+    #[test]
+    fn pools_that_are_not_understood() {
+        for (spec, problem) in [
+            (
+                serde_json::json!({}),
+                "spec.cidr: found null, needed a network such as 10.244.0.0/16",
+            ),
+            (
+                serde_json::json!({"cidr": "x"}),
+                "spec.cidr: found \"x\", needed a network such as 10.244.0.0/16",
+            ),
+            (
+                serde_json::json!({"cidr": "10.244.0.0/16", "blockSize": 33}),
+                "spec.blockSize: found 33, needed a number up to 32",
+            ),
+            (
+                serde_json::json!({"cidr": "10.244.0.0/16", "natOutgoing": "yes"}),
+                "spec.natOutgoing: found \"yes\", needed true or false",
+            ),
+            (
+                serde_json::json!({"cidr": "10.244.0.0/16", "vxlanMode": 1}),
+                "spec.vxlanMode: found 1, needed a text",
+            ),
+        ] {
+            let error = ip_pool(&from(spec)).unwrap_err();
+            assert_eq!(
+                (error.object.as_str(), error.problem.as_str()),
+                ("IPPool x", problem)
+            );
+        }
+    }
+
+    #[test]
+    fn blocks() {
+        let found = ipam_block(&from(
+            serde_json::json!({"cidr": "10.244.1.0/26", "affinity": "host:a"}),
+        ));
+        assert_eq!(
+            found,
+            Ok(("10.244.1.0/26".parse().unwrap(), Some("host:a".to_owned())))
+        );
+        let found = ipam_block(&from(serde_json::json!({"cidr": "10.244.1.0/26"})));
+        assert_eq!(found, Ok(("10.244.1.0/26".parse().unwrap(), None)));
+        assert!(ipam_block(&from(serde_json::json!({"cidr": 1}))).is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! From the API's objects to the facts that `plan` decides on. Pure: what was read comes in, values go out.
+
+pub mod calico;
+pub mod daemon_sets;
+pub mod nodes;
+pub mod pods;
+mod quantity;
+pub mod webhooks;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::core::DynamicObject;
+use plan::flannel_to_calico::cluster::{ClusterFacts, Malformed};
+use plan::flannel_to_calico::facts::HostFacts;
+
+/// Everything that was read: watched kinds as their stores hand them out, the others as they were listed.
+#[derive(Clone, Debug, Default)]
+pub struct Objects {
+    /// Every Node.
+    pub nodes: Vec<Arc<Node>>,
+    /// Every Pod.
+    pub pods: Vec<Arc<Pod>>,
+    /// Every `DaemonSet`.
+    pub daemon_sets: Vec<Arc<DaemonSet>>,
+    /// Every `PodDisruptionBudget`.
+    pub budgets: Vec<Arc<PodDisruptionBudget>>,
+    /// The `ConfigMap`s that [`config_maps_to_read`] names, as far as they exist.
+    pub config_maps: Vec<ConfigMap>,
+    /// Every `ValidatingWebhookConfiguration`.
+    pub validating_webhooks: Vec<ValidatingWebhookConfiguration>,
+    /// Every `MutatingWebhookConfiguration`.
+    pub mutating_webhooks: Vec<MutatingWebhookConfiguration>,
+    /// Every Service.
+    pub services: Vec<Service>,
+    /// Plural names that group `crd.projectcalico.org` serves; empty when it is not served.
+    pub calico_resources: BTreeSet<String>,
+    /// Every `IPPool`.
+    pub ip_pools: Vec<DynamicObject>,
+    /// Every `IPAMBlock`.
+    pub ipam_blocks: Vec<DynamicObject>,
+    /// Answers of the API server, by [`plan::flannel_to_calico::checks::Permission::key`].
+    pub permissions: BTreeMap<String, bool>,
+    /// Facts of every host, as its agent reported them.
+    pub hosts: BTreeMap<String, HostFacts>,
+}
+
+/// Namespaces and names of the `ConfigMap`s that `DaemonSet`s of a network refer to: what has to be read before
+/// [`cluster`] is complete.
+pub fn config_maps_to_read(daemon_sets: &[Arc<DaemonSet>]) -> BTreeSet<(String, String)> {
+    daemon_sets
+        .iter()
+        .map(|found| daemon_sets::daemon_set(found))
+        .filter(plan::flannel_to_calico::detect::is_of_a_network)
+        .flat_map(|found| {
+            let namespace = found.namespace.clone();
+            found
+                .referred_config_maps()
+                .into_iter()
+                .map(|name| (namespace.clone(), name.to_owned()))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// The cluster as facts. What was not understood is among them, by name.
+pub fn cluster(objects: &Objects) -> ClusterFacts {
+    let mut malformed = Vec::new();
+    let nodes = understood(
+        objects.nodes.iter().map(|found| nodes::node(found)),
+        &mut malformed,
+    );
+    let mut pods = understood(objects.pods.iter().map(|found| pods::pod(found)), &mut malformed);
+    pods.retain(|pod| !pod.finished);
+    pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
+    let ip_pools = understood(objects.ip_pools.iter().map(calico::ip_pool), &mut malformed);
+    let ipam_blocks = understood(objects.ipam_blocks.iter().map(calico::ipam_block), &mut malformed);
+    malformed.sort();
+    let mut budgets: Vec<_> = objects.budgets.iter().map(|found| pods::budget(found)).collect();
+    budgets.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
+    ClusterFacts {
+        nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
+        daemon_sets: objects
+            .daemon_sets
+            .iter()
+            .map(|found| daemon_sets::daemon_set(found))
+            .map(|found| ((found.namespace.clone(), found.name.clone()), found))
+            .collect(),
+        config_maps: objects.config_maps.iter().map(daemon_sets::config_map).collect(),
+        webhooks: webhooks::webhooks(
+            &objects.validating_webhooks,
+            &objects.mutating_webhooks,
+            &objects.services,
+            &pods,
+        ),
+        pods,
+        budgets,
+        calico_resources: objects.calico_resources.clone(),
+        ip_pools: ip_pools
+            .into_iter()
+            .map(|pool| (pool.name.clone(), pool))
+            .collect(),
+        ipam_blocks: ipam_blocks.into_iter().collect(),
+        permissions: objects.permissions.clone(),
+        malformed,
+        hosts: objects.hosts.clone(),
+    }
+}
+
+fn understood<T>(
+    results: impl Iterator<Item = Result<T, Malformed>>,
+    malformed: &mut Vec<Malformed>,
+) -> Vec<T> {
+    results
+        .filter_map(|result| match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                malformed.push(error);
+                None
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_understood_is_named_and_the_rest_is_kept() {
+        let node = |name: &str, cpu: &str| {
+            Arc::new(
+                serde_json::from_value::<Node>(serde_json::json!({
+                    "metadata": {"name": name}, "status": {"allocatable": {"cpu": cpu}},
+                }))
+                .unwrap(),
+            )
+        };
+        let pod = |name: &str, phase: &str| {
+            Arc::new(
+                serde_json::from_value::<Pod>(serde_json::json!({
+                    "metadata": {"namespace": "n", "name": name}, "status": {"phase": phase},
+                }))
+                .unwrap(),
+            )
+        };
+        let facts = cluster(&Objects {
+            nodes: vec![node("b", "many"), node("a", "1")],
+            pods: vec![pod("z", "Running"), pod("done", "Succeeded"), pod("y", "Pending")],
+            ..Objects::default()
+        });
+        assert_eq!(facts.nodes.keys().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(facts.malformed.len(), 1);
+        assert_eq!(facts.malformed[0].object, "Node b");
+        assert_eq!(
+            facts.pods.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(),
+            ["y", "z"]
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! Nodes.
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use plan::flannel_to_calico::cluster::{self, Malformed};
+
+use super::quantity;
+
+/// Labels of a control plane node: today's, the one before v1.24, and Rancher's.
+const CONTROL_PLANE_LABELS: [&str; 3] = [
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+    "node-role.kubernetes.io/controlplane",
+];
+
+/// A Node as the checks and the plan see it.
+pub fn node(node: &Node) -> Result<cluster::Node, Malformed> {
+    let name = node.metadata.name.clone().unwrap_or_default();
+    let malformed = |problem: String| Malformed {
+        object: format!("Node {name}"),
+        problem,
+    };
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let spec = node.spec.clone().unwrap_or_default();
+    let status = node.status.clone().unwrap_or_default();
+    let allocatable = status.allocatable.unwrap_or_default();
+    let amount = |resource: &str, read: fn(&Quantity) -> Option<u64>| match allocatable.get(resource) {
+        None => Ok(0),
+        Some(quantity) => read(quantity).ok_or_else(|| {
+            malformed(format!(
+                "status.allocatable.{resource}: found {:?}, needed a quantity",
+                quantity.0
+            ))
+        }),
+    };
+    let mut internal_addresses = Vec::new();
+    for address in status.addresses.unwrap_or_default() {
+        if address.type_ == "InternalIP" {
+            internal_addresses.push(address.address.parse().map_err(|_| {
+                malformed(format!(
+                    "status.addresses: found {:?}, needed an IP address",
+                    address.address
+                ))
+            })?);
+        }
+    }
+    Ok(cluster::Node {
+        control_plane: is_control_plane(node),
+        annotations: node.metadata.annotations.clone().unwrap_or_default(),
+        pod_cidrs: spec
+            .pod_cidrs
+            .unwrap_or_else(|| spec.pod_cidr.into_iter().collect()),
+        unschedulable: spec.unschedulable.unwrap_or(false),
+        ready: status
+            .conditions
+            .unwrap_or_default()
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        taints: spec.taints.unwrap_or_default().iter().filter_map(taint).collect(),
+        internal_addresses,
+        allocatable_cpu_millis: amount("cpu", quantity::thousandths)?,
+        allocatable_memory_bytes: amount("memory", quantity::units)?,
+        allocatable_pods: amount("pods", quantity::units)?,
+        operating_system: status
+            .node_info
+            .map(|info| info.operating_system)
+            .unwrap_or_default(),
+        labels,
+        name: name.clone(),
+    })
+}
+
+/// Whether a Node carries one of the labels of a control plane node.
+pub fn is_control_plane(node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    CONTROL_PLANE_LABELS
+        .iter()
+        .any(|label| labels.is_some_and(|labels| labels.contains_key(*label)))
+}
+
+/// `key=value:effect`, for a taint that keeps pods away and is not Kubernetes' own mark of a cordon or a condition.
+fn taint(taint: &Taint) -> Option<String> {
+    let keeps_away = matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
+    if !keeps_away || taint.key.starts_with("node.kubernetes.io/") {
+        return None;
+    }
+    let value = taint.value.as_deref().unwrap_or_default();
+    Some(format!("{}={value}:{}", taint.key, taint.effect))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(value: serde_json::Value) -> Node {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn every_field() {
+        let found = node(&from(serde_json::json!({
+            "metadata": {
+                "name": "a",
+                "labels": {"node-role.kubernetes.io/control-plane": ""},
+                "annotations": {"flannel.alpha.coreos.com/public-ip": "192.168.0.11"},
+            },
+            "spec": {
+                "podCIDR": "10.244.1.0/24",
+                "podCIDRs": ["10.244.1.0/24", "fd00:1::/64"],
+                "unschedulable": true,
+                "taints": [
+                    {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"},
+                    {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"},
+                    {"key": "soft", "value": "x", "effect": "PreferNoSchedule"},
+                    {"key": "gpu", "value": "yes", "effect": "NoExecute"},
+                ],
+            },
+            "status": {
+                "allocatable": {"cpu": "1900m", "memory": "4Gi", "pods": "110"},
+                "addresses": [
+                    {"type": "Hostname", "address": "a"},
+                    {"type": "InternalIP", "address": "192.168.0.11"},
+                ],
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "nodeInfo": {
+                    "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+                    "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "linux",
+                    "osImage": "", "systemUUID": "",
+                },
+            },
+        })))
+        .unwrap();
+        assert_eq!(found.name, "a");
+        assert!(found.control_plane && found.unschedulable && found.ready);
+        assert_eq!(found.pod_cidrs, ["10.244.1.0/24", "fd00:1::/64"]);
+        assert_eq!(
+            found.taints,
+            [
+                "node-role.kubernetes.io/control-plane=:NoSchedule",
+                "gpu=yes:NoExecute"
+            ]
+        );
+        assert_eq!(
+            found.internal_addresses,
+            ["192.168.0.11".parse::<std::net::IpAddr>().unwrap()]
+        );
+        assert_eq!(found.allocatable_cpu_millis, 1900);
+        assert_eq!(found.allocatable_memory_bytes, 4 << 30);
+        assert_eq!(found.allocatable_pods, 110);
+        assert_eq!(found.operating_system, "linux");
+        assert_eq!(
+            found.annotations["flannel.alpha.coreos.com/public-ip"],
+            "192.168.0.11"
+        );
+    }
+
+    #[test]
+    fn an_empty_node_is_not_ready_and_has_nothing() {
+        let found = node(&from(serde_json::json!({"metadata": {"name": "a"}}))).unwrap();
+        assert!(!found.ready && !found.control_plane && found.pod_cidrs.is_empty());
+        assert_eq!(found.allocatable_pods, 0);
+    }
+
+    #[test]
+    fn the_older_field_of_the_range_counts() {
+        let found = node(&from(
+            serde_json::json!({"metadata": {"name": "a"}, "spec": {"podCIDR": "10.1.0.0/24"}}),
+        ));
+        assert_eq!(found.unwrap().pod_cidrs, ["10.1.0.0/24"]);
+    }
+
+    #[test]
+    fn a_bad_quantity_is_told() {
+        let error = node(&from(serde_json::json!({
+            "metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "many"}},
+        })))
+        .unwrap_err();
+        assert_eq!(error.object, "Node a");
+        assert_eq!(
+            error.problem,
+            "status.allocatable.cpu: found \"many\", needed a quantity"
+        );
+    }
+
+    #[test]
+    fn a_bad_address_is_told() {
+        let error = node(&from(serde_json::json!({
+            "metadata": {"name": "a"}, "status": {"addresses": [{"type": "InternalIP", "address": "here"}]},
+        })))
+        .unwrap_err();
+        assert_eq!(
+            error.problem,
+            "status.addresses: found \"here\", needed an IP address"
+        );
+    }
+}

@@ -1,0 +1,339 @@
+//! Pods and the budgets that protect them.
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use plan::drain;
+use plan::flannel_to_calico::cluster::Malformed;
+
+use super::quantity;
+
+/// Annotation on the API's copy of a static pod.
+const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+
+/// A Pod as a drain sees it.
+pub fn pod(pod: &Pod) -> Result<drain::Pod, Malformed> {
+    let metadata = &pod.metadata;
+    let malformed = |problem: String| Malformed {
+        object: format!("Pod {}", key(metadata)),
+        problem,
+    };
+    let spec = pod.spec.clone().unwrap_or_default();
+    let status = pod.status.clone().unwrap_or_default();
+    let mut addresses = Vec::new();
+    let texts = match status.pod_ips {
+        Some(addresses) if !addresses.is_empty() => addresses.into_iter().map(|address| address.ip).collect(),
+        Some(_) | None => status.pod_ip.into_iter().collect::<Vec<_>>(),
+    };
+    for text in texts.iter().filter(|text| !text.is_empty()) {
+        addresses.push(
+            text.parse()
+                .map_err(|_| malformed(format!("status.podIPs: found {text:?}, needed an IP address")))?,
+        );
+    }
+    Ok(drain::Pod {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+        uid: metadata.uid.clone().unwrap_or_default(),
+        node: spec.node_name.clone().unwrap_or_default(),
+        labels: metadata.labels.clone().unwrap_or_default(),
+        host_network: spec.host_network.unwrap_or(false),
+        controller: controller(metadata),
+        mirror: metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)),
+        finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+        ready: status
+            .conditions
+            .unwrap_or_default()
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        deleted_at: deleted_at(metadata),
+        deletion_grace_seconds: metadata.deletion_grace_period_seconds,
+        addresses,
+        empty_dirs: spec
+            .volumes
+            .iter()
+            .flatten()
+            .filter(|volume| volume.empty_dir.is_some())
+            .map(|volume| volume.name.clone())
+            .collect(),
+        cpu_millis: request(&spec, "cpu", quantity::thousandths).map_err(malformed)?,
+        memory_bytes: request(&spec, "memory", quantity::units).map_err(malformed)?,
+        priority_class: spec.priority_class_name.unwrap_or_default(),
+    })
+}
+
+/// A `PodDisruptionBudget` as a drain sees it.
+pub fn budget(budget: &PodDisruptionBudget) -> drain::Budget {
+    let status = budget.status.clone().unwrap_or_default();
+    drain::Budget {
+        namespace: budget.metadata.namespace.clone().unwrap_or_default(),
+        name: budget.metadata.name.clone().unwrap_or_default(),
+        selector: budget
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.selector.as_ref())
+            .map(selector),
+        disruptions_allowed: status.disruptions_allowed,
+        current_healthy: status.current_healthy,
+        desired_healthy: status.desired_healthy,
+        expected_pods: status.expected_pods,
+    }
+}
+
+/// A label selector.
+pub fn selector(selector: &LabelSelector) -> drain::Selector {
+    drain::Selector {
+        match_labels: selector.match_labels.clone().unwrap_or_default(),
+        match_expressions: selector
+            .match_expressions
+            .iter()
+            .flatten()
+            .map(|term| {
+                (
+                    term.key.clone(),
+                    term.operator.clone(),
+                    term.values.clone().unwrap_or_default(),
+                )
+            })
+            .collect(),
+    }
+}
+
+/// `namespace/name`.
+pub(super) fn key(metadata: &ObjectMeta) -> String {
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    format!("{}/{}", part(&metadata.namespace), part(&metadata.name))
+}
+
+fn controller(metadata: &ObjectMeta) -> Option<(String, String)> {
+    metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true))
+        .map(|owner| (owner.kind.clone(), owner.name.clone()))
+}
+
+/// `deletionTimestamp` is the moment at which the grace period ends; termination began that much earlier.
+fn deleted_at(metadata: &ObjectMeta) -> Option<jiff::Timestamp> {
+    let end = metadata.deletion_timestamp.as_ref()?.0;
+    let grace = SignedDuration::from_secs(metadata.deletion_grace_period_seconds.unwrap_or(0));
+    Some(end.checked_sub(grace).unwrap_or(end))
+}
+
+/// What the scheduler reserves: the pod's own request, or its containers together or its init containers one after
+/// the other, whichever is larger; side-cars count in both. The runtime's overhead comes on top.
+fn request(spec: &PodSpec, resource: &str, read: fn(&Quantity) -> Option<u64>) -> Result<u64, String> {
+    let amount = |path: String, amounts: Option<&BTreeMap<String, Quantity>>| match amounts
+        .and_then(|amounts| amounts.get(resource))
+    {
+        None => Ok(None),
+        Some(quantity) => read(quantity)
+            .map(Some)
+            .ok_or_else(|| format!("{path}.{resource}: found {:?}, needed a quantity", quantity.0)),
+    };
+    let requests = |resources: &Option<ResourceRequirements>| {
+        resources
+            .as_ref()
+            .and_then(|resources| resources.requests.clone())
+    };
+    let of = |container: &Container| {
+        amount(
+            format!("container {}: resources.requests", container.name),
+            requests(&container.resources).as_ref(),
+        )
+        .map(Option::unwrap_or_default)
+    };
+    let mut together: u64 = 0;
+    for container in &spec.containers {
+        together = together.saturating_add(of(container)?);
+    }
+    let mut side_cars: u64 = 0;
+    let mut peak: u64 = 0;
+    for container in spec.init_containers.iter().flatten() {
+        let own = of(container)?;
+        peak = peak.max(side_cars.saturating_add(own));
+        if container.restart_policy.as_deref() == Some("Always") {
+            side_cars = side_cars.saturating_add(own);
+        }
+    }
+    let of_pod = amount(
+        "resources.requests".to_owned(),
+        requests(&spec.resources).as_ref(),
+    )?;
+    let overhead = amount("overhead".to_owned(), spec.overhead.as_ref())?.unwrap_or_default();
+    Ok(of_pod
+        .unwrap_or(together.saturating_add(side_cars).max(peak))
+        .saturating_add(overhead))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(value: serde_json::Value) -> Pod {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn every_field() {
+        let found = pod(&from(serde_json::json!({
+            "metadata": {
+                "namespace": "shop", "name": "web-1", "uid": "u1", "labels": {"app": "web"},
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "o"},
+                    {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "o", "controller": true},
+                ],
+                "deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30,
+            },
+            "spec": {
+                "nodeName": "a",
+                "priorityClassName": "high",
+                "containers": [{"name": "c", "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}}}],
+                "volumes": [{"name": "cache", "emptyDir": {}}, {"name": "token", "projected": {}}],
+            },
+            "status": {
+                "phase": "Running",
+                "podIP": "10.244.1.5",
+                "podIPs": [{"ip": "10.244.1.5"}, {"ip": "fd00::5"}],
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        })))
+        .unwrap();
+        assert_eq!(found.key(), "shop/web-1");
+        assert_eq!(
+            found.controller,
+            Some(("ReplicaSet".to_owned(), "web".to_owned()))
+        );
+        assert_eq!(found.deleted_at, Some("2026-01-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(found.empty_dirs, ["cache"]);
+        assert_eq!((found.cpu_millis, found.memory_bytes), (250, 64 << 20));
+        assert_eq!(found.addresses.len(), 2);
+        assert!(found.ready && !found.finished && !found.mirror && !found.host_network);
+        assert_eq!(
+            (found.node.as_str(), found.priority_class.as_str()),
+            ("a", "high")
+        );
+    }
+
+    #[test]
+    fn a_static_pod_has_the_node_as_its_controller() {
+        let found = pod(&from(serde_json::json!({
+            "metadata": {
+                "namespace": "kube-system", "name": "etcd-a", "annotations": {"kubernetes.io/config.mirror": "x"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "o", "controller": true}],
+            },
+            "spec": {"hostNetwork": true, "containers": []},
+            "status": {"phase": "Succeeded"},
+        })))
+        .unwrap();
+        assert!(found.mirror && found.host_network && found.finished && !found.ready);
+    }
+
+    #[test]
+    fn requests_as_the_scheduler_counts_them() {
+        let container = |name: &str, cpu: &str| serde_json::json!({"name": name, "resources": {"requests": {"cpu": cpu}}});
+        let side_car = |name: &str, cpu: &str| {
+            let mut value = container(name, cpu);
+            value["restartPolicy"] = "Always".into();
+            value
+        };
+        let cpu = |spec: serde_json::Value| {
+            pod(&from(
+                serde_json::json!({"metadata": {"name": "p"}, "spec": spec}),
+            ))
+            .unwrap()
+            .cpu_millis
+        };
+        assert_eq!(
+            cpu(serde_json::json!({"containers": [container("a", "100m"), container("b", "1")]})),
+            1100
+        );
+        assert_eq!(
+            cpu(serde_json::json!({
+                "containers": [container("a", "100m")],
+                "initContainers": [container("i", "2"), container("j", "1")],
+            })),
+            2000
+        );
+        assert_eq!(
+            cpu(serde_json::json!({
+                "containers": [container("a", "500m")],
+                "initContainers": [side_car("s", "200m"), container("i", "400m")],
+                "overhead": {"cpu": "10m"},
+            })),
+            710
+        );
+        assert_eq!(
+            cpu(serde_json::json!({
+                "containers": [container("a", "500m")],
+                "resources": {"requests": {"cpu": "3"}},
+            })),
+            3000
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_told() {
+        let error = pod(&from(serde_json::json!({
+            "metadata": {"namespace": "n", "name": "p"},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "x"}}}]},
+        })))
+        .unwrap_err();
+        assert_eq!(error.object, "Pod n/p");
+        assert_eq!(
+            error.problem,
+            "container c: resources.requests.cpu: found \"x\", needed a quantity"
+        );
+        let error = pod(&from(
+            serde_json::json!({"metadata": {"name": "p"}, "status": {"podIP": "x"}}),
+        ))
+        .unwrap_err();
+        assert_eq!(error.problem, "status.podIPs: found \"x\", needed an IP address");
+    }
+
+    #[test]
+    fn budgets() {
+        let found = budget(
+            &serde_json::from_value(serde_json::json!({
+                "metadata": {"namespace": "shop", "name": "web"},
+                "spec": {"selector": {
+                    "matchLabels": {"app": "web"},
+                    "matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}],
+                }},
+                "status": {"disruptionsAllowed": 1, "currentHealthy": 3, "desiredHealthy": 2, "expectedPods": 3},
+            }))
+            .unwrap(),
+        );
+        assert_eq!(
+            (
+                found.disruptions_allowed,
+                found.desired_healthy,
+                found.expected_pods
+            ),
+            (1, 2, 3)
+        );
+        let labels = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        let selector = found.selector.unwrap();
+        assert!(selector.matches(&labels(&[("app", "web"), ("tier", "b")])));
+        assert!(!selector.matches(&labels(&[("app", "web")])));
+    }
+
+    #[test]
+    fn a_budget_without_selector_or_status_selects_nothing() {
+        let found = budget(&serde_json::from_value(serde_json::json!({"metadata": {"name": "x"}})).unwrap());
+        assert_eq!((found.selector, found.disruptions_allowed), (None, 0));
+    }
+}

@@ -1,0 +1,229 @@
+//! Fail-closed admission webhooks that a Service of the cluster answers.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
+use k8s_openapi::api::core::v1::Service;
+use plan::drain;
+use plan::flannel_to_calico::cluster::Webhook;
+
+/// What the two kinds of configuration have in common.
+struct Entry<'object> {
+    object: String,
+    client: &'object WebhookClientConfig,
+    failure_policy: Option<&'object str>,
+    rules: &'object [RuleWithOperations],
+}
+
+/// The fail-closed webhooks of both kinds with the pods behind them.
+pub fn webhooks(
+    validating: &[ValidatingWebhookConfiguration],
+    mutating: &[MutatingWebhookConfiguration],
+    services: &[Service],
+    pods: &[drain::Pod],
+) -> Vec<Webhook> {
+    let selectors: BTreeMap<(&str, &str), &BTreeMap<String, String>> = services
+        .iter()
+        .filter_map(|service| {
+            let key = (
+                service.metadata.namespace.as_deref()?,
+                service.metadata.name.as_deref()?,
+            );
+            Some((key, service.spec.as_ref()?.selector.as_ref()?))
+        })
+        .collect();
+    let validating = validating.iter().flat_map(|configuration| {
+        configuration.webhooks.iter().flatten().map(|webhook| Entry {
+            object: object(
+                "ValidatingWebhookConfiguration",
+                configuration.metadata.name.as_deref(),
+                &webhook.name,
+            ),
+            client: &webhook.client_config,
+            failure_policy: webhook.failure_policy.as_deref(),
+            rules: webhook.rules.as_deref().unwrap_or_default(),
+        })
+    });
+    let mutating = mutating.iter().flat_map(|configuration| {
+        configuration.webhooks.iter().flatten().map(|webhook| Entry {
+            object: object(
+                "MutatingWebhookConfiguration",
+                configuration.metadata.name.as_deref(),
+                &webhook.name,
+            ),
+            client: &webhook.client_config,
+            failure_policy: webhook.failure_policy.as_deref(),
+            rules: webhook.rules.as_deref().unwrap_or_default(),
+        })
+    });
+    validating
+        .chain(mutating)
+        // The API server's default is to fail closed.
+        .filter(|entry| entry.failure_policy != Some("Ignore"))
+        .filter_map(|entry| {
+            let service = entry.client.service.as_ref()?;
+            let selector = selectors.get(&(service.namespace.as_str(), service.name.as_str()));
+            Some(Webhook {
+                object: entry.object,
+                service: (service.namespace.clone(), service.name.clone()),
+                covers_pods_or_nodes: entry.rules.iter().any(covers_pods_or_nodes),
+                backends: selector
+                    .map_or_else(Vec::new, |selector| backends(&service.namespace, selector, pods)),
+            })
+        })
+        .collect()
+}
+
+fn object(kind: &str, configuration: Option<&str>, webhook: &str) -> String {
+    format!("{kind} {}, webhook {webhook}", configuration.unwrap_or_default())
+}
+
+fn backends(
+    namespace: &str,
+    selector: &BTreeMap<String, String>,
+    pods: &[drain::Pod],
+) -> Vec<(String, String, String, bool)> {
+    let selector = drain::Selector {
+        match_labels: selector.clone(),
+        match_expressions: Vec::new(),
+    };
+    pods.iter()
+        .filter(|pod| pod.namespace == namespace && !pod.finished && selector.matches(&pod.labels))
+        .map(|pod| {
+            (
+                pod.namespace.clone(),
+                pod.name.clone(),
+                pod.node.clone(),
+                pod.uses_pod_network(),
+            )
+        })
+        .collect()
+}
+
+/// Whether a rule covers what a migration writes or what must start meanwhile: pods and their eviction, nodes,
+/// `DaemonSet`s.
+fn covers_pods_or_nodes(rule: &RuleWithOperations) -> bool {
+    let groups: Vec<&str> = rule.api_groups.iter().flatten().map(String::as_str).collect();
+    rule.resources.iter().flatten().any(|resource| {
+        let (group, kind) = match resource.split('/').next().unwrap_or_default() {
+            "*" => return groups.iter().any(|group| ["*", "", "apps"].contains(group)),
+            kind @ ("pods" | "nodes") => ("", kind),
+            kind @ "daemonsets" => ("apps", kind),
+            _ => return false,
+        };
+        !kind.is_empty() && groups.iter().any(|found| *found == "*" || *found == group)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::needless_pass_by_value, reason = "every caller has a literal")]
+    fn validating(
+        failure_policy: Option<&str>,
+        client: serde_json::Value,
+        resources: &[&str],
+    ) -> ValidatingWebhookConfiguration {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "policy"},
+            "webhooks": [{
+                "name": "pods.policy.example", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "clientConfig": client, "failurePolicy": failure_policy,
+                "rules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": resources,
+                }],
+            }],
+        }))
+        .unwrap()
+    }
+
+    fn service() -> Service {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"namespace": "policy", "name": "webhook"},
+            "spec": {"selector": {"app": "webhook"}},
+        }))
+        .unwrap()
+    }
+
+    fn backend() -> drain::Pod {
+        drain::Pod {
+            namespace: "policy".to_owned(),
+            name: "webhook-1".to_owned(),
+            node: "a".to_owned(),
+            labels: BTreeMap::from([("app".to_owned(), "webhook".to_owned())]),
+            ..drain::Pod::default()
+        }
+    }
+
+    fn client() -> serde_json::Value {
+        serde_json::json!({"service": {"namespace": "policy", "name": "webhook"}})
+    }
+
+    #[test]
+    fn backends_come_from_the_services_selector() {
+        let elsewhere = drain::Pod {
+            namespace: "other".to_owned(),
+            ..backend()
+        };
+        let pods = [backend(), elsewhere];
+        let found = webhooks(&[validating(None, client(), &["pods"])], &[], &[service()], &pods);
+        let [webhook] = found.as_slice() else {
+            panic!("{found:?}")
+        };
+        assert_eq!(
+            webhook.object,
+            "ValidatingWebhookConfiguration policy, webhook pods.policy.example"
+        );
+        assert!(webhook.covers_pods_or_nodes);
+        assert_eq!(
+            webhook.backends,
+            [("policy".to_owned(), "webhook-1".to_owned(), "a".to_owned(), true)]
+        );
+    }
+
+    #[test]
+    fn only_fail_closed_webhooks_of_a_service_count() {
+        let open = validating(Some("Ignore"), client(), &["pods"]);
+        let outside = validating(
+            Some("Fail"),
+            serde_json::json!({"url": "https://example.com"}),
+            &["pods"],
+        );
+        assert_eq!(webhooks(&[open, outside], &[], &[service()], &[backend()]), []);
+    }
+
+    #[test]
+    fn resources_that_matter() {
+        for (resources, expected) in [
+            (vec!["pods"], true),
+            (vec!["pods/eviction"], true),
+            (vec!["nodes/status"], true),
+            (vec!["*"], true),
+            (vec!["*/*"], true),
+            (vec!["configmaps", "secrets"], false),
+            (vec!["daemonsets"], false),
+            (vec![], false),
+        ] {
+            let found = webhooks(&[validating(None, client(), &resources)], &[], &[service()], &[]);
+            assert_eq!(found[0].covers_pods_or_nodes, expected, "{resources:?}");
+        }
+    }
+
+    #[test]
+    fn mutating_webhooks_count_too() {
+        let mutating = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "inject"},
+            "webhooks": [{
+                "name": "inject.example", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "clientConfig": client(),
+                "rules": [{"apiGroups": ["apps"], "resources": ["daemonsets"], "operations": ["*"]}],
+            }],
+        }))
+        .unwrap();
+        let found = webhooks(&[], &[mutating], &[], &[]);
+        assert!(found[0].covers_pods_or_nodes && found[0].backends.is_empty());
+    }
+}

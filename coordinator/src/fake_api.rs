@@ -1,0 +1,303 @@
+//! An API server of the tests' own, in memory: it stores objects, merges patches, refuses a stale resourceVersion,
+//! writes down every change, and can go away after any of them. Schemas, defaults and admission are not in it: the
+//! tests against the real API server have those.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use kube::runtime::reflector;
+use kube::runtime::watcher::Event;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::cache::{Cache, Stores};
+use crate::context::Context;
+use crate::metrics::Metrics;
+use crate::tell::Teller;
+
+/// The server. Cloning shares it.
+#[derive(Clone, Default)]
+pub struct FakeApi {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Objects by path: `/api/v1/nodes/a`.
+    objects: BTreeMap<String, Value>,
+    version: u64,
+    /// Changes in order: `PATCH /api/v1/nodes/a {"metadata":…}`.
+    changes: Vec<(String, Value)>,
+    /// After this many changes more the server is away.
+    budget: Option<usize>,
+}
+
+impl FakeApi {
+    /// Puts an object at its path.
+    pub fn put(&self, path: &str, object: Value) {
+        let mut state = self.state.lock().unwrap();
+        state.store(path, object);
+    }
+
+    /// The object at this path.
+    pub fn get(&self, path: &str) -> Option<Value> {
+        self.state.lock().unwrap().objects.get(path).cloned()
+    }
+
+    /// Changes an object as somebody else would.
+    pub fn edit(&self, path: &str, patch: &Value) {
+        let mut state = self.state.lock().unwrap();
+        let mut object = state
+            .objects
+            .get(path)
+            .cloned()
+            .unwrap_or_else(|| panic!("there is no {path}"));
+        merge(&mut object, patch);
+        state.store(path, object);
+    }
+
+    /// Removes an object as somebody else would.
+    pub fn remove(&self, path: &str) {
+        self.state.lock().unwrap().objects.remove(path);
+    }
+
+    /// Every object below a path.
+    pub fn below(&self, path: &str) -> Vec<Value> {
+        self.state.lock().unwrap().below(path)
+    }
+
+    /// Every object, without resourceVersions: what two runs are compared by.
+    pub fn everything(&self) -> BTreeMap<String, Value> {
+        let mut all = self.state.lock().unwrap().objects.clone();
+        for object in all.values_mut() {
+            object["metadata"]
+                .as_object_mut()
+                .unwrap()
+                .remove("resourceVersion");
+        }
+        all
+    }
+
+    /// The changes since the last call, in order: method and path, body.
+    pub fn take_changes(&self) -> Vec<(String, Value)> {
+        std::mem::take(&mut self.state.lock().unwrap().changes)
+    }
+
+    /// From now on the server takes this many changes and then answers nobody; `None` for no limit.
+    pub fn allow(&self, changes: Option<usize>) {
+        self.state.lock().unwrap().budget = changes;
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let server = server.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.expect("a body in memory");
+                let response = server
+                    .state
+                    .lock()
+                    .unwrap()
+                    .answer(&parts.method, parts.uri.path(), &body);
+                match response {
+                    Some((status, value)) => Ok(Response::builder()
+                        .status(status)
+                        .body(Body::from(serde_json::to_vec(&value).unwrap()))
+                        .unwrap()),
+                    None => Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)),
+                }
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    /// What a pass needs, with this server behind it.
+    pub fn context(&self) -> Context {
+        let client = self.client();
+        Context {
+            teller: Teller::new(client.clone(), "coordinator-0"),
+            client,
+            namespace: "replumb-system".to_owned(),
+            node_name: "c".to_owned(),
+            agent_image: "replumb.dev/agent:test".to_owned(),
+            metrics: Arc::new(Metrics::new().unwrap()),
+        }
+    }
+
+    /// Stores as the watches would have filled them by now.
+    pub fn cache(&self) -> Cache {
+        Cache::of(Stores {
+            migrations: self.store("/apis/replumb.dev/v1alpha1/migrations/"),
+            node_migrations: self.store("/apis/replumb.dev/v1alpha1/nodemigrations/"),
+            nodes: self.store("/api/v1/nodes/"),
+            pods: self.store("/api/v1/namespaces/*/pods/"),
+            daemon_sets: self.store("/apis/apps/v1/namespaces/*/daemonsets/"),
+            budgets: self.store("/apis/policy/v1/namespaces/*/poddisruptionbudgets/"),
+        })
+    }
+
+    fn store<K>(&self, path: &str) -> reflector::Store<K>
+    where
+        K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + 'static,
+    {
+        let (reader, mut writer) = reflector::store::<K>();
+        for object in self.below(path) {
+            let object = serde_json::from_value(object).expect("an object of its kind");
+            writer.apply_watcher_event(&Event::Apply(object));
+        }
+        reader
+    }
+}
+
+impl State {
+    fn store(&mut self, path: &str, mut object: Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        if object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = json!(format!("uid-of-{path}"));
+        }
+        self.objects.insert(path.to_owned(), object);
+    }
+
+    /// `*` stands for one part of the path.
+    fn below(&self, path: &str) -> Vec<Value> {
+        let wanted: Vec<&str> = path.trim_end_matches('/').split('/').collect();
+        self.objects
+            .iter()
+            .filter(|(key, _)| {
+                let parts: Vec<&str> = key.split('/').collect();
+                parts.len() == wanted.len() + 1
+                    && wanted
+                        .iter()
+                        .zip(&parts)
+                        .all(|(wanted, part)| *wanted == "*" || wanted == part)
+            })
+            .map(|(_, object)| object.clone())
+            .collect()
+    }
+
+    /// `None` when the server is away.
+    fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Option<(StatusCode, Value)> {
+        if self.budget == Some(0) {
+            return None;
+        }
+        let body: Value = if body.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(body).expect("JSON")
+        };
+        if *method == Method::GET {
+            return Some(match self.objects.get(path) {
+                Some(object) => (StatusCode::OK, object.clone()),
+                None if is_collection(path) => (
+                    StatusCode::OK,
+                    json!({ "metadata": {}, "items": self.below(path) }),
+                ),
+                None => failure(StatusCode::NOT_FOUND, "NotFound"),
+            });
+        }
+        if path.contains("/events") {
+            return Some((StatusCode::CREATED, body));
+        }
+        if path.ends_with("/selfsubjectaccessreviews") {
+            let mut body = body;
+            body["status"] = json!({ "allowed": true });
+            return Some((StatusCode::CREATED, body));
+        }
+        let answer = self.change(method, path, &body);
+        if answer.0.is_success() {
+            self.changes.push((format!("{method} {path}"), body));
+            if let Some(budget) = &mut self.budget {
+                *budget -= 1;
+            }
+        }
+        Some(answer)
+    }
+
+    fn change(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
+        if let Some(pod) = path.strip_suffix("/eviction") {
+            return match self.objects.remove(pod) {
+                Some(_) => (
+                    StatusCode::CREATED,
+                    json!({ "kind": "Status", "status": "Success" }),
+                ),
+                None => failure(StatusCode::NOT_FOUND, "NotFound"),
+            };
+        }
+        if *method == Method::POST {
+            let name = body["metadata"]["name"].as_str().expect("a name");
+            let path = format!("{path}/{name}");
+            if self.objects.contains_key(&path) {
+                return failure(StatusCode::CONFLICT, "AlreadyExists");
+            }
+            self.store(&path, body.clone());
+            return (StatusCode::CREATED, self.objects[&path].clone());
+        }
+        let path = path.strip_suffix("/status").unwrap_or(path);
+        let Some(found) = self.objects.get(path).cloned() else {
+            return failure(StatusCode::NOT_FOUND, "NotFound");
+        };
+        if *method == Method::DELETE {
+            self.objects.remove(path);
+            return (StatusCode::OK, found);
+        }
+        let version = &body["metadata"]["resourceVersion"];
+        if !version.is_null() && *version != found["metadata"]["resourceVersion"] {
+            return failure(StatusCode::CONFLICT, "Conflict");
+        }
+        let mut object = found;
+        merge(&mut object, body);
+        self.store(path, object);
+        (StatusCode::OK, self.objects[path].clone())
+    }
+}
+
+/// A path without an object at it is a collection when its last part is a plural of ours.
+fn is_collection(path: &str) -> bool {
+    const PLURALS: [&str; 9] = [
+        "ippools",
+        "ipamblocks",
+        "ipamhandles",
+        "blockaffinities",
+        "ipamconfigs",
+        "felixconfigurations",
+        "services",
+        "validatingwebhookconfigurations",
+        "mutatingwebhookconfigurations",
+    ];
+    PLURALS.iter().any(|plural| path.ends_with(plural))
+}
+
+fn failure(status: StatusCode, reason: &str) -> (StatusCode, Value) {
+    (
+        status,
+        json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "metadata": {},
+            "reason": reason, "message": reason, "code": status.as_u16(),
+        }),
+    )
+}
+
+/// RFC 7386.
+pub fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    let target = target.as_object_mut().unwrap();
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            merge(target.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}

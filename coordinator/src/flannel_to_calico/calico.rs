@@ -1,0 +1,112 @@
+//! Calico's own objects, read and written as they are stored: `crd.projectcalico.org/v1`.
+
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::write::{WriteError, parameters};
+
+/// Group and version in which Calico stores its objects with the Kubernetes datastore.
+pub const GROUP_VERSION: &str = "crd.projectcalico.org/v1";
+
+/// A kind of Calico's: kind and plural name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind(pub &'static str, pub &'static str);
+
+/// `IPPool`.
+pub const IP_POOL: Kind = Kind("IPPool", "ippools");
+/// `FelixConfiguration`.
+pub const FELIX_CONFIGURATION: Kind = Kind("FelixConfiguration", "felixconfigurations");
+/// `IPAMConfig`.
+pub const IPAM_CONFIG: Kind = Kind("IPAMConfig", "ipamconfigs");
+/// `IPAMBlock`.
+pub const IPAM_BLOCK: Kind = Kind("IPAMBlock", "ipamblocks");
+/// `BlockAffinity`.
+pub const BLOCK_AFFINITY: Kind = Kind("BlockAffinity", "blockaffinities");
+/// `IPAMHandle`.
+pub const IPAM_HANDLE: Kind = Kind("IPAMHandle", "ipamhandles");
+
+impl Kind {
+    fn api(self, client: &Client) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk("crd.projectcalico.org", "v1", self.0);
+        Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, self.1))
+    }
+
+    fn describe(self, name: &str) -> String {
+        format!("{} {name}", self.0)
+    }
+
+    /// Every object of the kind; none when the kind is not served.
+    pub async fn list(self, client: &Client) -> Result<Vec<DynamicObject>, WriteError> {
+        match self.api(client).list(&ListParams::default()).await {
+            Ok(list) => Ok(list.items),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
+            Err(source) => Err(WriteError::of("listing", self.1, source)),
+        }
+    }
+
+    /// The object of this name, if there is one.
+    pub async fn get(self, client: &Client, name: &str) -> Result<Option<DynamicObject>, WriteError> {
+        self.api(client)
+            .get_opt(name)
+            .await
+            .map_err(|source| WriteError::of("reading", self.describe(name), source))
+    }
+
+    /// Creates the object; one that is there already is an answer, not an error.
+    pub async fn create(self, client: &Client, object: &Value) -> Result<Created, WriteError> {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let attempt = |source| WriteError::of("creating", self.describe(&name), source);
+        let object: DynamicObject = serde_json::from_value(object.clone())
+            .map_err(|source| attempt(kube::Error::SerdeError(source)))?;
+        let post = PostParams {
+            field_manager: parameters().field_manager,
+            ..PostParams::default()
+        };
+        match self.api(client).create(&post, &object).await {
+            Ok(_) => Ok(Created::Now),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(Created::Before),
+            Err(source) => Err(attempt(source)),
+        }
+    }
+
+    /// Merge-patches the object as it was read; `change` goes under `spec`.
+    pub async fn patch_spec(
+        self,
+        client: &Client,
+        read: &DynamicObject,
+        change: &Value,
+    ) -> Result<(), WriteError> {
+        let patch = json!({
+            "metadata": { "resourceVersion": read.metadata.resource_version },
+            "spec": change,
+        });
+        self.api(client)
+            .patch(&read.name_any(), &parameters(), &Patch::Merge(patch))
+            .await
+            .map_err(|source| WriteError::of("patching", self.describe(&read.name_any()), source))?;
+        Ok(())
+    }
+
+    /// Deletes the object of this name; one that is gone already is fine.
+    pub async fn delete(self, client: &Client, name: &str) -> Result<(), WriteError> {
+        match self
+            .api(client)
+            .delete(name, &kube::api::DeleteParams::default())
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(source) => Err(WriteError::of("deleting", self.describe(name), source)),
+        }
+    }
+}
+
+/// Whether an object was created by this call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// By this call.
+    Now,
+    /// It was there.
+    Before,
+}

@@ -1,0 +1,166 @@
+//! Reads everything that the checks and the plan need. Changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::NodeMigration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use plan::flannel_to_calico::cluster::ClusterFacts;
+
+use super::calico;
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::facts;
+use crate::write::WriteError;
+
+/// What the tool must be allowed to do: verb, API group, resource, subresource.
+const NEEDED: [(&str, &str, &str, &str); 10] = [
+    ("patch", "", "nodes", ""),
+    ("create", "", "pods", "eviction"),
+    ("patch", "apps", "daemonsets", ""),
+    ("delete", "apps", "daemonsets", ""),
+    ("create", "crd.projectcalico.org", "ippools", ""),
+    ("patch", "crd.projectcalico.org", "felixconfigurations", ""),
+    ("patch", "crd.projectcalico.org", "ipamconfigs", ""),
+    ("create", "crd.projectcalico.org", "ipamblocks", ""),
+    ("create", "crd.projectcalico.org", "blockaffinities", ""),
+    ("create", "crd.projectcalico.org", "ipamhandles", ""),
+];
+
+/// Reads the cluster.
+pub async fn dereference(
+    context: &Context,
+    cache: &Cache,
+    node_migrations: &[std::sync::Arc<NodeMigration>],
+) -> Result<ClusterFacts, WriteError> {
+    let client = &context.client;
+    let daemon_sets = cache.daemon_sets.state();
+    let wanted = facts::config_maps_to_read(&daemon_sets);
+    let (config_maps, webhooks, services, calico_resources, ip_pools, ipam_blocks, permissions) = tokio::try_join!(
+        config_maps(context, wanted),
+        webhooks(context),
+        list::<Service>(context, "Services"),
+        calico_resources(context),
+        calico::IP_POOL.list(client),
+        calico::IPAM_BLOCK.list(client),
+        permissions(context),
+    )?;
+    let (validating_webhooks, mutating_webhooks) = webhooks;
+    Ok(facts::cluster(&facts::Objects {
+        nodes: cache.nodes.state(),
+        pods: cache.pods.state(),
+        daemon_sets,
+        budgets: cache.budgets.state(),
+        config_maps,
+        validating_webhooks,
+        mutating_webhooks,
+        services,
+        calico_resources,
+        ip_pools,
+        ipam_blocks,
+        permissions,
+        hosts: node_migrations
+            .iter()
+            .filter_map(|object| {
+                let facts = object.status.as_ref()?.facts.clone()?;
+                Some((object.spec.node_name.clone(), facts))
+            })
+            .collect(),
+    }))
+}
+
+/// The `ConfigMap`s of these namespaces and names, as far as they exist.
+async fn config_maps(
+    context: &Context,
+    wanted: BTreeSet<(String, String)>,
+) -> Result<Vec<ConfigMap>, WriteError> {
+    let mut found = Vec::new();
+    for (namespace, name) in wanted {
+        let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &namespace);
+        let map = maps
+            .get_opt(&name)
+            .await
+            .map_err(|source| WriteError::of("reading", format!("ConfigMap {namespace}/{name}"), source))?;
+        found.extend(map);
+    }
+    Ok(found)
+}
+
+async fn list<K>(context: &Context, what: &str) -> Result<Vec<K>, WriteError>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let api: Api<K> = Api::all(context.client.clone());
+    let list = api
+        .list(&ListParams::default())
+        .await
+        .map_err(|source| WriteError::of("listing", what, source))?;
+    Ok(list.items)
+}
+
+async fn webhooks(
+    context: &Context,
+) -> Result<
+    (
+        Vec<ValidatingWebhookConfiguration>,
+        Vec<MutatingWebhookConfiguration>,
+    ),
+    WriteError,
+> {
+    tokio::try_join!(
+        list(context, "ValidatingWebhookConfigurations"),
+        list(context, "MutatingWebhookConfigurations"),
+    )
+}
+
+/// Plural names that Calico's group serves; none when the group is not there.
+async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, WriteError> {
+    match context
+        .client
+        .list_api_group_resources(calico::GROUP_VERSION)
+        .await
+    {
+        Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(BTreeSet::new()),
+        Err(source) => Err(WriteError::of("listing", calico::GROUP_VERSION, source)),
+    }
+}
+
+/// What the API server says that we may do.
+async fn permissions(context: &Context) -> Result<BTreeMap<String, bool>, WriteError> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(context.client.clone());
+    let mut answers = BTreeMap::new();
+    for (verb, group, resource, subresource) in NEEDED {
+        let name = match (group, subresource) {
+            ("", "") => format!("{verb} {resource}"),
+            ("", subresource) => format!("{verb} {resource}/{subresource}"),
+            (group, _) => format!("{verb} {resource}.{group}"),
+        };
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    verb: Some(verb.to_owned()),
+                    group: Some(group.to_owned()),
+                    resource: Some(resource.to_owned()),
+                    subresource: Some(subresource.to_owned()).filter(|text| !text.is_empty()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let answer = reviews
+            .create(&PostParams::default(), &review)
+            .await
+            .map_err(|source| WriteError::of("asking for permission to", &name, source))?;
+        answers.insert(name, answer.status.is_some_and(|status| status.allowed));
+    }
+    Ok(answers)
+}

@@ -1,0 +1,197 @@
+//! After the last node: flannel's `DaemonSet`, the node selector and the labels go; then everything is verified.
+
+use std::collections::BTreeMap;
+
+use api::migration::MigrationPhase;
+use api::{Migration, MigrationStatus, names};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, PropagationPolicy};
+use kube::{Api, ResourceExt};
+use plan::decision::WaitReason;
+use plan::flannel_to_calico::phase::Phase;
+use plan::flannel_to_calico::settings::Settings;
+use serde_json::{Value, json};
+
+use super::calico;
+use super::prepare::{IPAM_CONFIG_BEFORE, daemon_set};
+use super::view::Snapshot;
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::facts;
+use crate::write::{self, WriteError};
+
+/// One pass of the end: each step is done when what it removes is not there.
+pub async fn finish(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    settings: &Settings,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    let snapshot = Snapshot::take(cache, settings, &migration.name_any(), &context.namespace);
+    for pod in snapshot.probe_pods.values() {
+        super::probe::delete(context, pod).await?;
+    }
+    if let Some(message) = left(&snapshot) {
+        wait(status, WaitReason::Leftovers, message);
+        return Ok(());
+    }
+    let flannel = (
+        &settings.flannel_daemon_set_namespace.value,
+        &settings.flannel_daemon_set_name.value,
+    );
+    if let Some(set) = daemon_set(cache, flannel.0, flannel.1) {
+        delete_daemon_set(context, &set).await?;
+        wait(
+            status,
+            WaitReason::DaemonSetRollout,
+            format!(
+                "DaemonSet {}/{} and its pods are being deleted",
+                flannel.0, flannel.1
+            ),
+        );
+        return Ok(());
+    }
+    let calico = (
+        &settings.calico_daemon_set_namespace.value,
+        &settings.calico_daemon_set_name.value,
+    );
+    let Some(set) = daemon_set(cache, calico.0, calico.1) else {
+        wait(
+            status,
+            WaitReason::DaemonSetRollout,
+            format!(
+                "DaemonSet {}/{} is not there: Calico was removed from the cluster; apply its manifest again",
+                calico.0, calico.1
+            ),
+        );
+        return Ok(());
+    };
+    let read = facts::daemon_sets::daemon_set(&set);
+    if read.node_selector.contains_key(names::NODE_NETWORK_LABEL) {
+        let change = json!({ "spec": { "template": { "spec": {
+            "nodeSelector": { names::NODE_NETWORK_LABEL: null } } } } });
+        let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), calico.0);
+        write::patch(&sets, set.as_ref(), "removing the node selector of", change).await?;
+        wait(
+            status,
+            WaitReason::DaemonSetRollout,
+            format!("DaemonSet {}/{} is rolled", calico.0, calico.1),
+        );
+        return Ok(());
+    }
+    if !read.rolled_out || read.ready < read.desired {
+        let message = format!(
+            "DaemonSet {}/{}: {} of {} pods Ready",
+            calico.0, calico.1, read.ready, read.desired
+        );
+        wait(status, WaitReason::DaemonSetRollout, message);
+        return Ok(());
+    }
+    remove_labels(context, &snapshot.nodes).await?;
+    restore_ipam_config(context, &status.before).await?;
+    status.phase = MigrationPhase::Completed;
+    status.completed_at = Some(Timestamp::now());
+    status.blocked = String::new();
+    status.message = format!(
+        "{} nodes are on Calico; nothing of flannel is left on them. Its namespace, ConfigMap, RBAC and node \
+         annotations are not ours to delete",
+        snapshot.node_migrations.len()
+    );
+    context
+        .teller
+        .migration(migration, crate::tell::Tone::Normal, "Completed", &status.message)
+        .await;
+    Ok(())
+}
+
+fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
+    reason.as_str().clone_into(&mut status.blocked);
+    status.message = message;
+}
+
+/// What is left of flannel on the hosts, by their agents' own words; `None` when every agent proves that
+/// nothing is.
+fn left(snapshot: &Snapshot) -> Option<String> {
+    let mut lines = Vec::new();
+    for (node, object) in &snapshot.node_migrations {
+        if !snapshot.nodes.contains_key(node) {
+            continue;
+        }
+        let report = object.status.clone().unwrap_or_default();
+        if !report.leftovers.is_empty() {
+            lines.push(format!("node {node}: {}", report.leftovers.join(", ")));
+        } else if report.phase != Some(Phase::Calico) {
+            lines.push(format!(
+                "node {node}: its agent does not report phase Calico: {}",
+                report.message
+            ));
+        }
+    }
+    (!lines.is_empty()).then(|| lines.join("; "))
+}
+
+async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), WriteError> {
+    if set.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), &set.namespace().unwrap_or_default());
+    let parameters = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Foreground),
+        preconditions: Some(kube::api::Preconditions {
+            uid: set.uid(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match sets.delete(&set.name_any(), &parameters).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(source) => Err(WriteError::of("deleting", write::describe(set), source)),
+    }
+}
+
+async fn remove_labels(
+    context: &Context,
+    nodes: &BTreeMap<String, std::sync::Arc<Node>>,
+) -> Result<(), WriteError> {
+    let api: Api<Node> = Api::all(context.client.clone());
+    let marked = |node: &&std::sync::Arc<Node>| {
+        node.labels().contains_key(names::NODE_NETWORK_LABEL)
+            || node.annotations().contains_key(names::PREPARED_BY_ANNOTATION)
+    };
+    for node in nodes.values().filter(marked) {
+        let change = json!({ "metadata": {
+            "labels": { names::NODE_NETWORK_LABEL: null },
+            "annotations": { names::PREPARED_BY_ANNOTATION: null },
+        } });
+        write::patch(&api, node.as_ref(), "removing the network label of", change).await?;
+    }
+    Ok(())
+}
+
+/// Puts back what `IPAMConfig default` said before the first change; an object that we created is deleted.
+async fn restore_ipam_config(context: &Context, before: &BTreeMap<String, String>) -> Result<(), WriteError> {
+    let Some(text) = before.get(IPAM_CONFIG_BEFORE) else {
+        return Ok(());
+    };
+    // Our own words, written by `prepare`.
+    let before: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+    let Some(read) = calico::IPAM_CONFIG.get(&context.client, "default").await? else {
+        return Ok(());
+    };
+    if before.is_null() {
+        return calico::IPAM_CONFIG.delete(&context.client, "default").await;
+    }
+    let found = read.data.get("spec").cloned().unwrap_or(json!({}));
+    match api::merge::difference(&found, &before) {
+        Some(change) => {
+            calico::IPAM_CONFIG
+                .patch_spec(&context.client, &read, &change)
+                .await
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,207 @@
+//! What Calico has to know of one node before packets cross between the networks: claims, blocks, the tunnel
+//! address and its handle, and last the Node's annotations.
+//!
+//! The order is Calico's own: a claim is announced, the block is written, the claim is confirmed. Each write is
+//! skipped where nothing is missing, so that an interrupted one goes on.
+
+use std::collections::BTreeMap;
+
+use api::{Migration, names};
+use ipnet::Ipv4Net;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
+use plan::flannel_to_calico::cluster::IpPool;
+use plan::flannel_to_calico::objects::{self, ClaimState, NodeObjects};
+use plan::flannel_to_calico::settings::Settings;
+use serde_json::{Value, json};
+
+use super::calico::{self, Created, Kind};
+use crate::context::Context;
+use crate::facts;
+use crate::write::{self, WriteError};
+
+/// Whether everything is written, or what is in the way: one sentence with the object, the value and what is needed.
+#[must_use]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything is written.
+    Written,
+    /// Something else has to happen first.
+    Blocked(String),
+}
+
+/// Whether everything is written for this Node and this Migration.
+pub fn is_prepared(node: &Node, migration: &Migration) -> bool {
+    node.annotations().get(names::PREPARED_BY_ANNOTATION) == migration.metadata.uid.as_ref()
+}
+
+/// The pools that are there, by name; or the one that is not understood.
+pub async fn pools(context: &Context) -> Result<Result<BTreeMap<String, IpPool>, String>, WriteError> {
+    let mut pools = BTreeMap::new();
+    for object in calico::IP_POOL.list(&context.client).await? {
+        match facts::calico::ip_pool(&object) {
+            Ok(pool) => pools.insert(pool.name.clone(), pool),
+            Err(malformed) => return Ok(Err(format!("{}: {}", malformed.object, malformed.problem))),
+        };
+    }
+    Ok(Ok(pools))
+}
+
+/// Writes everything for one node.
+pub async fn write(
+    context: &Context,
+    migration: &Migration,
+    settings: &Settings,
+    block_size: u8,
+    node: &Node,
+) -> Result<Outcome, WriteError> {
+    let read = match facts::nodes::node(node) {
+        Ok(read) => read,
+        Err(malformed) => {
+            return Ok(Outcome::Blocked(format!(
+                "{}: {}",
+                malformed.object, malformed.problem
+            )));
+        }
+    };
+    let wanted = match objects::of_node(&read, settings, block_size) {
+        Ok(wanted) => wanted,
+        Err(error) => return Ok(Outcome::Blocked(error.to_string())),
+    };
+    for block in &wanted.blocks {
+        if let Outcome::Blocked(message) = claim(context, &read.name, *block, &wanted).await? {
+            return Ok(Outcome::Blocked(message));
+        }
+    }
+    let mut annotations: serde_json::Map<String, Value> = wanted
+        .annotations
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), json!(value)))
+        .collect();
+    annotations.insert(
+        names::PREPARED_BY_ANNOTATION.to_owned(),
+        json!(migration.metadata.uid),
+    );
+    let api: Api<Node> = Api::all(context.client.clone());
+    write::patch(
+        &api,
+        node,
+        "annotating",
+        json!({ "metadata": { "annotations": annotations } }),
+    )
+    .await?;
+    Ok(Outcome::Written)
+}
+
+async fn claim(
+    context: &Context,
+    node: &str,
+    block: Ipv4Net,
+    wanted: &NodeObjects,
+) -> Result<Outcome, WriteError> {
+    write_affinity(context, node, block, ClaimState::Pending).await?;
+    let allocations = wanted.allocations(block);
+    for allocation in &allocations {
+        let spec = objects::handle(&allocation.handle, block, 1);
+        let change = |found: &Value| objects::handle_change(found, block, 1);
+        ensure(context, calico::IPAM_HANDLE, &spec, change).await?;
+    }
+    // Any number that no earlier block of the range has had; Calico takes the time as well.
+    let sequence = u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or_default();
+    let created = match objects::block(block, node, &allocations, sequence) {
+        Ok(object) => calico::IPAM_BLOCK.create(&context.client, &object).await?,
+        Err(conflict) => return Ok(Outcome::Blocked(conflict.to_string())),
+    };
+    if created == Created::Before
+        && let Some(found) = calico::IPAM_BLOCK
+            .get(&context.client, &objects::block_name(block))
+            .await?
+    {
+        let spec = found.data.get("spec").cloned().unwrap_or_default();
+        match objects::block_change(&spec, block, node, &allocations) {
+            Ok(Some(change)) => {
+                calico::IPAM_BLOCK
+                    .patch_spec(&context.client, &found, &change)
+                    .await?
+            }
+            Ok(None) => {}
+            Err(conflict) => return Ok(Outcome::Blocked(conflict.to_string())),
+        }
+    }
+    write_affinity(context, node, block, ClaimState::Confirmed).await?;
+    Ok(Outcome::Written)
+}
+
+async fn write_affinity(
+    context: &Context,
+    node: &str,
+    block: Ipv4Net,
+    state: ClaimState,
+) -> Result<(), WriteError> {
+    let object = objects::block_affinity(node, block, state);
+    ensure(context, calico::BLOCK_AFFINITY, &object, |found| {
+        objects::block_affinity_change(found, state)
+    })
+    .await
+}
+
+/// Creates the object, or patches what differs in the one that is there.
+pub async fn ensure(
+    context: &Context,
+    kind: Kind,
+    object: &Value,
+    change: impl Fn(&Value) -> Option<Value>,
+) -> Result<(), WriteError> {
+    if kind.create(&context.client, object).await? == Created::Now {
+        return Ok(());
+    }
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if let Some(found) = kind.get(&context.client, name).await? {
+        let spec = found.data.get("spec").cloned().unwrap_or_default();
+        if let Some(change) = change(&spec) {
+            kind.patch_spec(&context.client, &found, &change).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the claims of a node that is gone, and its blocks in which no pod has an address. What a pod still holds
+/// stays: Calico's own garbage collection looks after it.
+pub async fn remove(context: &Context, node: &str) -> Result<(), WriteError> {
+    let affinity = format!("host:{node}");
+    let handle = objects::tunnel_handle(node);
+    let mut all_removed = true;
+    for block in calico::IPAM_BLOCK.list(&context.client).await? {
+        let spec = &block.data["spec"];
+        if spec["affinity"].as_str() != Some(&affinity) {
+            continue;
+        }
+        let held_by_others = spec["attributes"].as_array().is_some_and(|attributes| {
+            attributes
+                .iter()
+                .any(|entry| entry["handle_id"] != handle.as_str())
+        });
+        if held_by_others {
+            all_removed = false;
+            continue;
+        }
+        let claims = calico::BLOCK_AFFINITY.list(&context.client).await?;
+        for claim in claims.iter().filter(|claim| {
+            claim.data["spec"]["node"].as_str() == Some(node) && claim.data["spec"]["cidr"] == spec["cidr"]
+        }) {
+            calico::BLOCK_AFFINITY
+                .delete(&context.client, &claim.name_any())
+                .await?;
+        }
+        calico::IPAM_BLOCK
+            .delete(&context.client, &block.name_any())
+            .await?;
+    }
+    if all_removed {
+        calico::IPAM_HANDLE
+            .delete(&context.client, &objects::handle_name(&handle))
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! Before the first change: agents report, checks run, the plan is written. Plan and run are this one code.
+
+use std::collections::BTreeMap;
+
+use api::migration::{Desired, FlannelToCalico, MigrationPhase};
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, MigrationStatus, NodeMigration};
+use jiff::{SignedDuration, Timestamp};
+use kube::{Api, ResourceExt};
+use plan::check::{Check, Verdict};
+use plan::document::Document;
+use plan::flannel_to_calico::checks::{self, CheckPolicy};
+use plan::flannel_to_calico::cluster::ClusterFacts;
+use plan::flannel_to_calico::detect::detect;
+use plan::flannel_to_calico::document;
+use plan::flannel_to_calico::host::HostSettings;
+use plan::flannel_to_calico::settings::Settings;
+use plan::rollout::MaxUnavailable;
+
+use super::{Memory, adopt, dereference, prepare, roll};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::write::{self, WriteError};
+
+/// How long agents are waited for before their silence is a refusal.
+const AGENT_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+/// How often the cluster is read again while a plan waits to be run.
+const RECHECK: SignedDuration = SignedDuration::from_secs(2);
+
+/// One pass of planning.
+pub async fn plan(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    spec: &FlannelToCalico,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    let now = Timestamp::now();
+    adopt::adopt_node_migrations(context, cache, migration).await?;
+    // A changed spec is looked at at once; the cluster around it every few seconds.
+    let seen = migration.status.as_ref().map(|status| status.observed_generation);
+    let fresh = seen == migration.metadata.generation
+        && memory
+            .checked_at
+            .is_some_and(|at| now.duration_since(at) < RECHECK);
+    if fresh {
+        return Ok(());
+    }
+    let name = migration.name_any();
+    let node_migrations: Vec<_> = cache
+        .node_migrations
+        .state()
+        .into_iter()
+        .filter(|object| object.spec.migration == name)
+        .collect();
+    let facts = Box::pin(dereference::dereference(context, cache, &node_migrations)).await?;
+    memory.checked_at = Some(now);
+    let silent: Vec<&str> = facts
+        .nodes
+        .keys()
+        .filter(|node| !facts.hosts.contains_key(*node))
+        .map(String::as_str)
+        .collect();
+    let age = migration
+        .metadata
+        .creation_timestamp
+        .as_ref()
+        .map(|time| now.duration_since(time.0));
+    if !silent.is_empty() && age.is_some_and(|age| age < AGENT_PATIENCE) {
+        status.phase = MigrationPhase::Planning;
+        plan::decision::WaitReason::AgentSilent
+            .as_str()
+            .clone_into(&mut status.blocked);
+        status.message = format!("waiting for the agents of {}", silent.join(", "));
+        return Ok(());
+    }
+    let (settings, found) = judge(spec, migration, &facts);
+    status.checks = sorted(found);
+    count_failed(context, &status.checks);
+    let Some(settings) = settings else {
+        refuse(status);
+        return Ok(());
+    };
+    let plan = document::document(&settings, &facts, &context.node_name);
+    write_node_plans(context, &node_migrations, &settings, &plan).await?;
+    status.plan = Some(api::migration::Plan {
+        hash: plan.hash(),
+        prepare: plan.prepare.clone(),
+        nodes: plan.nodes.iter().map(|(name, _)| name.clone()).collect(),
+        finish: plan.finish.clone(),
+    });
+    status.settings = Some(settings.clone());
+    if !status.checks.iter().all(|check| check.verdict.allows()) {
+        refuse(status);
+        return Ok(());
+    }
+    if let Some(reviewed) = migration
+        .spec
+        .plan_hash
+        .as_ref()
+        .filter(|hash| **hash != plan.hash())
+    {
+        status.phase = MigrationPhase::Refused;
+        "PlanChanged".clone_into(&mut status.blocked);
+        status.message = format!(
+            "the plan changed since it was reviewed: reviewed {reviewed}, now {}. Run `kubectl replumb plan` and \
+             apply again",
+            plan.hash()
+        );
+        return Ok(());
+    }
+    status.blocked = String::new();
+    status.progress.nodes = u32::try_from(plan.nodes.len()).unwrap_or(u32::MAX);
+    status.progress.text = format!("0/{}", plan.nodes.len());
+    match migration.spec.desired {
+        Desired::Run => start(context, migration, status, now).await,
+        Desired::Plan | Desired::Pause => {
+            status.phase = MigrationPhase::Planned;
+            "every check allows the migration; nothing has changed. Start it with `kubectl replumb apply`"
+                .clone_into(&mut status.message);
+            Ok(())
+        }
+    }
+}
+
+/// The last moment before the first change: what is there is saved into the status, and only then written.
+async fn start(
+    context: &Context,
+    migration: &Migration,
+    status: &mut MigrationStatus,
+    now: Timestamp,
+) -> Result<(), WriteError> {
+    status.before = prepare::before(context).await?;
+    status.phase = MigrationPhase::Preparing;
+    status.started_at = Some(now);
+    "cluster-wide objects are written".clone_into(&mut status.message);
+    context
+        .teller
+        .migration(migration, crate::tell::Tone::Normal, "Started", &status.message)
+        .await;
+    Ok(())
+}
+
+/// Settings and checks; settings are `None` when what is to be migrated could not even be found.
+fn judge(
+    spec: &FlannelToCalico,
+    migration: &Migration,
+    facts: &ClusterFacts,
+) -> (Option<Settings>, Vec<Check>) {
+    let max_unavailable = match roll::max_unavailable(migration) {
+        Ok(max) => max,
+        Err(error) => {
+            let check = Check::not_pass(
+                "MaxUnavailable",
+                Verdict::Fail,
+                format!("Migration {}: spec.rollout.maxUnavailable", migration.name_any()),
+                error.found,
+                "a number from 1 or a percentage from 1% to 100%",
+                "correct it and apply again",
+            );
+            return (None, vec![check]);
+        }
+    };
+    let settings = match detect(&spec.options, facts) {
+        Ok(settings) => settings,
+        Err(checks) => return (None, checks),
+    };
+    let policy = CheckPolicy {
+        allow_single_node: spec.allow_single_node,
+        permissions: plan::drain::Permissions {
+            delete_empty_dir_data: migration.spec.drain.delete_empty_dir_data,
+            force: migration.spec.drain.force,
+        },
+        max_unavailable: resolve(max_unavailable, facts),
+    };
+    let found = checks::check(&settings, facts, &policy);
+    (Some(settings), found)
+}
+
+fn resolve(max: MaxUnavailable, facts: &ClusterFacts) -> usize {
+    max.resolve(facts.nodes.len())
+}
+
+fn sorted(mut checks: Vec<Check>) -> Vec<Check> {
+    checks.sort_by(|left, right| {
+        right
+            .verdict
+            .cmp(&left.verdict)
+            .then_with(|| left.name.cmp(&right.name))
+    });
+    checks
+}
+
+fn refuse(status: &mut MigrationStatus) {
+    let refusals: Vec<&Check> = status
+        .checks
+        .iter()
+        .filter(|check| !check.verdict.allows())
+        .collect();
+    status.phase = MigrationPhase::Refused;
+    "ChecksFailed".clone_into(&mut status.blocked);
+    status.message = match refusals.as_slice() {
+        [] => "refused".to_owned(),
+        [one] => one.line(),
+        [first, ..] => format!(
+            "{} checks refuse the migration; the first: {}",
+            refusals.len(),
+            first.line()
+        ),
+    };
+}
+
+fn count_failed(context: &Context, checks: &[Check]) {
+    context.metrics.check_failed.reset();
+    for check in checks {
+        let failed = i64::from(!check.verdict.allows());
+        let gauge = context
+            .metrics
+            .check_failed
+            .with_label_values(&[check.name.as_str()]);
+        gauge.set(gauge.get().max(failed));
+    }
+}
+
+/// Gives every node its part of the plan, and its agent what it needs to judge the host.
+async fn write_node_plans(
+    context: &Context,
+    node_migrations: &[std::sync::Arc<NodeMigration>],
+    settings: &Settings,
+    plan: &Document,
+) -> Result<(), WriteError> {
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
+    let by_name: BTreeMap<&str, (usize, &Vec<plan::document::Action>)> = plan
+        .nodes
+        .iter()
+        .enumerate()
+        .map(|(position, (name, actions))| (name.as_str(), (position, actions)))
+        .collect();
+    for object in node_migrations {
+        let Some((position, actions)) = by_name.get(object.spec.node_name.as_str()) else {
+            continue;
+        };
+        let spec = NodeMigrationSpec {
+            flannel_to_calico: Some(host_settings(settings)),
+            position: u32::try_from(*position).unwrap_or(u32::MAX),
+            plan: (*actions).clone(),
+            ..object.spec.clone()
+        };
+        write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
+    }
+    Ok(())
+}
+
+/// What an agent needs to know of the settings.
+pub fn host_settings(settings: &Settings) -> HostSettings {
+    HostSettings {
+        vni: settings.flannel_vni.value,
+        port: settings.flannel_port.value,
+        mtu: settings.flannel_mtu.value,
+        cni_configuration_directory: settings.cni_configuration_directory.value.clone(),
+    }
+}

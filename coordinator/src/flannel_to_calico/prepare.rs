@@ -1,0 +1,201 @@
+//! Before the first node: what both networks have to agree on, cluster-wide. Nothing here touches a packet.
+//!
+//! Order: labels, so that flannel's node selector keeps its pods where they are; the selector; the pool and Calico's
+//! settings; then each node's blocks and annotations. Each part is written only where something is missing, so an
+//! interrupted pass goes on at the next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::migration::MigrationPhase;
+use api::{Migration, MigrationStatus, names};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
+use plan::decision::WaitReason;
+use plan::flannel_to_calico::objects;
+use plan::flannel_to_calico::settings::Settings;
+use serde_json::{Value, json};
+
+use super::node_objects::{self, Outcome};
+use super::view::is_ready;
+use super::{adopt, calico};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::write::{self, WriteError};
+
+/// Key of `status.before`: the spec of `IPAMConfig default` as JSON, `null` when there was none.
+pub const IPAM_CONFIG_BEFORE: &str = "IPAMConfig default";
+/// How many nodes are written at the same time.
+const NODES_AT_ONCE: usize = 8;
+
+/// What is there before the first change and is put back at the end.
+pub async fn before(context: &Context) -> Result<BTreeMap<String, String>, WriteError> {
+    let found = calico::IPAM_CONFIG.get(&context.client, objects::DEFAULT).await?;
+    let spec = found.map_or(Value::Null, |object| {
+        object.data.get("spec").cloned().unwrap_or_else(|| json!({}))
+    });
+    Ok(BTreeMap::from([(
+        IPAM_CONFIG_BEFORE.to_owned(),
+        spec.to_string(),
+    )]))
+}
+
+/// The `DaemonSet` of this namespace and name, if it is there.
+pub fn daemon_set(cache: &Cache, namespace: &str, name: &str) -> Option<Arc<DaemonSet>> {
+    cache
+        .daemon_sets
+        .state()
+        .into_iter()
+        .find(|set| set.namespace().as_deref() == Some(namespace) && set.name_any() == name)
+}
+
+/// One pass of the preparation.
+pub async fn prepare(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    settings: &Settings,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    adopt::adopt_node_migrations(context, cache, migration).await?;
+    let nodes = adopt::linux_nodes(cache);
+    adopt::label_with_flannel(context, &nodes).await?;
+    if let Some(message) = select_nodes(context, cache, settings, &nodes).await? {
+        wait(status, WaitReason::DaemonSetRollout, message);
+        return Ok(());
+    }
+    let block_size = match write_settings(context, settings).await? {
+        Ok(block_size) => block_size,
+        Err(message) => {
+            wait(status, WaitReason::CalicoObjects, message);
+            return Ok(());
+        }
+    };
+    let outcomes: Vec<Outcome> = futures::stream::iter(
+        nodes
+            .values()
+            .filter(|node| !node_objects::is_prepared(node, migration))
+            .cloned(),
+    )
+    .map(|node| async move { node_objects::write(context, migration, settings, block_size, &node).await })
+    .buffer_unordered(NODES_AT_ONCE)
+    .try_collect()
+    .await?;
+    let mut blocked: Vec<String> = outcomes
+        .into_iter()
+        .filter_map(|outcome| match outcome {
+            Outcome::Written => None,
+            Outcome::Blocked(message) => Some(message),
+        })
+        .collect();
+    blocked.sort();
+    if let Some(first) = blocked.first() {
+        wait(
+            status,
+            WaitReason::CalicoObjects,
+            format!("{} nodes; the first: {first}", blocked.len()),
+        );
+        return Ok(());
+    }
+    status.phase = MigrationPhase::Rolling;
+    status.blocked = String::new();
+    "cluster-wide objects are written; nodes follow".clone_into(&mut status.message);
+    Ok(())
+}
+
+fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
+    reason.as_str().clone_into(&mut status.blocked);
+    status.message = message;
+}
+
+/// Gives flannel's `DaemonSet` the node selector and waits for its roll; `None` once every Ready node has the new pod.
+async fn select_nodes(
+    context: &Context,
+    cache: &Cache,
+    settings: &Settings,
+    nodes: &BTreeMap<String, Arc<Node>>,
+) -> Result<Option<String>, WriteError> {
+    let namespace = &settings.flannel_daemon_set_namespace.value;
+    let name = &settings.flannel_daemon_set_name.value;
+    let Some(set) = daemon_set(cache, namespace, name) else {
+        return Ok(Some(format!(
+            "DaemonSet {namespace}/{name} is not there: flannel was removed from the cluster; apply its manifest again"
+        )));
+    };
+    let selected = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref())
+        .and_then(|pod| pod.node_selector.as_ref())
+        .and_then(|selector| selector.get(names::NODE_NETWORK_LABEL));
+    if selected.map(String::as_str) != Some(names::NETWORK_FLANNEL) {
+        let change = json!({ "spec": { "template": { "spec": {
+            "nodeSelector": { names::NODE_NETWORK_LABEL: names::NETWORK_FLANNEL } } } } });
+        let api: Api<DaemonSet> = Api::namespaced(context.client.clone(), namespace);
+        write::patch(&api, set.as_ref(), "adding the node selector to", change).await?;
+        return Ok(Some(format!(
+            "DaemonSet {namespace}/{name} is rolled with its new node selector"
+        )));
+    }
+    let on_delete = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.update_strategy.as_ref())
+        .and_then(|strategy| strategy.type_.as_deref())
+        == Some("OnDelete");
+    if on_delete {
+        // Its pods keep the old template until somebody deletes them; the controller already goes by the new one.
+        return Ok(None);
+    }
+    let status = set.status.clone().unwrap_or_default();
+    let observed =
+        status.observed_generation.unwrap_or_default() >= set.metadata.generation.unwrap_or_default();
+    let updated = status.updated_number_scheduled.unwrap_or_default();
+    let available = status.number_available.unwrap_or_default();
+    // A node that is away keeps its old pod until it returns, and must not keep the others waiting.
+    let away = i32::try_from(nodes.values().filter(|node| !is_ready(node)).count()).unwrap_or(i32::MAX);
+    let needed = status.desired_number_scheduled.saturating_sub(away);
+    if observed && updated >= needed && available >= needed {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "DaemonSet {namespace}/{name} is rolled: {updated} of {needed} pods are new, {available} available"
+    )))
+}
+
+/// Pool, Felix' and IPAM's settings; returns the block size, or what is in the way.
+async fn write_settings(context: &Context, settings: &Settings) -> Result<Result<u8, String>, WriteError> {
+    let pools = match node_objects::pools(context).await? {
+        Ok(pools) => pools,
+        Err(message) => return Ok(Err(message)),
+    };
+    let pool = match objects::pool(settings, &pools) {
+        Ok(pool) => pool,
+        Err(conflict) => return Ok(Err(conflict.to_string())),
+    };
+    // IPAM first: from the moment that there is a pool, a node may ask for a block of it.
+    node_objects::ensure(
+        context,
+        calico::IPAM_CONFIG,
+        &objects::ipam_config(),
+        objects::ipam_config_change,
+    )
+    .await?;
+    if let Some(object) = &pool.create {
+        // One that somebody else created a moment ago is compared at the next look.
+        if calico::IP_POOL.create(&context.client, object).await? == calico::Created::Before {
+            return Ok(Err(format!(
+                "IPPool {} appeared a moment ago; it is looked at again",
+                pool.name
+            )));
+        }
+    }
+    let felix = objects::felix_configuration(settings);
+    node_objects::ensure(context, calico::FELIX_CONFIGURATION, &felix, |found| {
+        objects::felix_configuration_change(settings, found)
+    })
+    .await?;
+    Ok(Ok(pool.block_size))
+}

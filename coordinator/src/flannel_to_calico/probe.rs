@@ -1,0 +1,218 @@
+//! Proving a node's pod network: a pod on it, reached from an old and a new node.
+
+use std::collections::BTreeMap;
+
+use api::node_migration::ProbeTarget;
+use api::{Migration, names};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
+use plan::flannel_to_calico::node::Prober;
+use plan::flannel_to_calico::phase::Phase;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::view::{Snapshot, is_ready};
+use crate::context::Context;
+use crate::write::{WriteError, parameters};
+
+/// Who probes whom in this pass.
+#[derive(Debug, Default)]
+pub struct Probes {
+    /// Targets by the node that probes them: what every `NodeMigration` of this Migration should have.
+    pub wanted: BTreeMap<String, Vec<ProbeTarget>>,
+    /// Probers by the node that is proved.
+    pub probers: BTreeMap<String, Vec<Prober>>,
+}
+
+/// Chooses who probes the nodes that have a probe pod, and collects the results so far.
+///
+/// One node that is still on flannel and one that is done on Calico, the first of each by name, so that the
+/// cost stays the same however large the cluster is. Where neither exists, any other Ready node; on a cluster
+/// of one, the node itself.
+pub fn choose(snapshot: &Snapshot) -> Probes {
+    let mut probes = Probes::default();
+    for (node, pod) in &snapshot.probe_pods {
+        let done = snapshot
+            .node_migrations
+            .get(node)
+            .is_none_or(|object| object.spec.finished_at.is_some());
+        let Some(target) = target(node, pod).filter(|_| !done) else {
+            continue;
+        };
+        for (name, side) in candidates(snapshot, node) {
+            probes
+                .wanted
+                .entry(name.clone())
+                .or_default()
+                .push(target.clone());
+            probes
+                .probers
+                .entry(node.clone())
+                .or_default()
+                .push(result(snapshot, &name, side, &target));
+        }
+    }
+    probes
+}
+
+fn candidates(snapshot: &Snapshot, proved: &str) -> Vec<(String, &'static str)> {
+    let usable = |name: &str| {
+        name != proved
+            && snapshot.agent_ready(name)
+            && snapshot.nodes.get(name).is_some_and(|node| is_ready(node))
+    };
+    let others: Vec<(&String, bool, bool)> = snapshot
+        .node_migrations
+        .iter()
+        .filter(|(name, _)| usable(name))
+        .map(|(name, object)| {
+            let phase = object.status.as_ref().and_then(|status| status.phase);
+            let old = phase == Some(Phase::Flannel) && !object.spec.admitted;
+            let new = object.spec.finished_at.is_some();
+            (name, old, new)
+        })
+        .collect();
+    let mut chosen = Vec::new();
+    if let Some((name, ..)) = others.iter().find(|(_, old, _)| *old) {
+        chosen.push(((*name).clone(), "old"));
+    }
+    if let Some((name, ..)) = others.iter().find(|(_, _, new)| *new) {
+        chosen.push(((*name).clone(), "new"));
+    }
+    if chosen.is_empty()
+        && let Some((name, ..)) = others.first()
+    {
+        chosen.push(((*name).clone(), "other"));
+    }
+    if chosen.is_empty() && snapshot.nodes.len() == 1 {
+        chosen.push((proved.to_owned(), "own"));
+    }
+    chosen
+}
+
+fn target(node: &str, pod: &Pod) -> Option<ProbeTarget> {
+    let address = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
+    Some(ProbeTarget {
+        node: node.to_owned(),
+        address,
+        port: names::PROBE_PORT,
+        pod_uid: pod.uid()?,
+    })
+}
+
+fn result(snapshot: &Snapshot, prober: &str, side: &'static str, target: &ProbeTarget) -> Prober {
+    let result = snapshot
+        .node_migrations
+        .get(prober)
+        .and_then(|object| object.status.as_ref())
+        .and_then(|status| status.probes.iter().find(|result| &result.target == target));
+    Prober {
+        node: prober.to_owned(),
+        side,
+        reached: result.map(|result| result.reached),
+        message: result.map_or_else(|| "no result yet".to_owned(), |result| result.message.clone()),
+    }
+}
+
+/// Creates the probe pod of a node. It is bound to the node directly: the node is cordoned.
+pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
+    let name = node.name_any();
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(&name),
+            "namespace": context.namespace,
+            "labels": {
+                "app.kubernetes.io/name": "replumb",
+                names::COMPONENT_LABEL: names::PROBE_COMPONENT,
+            },
+            "ownerReferences": [owner(migration)],
+        },
+        "spec": {
+            "nodeName": name,
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "tolerations": [{ "operator": "Exists" }],
+            "containers": [{
+                "name": "echo",
+                "image": context.agent_image,
+                // The image is on the node already, since the agent runs from it: nothing is pulled while
+                // the node's network changes (R39).
+                "imagePullPolicy": "Never",
+                "args": ["echo", "--port", names::PROBE_PORT.to_string()],
+                "env": [{ "name": "POD_UID", "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } }],
+                "ports": [{ "containerPort": names::PROBE_PORT }],
+                "readinessProbe": {
+                    "tcpSocket": { "port": names::PROBE_PORT },
+                    "periodSeconds": 1,
+                },
+                "resources": { "requests": { "cpu": "1m", "memory": "8Mi" } },
+                "securityContext": {
+                    "allowPrivilegeEscalation": false,
+                    "capabilities": { "drop": ["ALL"] },
+                    "readOnlyRootFilesystem": true,
+                },
+            }],
+        },
+    });
+    let object = format!("probe pod for node {name}");
+    let pod: Pod = serde_json::from_value(pod)
+        .map_err(|source| WriteError::of("building", &object, kube::Error::SerdeError(source)))?;
+    let parameters = PostParams {
+        field_manager: parameters().field_manager,
+        ..PostParams::default()
+    };
+    match pods.create(&parameters, &pod).await {
+        Ok(_) => Ok(()),
+        // Created by an earlier pass that the store has not seen yet, or about to go: the next look tells.
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+        Err(source) => Err(WriteError::of("creating", &object, source)),
+    }
+}
+
+/// One probe pod a node: the name is the node's hash, since a node's name may be longer than a label allows.
+fn pod_name(node: &str) -> String {
+    let hash = Sha256::digest(node.as_bytes());
+    format!(
+        "replumb-probe-{:02x}{:02x}{:02x}{:02x}{:02x}",
+        hash[0], hash[1], hash[2], hash[3], hash[4]
+    )
+}
+
+/// Deletes a probe pod of ours, this very one.
+pub async fn delete(context: &Context, pod: &Pod) -> Result<(), WriteError> {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
+    let parameters = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions {
+            uid: pod.uid(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match pods.delete(&pod.name_any(), &parameters).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(source) => Err(WriteError::of("deleting", crate::write::describe(pod), source)),
+    }
+}
+
+/// An owner reference to the Migration: what it owns goes when it goes.
+pub fn owner(migration: &Migration) -> serde_json::Value {
+    json!({
+        "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
+        "kind": "Migration",
+        "name": migration.name_any(),
+        "uid": migration.uid().unwrap_or_default(),
+        "controller": true,
+        "blockOwnerDeletion": false,
+    })
+}

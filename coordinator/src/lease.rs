@@ -1,0 +1,293 @@
+//! One leader at a time, by a Lease; every write carries the resourceVersion that it was decided on.
+//!
+//! [`evaluate`] is pure: a candidate trusts its own clock only, and takes a Lease over when it has not seen
+//! it change for the whole lease duration (as client-go does).
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use thiserror::Error;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+/// How long a Lease is honoured without a sign of life. client-go's default for controllers.
+pub const LEASE_DURATION: SignedDuration = SignedDuration::from_secs(15);
+/// A leader that could not renew for this long steps down, before anybody else may take over.
+pub const RENEW_DEADLINE: SignedDuration = SignedDuration::from_secs(10);
+/// How often the Lease is looked at.
+pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
+
+/// What a candidate does with the Lease that it sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// There is none: create it.
+    Create,
+    /// It is ours: renew it.
+    Renew,
+    /// Its holder is gone or gave it up: take it.
+    TakeOver,
+    /// Somebody else holds it.
+    Follow,
+}
+
+/// The state of a Lease when a candidate saw it change last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// resourceVersion of that state.
+    pub resource_version: String,
+    /// The candidate's own time then.
+    pub at: Timestamp,
+}
+
+/// Decides what to do with the Lease. `observed` is when its present state was first seen, by our clock.
+pub fn evaluate(lease: Option<&Lease>, me: &str, observed: Option<&Observed>, now: Timestamp) -> Claim {
+    let Some(lease) = lease else {
+        return Claim::Create;
+    };
+    let spec = lease.spec.clone().unwrap_or_default();
+    match spec.holder_identity.as_deref() {
+        None | Some("") => Claim::TakeOver,
+        Some(holder) if holder == me => Claim::Renew,
+        Some(_) => {
+            let duration = spec.lease_duration_seconds.map_or(LEASE_DURATION, |seconds| {
+                SignedDuration::from_secs(i64::from(seconds))
+            });
+            match observed {
+                Some(observed)
+                    if Some(observed.resource_version.as_str())
+                        == lease.metadata.resource_version.as_deref()
+                        && now.duration_since(observed.at) >= duration =>
+                {
+                    Claim::TakeOver
+                }
+                Some(_) | None => Claim::Follow,
+            }
+        }
+    }
+}
+
+/// A write or a read of the Lease that failed.
+#[derive(Debug, Error)]
+#[error("{attempt} Lease {namespace}/{name}")]
+pub struct LeaseError {
+    attempt: &'static str,
+    namespace: String,
+    name: String,
+    #[source]
+    source: kube::Error,
+}
+
+/// A candidate for the Lease.
+pub struct Candidate {
+    leases: Api<Lease>,
+    namespace: String,
+    name: String,
+    identity: String,
+    observed: Option<Observed>,
+}
+
+impl Candidate {
+    /// A candidate with this identity for the Lease of this name.
+    pub fn new(client: Client, namespace: &str, name: &str, identity: &str) -> Self {
+        Self {
+            leases: Api::namespaced(client, namespace),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+            observed: None,
+        }
+    }
+
+    /// Looks at the Lease once and claims it if it may. `true` when it is ours now.
+    ///
+    /// A conflict is an answer, not an error: somebody else was faster.
+    pub async fn try_once(&mut self, now: Timestamp) -> Result<bool, LeaseError> {
+        let lease = self
+            .leases
+            .get_opt(&self.name)
+            .await
+            .map_err(|source| self.error("reading", source))?;
+        if let Some(version) = lease
+            .as_ref()
+            .and_then(|lease| lease.metadata.resource_version.clone())
+            && self
+                .observed
+                .as_ref()
+                .is_none_or(|observed| observed.resource_version != version)
+        {
+            self.observed = Some(Observed {
+                resource_version: version,
+                at: now,
+            });
+        }
+        let claim = evaluate(lease.as_ref(), &self.identity, self.observed.as_ref(), now);
+        let written = match (claim, lease) {
+            (Claim::Follow, _) => return Ok(false),
+            (Claim::Create, _) | (_, None) => {
+                self.leases
+                    .create(&PostParams::default(), &self.lease(None, now))
+                    .await
+            }
+            (Claim::Renew | Claim::TakeOver, Some(lease)) => {
+                let next = self.lease(Some(&lease), now);
+                self.leases
+                    .replace(&self.name, &PostParams::default(), &next)
+                    .await
+            }
+        };
+        match written {
+            Ok(lease) => {
+                if let Some(resource_version) = lease.metadata.resource_version {
+                    self.observed = Some(Observed {
+                        resource_version,
+                        at: now,
+                    });
+                }
+                Ok(true)
+            }
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.reason == "AlreadyExists" => {
+                Ok(false)
+            }
+            Err(source) => Err(self.error("writing", source)),
+        }
+    }
+
+    /// The Lease as we write it: over the old one, with its resourceVersion as the precondition.
+    fn lease(&self, old: Option<&Lease>, now: Timestamp) -> Lease {
+        let old_spec = old.and_then(|lease| lease.spec.clone()).unwrap_or_default();
+        let ours = old_spec.holder_identity.as_deref() == Some(self.identity.as_str());
+        let transitions = old_spec.lease_transitions.unwrap_or_default();
+        Lease {
+            metadata: old.map_or_else(
+                || ObjectMeta {
+                    name: Some(self.name.clone()),
+                    ..ObjectMeta::default()
+                },
+                |lease| lease.metadata.clone(),
+            ),
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.identity.clone()),
+                lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
+                acquire_time: if ours {
+                    old_spec.acquire_time
+                } else {
+                    Some(MicroTime(now))
+                },
+                renew_time: Some(MicroTime(now)),
+                lease_transitions: Some(if ours || old.is_none() {
+                    transitions
+                } else {
+                    transitions + 1
+                }),
+                ..old_spec
+            }),
+        }
+    }
+
+    fn error(&self, attempt: &'static str, source: kube::Error) -> LeaseError {
+        LeaseError {
+            attempt,
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            source,
+        }
+    }
+
+    /// Claims and renews for ever; tells through `leading` whether the Lease is ours.
+    ///
+    /// A leader that cannot renew steps down after [`RENEW_DEADLINE`]: before the Lease may be taken over.
+    pub async fn run(mut self, leading: watch::Sender<bool>) {
+        let mut renewed: Option<Timestamp> = None;
+        let mut ticks = tokio::time::interval(RETRY_PERIOD);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let now = Timestamp::now();
+            match tokio::time::timeout(Duration::from_secs(5), self.try_once(now)).await {
+                Ok(Ok(true)) => {
+                    renewed = Some(now);
+                    set(&leading, true, &self.identity);
+                }
+                Ok(Ok(false)) => {
+                    renewed = None;
+                    set(&leading, false, &self.identity);
+                }
+                Ok(Err(error)) => {
+                    warn!(error = %crate::tell::chain(&error), "lease not renewed");
+                }
+                Err(_) => warn!("lease not renewed: the API server does not answer"),
+            }
+            let expired = renewed.is_none_or(|at| Timestamp::now().duration_since(at) >= RENEW_DEADLINE);
+            if expired {
+                set(&leading, false, &self.identity);
+            }
+        }
+    }
+}
+
+fn set(leading: &watch::Sender<bool>, now: bool, identity: &str) {
+    let changed = leading.send_if_modified(|value| {
+        let changed = *value != now;
+        *value = now;
+        changed
+    });
+    if changed {
+        info!(identity, leading = now, "leadership changed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held_by(holder: &str, version: &str) -> Lease {
+        Lease {
+            metadata: ObjectMeta {
+                resource_version: Some(version.to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(holder.to_owned()),
+                lease_duration_seconds: Some(15),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    fn seen(version: &str, seconds_ago: i64, now: Timestamp) -> Observed {
+        Observed {
+            resource_version: version.to_owned(),
+            at: now - SignedDuration::from_secs(seconds_ago),
+        }
+    }
+
+    #[test]
+    fn creates_renews_follows_takes_over() {
+        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1);
+        assert_eq!(evaluate(None, "me", None, now), Claim::Create);
+        assert_eq!(evaluate(Some(&held_by("me", "1")), "me", None, now), Claim::Renew);
+        assert_eq!(
+            evaluate(Some(&held_by("", "1")), "me", None, now),
+            Claim::TakeOver
+        );
+        let other = held_by("other", "7");
+        assert_eq!(evaluate(Some(&other), "me", None, now), Claim::Follow);
+        assert_eq!(
+            evaluate(Some(&other), "me", Some(&seen("7", 14, now)), now),
+            Claim::Follow
+        );
+        assert_eq!(
+            evaluate(Some(&other), "me", Some(&seen("7", 15, now)), now),
+            Claim::TakeOver
+        );
+        // It changed since: the holder lives, however old our memory is.
+        assert_eq!(
+            evaluate(Some(&other), "me", Some(&seen("6", 60, now)), now),
+            Claim::Follow
+        );
+    }
+}

@@ -1,0 +1,273 @@
+//! The loop: woken by a change or by the clock, one pass over the whole cluster at a time.
+//!
+//! The number of nodes in work is a decision about the whole set, so there is one loop and no queue per object.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::migration::{Desired, MigrationPhase, MigrationSpec};
+use api::{Migration, MigrationStatus};
+use jiff::Timestamp;
+use kube::{Api, ResourceExt};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::admin::Health;
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::flannel_to_calico::{self, Memory};
+use crate::tell::{self, Tone};
+use crate::write::{self, WriteError};
+
+/// How often a pass is made without a change: deadlines and retries are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// A pass that takes longer than this is given up; every step is idempotent, so the next one goes on.
+const PASS_LIMIT: Duration = Duration::from_mins(1);
+/// Changes that come within this time are looked at together.
+const SETTLE: Duration = Duration::from_millis(30);
+
+/// Passes for ever, while this process leads.
+pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading: &watch::Receiver<bool>) {
+    let mut memory = Memory::default();
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = cache.changed() => {
+                // One write of ours comes back as several events: look once.
+                let _ = tokio::time::timeout(SETTLE, std::future::pending::<()>()).await;
+            }
+            _ = tick.tick() => {}
+        }
+        health.turned(Timestamp::now());
+        context.metrics.leading.set(i64::from(*leading.borrow()));
+        if !*leading.borrow() {
+            continue;
+        }
+        context.metrics.passes.inc();
+        let mut lost = leading.clone();
+        let ended = tokio::select! {
+            ended = tokio::time::timeout(PASS_LIMIT, pass(context, cache, &mut memory)) => ended,
+            // Somebody else may lead from now on: not one write more.
+            _ = lost.wait_for(|leads| !leads) => continue,
+        };
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                context
+                    .metrics
+                    .write_errors
+                    .with_label_values(&[error.category()])
+                    .inc();
+                match error {
+                    // Somebody wrote first: the watch brings the new state.
+                    WriteError::Conflict { .. } => info!(error = %tell::chain(&error), "looking again"),
+                    WriteError::Api { .. } => {
+                        warn!(error = %tell::chain(&error), "pass not finished; it is repeated");
+                    }
+                }
+            }
+            Err(_) => warn!(
+                seconds = PASS_LIMIT.as_secs(),
+                "pass took too long; it is repeated"
+            ),
+        }
+    }
+}
+
+/// One pass: the active Migration goes on, every other one is told why it does not.
+pub(crate) async fn pass(context: &Context, cache: &Cache, memory: &mut Memory) -> Result<(), WriteError> {
+    let mut migrations: Vec<Migration> = Vec::new();
+    for guarded in cache.migrations.state() {
+        match &guarded.0 {
+            Ok(migration) => migrations.push(migration.clone()),
+            Err(error) => {
+                warn!(object = guarded.name_any(), %error, "a Migration does not parse; it is left alone");
+            }
+        }
+    }
+    migrations.retain(|migration| migration.metadata.deletion_timestamp.is_none());
+    let active = choose(&migrations).map(ResourceExt::name_any);
+    for migration in &migrations {
+        let status = match &active {
+            Some(active) if *active == migration.name_any() => one(context, cache, memory, migration).await?,
+            Some(active) if !is_over(migration) => refused(
+                migration,
+                "AnotherMigration",
+                format!(
+                    "Migration {active} is under way; one at a time. Wait until it is Completed, or delete it"
+                ),
+            ),
+            Some(_) | None => continue,
+        };
+        publish(context, migration, status).await?;
+    }
+    Ok(())
+}
+
+/// The Migration that may go on: one that has begun, or else the oldest that is not over.
+fn choose(migrations: &[Migration]) -> Option<&Migration> {
+    migrations
+        .iter()
+        .filter(|migration| !is_over(migration))
+        .min_by_key(|migration| {
+            let begun = migration
+                .status
+                .as_ref()
+                .is_some_and(|status| status.started_at.is_some());
+            (
+                !begun,
+                migration.metadata.creation_timestamp.clone().map(|time| time.0),
+                migration.name_any(),
+            )
+        })
+}
+
+fn is_over(migration: &Migration) -> bool {
+    migration
+        .status
+        .as_ref()
+        .is_some_and(|status| status.phase == MigrationPhase::Completed)
+}
+
+async fn one(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+) -> Result<MigrationStatus, WriteError> {
+    match kind(&migration.spec) {
+        Ok(spec) => flannel_to_calico::reconcile(context, cache, memory, migration, spec).await,
+        Err(message) => Ok(refused(migration, "KindNotSupported", message)),
+    }
+}
+
+/// The kind of the Migration. The API server's own rule lets exactly one be set.
+fn kind(spec: &MigrationSpec) -> Result<&api::migration::FlannelToCalico, String> {
+    let found: Vec<&str> = [
+        ("podCidr", spec.pod_cidr.is_some()),
+        ("serviceCidr", spec.service_cidr.is_some()),
+        ("calicoDatastore", spec.calico_datastore.is_some()),
+    ]
+    .into_iter()
+    .filter_map(|(name, set)| set.then_some(name))
+    .collect();
+    match (&spec.flannel_to_calico, found.as_slice()) {
+        (Some(kind), []) => Ok(kind),
+        (None, []) => Err("no kind is set; set spec.flannelToCalico".to_owned()),
+        (_, names) => Err(format!(
+            "spec.{} is not performed by version {}; set spec.flannelToCalico alone",
+            names.join(", spec."),
+            env!("CARGO_PKG_VERSION")
+        )),
+    }
+}
+
+fn refused(migration: &Migration, reason: &str, message: String) -> MigrationStatus {
+    MigrationStatus {
+        phase: MigrationPhase::Refused,
+        observed_generation: migration.metadata.generation.unwrap_or_default(),
+        blocked: reason.to_owned(),
+        message,
+        paused: migration.spec.desired == Desired::Pause,
+        ..migration.status.clone().unwrap_or_default()
+    }
+}
+
+/// Writes the status when it differs, and tells about a new phase.
+async fn publish(
+    context: &Context,
+    migration: &Migration,
+    mut status: MigrationStatus,
+) -> Result<(), WriteError> {
+    let old = migration.status.clone().unwrap_or_default();
+    status.conditions = conditions::of(&status, &old.conditions, Timestamp::now());
+    let api: Api<Migration> = Api::all(context.client.clone());
+    write::patch_status(&api, migration, migration.status.as_ref(), &status).await?;
+    for phase in PHASES {
+        let label = format!("{phase:?}");
+        context
+            .metrics
+            .phase
+            .with_label_values(&[label.as_str()])
+            .set(i64::from(phase == status.phase));
+    }
+    if old.phase != status.phase || old.blocked != status.blocked {
+        let tone = match status.phase {
+            MigrationPhase::Refused | MigrationPhase::Halted => Tone::Warning,
+            MigrationPhase::Pending
+            | MigrationPhase::Planning
+            | MigrationPhase::Planned
+            | MigrationPhase::Preparing
+            | MigrationPhase::Rolling
+            | MigrationPhase::Finishing
+            | MigrationPhase::Completed => Tone::Normal,
+        };
+        let reason = if status.blocked.is_empty() {
+            format!("{:?}", status.phase)
+        } else {
+            status.blocked.clone()
+        };
+        context
+            .teller
+            .migration(migration, tone, &reason, &status.message)
+            .await;
+    }
+    Ok(())
+}
+
+const PHASES: [MigrationPhase; 9] = [
+    MigrationPhase::Pending,
+    MigrationPhase::Planning,
+    MigrationPhase::Planned,
+    MigrationPhase::Refused,
+    MigrationPhase::Preparing,
+    MigrationPhase::Rolling,
+    MigrationPhase::Finishing,
+    MigrationPhase::Completed,
+    MigrationPhase::Halted,
+];
+
+mod conditions {
+    //! Conditions: Ready, Progressing, Halted; the time changes only with the value.
+
+    use api::MigrationStatus;
+    use api::migration::MigrationPhase;
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+    pub(super) fn of(status: &MigrationStatus, old: &[Condition], now: Timestamp) -> Vec<Condition> {
+        let phase = status.phase;
+        let moving = matches!(
+            phase,
+            MigrationPhase::Preparing | MigrationPhase::Rolling | MigrationPhase::Finishing
+        ) && !status.paused;
+        [
+            ("Ready", phase == MigrationPhase::Completed),
+            ("Progressing", moving),
+            ("Halted", phase == MigrationPhase::Halted),
+        ]
+        .into_iter()
+        .map(|(type_, value)| {
+            let value = if value { "True" } else { "False" };
+            let before = old.iter().find(|condition| condition.type_ == type_);
+            let since = before
+                .filter(|condition| condition.status == value)
+                .map_or(Time(now), |condition| condition.last_transition_time.clone());
+            let reason = if status.blocked.is_empty() {
+                format!("{phase:?}")
+            } else {
+                status.blocked.clone()
+            };
+            Condition {
+                type_: type_.to_owned(),
+                status: value.to_owned(),
+                reason,
+                message: status.message.clone(),
+                last_transition_time: since,
+                observed_generation: Some(status.observed_generation),
+            }
+        })
+        .collect()
+    }
+}

@@ -1,0 +1,106 @@
+//! Telling people: Events, and the one place where errors become log lines.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use api::{Migration, names};
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Resource};
+use tracing::{debug, info, warn};
+
+/// The whole chain of an error in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        source = inner.source();
+    }
+    text
+}
+
+/// Publishes Events, each text once for each object until it changes.
+pub struct Teller {
+    recorder: Recorder,
+    last: Mutex<HashMap<String, String>>,
+}
+
+/// How an Event is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    /// Something happened as it should.
+    Normal,
+    /// A person may want to look.
+    Warning,
+}
+
+impl Teller {
+    /// A teller that reports as this pod.
+    pub fn new(client: Client, pod_name: &str) -> Self {
+        let reporter = Reporter {
+            controller: names::COORDINATOR.to_owned(),
+            instance: Some(pod_name.to_owned()),
+        };
+        Self {
+            recorder: Recorder::new(client, reporter),
+            last: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Tells about a Migration.
+    pub async fn migration(&self, migration: &Migration, tone: Tone, reason: &str, note: &str) {
+        self.publish(migration.object_ref(&()), tone, reason, note).await;
+    }
+
+    /// Tells about a Node.
+    pub async fn node(&self, node: &Node, tone: Tone, reason: &str, note: &str) {
+        // The kubelet and kubectl look Events of a Node up by its name in the place of the UID.
+        let mut reference = node.object_ref(&());
+        reference.uid.clone_from(&node.metadata.name);
+        self.publish(reference, tone, reason, note).await;
+    }
+
+    async fn publish(&self, reference: ObjectReference, tone: Tone, reason: &str, note: &str) {
+        let object = format!(
+            "{} {}",
+            reference.kind.as_deref().unwrap_or_default(),
+            reference.name.as_deref().unwrap_or_default()
+        );
+        // Ages and counts change with every look; what an Event is about does not.
+        let text = format!(
+            "{reason} {}",
+            note.split(|c: char| c.is_ascii_digit()).collect::<String>()
+        );
+        {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.get(&object) == Some(&text) {
+                return;
+            }
+            last.insert(object.clone(), text);
+        }
+        match tone {
+            Tone::Normal => info!(object, reason, note, "event"),
+            Tone::Warning => warn!(object, reason, note, "event"),
+        }
+        let event = Event {
+            type_: match tone {
+                Tone::Normal => EventType::Normal,
+                Tone::Warning => EventType::Warning,
+            },
+            reason: reason.to_owned(),
+            // The API refuses a note over 1 kB.
+            note: Some(note.chars().take(1000).collect()),
+            action: reason.to_owned(),
+            secondary: None,
+        };
+        // An Event that could not be written is no reason to stop: the same words are in status and log.
+        if let Err(error) = self.recorder.publish(&event, &reference).await {
+            debug!(object, error = %chain(&error), "event not written");
+        }
+    }
+}

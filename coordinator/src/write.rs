@@ -1,0 +1,135 @@
+//! Writes to the API: patches of single fields, each with the resourceVersion that the decision was made on.
+
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use thiserror::Error;
+
+/// A read or write of an object that failed.
+#[derive(Debug, Error)]
+pub enum WriteError {
+    /// The object changed since the decision. The next pass decides again.
+    #[error("{attempt} {object}: it changed since it was read")]
+    Conflict {
+        /// What was attempted.
+        attempt: String,
+        /// The object.
+        object: String,
+    },
+    /// The API server refused, or did not answer.
+    #[error("{attempt} {object}")]
+    Api {
+        /// What was attempted.
+        attempt: String,
+        /// The object.
+        object: String,
+        /// What it answered.
+        #[source]
+        source: kube::Error,
+    },
+}
+
+impl WriteError {
+    /// The error of an attempt on an object; a conflict is told apart.
+    pub fn of(attempt: impl Into<String>, object: impl Into<String>, source: kube::Error) -> Self {
+        match source {
+            kube::Error::Api(status) if status.is_conflict() => Self::Conflict {
+                attempt: attempt.into(),
+                object: object.into(),
+            },
+            source => Self::Api {
+                attempt: attempt.into(),
+                object: object.into(),
+                source,
+            },
+        }
+    }
+
+    /// A label for metrics.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::Conflict { .. } => "Conflict",
+            Self::Api {
+                source: kube::Error::Api(_),
+                ..
+            } => "Refused",
+            Self::Api { .. } => "Unreachable",
+        }
+    }
+}
+
+/// `Kind namespace/name` or `Kind name`.
+pub fn describe<K: Resource<DynamicType: Default>>(object: &K) -> String {
+    let kind = K::kind(&K::DynamicType::default()).into_owned();
+    match object.namespace() {
+        Some(namespace) => format!("{kind} {namespace}/{}", object.name_any()),
+        None => format!("{kind} {}", object.name_any()),
+    }
+}
+
+/// Merge-patches an object as it was read: `change` is the patch without metadata.resourceVersion.
+pub async fn patch<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, WriteError>
+where
+    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let change = with_version(change, read);
+    api.patch(&read.name_any(), &parameters(), &Patch::Merge(change))
+        .await
+        .map_err(|source| WriteError::of(attempt, describe(read), source))
+}
+
+/// Writes the status of an object as it was read; nothing is sent when it is the same.
+pub async fn patch_status<K, S>(api: &Api<K>, read: &K, old: Option<&S>, new: &S) -> Result<bool, WriteError>
+where
+    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
+    S: Serialize + Sync,
+{
+    let Some(change) = change(old, new) else {
+        return Ok(false);
+    };
+    let change = with_version(json!({ "status": change }), read);
+    api.patch_status(&read.name_any(), &parameters(), &Patch::Merge(change))
+        .await
+        .map_err(|source| WriteError::of("writing the status of", describe(read), source))?;
+    Ok(true)
+}
+
+/// Writes the spec of an object as it was read; nothing is sent when it is the same.
+pub async fn patch_spec<K, S>(api: &Api<K>, read: &K, old: &S, new: &S) -> Result<bool, WriteError>
+where
+    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
+    S: Serialize + Sync,
+{
+    let Some(change) = change(Some(old), new) else {
+        return Ok(false);
+    };
+    patch(api, read, "writing the spec of", json!({ "spec": change })).await?;
+    Ok(true)
+}
+
+/// Parameters of every patch of ours.
+pub fn parameters() -> PatchParams {
+    PatchParams {
+        field_manager: Some(api::names::COORDINATOR_FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+fn with_version<K: Resource>(mut change: Value, read: &K) -> Value {
+    if let Some(version) = &read.meta().resource_version {
+        change["metadata"]["resourceVersion"] = json!(version);
+    }
+    change
+}
+
+fn change<S: Serialize>(old: Option<&S>, new: &S) -> Option<Value> {
+    // Both are our own types with string keys: they always serialize.
+    let old = old.map_or_else(
+        || json!({}),
+        |old| serde_json::to_value(old).unwrap_or(Value::Null),
+    );
+    let new = serde_json::to_value(new).unwrap_or(Value::Null);
+    api::merge::difference(&old, &new)
+}
