@@ -1,1 +1,242 @@
 //! Every prerequisite as a check on cluster facts and host facts.
+//!
+//! A check that finds nothing wrong is one line that says what it saw; one that does names each object, the value
+//! found, the value needed and what a person does about it. What could not be looked at is `Unknown`, and refuses.
+
+mod access;
+mod calico;
+mod capacity;
+mod flannel;
+mod host;
+mod network;
+mod nodes;
+mod owners;
+mod pods;
+mod report;
+mod version;
+mod webhooks;
+
+#[cfg(test)]
+pub(super) mod fixture;
+
+use super::cluster::ClusterFacts;
+use super::settings::Settings;
+use crate::check::{Check, Verdict};
+use crate::drain;
+
+pub use report::names;
+
+/// What the user allows, as far as a check depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckPolicy {
+    /// One schedulable node is enough: its pods wait while it is in work.
+    pub allow_single_node: bool,
+    /// What a drain may do.
+    pub permissions: drain::Permissions,
+    /// How many nodes are in work at the same time.
+    pub max_unavailable: usize,
+}
+
+/// Name of a prerequisite: a metric label and an anchor in the runbook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CheckName {
+    /// flannel's `DaemonSet` is not kept by the add-on manager.
+    AddonManager,
+    /// An agent reports from every node.
+    AgentMissing,
+    /// Every pod that has to leave has a controller that creates it again.
+    BarePods,
+    /// Bridged packets pass the firewall.
+    BridgeNetfilter,
+    /// Calico is installed, and waits for its node label.
+    CalicoManifests,
+    /// flannel and Calico do not run in one pod.
+    Canal,
+    /// The pods of the nodes in work fit on the others.
+    Capacity,
+    /// flannel's conflist is what the runtime uses.
+    ConflistMalformed,
+    /// flannel routes to no node past the tunnel.
+    DirectRouting,
+    /// Every `PodDisruptionBudget` yields.
+    DisruptionBudgets,
+    /// No pod that has to leave has data in an emptyDir.
+    EmptyDir,
+    /// flannel carries packets by VXLAN.
+    FlannelBackend,
+    /// flannel's `DaemonSet` is the one, and runs everywhere.
+    FlannelDaemonSet,
+    /// flannel keeps its subnets in the Kubernetes API.
+    FlannelSubnetManager,
+    /// flannel is v0.9.1 or later.
+    FlannelVersion,
+    /// Existing address blocks belong to the nodes that need them.
+    IpamBlocks,
+    /// An existing pool of flannel's network is as the migration needs it.
+    IpPool,
+    /// Every object was understood.
+    MalformedObjects,
+    /// Calico's own migration controller does not run.
+    MigrationController,
+    /// `net-conf.json` is understood.
+    NetworkConfiguration,
+    /// The tunnel device is as the settings say.
+    NetworkConfigurationMatchesDevice,
+    /// flannel's annotations on every Node are understood.
+    NodeAnnotations,
+    /// Node labels can be changed, and say what this tool understands.
+    NodeLabels,
+    /// Every node that flannel serves runs Linux.
+    OperatingSystem,
+    /// The API server lets the coordinator do all that it has to.
+    Permissions,
+    /// Every Node has a podCIDR inside flannel's network.
+    PodCidr,
+    /// The address of a tunnel's end is the one that Calico detects.
+    PublicAddress,
+    /// Nobody writes back what the migration changes.
+    Reconciler,
+    /// `rp_filter` is as this version of Calico needs it.
+    ReversePathFilter,
+    /// Pods that leave a node have another to go to.
+    SchedulableNodes,
+    /// No static pod is on the pod network.
+    StaticPods,
+    /// `subnet.env` of every host is as the settings say.
+    SubnetEnvironment,
+    /// Admission works while any node is in work.
+    Webhooks,
+}
+
+impl CheckName {
+    /// The name as it stands in status, metrics and the runbook.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AddonManager => "AddonManager",
+            Self::AgentMissing => "AgentMissing",
+            Self::BarePods => "BarePods",
+            Self::BridgeNetfilter => "BridgeNetfilter",
+            Self::CalicoManifests => "CalicoManifests",
+            Self::Canal => "Canal",
+            Self::Capacity => "Capacity",
+            Self::ConflistMalformed => "ConflistMalformed",
+            Self::DirectRouting => "DirectRouting",
+            Self::DisruptionBudgets => "DisruptionBudgets",
+            Self::EmptyDir => "EmptyDir",
+            Self::FlannelBackend => "FlannelBackend",
+            Self::FlannelDaemonSet => "FlannelDaemonSet",
+            Self::FlannelSubnetManager => "FlannelSubnetManager",
+            Self::FlannelVersion => "FlannelVersion",
+            Self::IpamBlocks => "IpamBlocks",
+            Self::IpPool => "IpPool",
+            Self::MalformedObjects => "MalformedObjects",
+            Self::MigrationController => "MigrationController",
+            Self::NetworkConfiguration => "NetworkConfiguration",
+            Self::NetworkConfigurationMatchesDevice => "NetworkConfigurationMatchesDevice",
+            Self::NodeAnnotations => "NodeAnnotations",
+            Self::NodeLabels => "NodeLabels",
+            Self::OperatingSystem => "OperatingSystem",
+            Self::Permissions => "Permissions",
+            Self::PodCidr => "PodCidr",
+            Self::PublicAddress => "PublicAddress",
+            Self::Reconciler => "Reconciler",
+            Self::ReversePathFilter => "ReversePathFilter",
+            Self::SchedulableNodes => "SchedulableNodes",
+            Self::StaticPods => "StaticPods",
+            Self::SubnetEnvironment => "SubnetEnvironment",
+            Self::Webhooks => "Webhooks",
+        }
+    }
+
+    /// A check of this name that does not plainly hold.
+    pub(super) fn not_pass(
+        self,
+        verdict: Verdict,
+        object: impl Into<String>,
+        found: impl Into<String>,
+        needed: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Check {
+        Check::not_pass(self.as_str(), verdict, object, found, needed, fix)
+    }
+}
+
+/// Something that the coordinator must be allowed to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permission {
+    /// Verb.
+    pub verb: &'static str,
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Resource.
+    pub resource: &'static str,
+    /// Subresource; empty for none.
+    pub subresource: &'static str,
+}
+
+impl Permission {
+    const fn new(
+        verb: &'static str,
+        group: &'static str,
+        resource: &'static str,
+        subresource: &'static str,
+    ) -> Self {
+        Self {
+            verb,
+            group,
+            resource,
+            subresource,
+        }
+    }
+
+    /// The permission as `ClusterFacts::permissions` is keyed: `create pods/eviction`, `patch daemonsets.apps`.
+    pub fn key(&self) -> String {
+        let mut key = format!("{} {}", self.verb, self.resource);
+        for (mark, part) in [('.', self.group), ('/', self.subresource)] {
+            if !part.is_empty() {
+                key.push(mark);
+                key += part;
+            }
+        }
+        key
+    }
+}
+
+/// Everything that the coordinator must be allowed to do.
+pub const PERMISSIONS: [Permission; 10] = [
+    Permission::new("patch", "", "nodes", ""),
+    Permission::new("create", "", "pods", "eviction"),
+    Permission::new("patch", "apps", "daemonsets", ""),
+    Permission::new("delete", "apps", "daemonsets", ""),
+    Permission::new("create", "crd.projectcalico.org", "ippools", ""),
+    Permission::new("patch", "crd.projectcalico.org", "felixconfigurations", ""),
+    Permission::new("patch", "crd.projectcalico.org", "ipamconfigs", ""),
+    Permission::new("create", "crd.projectcalico.org", "ipamblocks", ""),
+    Permission::new("create", "crd.projectcalico.org", "blockaffinities", ""),
+    Permission::new("create", "crd.projectcalico.org", "ipamhandles", ""),
+];
+
+/// Judges every prerequisite.
+pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+    let key = (
+        settings.flannel_daemon_set_namespace.value.clone(),
+        settings.flannel_daemon_set_name.value.clone(),
+    );
+    let flannel = facts.daemon_sets.get(&key);
+    let key = (
+        settings.calico_daemon_set_namespace.value.clone(),
+        settings.calico_daemon_set_name.value.clone(),
+    );
+    let calico = facts.daemon_sets.get(&key);
+    let mut checks = access::check(facts);
+    checks.extend(flannel::check(settings, facts, flannel));
+    checks.extend(owners::check(&[flannel, calico]));
+    checks.extend(calico::check(settings, facts, calico));
+    checks.extend(nodes::check(settings, facts, policy));
+    checks.extend(network::check(settings, facts, flannel, calico));
+    checks.extend(host::check(settings, facts, calico));
+    checks.extend(pods::check(facts, policy));
+    checks.extend(capacity::check(facts, policy));
+    checks.extend(webhooks::check(facts, policy));
+    checks
+}

@@ -1,5 +1,8 @@
+use std::net::Ipv4Addr;
+
 use rstest::rstest;
 
+use super::super::cluster::{IpPool, Node};
 use super::super::settings::{Settings, Source, Sourced};
 use super::*;
 
@@ -253,7 +256,10 @@ fn everything_of_a_node() {
     assert_eq!(found.tunnel.address, Ipv4Addr::new(10, 244, 1, 0));
     assert_eq!(found.tunnel.handle, "vxlan-tunnel-addr-n1");
     assert_eq!(found.tunnel.attributes["type"], "vxlanTunnelAddress");
-    assert_eq!(found.allocations(found.blocks[0]), [found.tunnel.clone()]);
+    assert_eq!(
+        found.allocations(found.blocks[0]),
+        std::slice::from_ref(&found.tunnel)
+    );
     assert_eq!(found.allocations(found.blocks[1]), []);
     assert_eq!(
         found.annotations,

@@ -1,0 +1,382 @@
+//! Calico's side: is it installed as the migration needs it, and do its objects fit?
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use ipnet::{IpNet, Ipv4Net};
+
+use super::CheckName;
+use super::report::{Finding, Report, names};
+use crate::check::Check;
+use crate::flannel_to_calico::cluster::{ClusterFacts, Container, DaemonSet, Node};
+use crate::flannel_to_calico::detect::{NETWORK_LABEL, flannel_nodes, linux_nodes, looks_like_calico};
+use crate::flannel_to_calico::objects;
+use crate::flannel_to_calico::settings::Settings;
+
+/// Custom resources without which Calico's data cannot be written.
+const RESOURCES: [&str; 7] = [
+    "blockaffinities",
+    "clusterinformations",
+    "felixconfigurations",
+    "ipamblocks",
+    "ipamconfigs",
+    "ipamhandles",
+    "ippools",
+];
+/// The conflist that install-cni writes when it is told no other name.
+const CONFLIST: &str = "10-calico.conflist";
+const MANIFEST: &str = "apply Calico's manifest for this migration (manifests/flannel-migration/calico.yaml of the \
+                        Calico release that you want)";
+
+pub(super) fn check(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<Check> {
+    [
+        manifests(settings, facts, calico),
+        pool(settings, facts),
+        blocks(settings, facts),
+    ]
+    .concat()
+}
+
+/// The container of the `DaemonSet` that is Calico's agent.
+pub(super) fn calico_node(set: &DaemonSet) -> Option<&Container> {
+    set.containers
+        .iter()
+        .find(|container| !container.init && container.name == "calico-node")
+}
+
+/// A variable of a container, from wherever its value comes.
+pub(super) fn variable<'facts>(
+    facts: &'facts ClusterFacts,
+    set: &DaemonSet,
+    container: &'facts Container,
+    name: &str,
+) -> Option<&'facts str> {
+    if let Some(value) = container.environment.get(name) {
+        return Some(value);
+    }
+    let (config_map, key) = container.environment_from_config_maps.get(name)?;
+    let data = facts
+        .config_maps
+        .get(&(set.namespace.clone(), config_map.clone()))?;
+    data.get(key).map(String::as_str)
+}
+
+fn manifests(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<Check> {
+    let mut report = Report::new(CheckName::CalicoManifests);
+    let missing: Vec<&str> = RESOURCES
+        .into_iter()
+        .filter(|resource| !facts.calico_resources.contains(*resource))
+        .collect();
+    if !missing.is_empty() {
+        report.fail(
+            "API group",
+            "crd.projectcalico.org",
+            Finding::new(
+                "",
+                format!("not served: {}", names(&missing)),
+                "every custom resource of Calico's",
+                MANIFEST,
+            ),
+        );
+    }
+    let key = format!(
+        "{}/{}",
+        settings.calico_daemon_set_namespace.value, settings.calico_daemon_set_name.value
+    );
+    match calico {
+        None => absent(facts, &key, &mut report),
+        Some(set) => {
+            selector(set, &mut report);
+            node_container(settings, facts, set, &mut report);
+            conflist(facts, set, &mut report);
+        }
+    }
+    report.finish(
+        format!("DaemonSet {key}"),
+        format!("waits for nodes with label {NETWORK_LABEL}=calico"),
+    )
+}
+
+fn absent(facts: &ClusterFacts, key: &str, report: &mut Report) {
+    let others: Vec<String> = facts
+        .daemon_sets
+        .values()
+        .filter(|set| looks_like_calico(set))
+        .map(DaemonSet::key)
+        .collect();
+    let (found, fix) = if others.is_empty() {
+        ("not there".to_owned(), MANIFEST.to_owned())
+    } else {
+        (
+            format!("not there; Calico is in {}", names(&others)),
+            "set calicoDaemonSetName and calicoDaemonSetNamespace in spec.flannelToCalico.options".to_owned(),
+        )
+    };
+    report.fail(
+        "DaemonSet",
+        key,
+        Finding::new("", found, "Calico's DaemonSet", fix),
+    );
+}
+
+fn selector(set: &DaemonSet, report: &mut Report) {
+    let found = set.node_selector.get(NETWORK_LABEL);
+    if found.map(String::as_str) != Some("calico") {
+        report.fail(
+            "DaemonSet",
+            set.key(),
+            Finding::new(
+                "node selector of the pod template",
+                found.map_or_else(
+                    || format!("no {NETWORK_LABEL}"),
+                    |value| format!("{NETWORK_LABEL}={value}"),
+                ),
+                format!("{NETWORK_LABEL}=calico"),
+                "without it calico-node starts on every node at once, beside flannel: use the manifest for this \
+                 migration, which has it",
+            ),
+        );
+    }
+    if set.on_delete {
+        report.fail(
+            "DaemonSet",
+            set.key(),
+            Finding::new(
+                "spec.updateStrategy.type",
+                "OnDelete",
+                "RollingUpdate",
+                "the last step takes the node selector away and waits for the roll: set RollingUpdate",
+            ),
+        );
+    }
+}
+
+/// Felix takes its environment before its `FelixConfiguration`: what contradicts the settings there would win.
+fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
+    let Some(container) = calico_node(set) else {
+        let images: Vec<&str> = set
+            .containers
+            .iter()
+            .map(|container| container.image.as_str())
+            .collect();
+        report.fail(
+            "DaemonSet",
+            set.key(),
+            Finding::new(
+                "containers",
+                format!("no container calico-node (images: {})", names(&images)),
+                "Calico's node agent",
+                MANIFEST,
+            ),
+        );
+        return;
+    };
+    let vni = settings.flannel_vni.value.to_string();
+    let port = settings.flannel_port.value.to_string();
+    let mtu = settings.flannel_mtu.value.to_string();
+    // Variable, accepted values; a variable that is not set is fine.
+    let accepted: [(&str, &[&str]); 6] = [
+        ("DATASTORE_TYPE", &["kubernetes"]),
+        ("CALICO_NETWORKING_BACKEND", &["vxlan", "bird"]),
+        (
+            "FELIX_VXLANENABLED",
+            &["true", "True", "TRUE", "1", "t", "T", "y", "Y", ""],
+        ),
+        ("FELIX_VXLANVNI", &[&vni, ""]),
+        ("FELIX_VXLANPORT", &[&port, ""]),
+        // 0 lets Felix compute it as flannel does: the uplink's MTU less 50.
+        ("FELIX_VXLANMTU", &[&mtu, "0", ""]),
+    ];
+    for (name, values) in accepted {
+        let Some(found) = variable(facts, set, container, name) else {
+            continue;
+        };
+        if !values.contains(&found) {
+            report.fail(
+                "DaemonSet",
+                set.key(),
+                Finding::new(
+                    &format!("environment {name} of calico-node"),
+                    format!("{found:?}"),
+                    if name == "FELIX_VXLANENABLED" { "true" } else { values[0] },
+                    "calico-node would not understand flannel's packets: correct the variable, or the ConfigMap \
+                     that it comes from",
+                ),
+            );
+        }
+    }
+}
+
+/// Calico's conflist must win over flannel's the moment it is written.
+fn conflist(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
+    let installer = set
+        .containers
+        .iter()
+        .find(|container| container.name == "install-cni")
+        .or_else(|| {
+            set.containers
+                .iter()
+                .find(|container| container.environment.contains_key("CNI_CONF_NAME"))
+        });
+    let Some(installer) = installer else {
+        report.fail(
+            "DaemonSet",
+            set.key(),
+            Finding::new(
+                "containers",
+                "no container install-cni",
+                "Calico's installer of its conflist",
+                MANIFEST,
+            ),
+        );
+        return;
+    };
+    let name = variable(facts, set, installer, "CNI_CONF_NAME").unwrap_or(CONFLIST);
+    for node in flannel_nodes(facts) {
+        let Some(host) = facts.hosts.get(&node.name) else {
+            continue;
+        };
+        for file in host.cni.flannel_files().filter(|file| file.name.as_str() < name) {
+            report.fail(
+                "Node",
+                &node.name,
+                Finding::new(
+                    "CNI configuration",
+                    format!("{} sorts before Calico's {name}", file.name),
+                    format!("a name after {name}"),
+                    "the runtime would go on with flannel's: set CNI_CONF_NAME of install-cni to a name that sorts \
+                     first",
+                ),
+            );
+        }
+    }
+}
+
+fn pool(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
+    let mut report = Report::new(CheckName::IpPool);
+    let chosen = objects::pool(settings, &facts.ip_pools);
+    let network = IpNet::V4(settings.flannel_network.value);
+    let mut conflicts: Vec<objects::PoolConflict> = facts
+        .ip_pools
+        .values()
+        .filter(|pool| pool.cidr.trunc() == network)
+        .flat_map(|pool| objects::pool_conflicts(settings, pool))
+        .collect();
+    if let Err(conflict) = &chosen
+        && !conflicts.contains(conflict)
+    {
+        conflicts.push(conflict.clone());
+    }
+    for conflict in conflicts {
+        let finding = Finding::new(
+            conflict.field,
+            conflict.found,
+            conflict.needed,
+            "no pod uses the pool yet: correct it, or delete it and let the migration create one",
+        );
+        report.fail("IPPool", conflict.name, finding);
+    }
+    let found = match chosen {
+        Ok(pool) if pool.create.is_some() => format!("will be created for {network}"),
+        Ok(_) | Err(_) => format!("of {network}, VXLAN always: is used as it is"),
+    };
+    let name = facts.ip_pools.values().find(|pool| pool.cidr.trunc() == network);
+    report.finish(
+        format!("IPPool {}", name.map_or(objects::IP_POOL, |pool| &pool.name)),
+        found,
+    )
+}
+
+fn blocks(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
+    let mut report = Report::new(CheckName::IpamBlocks);
+    let size = objects::pool(settings, &facts.ip_pools)
+        .map_or_else(|_| objects::block_size(settings), |pool| pool.block_size);
+    let mut by_range: BTreeMap<Ipv4Addr, (Ipv4Net, &Node)> = BTreeMap::new();
+    for node in linux_nodes(facts) {
+        let Some(range) = node.pod_cidr().map(|range| range.trunc()) else {
+            continue;
+        };
+        by_range.insert(range.network(), (range, node));
+        if let Err(error) = objects::blocks(range, size) {
+            report.fail(
+                "Node",
+                &node.name,
+                Finding::new(
+                    "spec.podCIDR",
+                    range.to_string(),
+                    format!("a subnet that holds whole blocks of /{}", error.block_size),
+                    "use a pool with smaller blocks: set ipPoolBlockSize in spec.flannelToCalico.options",
+                ),
+            );
+        }
+    }
+    for (block, affinity) in &facts.ipam_blocks {
+        let IpNet::V4(block) = block else { continue };
+        if !settings.flannel_network.value.contains(block) && !block.contains(&settings.flannel_network.value)
+        {
+            continue;
+        }
+        block_of_a_node(&by_range, *block, affinity.as_deref(), size, &mut report);
+    }
+    report.finish(
+        format!("{} IPAMBlocks", facts.ipam_blocks.len()),
+        format!("each belongs to the node whose podCIDR it is in; blocks are /{size}"),
+    )
+}
+
+fn block_of_a_node(
+    by_range: &BTreeMap<Ipv4Addr, (Ipv4Net, &Node)>,
+    block: Ipv4Net,
+    affinity: Option<&str>,
+    size: u8,
+    report: &mut Report,
+) {
+    let owner = by_range
+        .range(..=block.network())
+        .next_back()
+        .map(|(_, found)| *found)
+        .filter(|(range, _)| range.contains(&block));
+    let affinity = affinity.unwrap_or_default();
+    let Some((range, node)) = owner else {
+        report.fail(
+            "IPAMBlock",
+            block.to_string(),
+            Finding::new(
+                "",
+                format!("affinity {affinity:?}, in no Node's podCIDR"),
+                "blocks inside podCIDRs only",
+                "nodes on flannel have no route to it: delete the block once no pod has an address of it",
+            ),
+        );
+        return;
+    };
+    if block.prefix_len() != size {
+        report.fail(
+            "IPAMBlock",
+            block.to_string(),
+            Finding::new(
+                "size",
+                format!("/{}", block.prefix_len()),
+                format!("/{size}, the pool's block size"),
+                "delete the block once no pod has an address of it",
+            ),
+        );
+    }
+    if !affinity.is_empty() && affinity != format!("host:{}", node.name) {
+        report.fail(
+            "IPAMBlock",
+            block.to_string(),
+            Finding::new(
+                "affinity",
+                affinity,
+                format!("host:{}, whose podCIDR {range} it is in", node.name),
+                "packets would go to the wrong node: release the block there (`calicoctl ipam` or delete the block \
+                 and its BlockAffinity once no pod has an address of it)",
+            ),
+        );
+    }
+}
+
+#[cfg(test)]
+#[path = "calico_tests.rs"]
+mod tests;

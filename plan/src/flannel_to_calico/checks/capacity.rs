@@ -1,0 +1,404 @@
+//! Do the pods of the nodes in work fit on the others?
+//!
+//! Requests against what is left, as the scheduler counts them; its other rules (affinity, spread, volumes) are not
+//! modelled, so a pass is necessary, not sufficient.
+
+use std::collections::BTreeMap;
+
+use super::report::{Finding, Report, names};
+use super::{CheckName, CheckPolicy};
+use crate::check::{Check, Verdict};
+use crate::drain::Pod;
+use crate::flannel_to_calico::cluster::{ClusterFacts, Node};
+use crate::flannel_to_calico::detect::{flannel_nodes, linux_nodes};
+
+/// CPU in millicores, memory in bytes, pods.
+type Amounts = [u64; KINDS];
+
+const KINDS: usize = 3;
+
+/// A node as a place for pods.
+struct Place<'facts> {
+    name: &'facts str,
+    /// Whether the scheduler may use it when it is not in work.
+    usable: bool,
+    /// Whether it will be in work.
+    to_do: bool,
+    free: Amounts,
+    movable: Vec<&'facts Pod>,
+}
+
+impl Place<'_> {
+    fn leaves(&self) -> Amounts {
+        self.movable
+            .iter()
+            .fold([0; KINDS], |sum, pod| plus(sum, of_pod(pod)))
+    }
+
+    /// The largest request of each kind.
+    fn largest(&self) -> Amounts {
+        self.movable.iter().fold([0; KINDS], |largest, pod| {
+            let pod = of_pod(pod);
+            std::array::from_fn(|kind| largest[kind].max(pod[kind]))
+        })
+    }
+
+    /// What the others are short of when this node is in work.
+    fn cost(&self, kind: usize) -> u64 {
+        self.leaves()[kind].saturating_add(if self.usable { self.free[kind] } else { 0 })
+    }
+}
+
+pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+    let mut report = Report::new(CheckName::Capacity);
+    let places = places(facts, &mut report);
+    let at_once = policy
+        .max_unavailable
+        .max(1)
+        .min(places.iter().filter(|place| place.to_do).count());
+    let single = policy.allow_single_node && places.iter().filter(|place| place.usable).count() < 2;
+    let verdict = if single { Verdict::Warn } else { Verdict::Fail };
+    let worst: Vec<Vec<usize>> = (0..KINDS)
+        .map(|kind| first_by(&places, at_once, |place| place.cost(kind)))
+        .collect();
+    for (kind, in_work) in worst.iter().enumerate() {
+        let needed: u64 = in_work.iter().map(|index| places[*index].leaves()[kind]).sum();
+        let free: u64 = places
+            .iter()
+            .enumerate()
+            .filter(|(index, place)| place.usable && !in_work.contains(index))
+            .map(|(_, place)| place.free[kind])
+            .sum();
+        if needed > free {
+            let finding = Finding::new(
+                "",
+                format!(
+                    "{} free on the others while {} are in work",
+                    amount(kind, free),
+                    list(&places, in_work)
+                ),
+                format!("{} for the pods that leave", amount(kind, needed)),
+                "add a node, lower rollout.maxUnavailable, or scale something down while the migration runs",
+            );
+            report.add(verdict, "", "schedulable Nodes", finding);
+        }
+    }
+    // A sum that fits may still be in pieces that are too small: for the nodes with the largest pods, and the most.
+    let largest = (0..KINDS).flat_map(|kind| {
+        [
+            first_by(&places, at_once, |place| place.largest()[kind]),
+            first_by(&places, at_once, |place| place.leaves()[kind]),
+        ]
+    });
+    let candidates: Vec<Vec<usize>> = if report.is_clean() {
+        largest.collect()
+    } else {
+        Vec::new()
+    };
+    let in_pieces = candidates
+        .iter()
+        .find_map(|in_work| Some((in_work, first_without_place(&places, in_work)?)));
+    if let Some((in_work, pod)) = in_pieces {
+        let needed = of_pod(pod);
+        report.warn(
+            "Pod",
+            pod.key(),
+            Finding::new(
+                "",
+                format!(
+                    "no single node has room for it while {} are in work",
+                    list(&places, in_work)
+                ),
+                format!(
+                    "{} and {} on one node",
+                    amount(0, needed[0]),
+                    amount(1, needed[1])
+                ),
+                "it may have to wait until nodes come back",
+            ),
+        );
+    }
+    report.finish(
+        "schedulable Nodes",
+        format!("the requests of every {at_once} Nodes' pods fit on the others"),
+    )
+}
+
+fn places<'facts>(facts: &'facts ClusterFacts, report: &mut Report) -> Vec<Place<'facts>> {
+    let mut pods: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
+    for pod in &facts.pods {
+        pods.entry(&pod.node).or_default().push(pod);
+    }
+    let to_do: std::collections::BTreeSet<&str> =
+        flannel_nodes(facts).map(|node| node.name.as_str()).collect();
+    linux_nodes(facts)
+        .map(|node| {
+            let here = pods.remove(node.name.as_str()).unwrap_or_default();
+            if node.ready && amounts(node) == [0; KINDS] {
+                let fix = "see why its kubelet reports nothing";
+                let finding = Finding::new("status.allocatable", "nothing", "CPU, memory and pods", fix);
+                report.unknown("Node", &node.name, finding);
+            }
+            let used = here.iter().fold([0; KINDS], |sum, pod| plus(sum, of_pod(pod)));
+            Place {
+                name: &node.name,
+                usable: node.schedulable(),
+                to_do: to_do.contains(node.name.as_str()),
+                free: minus(amounts(node), used),
+                movable: here
+                    .into_iter()
+                    .filter(|pod| pod.uses_pod_network() && pod.deleted_at.is_none() && !pod.mirror)
+                    // DaemonSet pods come back on their own node; a bare pod does not come back.
+                    .filter(|pod| pod.controller.is_some() && !pod.of_daemon_set())
+                    .collect(),
+            }
+        })
+        .collect()
+}
+
+/// The nodes yet to do for which this is largest.
+fn first_by(places: &[Place<'_>], count: usize, size: impl Fn(&Place<'_>) -> u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..places.len()).filter(|index| places[*index].to_do).collect();
+    order.sort_by_cached_key(|index| std::cmp::Reverse(size(&places[*index])));
+    order.truncate(count);
+    order
+}
+
+/// Puts the largest pods first, each on the first node that has room; the first pod that has none.
+fn first_without_place<'facts>(places: &[Place<'facts>], in_work: &[usize]) -> Option<&'facts Pod> {
+    let mut free: Vec<Amounts> = places
+        .iter()
+        .enumerate()
+        .filter(|(index, place)| place.usable && !in_work.contains(index))
+        .map(|(_, place)| place.free)
+        .collect();
+    let mut pods: Vec<&Pod> = in_work
+        .iter()
+        .flat_map(|index| places[*index].movable.iter().copied())
+        .collect();
+    pods.sort_by_key(|pod| std::cmp::Reverse((pod.cpu_millis, pod.memory_bytes)));
+    pods.into_iter().find(|pod| {
+        let needed = of_pod(pod);
+        match free
+            .iter_mut()
+            .find(|free| (0..KINDS).all(|kind| free[kind] >= needed[kind]))
+        {
+            Some(place) => {
+                *place = minus(*place, needed);
+                false
+            }
+            None => true,
+        }
+    })
+}
+
+fn amount(kind: usize, value: u64) -> String {
+    match kind {
+        0 => format!("{value}m CPU"),
+        1 => format!("{} MiB memory", value.div_ceil(1 << 20)),
+        _ => format!("{value} pods"),
+    }
+}
+
+fn list(places: &[Place<'_>], indexes: &[usize]) -> String {
+    let listed: Vec<&str> = indexes.iter().map(|index| places[*index].name).collect();
+    names(&listed)
+}
+
+fn amounts(node: &Node) -> Amounts {
+    [
+        node.allocatable_cpu_millis,
+        node.allocatable_memory_bytes,
+        node.allocatable_pods,
+    ]
+}
+
+fn of_pod(pod: &Pod) -> Amounts {
+    [pod.cpu_millis, pod.memory_bytes, 1]
+}
+
+fn plus(left: Amounts, right: Amounts) -> Amounts {
+    std::array::from_fn(|kind| left[kind].saturating_add(right[kind]))
+}
+
+fn minus(left: Amounts, right: Amounts) -> Amounts {
+    std::array::from_fn(|kind| left[kind].saturating_sub(right[kind]))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::super::fixture::{self, verdicts};
+    use super::*;
+    use crate::check::Verdict::{Fail, Pass, Unknown, Warn};
+
+    fn pods(node: &str, count: usize, cpu_millis: u64, memory_bytes: u64) -> Vec<Pod> {
+        (0..count)
+            .map(|number| Pod {
+                cpu_millis,
+                memory_bytes,
+                ..fixture::pod(&format!("{node}-{number}"), node)
+            })
+            .collect()
+    }
+
+    fn judge(pods: Vec<Pod>, max_unavailable: usize) -> Vec<Check> {
+        let facts = ClusterFacts {
+            pods,
+            ..fixture::cluster()
+        };
+        check(
+            &facts,
+            &CheckPolicy {
+                max_unavailable,
+                ..fixture::policy()
+            },
+        )
+    }
+
+    #[test]
+    fn pods_that_fit() {
+        let pods = [
+            pods("a", 20, 100, 0),
+            pods("b", 20, 100, 0),
+            pods("c", 20, 100, 0),
+        ]
+        .concat();
+        assert_eq!(verdicts(&judge(pods, 1)), [("Capacity", Pass)]);
+    }
+
+    #[rstest]
+    // 3 × 3000m in use of 4000m: a node's 3000m meet 2000m.
+    #[case::cpu(
+        pods("a", 30, 100, 0),
+        30,
+        100,
+        0,
+        "3000m CPU for the pods that leave",
+        "2000m CPU"
+    )]
+    #[case::memory(pods("a", 6, 0, 1 << 30), 6, 0, 1 << 30, "6144 MiB memory for the pods that leave", "4096 MiB memory")]
+    #[case::number(pods("a", 80, 0, 0), 80, 0, 0, "80 pods for the pods that leave", "60 pods")]
+    fn pods_that_do_not_fit(
+        #[case] of_a: Vec<Pod>,
+        #[case] count: usize,
+        #[case] cpu: u64,
+        #[case] memory: u64,
+        #[case] needed: &str,
+        #[case] free: &str,
+    ) {
+        let all = [of_a, pods("b", count, cpu, memory), pods("c", count, cpu, memory)].concat();
+        let checks = judge(all, 1);
+        assert_eq!(verdicts(&checks), [("Capacity", Fail)], "{checks:?}");
+        assert_eq!(checks[0].needed, needed);
+        assert_eq!(
+            checks[0].found,
+            format!("{free} free on the others while a are in work")
+        );
+    }
+
+    #[test]
+    fn more_nodes_at_once_need_more_room() {
+        let all = [
+            pods("a", 20, 100, 0),
+            pods("b", 20, 100, 0),
+            pods("c", 20, 100, 0),
+        ]
+        .concat();
+        assert_eq!(verdicts(&judge(all.clone(), 1)), [("Capacity", Pass)]);
+        assert_eq!(verdicts(&judge(all, 2)), [("Capacity", Fail)]);
+    }
+
+    #[test]
+    fn pods_that_fit_in_sum_and_not_one_by_one() {
+        // 2 × 2000m free, a pod of 2500m; and no other node's pods need more.
+        let all = [
+            pods("a", 20, 100, 0),
+            pods("b", 1, 2500, 0),
+            pods("c", 20, 100, 0),
+        ]
+        .concat();
+        let checks = judge(all, 1);
+        assert_eq!(verdicts(&checks), [("Capacity", Warn)], "{checks:?}");
+        assert_eq!(checks[0].object, "Pod shop/b-0");
+        let all = [
+            pods("a", 1, 1500, 0),
+            pods("b", 1, 3000, 0),
+            pods("c", 30, 100, 0),
+        ]
+        .concat();
+        let facts = ClusterFacts {
+            pods: all,
+            ..fixture::cluster()
+        };
+        let mut report = Report::new(CheckName::Capacity);
+        let places = places(&facts, &mut report);
+        assert_eq!(
+            first_without_place(&places, &[0]).map(|pod| pod.name.as_str()),
+            Some("a-0")
+        );
+        assert_eq!(
+            first_without_place(&places, &[2]).map(|pod| pod.name.as_str()),
+            None
+        );
+    }
+
+    #[test]
+    fn only_what_moves_needs_room() {
+        let mut all = [
+            pods("a", 39, 100, 0),
+            pods("b", 39, 100, 0),
+            pods("c", 39, 100, 0),
+        ]
+        .concat();
+        for pod in &mut all {
+            pod.controller = Some(("DaemonSet".to_owned(), "log".to_owned()));
+        }
+        assert_eq!(verdicts(&judge(all, 1)), [("Capacity", Pass)]);
+    }
+
+    #[test]
+    fn cordoned_nodes_take_nothing() {
+        let mut facts = ClusterFacts {
+            pods: [pods("a", 20, 100, 0), pods("b", 25, 100, 0)].concat(),
+            ..fixture::cluster()
+        };
+        assert_eq!(verdicts(&check(&facts, &fixture::policy())), [("Capacity", Pass)]);
+        facts.nodes.get_mut("c").unwrap().unschedulable = true;
+        assert_eq!(verdicts(&check(&facts, &fixture::policy())), [("Capacity", Fail)]);
+    }
+
+    #[test]
+    fn a_single_node_that_is_allowed_warns() {
+        let mut facts = ClusterFacts {
+            pods: pods("a", 1, 100, 0),
+            ..fixture::cluster()
+        };
+        facts.nodes.retain(|name, _| name == "a");
+        let policy = CheckPolicy {
+            allow_single_node: true,
+            ..fixture::policy()
+        };
+        assert!(check(&facts, &policy).iter().all(|check| check.verdict == Warn));
+        assert!(
+            check(&facts, &fixture::policy())
+                .iter()
+                .all(|check| check.verdict == Fail)
+        );
+    }
+
+    #[test]
+    fn a_node_that_reports_nothing() {
+        let mut facts = fixture::cluster();
+        let node = facts.nodes.get_mut("b").unwrap();
+        (
+            node.allocatable_cpu_millis,
+            node.allocatable_memory_bytes,
+            node.allocatable_pods,
+        ) = (0, 0, 0);
+        let checks = check(&facts, &fixture::policy());
+        assert_eq!(verdicts(&checks), [("Capacity", Unknown)]);
+        assert_eq!(checks[0].object, "Node b: status.allocatable");
+    }
+}

@@ -1,0 +1,181 @@
+use rstest::rstest;
+
+use super::super::fixture::{self, verdicts};
+use super::*;
+use crate::check::Verdict::{Fail, Pass, Unknown, Warn};
+use crate::drain::{Permissions, Selector};
+use crate::flannel_to_calico::detect::NETWORK_LABEL;
+
+fn judge(pods: Vec<Pod>, budgets: Vec<Budget>, permissions: Permissions) -> Vec<Check> {
+    let facts = ClusterFacts {
+        pods,
+        budgets,
+        ..fixture::cluster()
+    };
+    check(
+        &facts,
+        &CheckPolicy {
+            permissions,
+            ..fixture::policy()
+        },
+    )
+}
+
+fn of(checks: &[Check], name: &str) -> Vec<Check> {
+    checks
+        .iter()
+        .filter(|check| check.name == name)
+        .cloned()
+        .collect()
+}
+
+fn verdict_of(checks: &[Check], name: &str) -> Vec<Verdict> {
+    of(checks, name).iter().map(|check| check.verdict).collect()
+}
+
+fn budget(name: &str, allowed: i32, healthy: i32, desired: i32, expected: i32) -> Budget {
+    Budget {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        selector: Some(Selector {
+            match_labels: [("app".to_owned(), "web".to_owned())].into(),
+            ..Selector::default()
+        }),
+        disruptions_allowed: allowed,
+        current_healthy: healthy,
+        desired_healthy: desired,
+        expected_pods: expected,
+    }
+}
+
+#[test]
+fn pods_that_can_leave() {
+    let checks = judge(
+        vec![fixture::pod("web-1", "a")],
+        vec![budget("web", 1, 2, 1, 2)],
+        Permissions::default(),
+    );
+    assert_eq!(
+        verdicts(&checks),
+        [
+            ("DisruptionBudgets", Pass),
+            ("BarePods", Pass),
+            ("EmptyDir", Pass),
+            ("StaticPods", Pass)
+        ]
+    );
+    assert_eq!(
+        checks[0].found,
+        "1 guard pods that have to leave, and each allows a disruption"
+    );
+}
+
+#[rstest]
+#[case::never_yields(budget("web", 0, 2, 2, 2), Fail)]
+#[case::now_unhealthy(budget("web", 0, 1, 1, 2), Warn)]
+#[case::not_counted(budget("web", 0, 0, 0, 0), Unknown)]
+#[case::yields(budget("web", 1, 2, 1, 2), Pass)]
+#[case::other_namespace(Budget { namespace: "bank".to_owned(), ..budget("web", 0, 2, 2, 2) }, Pass)]
+#[case::selects_nothing(Budget { selector: None, ..budget("web", 0, 2, 2, 2) }, Pass)]
+fn budgets_that_allow_nothing(#[case] budget: Budget, #[case] expected: Verdict) {
+    let checks = judge(
+        vec![fixture::pod("web-1", "a")],
+        vec![budget],
+        Permissions::default(),
+    );
+    assert_eq!(verdict_of(&checks, "DisruptionBudgets"), [expected]);
+    if expected != Pass {
+        let check = &of(&checks, "DisruptionBudgets")[0];
+        assert_eq!(check.object, "PodDisruptionBudget shop/web");
+        assert!(check.found.contains("shop/web-1"), "{}", check.found);
+    }
+}
+
+#[test]
+fn a_pod_with_two_budgets_is_never_evicted() {
+    let budgets = vec![budget("web", 1, 2, 1, 2), budget("all", 1, 2, 1, 2)];
+    let checks = judge(vec![fixture::pod("web-1", "a")], budgets, Permissions::default());
+    let found = of(&checks, "DisruptionBudgets");
+    assert_eq!(
+        (found[0].verdict, found[0].object.as_str()),
+        (Fail, "Pod shop/web-1")
+    );
+    assert_eq!(found[0].found, "selected by 2 PodDisruptionBudgets: web, all");
+}
+
+#[rstest]
+#[case::refused(false, Fail)]
+#[case::allowed(true, Warn)]
+fn bare_pods(#[case] force: bool, #[case] expected: Verdict) {
+    let pod = Pod {
+        controller: None,
+        ..fixture::pod("lonely", "a")
+    };
+    let permissions = Permissions {
+        force,
+        ..Permissions::default()
+    };
+    let checks = judge(vec![pod], Vec::new(), permissions);
+    assert_eq!(verdict_of(&checks, "BarePods"), [expected]);
+    assert_eq!(of(&checks, "BarePods")[0].object, "Pod shop/lonely");
+}
+
+#[rstest]
+#[case::refused(false, Fail)]
+#[case::allowed(true, Warn)]
+fn data_in_empty_dirs(#[case] delete_empty_dir_data: bool, #[case] expected: Verdict) {
+    let pod = Pod {
+        empty_dirs: vec!["cache".to_owned()],
+        ..fixture::pod("web-1", "a")
+    };
+    let permissions = Permissions {
+        delete_empty_dir_data,
+        ..Permissions::default()
+    };
+    let checks = judge(vec![pod], Vec::new(), permissions);
+    assert_eq!(verdict_of(&checks, "EmptyDir"), [expected]);
+    assert_eq!(of(&checks, "EmptyDir")[0].found, "emptyDir volumes cache");
+}
+
+#[test]
+fn a_static_pod_on_the_pod_network() {
+    let pod = Pod {
+        mirror: true,
+        controller: None,
+        ..fixture::pod("static-a", "a")
+    };
+    let checks = judge(vec![pod], Vec::new(), Permissions::default());
+    assert_eq!(
+        verdicts(&checks),
+        [
+            ("DisruptionBudgets", Pass),
+            ("BarePods", Pass),
+            ("EmptyDir", Pass),
+            ("StaticPods", Fail)
+        ]
+    );
+    assert_eq!(checks[3].object, "Pod shop/static-a");
+}
+
+#[rstest]
+#[case::host_network(|pod: &mut Pod| pod.host_network = true)]
+#[case::finished(|pod: &mut Pod| pod.finished = true)]
+#[case::terminating(|pod: &mut Pod| pod.deleted_at = Some("2026-01-01T00:00:00Z".parse().unwrap()))]
+#[case::pending(|pod: &mut Pod| pod.node = String::new())]
+#[case::on_a_node_that_is_done(|pod: &mut Pod| pod.node = "b".to_owned())]
+fn pods_that_need_not_leave(#[case] change: fn(&mut Pod)) {
+    let mut pod = Pod {
+        controller: None,
+        empty_dirs: vec!["x".to_owned()],
+        mirror: true,
+        ..fixture::pod("x", "a")
+    };
+    change(&mut pod);
+    let mut facts = ClusterFacts {
+        pods: vec![pod],
+        ..fixture::cluster()
+    };
+    let done = facts.nodes.get_mut("b").unwrap();
+    done.labels.insert(NETWORK_LABEL.to_owned(), "calico".to_owned());
+    assert!(leaving(&facts).is_empty());
+}

@@ -1,0 +1,228 @@
+//! Collecting what one check has to say, in few lines.
+
+use std::borrow::Borrow;
+
+use super::CheckName;
+use crate::check::{Check, Verdict};
+
+/// More names than this are counted, not listed: a status has to stay readable, and small.
+const LISTED_NAMES: usize = 10;
+/// More lines than this of one check are put together.
+const LISTED_LINES: usize = 10;
+
+/// The names, or the first of them and the number of the others.
+pub fn names(names: &[impl Borrow<str>]) -> String {
+    let listed: Vec<&str> = names.iter().take(LISTED_NAMES).map(Borrow::borrow).collect();
+    match names.len().saturating_sub(LISTED_NAMES) {
+        0 => listed.join(", "),
+        more => format!("{} and {more} more", listed.join(", ")),
+    }
+}
+
+/// What one check found wrong.
+pub(super) struct Report {
+    name: CheckName,
+    lines: Vec<Line>,
+}
+
+/// The same finding on one or more objects of a kind.
+#[derive(PartialEq, Eq)]
+struct Line {
+    verdict: Verdict,
+    kind: &'static str,
+    names: Vec<String>,
+    part: String,
+    found: String,
+    needed: String,
+    fix: String,
+}
+
+impl Line {
+    fn says_the_same(&self, other: &Self) -> bool {
+        self.verdict == other.verdict
+            && self.kind == other.kind
+            && self.part == other.part
+            && self.found == other.found
+            && self.needed == other.needed
+            && self.fix == other.fix
+    }
+
+    fn object(&self) -> String {
+        let part = if self.part.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", self.part)
+        };
+        let kind = match (self.kind, self.names.len()) {
+            ("", _) => return format!("{}{part}", names(&self.names)),
+            (kind, 1) => kind.to_owned(),
+            (kind, _) => format!("{kind}s"),
+        };
+        format!("{kind} {}{part}", names(&self.names))
+    }
+}
+
+/// A part of an object, what it is and what it should be.
+pub(super) struct Finding<'text> {
+    /// The part that was looked at; empty for the object itself.
+    pub part: &'text str,
+    /// What it is.
+    pub found: String,
+    /// What it should be.
+    pub needed: String,
+    /// What a person does.
+    pub fix: String,
+}
+
+impl<'text> Finding<'text> {
+    pub(super) fn new(
+        part: &'text str,
+        found: impl Into<String>,
+        needed: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            part,
+            found: found.into(),
+            needed: needed.into(),
+            fix: fix.into(),
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(name: CheckName) -> Self {
+        Self {
+            name,
+            lines: Vec::new(),
+        }
+    }
+
+    /// Adds a finding on an object; one that says the same as another is put together with it. The kind is empty
+    /// where the name says it.
+    pub(super) fn add(
+        &mut self,
+        verdict: Verdict,
+        kind: &'static str,
+        name: impl Into<String>,
+        finding: Finding<'_>,
+    ) {
+        let line = Line {
+            verdict,
+            kind,
+            names: vec![name.into()],
+            part: finding.part.to_owned(),
+            found: finding.found,
+            needed: finding.needed,
+            fix: finding.fix,
+        };
+        match self.lines.iter_mut().find(|known| known.says_the_same(&line)) {
+            Some(known) => known.names.extend(line.names),
+            None => self.lines.push(line),
+        }
+    }
+
+    pub(super) fn fail(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
+        self.add(Verdict::Fail, kind, name, finding);
+    }
+
+    pub(super) fn warn(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
+        self.add(Verdict::Warn, kind, name, finding);
+    }
+
+    pub(super) fn unknown(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
+        self.add(Verdict::Unknown, kind, name, finding);
+    }
+
+    /// Whether nothing was found wrong.
+    pub(super) fn is_clean(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// The lines, the worst first; one line that passes when there are none.
+    pub(super) fn finish(self, object: impl Into<String>, found: impl Into<String>) -> Vec<Check> {
+        let name = self.name;
+        if self.lines.is_empty() {
+            return vec![Check::pass(name.as_str(), object, found)];
+        }
+        let mut lines = self.lines;
+        lines.sort_by_key(|line| std::cmp::Reverse(line.verdict));
+        let rest = lines.split_off(lines.len().min(LISTED_LINES));
+        let mut checks: Vec<Check> = lines
+            .into_iter()
+            .map(|line| name.not_pass(line.verdict, line.object(), line.found, line.needed, line.fix))
+            .collect();
+        if let Some(first) = rest.first() {
+            let objects: Vec<&str> = rest
+                .iter()
+                .flat_map(|line| &line.names)
+                .map(String::as_str)
+                .collect();
+            checks.push(name.not_pass(
+                first.verdict,
+                format!("{} {}", first.kind, names(&objects)),
+                format!(
+                    "{} more findings like those above; the first: {}",
+                    rest.len(),
+                    first.found
+                ),
+                first.needed.clone(),
+                first.fix.clone(),
+            ));
+        }
+        checks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(found: &str) -> Finding<'static> {
+        Finding::new("part", found, "good", "mend it")
+    }
+
+    #[test]
+    fn nothing_wrong_is_one_line() {
+        let checks = Report::new(CheckName::IpPool).finish("IPPool", "fine");
+        assert_eq!(checks, [Check::pass("IpPool", "IPPool", "fine")]);
+    }
+
+    #[test]
+    fn the_same_finding_is_said_once() {
+        let mut report = Report::new(CheckName::IpPool);
+        report.warn("Node", "a", finding("bad"));
+        report.fail("Node", "b", finding("bad"));
+        report.fail("Node", "c", finding("bad"));
+        report.fail("Node", "d", finding("worse"));
+        assert!(!report.is_clean());
+        let objects: Vec<String> = report.finish("", "").iter().map(Check::line).collect();
+        assert_eq!(
+            objects,
+            [
+                "IpPool: Nodes b, c: part: found bad, needed good. Fix: mend it",
+                "IpPool: Node d: part: found worse, needed good. Fix: mend it",
+                "IpPool: Node a: part: found bad, needed good. Fix: mend it",
+            ]
+        );
+    }
+
+    #[test]
+    fn many_findings_stay_few_lines() {
+        let mut report = Report::new(CheckName::IpPool);
+        for number in 0..1000 {
+            report.unknown("Node", number.to_string(), finding(&number.to_string()));
+        }
+        let checks = report.finish("", "");
+        assert_eq!(checks.len(), 11);
+        assert_eq!(checks[10].verdict, Verdict::Unknown);
+        assert_eq!(
+            checks[10].object,
+            "Node 10, 11, 12, 13, 14, 15, 16, 17, 18, 19 and 980 more"
+        );
+        assert_eq!(
+            checks[10].found,
+            "990 more findings like those above; the first: 10"
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! Versions, as image tags say them.
+
+use std::fmt;
+
+/// A release: the first three numbers of a tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version {
+    major: u32,
+    minor: u32,
+    patch: u32,
+}
+
+impl Version {
+    pub(super) const fn new(major: u32, minor: u32, patch: u32) -> Self {
+        Self { major, minor, patch }
+    }
+
+    /// The version in an image's tag: `v0.28.4`, `0.11.0-amd64`, `v3.31`. `None` when the tag says none.
+    pub(super) fn of_image(image: &str) -> Option<Self> {
+        let image = image.split('@').next()?;
+        let (_, tag) = image.rsplit('/').next()?.split_once(':')?;
+        let tag = tag.strip_prefix('v').unwrap_or(tag);
+        let numbers = tag.split(['-', '+', '_']).next()?;
+        let mut parts = numbers.split('.').map(str::parse::<u32>);
+        let version = Self {
+            major: parts.next()?.ok()?,
+            minor: parts.next()?.ok()?,
+            patch: parts.next().map_or(Ok(0), |part| part).ok()?,
+        };
+        parts.next().is_none().then_some(version)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "v{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("ghcr.io/flannel-io/flannel:v0.28.4", Some(Version::new(0, 28, 4)))]
+    #[case("quay.io/coreos/flannel:v0.9.1-amd64", Some(Version::new(0, 9, 1)))]
+    #[case("localhost:5000/node:3.31", Some(Version::new(3, 31, 0)))]
+    #[case("calico/node:v3.34.0-0.dev-67-g87c15906", Some(Version::new(3, 34, 0)))]
+    #[case("calico/node:v3.31.7@sha256:0011", Some(Version::new(3, 31, 7)))]
+    #[case("localhost:5000/node", None)]
+    #[case("calico/node@sha256:0011", None)]
+    #[case("calico/node:latest", None)]
+    #[case("calico/node:v3", None)]
+    #[case("calico/node:20261121", None)]
+    #[case("calico/node:1.2.3.4", None)]
+    #[case("", None)]
+    fn tags(#[case] image: &str, #[case] expected: Option<Version>) {
+        assert_eq!(Version::of_image(image), expected);
+    }
+
+    #[test]
+    fn order() {
+        assert!(Version::new(0, 9, 1) < Version::new(0, 10, 0));
+        assert!(Version::new(3, 11, 9) < Version::new(3, 12, 0));
+        assert_eq!(Version::new(3, 12, 0).to_string(), "v3.12.0");
+    }
+}

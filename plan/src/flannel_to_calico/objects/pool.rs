@@ -1,0 +1,150 @@
+//! The pool of addresses that the nodes' blocks are cut from.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use super::{API_VERSION, IP_POOL};
+use crate::flannel_to_calico::cluster::IpPool;
+use crate::flannel_to_calico::settings::Settings;
+
+/// The pool that the nodes' blocks are cut from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    /// Name.
+    pub name: String,
+    /// Block size.
+    pub block_size: u8,
+    /// The object to create; `None` when the pool is there already.
+    pub create: Option<Value>,
+}
+
+/// A pool that is in the way: what it says and what it has to say.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("IPPool {name}: {field} is {found}, needed {needed}")]
+pub struct PoolConflict {
+    /// Name of the pool.
+    pub name: String,
+    /// The field.
+    pub field: &'static str,
+    /// Its value.
+    pub found: String,
+    /// The value that is needed.
+    pub needed: String,
+}
+
+/// Block size of a new pool: a node's subnet must hold whole blocks.
+pub fn block_size(settings: &Settings) -> u8 {
+    settings
+        .ip_pool_block_size
+        .value
+        .max(settings.flannel_subnet_length.value)
+}
+
+/// The existing pool that covers flannel's network, or the one to create.
+///
+/// A pool of the very same range is taken over whatever its name; any other that overlaps it, or has the name of
+/// the one to create, is a conflict.
+pub fn pool(settings: &Settings, existing: &BTreeMap<String, IpPool>) -> Result<Pool, PoolConflict> {
+    let network = settings.flannel_network.value;
+    let ours = existing
+        .values()
+        .find(|pool| pool.cidr.trunc() == IpNet::V4(network));
+    let in_the_way = existing.values().find(|pool| {
+        let overlaps = pool.cidr.contains(&IpNet::V4(network)) || IpNet::V4(network).contains(&pool.cidr);
+        pool.cidr.trunc() != IpNet::V4(network) && (overlaps || (ours.is_none() && pool.name == IP_POOL))
+    });
+    if let Some(pool) = in_the_way {
+        return Err(PoolConflict {
+            name: pool.name.clone(),
+            field: "cidr",
+            found: pool.cidr.to_string(),
+            needed: format!("{network}, which is flannel's network, or a range apart from it"),
+        });
+    }
+    let Some(ours) = ours else {
+        let block_size = block_size(settings);
+        let create = json!({
+            "apiVersion": API_VERSION,
+            "kind": "IPPool",
+            "metadata": { "name": IP_POOL },
+            "spec": {
+                "cidr": network.to_string(),
+                "blockSize": block_size,
+                "ipipMode": "Never",
+                "vxlanMode": "Always",
+                "natOutgoing": settings.flannel_ip_masquerade.value,
+                "nodeSelector": "all()",
+                "allowedUses": ["Workload", "Tunnel"],
+            },
+        });
+        return Ok(Pool {
+            name: IP_POOL.to_owned(),
+            block_size,
+            create: Some(create),
+        });
+    };
+    match pool_conflicts(settings, ours).into_iter().next() {
+        Some(conflict) => Err(conflict),
+        None => Ok(Pool {
+            name: ours.name.clone(),
+            block_size: ours.block_size,
+            create: None,
+        }),
+    }
+}
+
+/// Every field of a pool of flannel's network that would break the traffic between old and new nodes.
+pub fn pool_conflicts(settings: &Settings, pool: &IpPool) -> Vec<PoolConflict> {
+    let least = settings.flannel_subnet_length.value;
+    let fields = [
+        (
+            "vxlanMode",
+            pool.vxlan_mode == "Always",
+            pool.vxlan_mode.clone(),
+            "Always".to_owned(),
+        ),
+        (
+            "ipipMode",
+            pool.ipip_mode == "Never",
+            pool.ipip_mode.clone(),
+            "Never".to_owned(),
+        ),
+        (
+            "natOutgoing",
+            pool.nat_outgoing == settings.flannel_ip_masquerade.value,
+            pool.nat_outgoing.to_string(),
+            format!("{}, as flannel masquerades", settings.flannel_ip_masquerade.value),
+        ),
+        (
+            "blockSize",
+            (least..=32).contains(&pool.block_size),
+            pool.block_size.to_string(),
+            format!("from {least}, the length of a node's subnet, to 32"),
+        ),
+        (
+            "disabled",
+            !pool.disabled,
+            pool.disabled.to_string(),
+            "false".to_owned(),
+        ),
+        (
+            "nodeSelector",
+            pool.node_selector == "all()",
+            format!("{:?}", pool.node_selector),
+            "all()".to_owned(),
+        ),
+    ];
+    fields
+        .into_iter()
+        .filter(|(_, holds, _, _)| !holds)
+        .map(|(field, _, found, needed)| PoolConflict {
+            name: pool.name.clone(),
+            field,
+            found,
+            needed,
+        })
+        .collect()
+}
