@@ -85,18 +85,20 @@ fn plugins(own: &Path, host: &Path) -> Result<()> {
             host.display()
         );
     }
-    let program = std::env::current_exe().context("find the own program")?;
-    for name in ["calico", "calico-ipam"] {
-        copy(&program, &host.join(name))?;
-    }
-    // What else the image brings, portmap for one.
+    // The real plugins when the image brings them, and what else it brings: portmap for one.
     for entry in fs::read_dir(own).into_iter().flatten() {
         let path = entry.with_context(|| format!("list {}", own.display()))?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
             continue;
         };
-        if !["install", "calico", "calico-ipam"].contains(&name) && path.is_file() {
+        if name != "install" && path.is_file() {
             copy(&path, &host.join(name))?;
+        }
+    }
+    let program = std::env::current_exe().context("find the own program")?;
+    for name in ["calico", "calico-ipam"] {
+        if !own.join(name).is_file() {
+            copy(&program, &host.join(name))?;
         }
     }
     Ok(())
@@ -280,7 +282,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (own, host) = (folder.path().join("own"), folder.path().join("host"));
         fs::create_dir(&own).unwrap();
-        for name in ["install", "portmap"] {
+        for name in ["install", "portmap", "calico"] {
             fs::write(own.join(name), name).unwrap();
         }
         assert!(plugins(&own, &host).is_err());
@@ -292,6 +294,9 @@ mod tests {
             .collect();
         names.sort();
         assert_eq!(names, ["calico", "calico-ipam", "portmap"]);
+        // The image's own plugin is the one that is installed; what it lacks, this program plays.
+        assert_eq!(fs::read_to_string(host.join("calico")).unwrap(), "calico");
+        assert!(fs::metadata(host.join("calico-ipam")).unwrap().len() > 1000);
         let mode = fs::metadata(host.join("portmap")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
     }

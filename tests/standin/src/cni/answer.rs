@@ -22,6 +22,8 @@ pub struct Devices {
     pub pod: String,
     /// Hardware address in the pod.
     pub mac: String,
+    /// Largest packet.
+    pub mtu: u32,
     /// Path of the pod's network namespace.
     pub namespace: String,
 }
@@ -39,7 +41,7 @@ impl Answer {
             address["interface"] = json!(1);
             answer["interfaces"] = json!([
                 {"name": devices.host},
-                {"name": devices.pod, "mac": devices.mac, "sandbox": devices.namespace}
+                {"name": devices.pod, "mac": devices.mac, "mtu": devices.mtu, "sandbox": devices.namespace}
             ]);
         }
         answer["ips"] = json!([address]);
@@ -75,6 +77,7 @@ mod tests {
                 host: "cali123".to_owned(),
                 pod: "eth0".to_owned(),
                 mac: "02:00:00:00:00:01".to_owned(),
+                mtu: 1450,
                 namespace: "/run/netns/x".to_owned(),
             }),
         };

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Where calico-node writes the node's name when it has started.
 const NODE_NAME_FILE: &str = "/var/lib/calico/nodename";
 /// Where Felix writes the MTU for pods.
-const MTU_FILE: &str = "/var/lib/calico/mtu";
+pub const MTU_FILE: &str = "/var/lib/calico/mtu";
 
 /// The part of the conflist that is this plugin's.
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use self::answer::Answer;
 use self::config::Call;
+pub use self::config::MTU_FILE;
 use crate::{banner, datastore, log};
 
 /// Versions of the protocol that the plugins speak.

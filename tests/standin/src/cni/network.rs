@@ -54,12 +54,13 @@ pub async fn add(call: &Call, client: &Client) -> Result<Answer> {
 
 async fn connect(call: &Call, pods: &Api<Pod>, address: Ipv4Net) -> Result<Devices> {
     let host = names::host_device(&call.namespace, &call.pod);
+    let mtu = call.config.mtu()?;
     let mac = veth::add(&Cable {
         host: &host,
         pod: &call.device,
         namespace: Path::new(&call.namespace_path),
         address: address.addr(),
-        mtu: call.config.mtu()?,
+        mtu,
         forwarding: call.config.allow_forwarding(),
     })
     .await?;
@@ -69,6 +70,7 @@ async fn connect(call: &Call, pods: &Api<Pod>, address: Ipv4Net) -> Result<Devic
         host,
         pod: call.device.clone(),
         mac: mac.to_string(),
+        mtu,
         namespace: call.namespace_path.clone(),
     })
 }

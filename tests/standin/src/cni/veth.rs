@@ -84,6 +84,7 @@ async fn pod_end(netlink: Netlink, cable: &Cable<'_>) -> Result<Mac> {
                 destination,
                 target,
                 protocol: PROTOCOL_BOOT,
+                mtu: None,
             })
             .await?;
     }
@@ -100,6 +101,7 @@ async fn host_route(netlink: &Netlink, host: &Link, address: Ipv4Addr) -> Result
         destination,
         target: Target::Device(host.index),
         protocol: PROTOCOL_BOOT,
+        mtu: None,
     };
     let Err(error) = netlink.add_route(&route).await else {
         return Ok(());

@@ -9,6 +9,7 @@ use ipnet::Ipv4Net;
 use tracing::{info, warn};
 
 use super::model::{Desired, Endpoint, Way};
+use crate::cni::MTU_FILE;
 use crate::host::firewall::{self, Rules};
 use crate::host::netlink::{self, Netlink};
 use crate::host::{Link, Mac, PROTOCOL_BOOT, PROTOCOL_CALICO, PROTOCOL_KERNEL, Route, Target, Vxlan, sysctl};
@@ -126,6 +127,7 @@ impl Kernel {
         if link.mtu != mtu {
             self.netlink.set_mtu(&link, mtu).await?;
         }
+        note_mtu(mtu)?;
         let address = Ipv4Net::from(own.tunnel);
         let present = self
             .netlink
@@ -219,14 +221,14 @@ impl Kernel {
     }
 
     async fn routes(&self, desired: &Desired) -> Result<()> {
-        let links: BTreeMap<String, u32> = self
+        let links: BTreeMap<String, Link> = self
             .netlink
             .links()
             .await?
             .into_iter()
-            .map(|link| (link.name, link.index))
+            .map(|link| (link.name.clone(), link))
             .collect();
-        let tunnel = links.get(DEVICE).copied();
+        let tunnel = links.get(DEVICE);
         let parent = match desired.own {
             Some(own) => Some(self.parent(own.host.addr()).await?.index),
             None => None,
@@ -237,17 +239,16 @@ impl Kernel {
             .filter_map(|(destination, way)| Some((*destination, route(*destination, *way, tunnel, parent)?)))
             .collect();
         for (address, device) in &desired.pods {
-            if let Some(index) = links.get(device) {
+            if let Some(link) = links.get(device) {
                 let destination = Ipv4Net::from(*address);
-                let target = Target::Device(*index);
-                wanted.insert(
+                let target = Target::Device(link.index);
+                let route = Route {
                     destination,
-                    Route {
-                        destination,
-                        target,
-                        protocol: PROTOCOL_BOOT,
-                    },
-                );
+                    target,
+                    protocol: PROTOCOL_BOOT,
+                    mtu: None,
+                };
+                wanted.insert(destination, route);
             }
         }
         let present = self.netlink.routes().await?;
@@ -259,7 +260,10 @@ impl Kernel {
                 first = first.or(Some(error));
             }
         }
-        for route in present.iter().filter(|route| is_stale(route, tunnel, &wanted)) {
+        for route in present
+            .iter()
+            .filter(|route| is_stale(route, tunnel.map(|link| link.index), &wanted))
+        {
             if let Err(error) = self.netlink.delete_route(route).await {
                 warn!("{error:#}");
                 first = first.or(Some(error));
@@ -269,21 +273,42 @@ impl Kernel {
     }
 }
 
-fn route(destination: Ipv4Net, way: Way, tunnel: Option<u32>, parent: Option<u32>) -> Option<Route> {
-    let (target, protocol) = match way {
-        Way::Tunnel(gateway) => (Target::Gateway(tunnel?, gateway), PROTOCOL_BOOT),
-        Way::TunnelEnd => (Target::Device(tunnel?), PROTOCOL_BOOT),
-        Way::Direct(host) => (Target::Gateway(parent?, host), PROTOCOL_CALICO),
-        Way::Blackhole => (Target::Blackhole, PROTOCOL_CALICO),
+/// Tells the plugin how wide a pod's device may be, for configurations that leave it open.
+fn note_mtu(mtu: u32) -> Result<()> {
+    let text = mtu.to_string();
+    if std::fs::read_to_string(MTU_FILE).is_ok_and(|found| found.trim() == text) {
+        return Ok(());
+    }
+    std::fs::write(MTU_FILE, text).with_context(|| format!("write {MTU_FILE}"))
+}
+
+fn route(destination: Ipv4Net, way: Way, tunnel: Option<&Link>, parent: Option<u32>) -> Option<Route> {
+    let (target, protocol, mtu) = match way {
+        Way::Tunnel(gateway) => {
+            let tunnel = tunnel?;
+            (
+                Target::Gateway(tunnel.index, gateway),
+                PROTOCOL_BOOT,
+                Some(tunnel.mtu),
+            )
+        }
+        Way::TunnelEnd => {
+            let tunnel = tunnel?;
+            (Target::Device(tunnel.index), PROTOCOL_BOOT, Some(tunnel.mtu))
+        }
+        Way::Direct(host) => (Target::Gateway(parent?, host), PROTOCOL_CALICO, None),
+        Way::Blackhole => (Target::Blackhole, PROTOCOL_CALICO, None),
     };
     Some(Route {
         destination,
         target,
         protocol,
+        mtu,
     })
 }
 
-/// Whether a route is of Calico's making and not wanted: on the tunnel device, or with Calico's mark.
+/// Whether a route is of Calico's making, on the tunnel device or with Calico's mark, and its destination not wanted. One
+/// whose destination is wanted has been replaced by now, and deleting it could hit its successor.
 fn is_stale(route: &Route, tunnel: Option<u32>, wanted: &BTreeMap<Ipv4Net, Route>) -> bool {
     let on_tunnel = match route.target {
         Target::Device(device) | Target::Gateway(device, _) | Target::Router(device, _) => {
@@ -292,7 +317,7 @@ fn is_stale(route: &Route, tunnel: Option<u32>, wanted: &BTreeMap<Ipv4Net, Route
         Target::Blackhole | Target::Other => false,
     };
     let ours = (on_tunnel && route.protocol != PROTOCOL_KERNEL) || route.protocol == PROTOCOL_CALICO;
-    ours && wanted.get(&route.destination) != Some(route)
+    ours && !wanted.contains_key(&route.destination)
 }
 
 #[cfg(test)]
@@ -310,6 +335,7 @@ mod tests {
             destination: range("10.244.2.0/24"),
             target: Target::Gateway(7, "10.244.2.0".parse().unwrap()),
             protocol: PROTOCOL_BOOT,
+            mtu: None,
         };
         assert!(is_stale(&flannel, Some(7), &wanted));
         assert!(!is_stale(&flannel, Some(8), &wanted));
@@ -317,6 +343,7 @@ mod tests {
             destination: range("10.244.1.5/32"),
             target: Target::Device(3),
             protocol: PROTOCOL_BOOT,
+            mtu: None,
         };
         assert!(!is_stale(&legacy, Some(7), &wanted));
     }
@@ -327,6 +354,7 @@ mod tests {
             destination: range("10.244.1.0/26"),
             target: Target::Blackhole,
             protocol: PROTOCOL_CALICO,
+            mtu: None,
         };
         assert!(is_stale(&old, None, &BTreeMap::new()));
         assert!(!is_stale(&old, None, &BTreeMap::from([(old.destination, old)])));

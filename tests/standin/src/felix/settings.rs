@@ -37,7 +37,8 @@ impl Settings {
                     .map(|(name, value)| (name.to_lowercase(), text(value))),
             );
         }
-        let environment = environment.into_iter().filter_map(|(name, value)| {
+        let environment = environment.into_iter().filter(|(_, value)| !value.is_empty());
+        let environment = environment.filter_map(|(name, value)| {
             let setting = name.to_lowercase();
             setting
                 .strip_prefix("felix_")

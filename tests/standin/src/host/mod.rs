@@ -1,5 +1,6 @@
 //! The kernel's side: links, routes, neighbours, sysctls, the packet filter, network namespaces.
 
+mod decode;
 pub mod firewall;
 pub mod namespace;
 pub mod netlink;
@@ -95,6 +96,8 @@ pub struct Route {
     pub target: Target,
     /// Who made it: the number behind `proto`.
     pub protocol: u8,
+    /// Largest packet on the way, when the route says one.
+    pub mtu: Option<u32>,
 }
 
 /// Number of the protocol of routes that the kernel made itself.

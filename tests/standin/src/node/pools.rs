@@ -5,7 +5,7 @@ use std::io::Read;
 
 use anyhow::{Context, Result};
 use kube::Client;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::info;
 
 use super::environment::Environment;
@@ -131,10 +131,13 @@ pub async fn ensure_defaults(client: &Client, environment: &Environment) -> Resu
 async fn ensure_felix(client: &Client) -> Result<()> {
     let store: Store<FelixConfiguration> = Store::new(client);
     let defaults = [
-        ("reportingInterval", json!("0s")),
-        ("logSeverityScreen", json!("Info")),
+        ("reportingInterval", "0s"),
+        ("logSeverityScreen", "Info"),
+        ("floatingIPs", "Disabled"),
+        ("bpfConnectTimeLoadBalancing", "TCP"),
+        ("bpfHostNetworkedNATWithoutCTLB", "Enabled"),
     ];
-    let defaults = defaults.map(|(name, value)| (name.to_owned(), value));
+    let defaults = defaults.map(|(name, value)| (name.to_owned(), Value::from(value)));
     match store.get("default").await? {
         None => {
             let spec = FelixConfigurationSpec {
