@@ -29,7 +29,7 @@ pub struct Module {
 }
 
 /// All of them, the quick ones first: what is wrong with the tool chain shows early.
-pub static MODULES: [Module; 5] = [
+pub static MODULES: [Module; 6] = [
     Module {
         folder: "cni",
         title: "flannel's CNI plugin",
@@ -39,6 +39,16 @@ pub static MODULES: [Module; 5] = [
         stamps_version: false,
         renamed: &[],
         outputs: &["flannel"],
+    },
+    Module {
+        folder: "promlint",
+        title: "Prometheus' linter for metrics",
+        versioned_by: "github.com/prometheus/client_golang",
+        tags: &[],
+        package: ".",
+        stamps_version: false,
+        renamed: &[],
+        outputs: &["promlint"],
     },
     Module {
         folder: "flannel",
