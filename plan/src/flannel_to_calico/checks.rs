@@ -237,6 +237,6 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(host::check(settings, facts, calico));
     checks.extend(pods::check(facts, policy));
     checks.extend(capacity::check(facts, policy));
-    checks.extend(webhooks::check(facts, policy));
+    checks.extend(webhooks::check(facts));
     checks
 }

@@ -103,12 +103,12 @@ fn blocked(budget: &Budget, pods: &[String], report: &mut Report) {
         )
     } else {
         (
-            Verdict::Warn,
+            Verdict::Fail,
             format!(
                 "0 disruptions allowed now, {} of {} pods healthy, {} needed; {of_pods}",
                 budget.current_healthy, budget.expected_pods, budget.desired_healthy
             ),
-            "evictions wait until more of its pods are healthy",
+            "see why its pods are not healthy; no pod of it is evicted before they are",
         )
     };
     let finding = Finding::new("", found, "at least 1 disruption allowed", fix);

@@ -72,7 +72,7 @@ fn pods_that_can_leave() {
 
 #[rstest]
 #[case::never_yields(budget("web", 0, 2, 2, 2), Fail)]
-#[case::now_unhealthy(budget("web", 0, 1, 1, 2), Warn)]
+#[case::now_unhealthy(budget("web", 0, 1, 1, 2), Fail)]
 #[case::not_counted(budget("web", 0, 0, 0, 0), Unknown)]
 #[case::yields(budget("web", 1, 2, 1, 2), Pass)]
 #[case::other_namespace(Budget { namespace: "bank".to_owned(), ..budget("web", 0, 2, 2, 2) }, Pass)]
