@@ -291,6 +291,11 @@ impl Cluster {
         Ok(Some(all))
     }
 
+    /// The root of a machine's disk, as the host sees it. What is mounted inside (`/run`, `/tmp`) is not in it.
+    pub fn disk(&self, machine: &str) -> PathBuf {
+        self.directory.machine(machine).join("root")
+    }
+
     /// Process 1 of a machine, as the host sees it.
     pub fn pid(&self, name: &str) -> Result<u32> {
         machines::pid(&self.directory.machine(name))

@@ -298,7 +298,7 @@ impl Cluster {
             .apply(&self.values().await.traffic()?)
             .await
             .context("apply the traffic generator")?;
-        for workload in ["deployment/echo", "daemonset/traffic"] {
+        for workload in ["deployment/echo", "daemonset/traffic", "daemonset/traffic-host"] {
             self.api.rolled_out(workload, "traffic", ROLLOUT_LIMIT).await?;
         }
         self.progress.say("traffic flows");
