@@ -15,9 +15,11 @@ mod modules;
 mod packages;
 mod rust;
 mod set;
+mod tools;
 
 pub use modules::required_version;
 pub use rust::{Program, RustPrograms};
+pub use tools::{cargo_deny, command_line, packages};
 
 use std::path::{Path, PathBuf};
 
@@ -70,7 +72,7 @@ pub async fn ensure(options: &Options, progress: &Progress) -> Result<Assets> {
         .with_context(|| format!("create the cache folder {}", cache.display()))?;
     let calico = options.calico.as_deref().map(RealCalico::find).transpose()?;
     packages::ensure(progress).await?;
-    let _lock = lock::take(&cache, progress).await?;
+    let lock = lock::take(&cache, progress).await?;
 
     let mut folders = Vec::new();
     for module in &modules::MODULES {
@@ -83,6 +85,8 @@ pub async fn ensure(options: &Options, progress: &Progress) -> Result<Assets> {
         folders.push(go::ensure(module, &cache, progress).await?);
     }
     let binaries = set::make(&cache, &folders, ready.as_deref())?;
+    // From here on nothing is written to the cache but archives, which are renamed when they are complete.
+    drop(lock);
     let mut programs = options.programs.clone();
     if calico.as_ref().is_some_and(|real| real.install.is_none()) && !programs.contains(&Program::StandIn) {
         programs.push(Program::StandIn);

@@ -36,11 +36,12 @@ impl Program {
         Self::Traffic,
     ];
 
-    fn package(self) -> &'static str {
+    /// The name of its file.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::Agent => "agent",
-            Self::Coordinator => "coordinator",
-            Self::CommandLine => "cli",
+            Self::Agent => "replumb-agent",
+            Self::Coordinator => "replumb-coordinator",
+            Self::CommandLine => "kubectl-replumb",
             Self::StandIn => "standin",
             Self::Traffic => "traffic",
         }
@@ -59,8 +60,12 @@ impl RustPrograms {
 
     /// The program; an error if it was not asked for.
     pub fn need(&self, program: Program) -> Result<PathBuf> {
-        self.get(program)
-            .with_context(|| format!("the package {} was not built", program.package()))
+        self.get(program).with_context(|| {
+            format!(
+                "the program {} was not asked for, so it was not built",
+                program.name()
+            )
+        })
     }
 }
 
@@ -70,7 +75,7 @@ pub async fn build(programs: &[Program], progress: &Progress) -> Result<RustProg
         return Ok(RustPrograms::default());
     }
     let detail = Detail::default();
-    let names: Vec<&str> = programs.iter().map(|program| program.package()).collect();
+    let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
     let title = format!("building {}", names.join(", "));
     progress.during(&title, &detail, compile(programs, &detail)).await
 }
@@ -83,8 +88,10 @@ async fn compile(programs: &[Program], detail: &Detail) -> Result<RustPrograms> 
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(&cargo);
     command.args(["build", "--release", "--message-format=json-render-diagnostics"]);
+    // By program and not by package: cargo chooses the features of dependencies for the whole workspace then, as it does
+    // for `cargo lab` itself, and compiles each of them once.
     for program in programs {
-        command.args(["--package", program.package()]);
+        command.args(["--bin", program.name()]);
     }
     let mut child = command
         .current_dir(workspace)
@@ -138,10 +145,7 @@ async fn compile(programs: &[Program], detail: &Detail) -> Result<RustPrograms> 
     }
     for program in programs {
         if !found.contains_key(program) {
-            bail!(
-                "cargo build ended well, but named no program of package {}",
-                program.package()
-            );
+            bail!("cargo build ended well, but made no program {}", program.name());
         }
     }
     Ok(RustPrograms(found))
@@ -150,16 +154,13 @@ async fn compile(programs: &[Program], detail: &Detail) -> Result<RustPrograms> 
 /// The program that a message of cargo is about, with its file.
 fn executable(message: &Value, programs: &[Program]) -> Option<(Program, PathBuf)> {
     let path = message["executable"].as_str()?;
-    let manifest = Path::new(message["manifest_path"].as_str()?);
-    let folder = manifest.parent()?.file_name()?.to_str()?;
+    let name = message["target"]["name"].as_str()?;
     let is_program = message["target"]["kind"]
         .as_array()?
         .iter()
         .any(|kind| kind == "bin");
-    let program = programs.iter().find(|program| program.package() == folder)?;
-    // A package may have helpers of its own; the program is the one in main.rs.
-    let is_main = Path::new(message["target"]["src_path"].as_str()?).ends_with("src/main.rs");
-    (is_program && is_main).then(|| (*program, PathBuf::from(path)))
+    let program = programs.iter().find(|program| program.name() == name)?;
+    is_program.then(|| (*program, PathBuf::from(path)))
 }
 
 #[cfg(test)]
@@ -168,24 +169,23 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_program_of_a_package_is_the_one_in_its_main_file() {
-        let message = |folder: &str, source: &str| {
+    fn programs_are_known_by_their_names() {
+        let message = |name: &str, kind: &str| {
             json!({
                 "reason": "compiler-artifact", "executable": "/w/target/release/x",
-                "manifest_path": format!("/w/{folder}/Cargo.toml"),
-                "target": {"kind": ["bin"], "src_path": format!("/w/{folder}/{source}")},
+                "target": {"name": name, "kind": [kind]},
             })
         };
         let all = &Program::ALL;
-        let found = executable(&message("agent", "src/main.rs"), all);
+        let found = executable(&message("replumb-agent", "bin"), all);
         assert_eq!(
             found,
             Some((Program::Agent, PathBuf::from("/w/target/release/x")))
         );
-        assert_eq!(executable(&message("agent", "src/bin/other.rs"), all), None);
-        assert_eq!(executable(&message("api", "src/main.rs"), all), None);
+        assert_eq!(executable(&message("replumb-agent", "test"), all), None);
+        assert_eq!(executable(&message("crds", "bin"), all), None);
         assert_eq!(
-            executable(&message("agent", "src/main.rs"), &[Program::Traffic]),
+            executable(&message("replumb-agent", "bin"), &[Program::Traffic]),
             None
         );
     }
