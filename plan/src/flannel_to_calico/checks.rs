@@ -109,6 +109,43 @@ pub enum CheckName {
 }
 
 impl CheckName {
+    /// Every name.
+    pub const ALL: [Self; 33] = [
+        Self::AddonManager,
+        Self::AgentMissing,
+        Self::BarePods,
+        Self::BridgeNetfilter,
+        Self::CalicoManifests,
+        Self::Canal,
+        Self::Capacity,
+        Self::ConflistMalformed,
+        Self::DirectRouting,
+        Self::DisruptionBudgets,
+        Self::EmptyDir,
+        Self::FlannelBackend,
+        Self::FlannelDaemonSet,
+        Self::FlannelSubnetManager,
+        Self::FlannelVersion,
+        Self::IpamBlocks,
+        Self::IpPool,
+        Self::MalformedObjects,
+        Self::MigrationController,
+        Self::NetworkConfiguration,
+        Self::NetworkConfigurationMatchesDevice,
+        Self::NodeAnnotations,
+        Self::NodeLabels,
+        Self::OperatingSystem,
+        Self::Permissions,
+        Self::PodCidr,
+        Self::PublicAddress,
+        Self::Reconciler,
+        Self::ReversePathFilter,
+        Self::SchedulableNodes,
+        Self::StaticPods,
+        Self::SubnetEnvironment,
+        Self::Webhooks,
+    ];
+
     /// The name as it stands in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -240,3 +277,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(webhooks::check(facts));
     checks
 }
+
+#[cfg(test)]
+#[path = "checks_tests.rs"]
+mod tests;

@@ -120,7 +120,7 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     }
     report.finish(
         "schedulable Nodes",
-        format!("the requests of every {at_once} Nodes' pods fit on the others"),
+        format!("the pods that leave fit on the others, {at_once} in work at a time"),
     )
 }
 

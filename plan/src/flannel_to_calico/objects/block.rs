@@ -432,4 +432,40 @@ mod tests {
             Err(BlockConflict::Deleted { block: range() })
         );
     }
+
+    proptest::proptest! {
+        /// However many of a block's addresses are given out in two writes, each is given once and stays where it
+        /// was, what is free is free, and a third write changes nothing.
+        #[test]
+        fn addresses_are_neither_lost_nor_given_twice(
+            first in proptest::collection::btree_set(0_u8..8, 0..8),
+            second in proptest::collection::btree_set(0_u8..8, 0..8),
+        ) {
+            let allocations = |ordinals: &BTreeSet<u8>| -> Vec<Allocation> {
+                ordinals.iter().map(|n| allocation(&format!("10.244.1.{n}"), &format!("handle-{n}"))).collect()
+            };
+            let mut spec = block(range(), "n1", &allocations(&first), 1).unwrap()["spec"].clone();
+            let before = spec["allocations"].clone();
+            let change = block_change(&spec, range(), "n1", &allocations(&second)).unwrap();
+            proptest::prop_assert_eq!(change.is_none(), second.is_subset(&first));
+            for (key, value) in change.iter().flat_map(|change| change.as_object().unwrap()) {
+                spec[key] = value.clone();
+            }
+            for ordinal in 0..8_u8 {
+                let index = &spec["allocations"][usize::from(ordinal)];
+                let taken = first.contains(&ordinal) || second.contains(&ordinal);
+                proptest::prop_assert_eq!(!index.is_null(), taken);
+                if first.contains(&ordinal) {
+                    proptest::prop_assert_eq!(index, &before[usize::from(ordinal)]);
+                }
+                if let Some(index) = index.as_u64() {
+                    let attribute = &spec["attributes"][usize::try_from(index).unwrap()];
+                    proptest::prop_assert_eq!(&attribute["handle_id"], &json!(format!("handle-{ordinal}")));
+                }
+                let free = spec["unallocated"].as_array().unwrap().contains(&json!(ordinal));
+                proptest::prop_assert_eq!(free, !taken);
+            }
+            proptest::prop_assert_eq!(block_change(&spec, range(), "n1", &allocations(&second)), Ok(None));
+        }
+    }
 }
