@@ -1,0 +1,125 @@
+use api::node_migration::{NodeMigrationSpec, ProbeTarget};
+use plan::flannel_to_calico::phase::Goal;
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
+    let mut object = NodeMigration::new(
+        "a",
+        NodeMigrationSpec {
+            node_name: "a".to_owned(),
+            migration: "m".to_owned(),
+            goal: Goal::Hold,
+            flannel_to_calico: None,
+            probes: Vec::new(),
+            position: 0,
+            admitted: false,
+            skipped: false,
+            plan: Vec::new(),
+            step: None,
+            history: Vec::new(),
+            started_at: None,
+            finished_at: None,
+        },
+    );
+    object.metadata.uid = Some("u-1".to_owned());
+    object.status = status;
+    object
+}
+
+fn report() -> Report {
+    Report { phase: Some(Phase::Flannel), message: "looks and changes nothing".to_owned(), ..Report::default() }
+}
+
+fn probe(reached: bool, second: i64) -> ProbeResult {
+    ProbeResult {
+        target: ProbeTarget {
+            node: "b".to_owned(),
+            address: "10.244.2.3".parse().unwrap(),
+            port: 9812,
+            pod_uid: "u-9".to_owned(),
+        },
+        reached,
+        message: if reached { "UDP answered" } else { "UDP: no answer" }.to_owned(),
+        at: at(second),
+    }
+}
+
+#[test]
+fn what_is_said_already_is_not_written_again() {
+    let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
+    let again = status(&report(), 3, &first, at(200));
+    assert_eq!(again, first, "no clock in it");
+    assert_eq!(patch(&object(Some(first)), &again).unwrap(), None);
+}
+
+#[test]
+fn the_patch_names_what_changed_and_the_object_that_is_meant() {
+    let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
+    let held = Report { phase: Some(Phase::Held), failure: None, ..report() };
+    let second = status(&held, 4, &first, at(200));
+    assert_eq!(
+        patch(&object(Some(first)), &second).unwrap().unwrap(),
+        json!({
+            "metadata": { "uid": "u-1" },
+            "status": { "phase": "Held", "phaseSince": "1970-01-01T00:03:20Z", "observedGeneration": 4 },
+        })
+    );
+}
+
+#[test]
+fn what_is_no_longer_true_is_taken_away() {
+    let broken = Report {
+        failure: Some(Failure { category: "HostFile".to_owned(), message: "x".to_owned(), retriable: true }),
+        ..report()
+    };
+    let first = status(&broken, 3, &NodeMigrationStatus::default(), at(100));
+    let second = status(&report(), 3, &first, at(200));
+    assert_eq!(
+        patch(&object(Some(first)), &second).unwrap().unwrap(),
+        json!({ "metadata": { "uid": "u-1" }, "status": { "failure": null } })
+    );
+}
+
+#[test]
+fn a_host_that_cannot_be_read_has_no_phase_and_no_facts() {
+    let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
+    let blind = Report { phase: None, ..report() };
+    let second = status(&blind, 3, &first, at(200));
+    assert_eq!((second.phase, second.phase_since), (None, None));
+    // And when it is read again, the phase counts from then.
+    assert_eq!(status(&report(), 3, &second, at(300)).phase_since, Some(at(300)));
+}
+
+#[test]
+fn a_probe_that_says_the_same_is_not_news() {
+    let with = |result| Report { probes: vec![result], ..report() };
+    let first = status(&with(probe(true, 100)), 3, &NodeMigrationStatus::default(), at(100));
+    assert_eq!(status(&with(probe(true, 200)), 3, &first, at(200)), first);
+    assert_eq!(status(&with(probe(false, 300)), 3, &first, at(300)).probes, [probe(false, 300)]);
+}
+
+#[test]
+fn mere_facts_can_wait_and_everything_else_cannot() {
+    let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
+    let more = Report { leftovers: vec!["2 host-local leases".to_owned()], ..report() };
+    assert!(!is_urgent(&first, &status(&more, 3, &first, at(200))));
+    let held = Report { phase: Some(Phase::Held), ..report() };
+    assert!(is_urgent(&first, &status(&held, 3, &first, at(200))));
+    assert!(is_urgent(&first, &status(&report(), 4, &first, at(200))), "the generation is waited for");
+}
+
+#[test]
+fn an_error_is_told_with_its_causes() {
+    let error = ReportError {
+        name: "a".to_owned(),
+        source: kube::Error::Service("connection refused".into()),
+    };
+    let text = chain(&error);
+    assert!(text.starts_with("writing the status of NodeMigration a: "), "{text}");
+    assert!(text.contains("connection refused"), "{text}");
+}

@@ -48,7 +48,7 @@ pub fn vxlan_devices(snapshot: &Snapshot) -> Vec<VxlanDevice> {
                 mac: link.mac.clone(),
                 up: link.up,
                 addresses: addresses(snapshot, link),
-                routes: count(own.routes.len()),
+                routes: count(own.routes.iter().filter(|route| is_configured(&route.destination)).count()),
                 neighbours: count(own.neighbours.len()),
                 forwarding_entries: count(own.forwarding.len()),
             })
@@ -151,15 +151,18 @@ fn is_global_unicast(address: Ipv4Addr) -> bool {
         || address.is_broadcast())
 }
 
+/// Link-local IPv6 comes and goes with a link and says nothing of its configuration.
+fn is_configured(net: &IpNet) -> bool {
+    !matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local())
+}
+
 fn addresses(snapshot: &Snapshot, link: &Link) -> Vec<IpNet> {
-    // Link-local IPv6 addresses come and go with the link and say nothing of its configuration.
-    let is_own = |address: &IpNet| !matches!(address, IpNet::V6(net) if net.addr().is_unicast_link_local());
     snapshot
         .addresses
         .iter()
         .filter(|address| address.link == link.index)
         .map(|address| address.address)
-        .filter(is_own)
+        .filter(is_configured)
         .collect()
 }
 

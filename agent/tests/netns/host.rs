@@ -1,0 +1,247 @@
+//! A host of flannel's in a network namespace of its own, made with `ip`, `iptables` and `nft`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use agent::flannel_to_calico::observe::{Observation, Paths, observe};
+use agent::host::netlink::Netlink;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use plan::flannel_to_calico::host::HostSettings;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const FLANNEL_CONFLIST: &str =
+    r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#;
+pub const CALICO_CONFLIST: &str =
+    r#"{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[{"type":"calico"},{"type":"portmap"}]}"#;
+
+/// Runs a test in network and mount namespaces of its own, on a thread of its own: what it makes goes with it.
+pub fn in_namespace<F, T>(test: F)
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Future<Output = ()>,
+{
+    let thread = std::thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
+            .expect("namespaces of its own; run it as root with CAP_SYS_ADMIN");
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+            .expect("mounts of its own");
+        // A lock of its own: the machine's iptables is not kept waiting.
+        mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), None::<&str>).expect("a /run of its own");
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(test());
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs a program that must succeed, and returns what it printed.
+#[track_caller]
+pub fn run(line: &str) -> String {
+    let words: Vec<String> = split(line);
+    let output = Command::new(&words[0])
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("{line}: {error}; install iproute2, iptables and nftables"));
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Words, with double quotes around those that hold blanks.
+fn split(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (index, part) in line.split('"').enumerate() {
+        if index % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    words
+}
+
+/// `ip -j …`, parsed.
+#[track_caller]
+pub fn json(line: &str) -> Value {
+    let text = run(line);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
+}
+
+/// The host, with its folders in a temporary one.
+pub struct Host {
+    pub folder: TempDir,
+    pub paths: Paths,
+    pub netlink: Netlink,
+}
+
+impl Host {
+    /// Links, addresses, routes, neighbours and forwarding entries as flannel makes them, and somebody else's.
+    pub fn new() -> Self {
+        run("ip link set lo up");
+        run("ip link add eth0 type veth peer name wire0");
+        run("ip link set wire0 up");
+        run("ip link set eth0 up");
+        run("ip address add 192.0.2.11/24 dev eth0");
+        run("ip route add default via 192.0.2.1 dev eth0");
+        run("ip link add flannel.1 address 02:00:00:00:00:01 type vxlan id 1 dev eth0 local 192.0.2.11 dstport 8472 nolearning");
+        run("ip link set flannel.1 mtu 1450 up");
+        run("ip address add 10.244.1.0/32 dev flannel.1");
+        for (number, peer) in [(2, "192.0.2.12"), (3, "192.0.2.13")] {
+            run(&format!("ip neighbour add 10.244.{number}.0 lladdr 02:00:00:00:00:0{number} dev flannel.1 nud permanent"));
+            run(&format!("bridge fdb add 02:00:00:00:00:0{number} dev flannel.1 dst {peer} self permanent"));
+            run(&format!("ip route add 10.244.{number}.0/24 via 10.244.{number}.0 dev flannel.1 onlink"));
+        }
+        run("ip link add cni0 type bridge");
+        run("ip link set cni0 mtu 1450 up");
+        run("ip address add 10.244.1.1/24 dev cni0");
+        run("ip link add vethpod1 type veth peer name podside1");
+        run("ip link set vethpod1 master cni0 up");
+        // Somebody else's.
+        run("ip link add docker0 type bridge");
+        run("ip address add 172.30.0.1/24 dev docker0");
+        run("ip link set docker0 up");
+        run("ip link add vxlan9 type vxlan id 99 dev eth0 local 192.0.2.11 dstport 4789");
+        run("ip link set vxlan9 up");
+        run("ip route add 172.31.0.0/16 via 172.30.0.9 dev docker0 onlink");
+        run("ip route add blackhole 198.51.100.0/24");
+        let folder = TempDir::new().unwrap();
+        let below = |name: &str| -> PathBuf {
+            let path = folder.path().join(name);
+            fs::create_dir_all(&path).unwrap();
+            path
+        };
+        let paths = Paths {
+            proc: "/proc".into(),
+            flannel: below("run/flannel"),
+            cni_state: below("var/lib/cni"),
+            cni_configuration: below("etc/cni/net.d"),
+        };
+        fs::write(
+            paths.subnet_environment(),
+            "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
+        )
+        .unwrap();
+        fs::write(paths.cni_configuration.join("10-flannel.conflist"), FLANNEL_CONFLIST).unwrap();
+        let leases = below("var/lib/cni/networks/cbr0");
+        fs::write(leases.join("10.244.1.2"), "sandbox\r\neth0").unwrap();
+        fs::write(leases.join("last_reserved_ip.0"), "10.244.1.2").unwrap();
+        fs::write(leases.join("lock"), "").unwrap();
+        fs::write(below("var/lib/cni/flannel").join("sandbox"), r#"{"type":"bridge"}"#).unwrap();
+        fs::write(below("var/lib/cni/networks/other").join("172.30.0.2"), "not ours").unwrap();
+        Self { folder, paths, netlink: Netlink::connect().unwrap() }
+    }
+
+    /// Where the journal is.
+    pub fn state(&self) -> PathBuf {
+        self.folder.path().join("var/lib/replumb")
+    }
+
+    pub fn settings(&self) -> HostSettings {
+        HostSettings {
+            vni: 1,
+            port: 8472,
+            mtu: 1450,
+            cni_configuration_directory: self.paths.cni_configuration.to_string_lossy().into_owned(),
+        }
+    }
+
+    pub async fn look(&self) -> Observation {
+        observe(&self.paths, &self.netlink).await.unwrap()
+    }
+
+    /// flannel's chains with their jumps, and somebody else's rules around them, in one backend of iptables.
+    pub fn firewall(&self, iptables: &str) {
+        let loopback = if iptables.starts_with("ip6") { "::1/128" } else { "127.0.0.0/8" };
+        let network = if iptables.starts_with("ip6") { "fd00:10::/56" } else { "10.244.0.0/16" };
+        for rule in [
+            "-t nat -N KUBE-POSTROUTING".to_owned(),
+            "-t nat -A POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING".to_owned(),
+            "-t nat -N FLANNEL-POSTRTG".to_owned(),
+            "-t nat -A POSTROUTING -m comment --comment \"flanneld masq\" -j FLANNEL-POSTRTG".to_owned(),
+            format!("-t nat -A FLANNEL-POSTRTG -s {network} -m comment --comment \"flanneld masq\" -j RETURN"),
+            "-t nat -A FLANNEL-POSTRTG -m comment --comment \"flanneld masq\" -j MASQUERADE".to_owned(),
+            format!("-t nat -A POSTROUTING -s {loopback} -j RETURN"),
+            "-t filter -A FORWARD -m comment --comment \"before flanneld\" -j ACCEPT".to_owned(),
+            "-t filter -N FLANNEL-FWD".to_owned(),
+            "-t filter -A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD".to_owned(),
+            format!("-t filter -A FLANNEL-FWD -s {network} -m comment --comment \"flanneld forward\" -j ACCEPT"),
+            // An old flannel's rule, straight in the kernel's chain.
+            format!("-t filter -A FORWARD -d {network} -m comment --comment \"flanneld forward\" -j ACCEPT"),
+            format!("-t filter -A FORWARD -d {network} -j ACCEPT"),
+        ] {
+            run(&format!("{iptables} {rule}"));
+        }
+    }
+
+    /// flannel's tables in its nftables mode, and somebody else's table.
+    pub fn nftables(&self) {
+        for line in [
+            "nft add table ip flannel-ipv4",
+            "nft add chain ip flannel-ipv4 postrtg \"{ type nat hook postrouting priority 100 ; }\"",
+            "nft add rule ip flannel-ipv4 postrtg ip saddr 10.244.0.0/16 counter masquerade",
+            "nft add table ip6 flannel-ipv6",
+            "nft add table ip kube-proxy",
+            "nft add chain ip kube-proxy services",
+            "nft add rule ip kube-proxy services ip daddr 10.96.0.1 counter accept",
+            // The name is flannel's, the family is not.
+            "nft add table inet flannel-ipv4",
+        ] {
+            run(line);
+        }
+    }
+
+    /// The last pod of the old network goes.
+    pub fn last_pod_goes(&self) {
+        run("ip link delete vethpod1");
+    }
+
+    /// Calico's node and its installer come.
+    pub fn calico_comes(&self) {
+        run("ip link add vxlan.calico type vxlan id 1 dev eth0 local 192.0.2.11 dstport 8472 nolearning");
+        run("ip link set vxlan.calico mtu 1450 up");
+        run("ip address add 10.244.1.0/32 dev vxlan.calico");
+        fs::write(self.paths.cni_configuration.join("10-calico.conflist"), CALICO_CONFLIST).unwrap();
+    }
+
+    /// Everything of everybody else, in the words of other programs: firewall, links, routes, files.
+    pub fn everybody_elses(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for save in ["iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"] {
+            lines.extend(
+                run(save)
+                    .lines()
+                    // Counters and dates differ from moment to moment.
+                    .filter(|line| line.starts_with('-') || (line.starts_with(':') && line.contains("KUBE")))
+                    .filter(|line| !line.contains("FLANNEL-") && !line.contains("\"flanneld forward\""))
+                    .map(|line| format!("{save} {}", line.split(" [").next().unwrap_or_default())),
+            );
+        }
+        for table in ["ip kube-proxy", "inet flannel-ipv4"] {
+            if run("nft list tables").lines().any(|line| line == format!("table {table}")) {
+                lines.push(run(&format!("nft list table {table}")));
+            }
+        }
+        let mut links: Vec<String> = json("ip -j link")
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|link| format!("{} {} {}", link["ifname"], link["mtu"], link["operstate"]))
+            .filter(|link| !["flannel", "cni0", "vethpod1", "podside1"].iter().any(|name| link.contains(name)))
+            .collect();
+        links.sort();
+        lines.extend(links);
+        for route in json("ip -j route show table all").as_array().unwrap() {
+            let device = route["dev"].as_str().unwrap_or_default();
+            // Link-local addresses come when the kernel has made sure of them.
+            let own = route["dst"].as_str().is_some_and(|to| to.starts_with("fe80::"));
+            if !own && !["flannel.1", "cni0"].contains(&device) {
+                lines.push(route.to_string());
+            }
+        }
+        lines.push(fs::read_to_string(self.paths.cni_state.join("networks/other/172.30.0.2")).unwrap());
+        lines
+    }
+}
