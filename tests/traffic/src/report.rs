@@ -40,7 +40,8 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flow {
-    /// Which kind of path: `pod-to-pod`, `pod-to-service`, `host-to-pod`, `host-to-service`.
+    /// Which kind of path: `pod-to-pod`, `pod-to-pod-tcp`, `pod-to-service`, `host-to-pod`,
+    /// `host-to-pod-tcp`, `host-to-service`.
     pub class: String,
     /// The pod or the Service.
     pub target: String,
@@ -77,6 +78,9 @@ pub struct Counts {
     pub duplicates: u64,
     /// Answers by somebody else than the target.
     pub strays: u64,
+    /// Connections that ended though their target was there.
+    #[serde(default)]
+    pub broken: u64,
     /// The longest time from a probe until anything came back, in milliseconds. Without loss it is the slowest answer.
     pub longest_gap_ms: u64,
 }
@@ -116,6 +120,7 @@ impl Counts {
         self.late += other.late;
         self.duplicates += other.duplicates;
         self.strays += other.strays;
+        self.broken += other.broken;
         self.longest_gap_ms = self.longest_gap_ms.max(other.longest_gap_ms);
     }
 }

@@ -80,6 +80,11 @@ impl Counter {
         self.counts.strays += 1;
     }
 
+    /// The connection of this flow has broken.
+    pub fn broken(&mut self) {
+        self.counts.broken += 1;
+    }
+
     /// Counts as lost what has waited too long.
     pub fn expire(&mut self, now: Instant) {
         while let Some((&number, &(sent, time))) = self.pending.first_key_value() {

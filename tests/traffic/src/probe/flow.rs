@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Origin;
 use super::count::Counter;
@@ -17,8 +18,21 @@ use crate::report;
 pub enum Kind {
     /// One pod.
     Pod,
+    /// One pod, over a connection that stays.
+    Connection,
     /// A Service: any of its pods.
     Service,
+}
+
+/// A connection that is to be made.
+#[derive(Debug)]
+pub struct Start {
+    /// Its flow.
+    pub flow: usize,
+    /// Where to.
+    pub address: SocketAddr,
+    /// The probes that are to go over it; it is not wanted any more when they end.
+    pub probes: UnboundedReceiver<Packet>,
 }
 
 #[derive(Debug)]
@@ -28,6 +42,16 @@ struct Flow {
     counter: Counter,
     active: bool,
     last_error: Option<String>,
+    /// Where probes go that go over a connection.
+    connection: Option<UnboundedSender<Packet>>,
+}
+
+impl Flow {
+    /// Asks no more; what is under way may still be answered.
+    fn end(&mut self) {
+        self.active = false;
+        self.connection = None;
+    }
 }
 
 /// All flows. A flow is known by its place in the list, which never changes.
@@ -60,44 +84,82 @@ impl Flows {
         );
     }
 
-    /// Asks these pods from now on, and no others.
-    pub fn set_pods(&mut self, targets: &BTreeSet<Target>) {
-        for flow in self.list.iter_mut().filter(|flow| flow.kind == Kind::Pod) {
-            flow.active = targets.contains(&flow.target);
-        }
-        for target in targets {
-            if !self
-                .list
-                .iter()
-                .any(|flow| flow.kind == Kind::Pod && flow.target == *target)
-            {
-                self.begin(Kind::Pod, target.clone());
+    /// Asks these pods from now on, and no others. Returns the connections that are to be made for it.
+    pub fn set_pods(&mut self, targets: &BTreeSet<Target>) -> Vec<Start> {
+        for flow in self.list.iter_mut().filter(|flow| flow.kind != Kind::Service) {
+            if !targets.contains(&flow.target) {
+                flow.end();
             }
         }
+        let mut starts = Vec::new();
+        for target in targets {
+            self.begin(Kind::Pod, target.clone());
+            let flow = self.begin(Kind::Connection, target.clone());
+            if self.list[flow].connection.is_none() {
+                let (sender, probes) = unbounded_channel();
+                self.list[flow].connection = Some(sender);
+                starts.push(Start {
+                    flow,
+                    address: target.address,
+                    probes,
+                });
+            }
+        }
+        starts
     }
 
-    fn begin(&mut self, kind: Kind, target: Target) {
+    /// Goes on with a flow that there was, or begins a new one.
+    fn begin(&mut self, kind: Kind, target: Target) -> usize {
+        let known = self
+            .list
+            .iter()
+            .position(|flow| flow.kind == kind && flow.target == target);
+        if let Some(index) = known {
+            self.list[index].active = true;
+            return index;
+        }
+        let counter = Counter::new(self.timeout);
         self.list.push(Flow {
             kind,
             target,
-            counter: Counter::new(self.timeout),
+            counter,
             active: true,
             last_error: None,
+            connection: None,
         });
+        self.list.len() - 1
     }
 
     /// Asks nobody any more.
     pub fn stop(&mut self) {
-        for flow in &mut self.list {
-            flow.active = false;
+        self.list.iter_mut().for_each(Flow::end);
+    }
+
+    /// The flows that are asked, those over connections or the others.
+    pub fn active(&self, connections: bool) -> Vec<usize> {
+        let wanted = |flow: &Flow| flow.active && (flow.kind == Kind::Connection) == connections;
+        (0..self.list.len())
+            .filter(|index| wanted(&self.list[*index]))
+            .collect()
+    }
+
+    /// Sends a probe over a flow's connection. If there is none at the moment, it is lost in time.
+    pub fn send_over_connection(&mut self, index: usize, now: Instant, time: Timestamp) {
+        let (packet, ..) = self.send(index, now, time);
+        if let Some(connection) = &self.list[index].connection {
+            connection.send(packet).ok();
         }
     }
 
-    /// The flows that are asked.
-    pub fn active(&self) -> Vec<usize> {
-        (0..self.list.len())
-            .filter(|index| self.list[*index].active)
-            .collect()
+    /// A connection could not be made or ended. If its target is about to end, that is as it should be.
+    pub fn broken(&mut self, index: usize, was_open: bool, reason: String) {
+        let flow = &mut self.list[index];
+        if flow.active {
+            if was_open {
+                flow.counter.broken();
+            }
+            flow.last_error = Some(reason);
+        }
     }
 
     /// The next probe of a flow, counted as sent.
@@ -154,8 +216,10 @@ impl Flows {
     fn describe(&self, flow: &Flow) -> report::Flow {
         let class = match (self.origin, flow.kind) {
             (Origin::Pod, Kind::Pod) => "pod-to-pod",
+            (Origin::Pod, Kind::Connection) => "pod-to-pod-tcp",
             (Origin::Pod, Kind::Service) => "pod-to-service",
             (Origin::Host, Kind::Pod) => "host-to-pod",
+            (Origin::Host, Kind::Connection) => "host-to-pod-tcp",
             (Origin::Host, Kind::Service) => "host-to-service",
         };
         report::Flow {
@@ -187,11 +251,22 @@ mod tests {
         let mut flows = Flows::new(Origin::Pod, Duration::from_millis(100));
         let start = Instant::now();
         flows.set_service("echo", "10.96.0.9:7000".parse().unwrap());
-        flows.set_pods(&BTreeSet::from([target("a"), target("b")]));
-        assert_eq!(flows.active(), [0, 1, 2]);
+        let mut connections = flows.set_pods(&BTreeSet::from([target("a"), target("b")]));
+        assert_eq!(
+            (flows.active(false), flows.active(true)),
+            (vec![0, 1, 3], vec![2, 4])
+        );
+        assert_eq!(
+            connections.iter().map(|start| start.flow).collect::<Vec<_>>(),
+            [2, 4]
+        );
         flows.send(1, start, Timestamp::UNIX_EPOCH);
-        flows.set_pods(&BTreeSet::from([target("b")]));
-        assert_eq!(flows.active(), [0, 2]);
+        assert!(
+            flows.set_pods(&BTreeSet::from([target("b")])).is_empty(),
+            "b has its connection"
+        );
+        assert_eq!((flows.active(false), flows.active(true)), (vec![0, 3], vec![4]));
+        assert!(connections[0].probes.try_recv().is_err() && connections[0].probes.is_closed());
         flows.expire(start + Duration::from_secs(1));
         let report = flows.report();
         assert_eq!(
@@ -202,8 +277,17 @@ mod tests {
             ),
             ("a", 1, 1)
         );
-        flows.set_pods(&BTreeSet::from([target("a"), target("b")]));
-        assert_eq!(flows.active(), [0, 1, 2], "the same pod goes on in the same flow");
+        let again = flows.set_pods(&BTreeSet::from([target("a"), target("b")]));
+        assert_eq!(
+            flows.active(false),
+            [0, 1, 3],
+            "the same pod goes on in the same flow"
+        );
+        assert_eq!(
+            again.iter().map(|start| start.flow).collect::<Vec<_>>(),
+            [2],
+            "with a new connection"
+        );
         assert_eq!(flows.report()[0].class, "pod-to-service");
     }
 
@@ -227,5 +311,26 @@ mod tests {
             (1, "host-to-pod")
         );
         flows.answered(Packet { flow: 9, number: 0 }, None, now);
+    }
+
+    #[test]
+    fn a_connection_breaks_only_while_its_target_is_there() {
+        let mut flows = Flows::new(Origin::Pod, Duration::from_millis(100));
+        let mut connections = flows.set_pods(&BTreeSet::from([target("a")]));
+        flows.send_over_connection(1, Instant::now(), Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            connections[0].probes.try_recv(),
+            Ok(Packet { flow: 1, number: 0 })
+        );
+        flows.broken(1, false, "refused".to_owned());
+        flows.broken(1, true, "reset".to_owned());
+        flows.set_pods(&BTreeSet::new());
+        flows.broken(1, true, "ended".to_owned());
+        let report = &flows.report()[1];
+        assert_eq!(
+            (report.class.as_str(), report.counts.broken),
+            ("pod-to-pod-tcp", 1)
+        );
+        assert_eq!(report.last_error.as_deref(), Some("reset"));
     }
 }

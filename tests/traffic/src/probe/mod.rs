@@ -1,9 +1,11 @@
 //! The asking side.
 
+mod connection;
 mod count;
 mod flow;
 mod targets;
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,11 +20,14 @@ use tokio::time::MissedTickBehavior;
 
 use crate::packet::Packet;
 use crate::report::Report;
-use flow::{Flows, Kind};
-use targets::Known;
+use connection::Event;
+use flow::{Flows, Kind, Start};
+use targets::{Known, Target};
 
 /// Between two writings of the report.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two probes over a connection.
+const CONNECTION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Where the prober stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -65,8 +70,9 @@ pub struct Options {
     pub reports: PathBuf,
 }
 
-/// An answer to a probe that had a socket of its own.
-struct ServiceAnswer {
+/// An answer to a probe, and when it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Answer {
     packet: Packet,
     at: Instant,
 }
@@ -97,8 +103,8 @@ struct Prober {
     flows: Flows,
     known: watch::Receiver<Known>,
     publish: Option<watch::Sender<Known>>,
-    answers: mpsc::UnboundedReceiver<ServiceAnswer>,
-    answer_sender: mpsc::UnboundedSender<ServiceAnswer>,
+    events: mpsc::UnboundedReceiver<Event>,
+    event_sender: mpsc::UnboundedSender<Event>,
     started: Timestamp,
     last_tick: Option<Instant>,
     longest_pause: Duration,
@@ -110,7 +116,7 @@ impl Prober {
             .await
             .context("open a UDP socket")?;
         let (publish, known) = watch::channel(Known::default());
-        let (answer_sender, answers) = mpsc::unbounded_channel();
+        let (event_sender, events) = mpsc::unbounded_channel();
         let timeout = Duration::from_millis(options.timeout_ms);
         Ok(Self {
             socket,
@@ -118,8 +124,8 @@ impl Prober {
             options,
             known,
             publish: Some(publish),
-            answers,
-            answer_sender,
+            events,
+            event_sender,
             started: Timestamp::now(),
             last_tick: None,
             longest_pause: Duration::ZERO,
@@ -152,17 +158,24 @@ impl Prober {
     async fn ask(&mut self) {
         let mut ticks = tokio::time::interval(Duration::from_millis(self.options.interval_ms));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut connection_ticks = tokio::time::interval(CONNECTION_INTERVAL);
+        connection_ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut reports = tokio::time::interval(REPORT_INTERVAL);
         reports.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut buffer = [0; 2048];
         loop {
             tokio::select! {
                 _ = ticks.tick() => self.send_all().await,
+                _ = connection_ticks.tick() => {
+                    for index in self.flows.active(true) {
+                        self.flows.send_over_connection(index, Instant::now(), Timestamp::now());
+                    }
+                }
                 received = self.socket.recv_from(&mut buffer) => self.received(&received, &buffer),
-                Some(answer) = self.answers.recv() => self.flows.answered(answer.packet, None, answer.at),
+                Some(event) = self.events.recv() => self.happened(event),
                 Ok(()) = self.known.changed() => {
-                    let known = self.known.borrow_and_update();
-                    self.flows.set_pods(&known.targets);
+                    let targets = self.known.borrow_and_update().targets.clone();
+                    self.set_pods(&targets);
                 }
                 _ = reports.tick() => {
                     // The next one may succeed; the last one must.
@@ -182,11 +195,40 @@ impl Prober {
         while self.flows.is_pending() {
             tokio::select! {
                 received = self.socket.recv_from(&mut buffer) => self.received(&received, &buffer),
-                Some(answer) = self.answers.recv() => self.flows.answered(answer.packet, None, answer.at),
+                Some(event) = self.events.recv() => self.happened(event),
                 () = tokio::time::sleep_until(limit) => self.flows.expire(Instant::now()),
             }
         }
         self.write(true).await
+    }
+
+    fn set_pods(&mut self, targets: &BTreeSet<Target>) {
+        let timeout = Duration::from_millis(self.options.timeout_ms);
+        for Start {
+            flow,
+            address,
+            probes,
+        } in self.flows.set_pods(targets)
+        {
+            tokio::spawn(connection::hold(
+                flow,
+                address,
+                timeout,
+                probes,
+                self.event_sender.clone(),
+            ));
+        }
+    }
+
+    fn happened(&mut self, event: Event) {
+        match event {
+            Event::Answered(answer) => self.flows.answered(answer.packet, None, answer.at),
+            Event::Broken {
+                flow,
+                was_open,
+                reason,
+            } => self.flows.broken(flow, was_open, reason),
+        }
     }
 
     async fn send_all(&mut self) {
@@ -195,16 +237,17 @@ impl Prober {
             self.longest_pause = self.longest_pause.max(now - last);
         }
         self.flows.expire(now);
-        for index in self.flows.active() {
+        for index in self.flows.active(false) {
             let (packet, address, kind) = self.flows.send(index, Instant::now(), Timestamp::now());
             match kind {
-                Kind::Pod => {
+                // Flows over connections are not among these.
+                Kind::Pod | Kind::Connection => {
                     let sent = self.socket.send_to(&packet.encode(), address).await;
                     self.flows.sent(index, sent.err());
                 }
                 Kind::Service => {
                     let timeout = Duration::from_millis(self.options.timeout_ms);
-                    tokio::spawn(ask_service(packet, address, timeout, self.answer_sender.clone()));
+                    tokio::spawn(ask_service(packet, address, timeout, self.event_sender.clone()));
                 }
             }
         }
@@ -246,7 +289,7 @@ async fn ask_service(
     packet: Packet,
     address: SocketAddr,
     timeout: Duration,
-    answers: mpsc::UnboundedSender<ServiceAnswer>,
+    events: mpsc::UnboundedSender<Event>,
 ) {
     let attempt = async {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
@@ -262,11 +305,11 @@ async fn ask_service(
     };
     // Without an answer in time, or with an error instead, the probe is counted as lost when its time is over.
     if let Ok(Ok(packet)) = tokio::time::timeout(timeout, attempt).await {
-        answers
-            .send(ServiceAnswer {
+        events
+            .send(Event::Answered(Answer {
                 packet,
                 at: Instant::now(),
-            })
+            }))
             .ok();
     }
 }

@@ -1,0 +1,199 @@
+//! One long-lived TCP connection to a pod, over which probes go.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use super::Answer;
+use crate::packet::{LENGTH, Packet};
+
+/// Between two attempts to connect.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// What happens on a connection.
+#[derive(Debug)]
+pub enum Event {
+    /// A probe came back.
+    Answered(Answer),
+    /// The connection of this flow could not be made, or it ended though nobody wanted it to.
+    Broken {
+        /// The flow.
+        flow: usize,
+        /// Whether it was there before.
+        was_open: bool,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Sends the probes that it is given and tells what comes back, until no more are given. A connection that breaks is
+/// made anew; the probes of the meantime are lost.
+pub async fn hold(
+    flow: usize,
+    address: SocketAddr,
+    timeout: Duration,
+    mut probes: UnboundedReceiver<Packet>,
+    events: UnboundedSender<Event>,
+) {
+    let mut had_one = false;
+    while !probes.is_closed() {
+        let (was_open, reason) = match tokio::time::timeout(timeout, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                // What waited for the first connection is its first traffic. What waited after a break is lost.
+                while had_one && probes.try_recv().is_ok() {}
+                had_one = true;
+                match talk(stream, timeout, &mut probes, &events).await {
+                    Ok(()) => return,
+                    Err(error) => (true, error.to_string()),
+                }
+            }
+            Ok(Err(error)) => (false, format!("connect: {error}")),
+            Err(_) => (false, format!("connect: no answer in {} ms", timeout.as_millis())),
+        };
+        if events
+            .send(Event::Broken {
+                flow,
+                was_open,
+                reason,
+            })
+            .is_err()
+        {
+            return;
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Returns without an error when no more probes are given and all came back.
+async fn talk(
+    stream: TcpStream,
+    timeout: Duration,
+    probes: &mut UnboundedReceiver<Packet>,
+    events: &UnboundedSender<Event>,
+) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (mut from, mut to) = stream.into_split();
+    tokio::select! {
+        result = read(&mut from, events) => result,
+        result = write(&mut to, probes) => {
+            result?;
+            drop(to);
+            // The other side ends when it has sent everything back.
+            match tokio::time::timeout(timeout, read(&mut from, events)).await {
+                Ok(Err(error)) if error.kind() != std::io::ErrorKind::UnexpectedEof => Err(error),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+async fn write(to: &mut OwnedWriteHalf, probes: &mut UnboundedReceiver<Packet>) -> std::io::Result<()> {
+    while let Some(packet) = probes.recv().await {
+        to.write_all(&packet.encode()).await?;
+    }
+    to.shutdown().await
+}
+
+/// Never returns without an error: the end of the stream is one.
+async fn read(from: &mut OwnedReadHalf, events: &UnboundedSender<Event>) -> std::io::Result<()> {
+    let mut frame = [0; LENGTH];
+    loop {
+        from.read_exact(&mut frame).await?;
+        let Some((packet, _)) = Packet::decode(&frame) else {
+            return Err(std::io::Error::other("something came back that was never sent"));
+        };
+        events
+            .send(Event::Answered(Answer {
+                packet,
+                at: Instant::now(),
+            }))
+            .ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+
+    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    /// A connection task, and the events that it tells.
+    fn start(address: SocketAddr) -> (UnboundedSender<Packet>, UnboundedReceiver<Event>) {
+        let (probe_sender, probes) = mpsc::unbounded_channel();
+        let (events, event_receiver) = mpsc::unbounded_channel();
+        tokio::spawn(hold(3, address, TIMEOUT, probes, events));
+        (probe_sender, event_receiver)
+    }
+
+    async fn next(events: &mut UnboundedReceiver<Event>) -> Option<Event> {
+        tokio::time::timeout(TIMEOUT, events.recv())
+            .await
+            .expect("an event in time")
+    }
+
+    async fn accept_and_echo(listener: &TcpListener, frames: usize) {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut frame = [0; LENGTH];
+        for _ in 0..frames {
+            stream.read_exact(&mut frame).await.unwrap();
+            stream.write_all(&frame).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_is_told_and_made_anew() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (probes, mut events) = start(listener.local_addr().unwrap());
+        // The first connection echoes one frame and ends; the task sees that as a break.
+        let (first, ()) = tokio::join!(
+            async {
+                loop {
+                    probes.send(Packet { flow: 3, number: 0 }).unwrap();
+                    if let Ok(event) = tokio::time::timeout(Duration::from_millis(50), events.recv()).await {
+                        break event.unwrap();
+                    }
+                }
+            },
+            accept_and_echo(&listener, 1)
+        );
+        assert!(
+            matches!(
+                first,
+                Event::Answered(Answer {
+                    packet: Packet { flow: 3, number: 0 },
+                    ..
+                })
+            ),
+            "{first:?}"
+        );
+        loop {
+            match next(&mut events).await.unwrap() {
+                Event::Broken { flow, was_open, .. } => {
+                    assert!((flow, was_open) == (3, true));
+                    break;
+                }
+                Event::Answered(_) => {}
+            }
+        }
+        listener.accept().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_probes_is_no_break() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (probes, mut events) = start(listener.local_addr().unwrap());
+        let (mut stream, _) = listener.accept().await.unwrap();
+        drop(probes);
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.unwrap();
+        drop(stream);
+        let event = next(&mut events).await;
+        assert!(event.is_none(), "{event:?}");
+    }
+}
