@@ -1,5 +1,6 @@
 //! A real cluster on one machine: the demo and the end-to-end cases are written on top of it.
 
+pub mod apilab;
 pub mod assets;
 pub mod cluster;
 pub mod commands;

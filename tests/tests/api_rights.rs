@@ -1,0 +1,568 @@
+//! Who may do what: RBAC of agent, coordinator and operator, and the policy that binds an agent to its node.
+//!
+//! Run by `cargo lab test`, or `cargo test -p lab --test api_rights -- --ignored`.
+
+#![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
+
+use std::collections::BTreeSet;
+
+use api::{NodeMigration, names};
+use futures::{StreamExt as _, stream};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use lab::apilab::ApiLab;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+/// Verbs that rules can speak of.
+const VERBS: [&str; 8] = [
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+];
+
+/// The two nodes of these tests, each with an agent's pod.
+struct Nodes {
+    left: Pod,
+    right: Pod,
+}
+
+/// Made once for all tests of this file.
+async fn nodes() -> &'static Nodes {
+    static NODES: OnceCell<Nodes> = OnceCell::const_new();
+    NODES
+        .get_or_init(|| async {
+            let lab = ApiLab::shared().unwrap();
+            let mut pods = Vec::new();
+            for name in ["left", "right"] {
+                lab.node(name).await.unwrap();
+                pods.push(lab.pod_on(names::NAMESPACE, names::AGENT, name).await.unwrap());
+            }
+            let right = pods.pop().unwrap();
+            Nodes {
+                left: pods.pop().unwrap(),
+                right,
+            }
+        })
+        .await
+}
+
+/// A client with the token of an agent whose pod is on a node.
+async fn agent(pod: &Pod) -> Client {
+    let lab = ApiLab::shared().unwrap();
+    let token = lab
+        .token(names::NAMESPACE, names::AGENT, Some(pod))
+        .await
+        .unwrap();
+    lab.with_token(&token).await.unwrap()
+}
+
+async fn coordinator() -> Client {
+    let lab = ApiLab::shared().unwrap();
+    let token = lab
+        .token(names::NAMESPACE, names::COORDINATOR, None)
+        .await
+        .unwrap();
+    lab.with_token(&token).await.unwrap()
+}
+
+/// One question of RBAC: verb, group, resource, subresource, namespace.
+#[derive(Clone, Debug, Default)]
+struct Question {
+    verb: String,
+    group: String,
+    resource: String,
+    subresource: String,
+    namespace: String,
+}
+
+impl Question {
+    fn new(verb: &str, group: &str, resource: &str) -> Self {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        Self {
+            verb: verb.to_owned(),
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+            subresource: subresource.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    fn inside(self, namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            ..self
+        }
+    }
+
+    fn text(&self) -> String {
+        let slash = if self.subresource.is_empty() { "" } else { "/" };
+        format!(
+            "{} {}{slash}{}.{}",
+            self.verb, self.resource, self.subresource, self.group
+        )
+    }
+}
+
+/// The API server's own answer to whom the client is.
+async fn may(client: &Client, question: &Question) -> bool {
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: some(&question.verb),
+                group: some(&question.group),
+                resource: some(&question.resource),
+                subresource: some(&question.subresource),
+                namespace: some(&question.namespace),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let answer = reviews.create(&PostParams::default(), &review).await.unwrap();
+    answer.status.is_some_and(|status| status.allowed)
+}
+
+/// Every verb on every resource and subresource that this API server serves.
+async fn everything(client: &Client) -> Vec<Question> {
+    let mut resources: Vec<(String, String)> = Vec::new();
+    let core = client.list_core_api_resources("v1").await.unwrap();
+    resources.extend(
+        core.resources
+            .into_iter()
+            .map(|resource| (String::new(), resource.name)),
+    );
+    for group in client.list_api_groups().await.unwrap().groups {
+        for version in &group.versions {
+            let list = client
+                .list_api_group_resources(&version.group_version)
+                .await
+                .unwrap();
+            resources.extend(
+                list.resources
+                    .into_iter()
+                    .map(|resource| (group.name.clone(), resource.name)),
+            );
+        }
+    }
+    resources.sort();
+    resources.dedup();
+    assert!(
+        resources.len() > 60,
+        "only {} resources: discovery is broken",
+        resources.len()
+    );
+    resources
+        .iter()
+        .flat_map(|(group, resource)| VERBS.map(|verb| Question::new(verb, group, resource)))
+        .collect()
+}
+
+async fn allowed(client: &Client, questions: Vec<Question>) -> BTreeSet<String> {
+    stream::iter(questions)
+        .map(|question| async move { may(client, &question).await.then(|| question.text()) })
+        .buffer_unordered(8)
+        .filter_map(async |answer| answer)
+        .collect()
+        .await
+}
+
+/// What everybody who is known may ask about himself.
+const OWN_QUESTIONS: [&str; 3] = [
+    "create selfsubjectaccessreviews.authorization.k8s.io",
+    "create selfsubjectreviews.authentication.k8s.io",
+    "create selfsubjectrulesreviews.authorization.k8s.io",
+];
+
+fn set(own: &[&str]) -> BTreeSet<String> {
+    own.iter()
+        .chain(&OWN_QUESTIONS)
+        .map(|text| (*text).to_owned())
+        .collect()
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn an_agent_may_read_goals_and_patch_facts_and_nothing_else() {
+    let client = agent(&nodes().await.left).await;
+    let questions = everything(&ApiLab::shared().unwrap().admin().await.unwrap()).await;
+    let wanted = set(&[
+        "get nodemigrations.replumb.dev",
+        "list nodemigrations.replumb.dev",
+        "watch nodemigrations.replumb.dev",
+        "patch nodemigrations/status.replumb.dev",
+    ]);
+    assert_eq!(
+        allowed(&client, questions.clone()).await,
+        wanted,
+        "in the whole cluster"
+    );
+    let inside: Vec<Question> = questions
+        .iter()
+        .cloned()
+        .map(|question| question.inside(names::NAMESPACE))
+        .collect();
+    assert_eq!(allowed(&client, inside).await, wanted, "in its own namespace");
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn the_coordinator_may_do_what_it_does_and_nothing_else() {
+    let client = coordinator().await;
+    // What its code does, call by call; its own question "may I?" (`dereference`) is in here.
+    let calico = "crd.projectcalico.org";
+    let needed = [
+        ("patch", "", "nodes"),
+        ("watch", "", "nodes"),
+        ("watch", "", "pods"),
+        ("create", "", "pods/eviction"),
+        ("watch", "policy", "poddisruptionbudgets"),
+        ("watch", "apps", "daemonsets"),
+        ("patch", "apps", "daemonsets"),
+        ("delete", "apps", "daemonsets"),
+        ("get", "", "configmaps"),
+        ("list", "", "services"),
+        (
+            "list",
+            "admissionregistration.k8s.io",
+            "validatingwebhookconfigurations",
+        ),
+        (
+            "list",
+            "admissionregistration.k8s.io",
+            "mutatingwebhookconfigurations",
+        ),
+        ("watch", names::GROUP, "migrations"),
+        ("patch", names::GROUP, "migrations"),
+        ("patch", names::GROUP, "migrations/status"),
+        ("watch", names::GROUP, "nodemigrations"),
+        ("create", names::GROUP, "nodemigrations"),
+        ("patch", names::GROUP, "nodemigrations"),
+        ("delete", names::GROUP, "nodemigrations"),
+        ("create", "", "events"),
+        ("create", "authorization.k8s.io", "selfsubjectaccessreviews"),
+        ("list", calico, "ippools"),
+        ("create", calico, "ippools"),
+        ("patch", calico, "felixconfigurations"),
+        ("create", calico, "felixconfigurations"),
+        ("patch", calico, "ipamconfigs"),
+        ("create", calico, "ipamconfigs"),
+        ("delete", calico, "ipamconfigs"),
+        ("list", calico, "ipamblocks"),
+        ("create", calico, "ipamblocks"),
+        ("delete", calico, "ipamblocks"),
+        ("create", calico, "blockaffinities"),
+        ("delete", calico, "blockaffinities"),
+        ("create", calico, "ipamhandles"),
+        ("delete", calico, "ipamhandles"),
+    ];
+    for (verb, group, resource) in needed {
+        let question = Question::new(verb, group, resource);
+        assert!(
+            may(&client, &question).await,
+            "the coordinator may not {}",
+            question.text()
+        );
+    }
+    for (verb, group, resource) in [
+        ("get", "coordination.k8s.io", "leases"),
+        ("create", "coordination.k8s.io", "leases"),
+        ("update", "coordination.k8s.io", "leases"),
+        ("create", "", "pods"),
+        ("delete", "", "pods"),
+    ] {
+        let question = Question::new(verb, group, resource);
+        assert!(
+            may(&client, &question.clone().inside(names::NAMESPACE)).await,
+            "not at home: {}",
+            question.text()
+        );
+        assert!(
+            !may(&client, &question).await,
+            "in the whole cluster: {}",
+            question.text()
+        );
+    }
+    // Facts are the agents'; nothing of a user's is read or removed past the eviction.
+    for (verb, group, resource) in [
+        ("patch", names::GROUP, "nodemigrations/status"),
+        ("update", names::GROUP, "nodemigrations/status"),
+        ("create", names::GROUP, "migrations"),
+        ("delete", names::GROUP, "migrations"),
+        ("get", "", "secrets"),
+        ("list", "", "secrets"),
+        ("delete", "", "pods"),
+        ("create", "", "pods"),
+        ("create", "", "pods/exec"),
+        ("delete", "", "nodes"),
+        ("update", "", "nodes"),
+        ("patch", "apps", "deployments"),
+        ("delete", calico, "ippools"),
+        ("create", "", "serviceaccounts/token"),
+        ("escalate", "rbac.authorization.k8s.io", "clusterroles"),
+        ("bind", "rbac.authorization.k8s.io", "clusterroles"),
+        ("impersonate", "", "users"),
+    ] {
+        let question = Question::new(verb, group, resource);
+        assert!(
+            !may(&client, &question).await,
+            "the coordinator may {}",
+            question.text()
+        );
+    }
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn an_operator_may_run_migrations_and_see_who_is_missing() {
+    let lab = ApiLab::shared().unwrap();
+    lab.kubectl(&[
+        "create",
+        "clusterrolebinding",
+        "operator",
+        "--clusterrole=replumb-operator",
+        "--user=olga",
+    ])
+    .unwrap();
+    let may = |arguments: &[&str]| {
+        let asked = [&["auth", "can-i", "--as=olga"], arguments].concat();
+        // `can-i` exits with 1 for a no.
+        lab.kubectl(&asked).is_ok_and(|answer| answer.trim() == "yes")
+    };
+    for good in [
+        &["create", "migrations.replumb.dev"][..],
+        &["patch", "migrations.replumb.dev"],
+        &["delete", "migrations.replumb.dev"],
+        &["watch", "nodemigrations.replumb.dev"],
+        &["get", "leases/replumb-coordinator", "-n", "replumb-system"],
+        &["get", "daemonsets.apps/replumb-agent", "-n", "replumb-system"],
+    ] {
+        assert!(may(good), "an operator may not {good:?}");
+    }
+    for bad in [
+        &["patch", "nodemigrations.replumb.dev"][..],
+        &["patch", "migrations.replumb.dev", "--subresource=status"],
+        &["patch", "nodes"],
+        &["update", "leases/replumb-coordinator", "-n", "replumb-system"],
+        &["get", "secrets", "-A"],
+    ] {
+        assert!(!may(bad), "an operator may {bad:?}");
+    }
+    // Wait for no controller: the role is aggregated by one, which does not run here. Its label is what matters.
+    let label = lab
+        .kubectl(&["get", "clusterrole", "replumb-viewer", "--show-labels"])
+        .unwrap();
+    assert!(label.contains("aggregate-to-view=true"), "{label}");
+}
+
+async fn node_migration(name: &str, node: &str) {
+    let all: Api<NodeMigration> = Api::all(ApiLab::shared().unwrap().admin().await.unwrap());
+    let object: NodeMigration = serde_json::from_value(json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": name},
+        "spec": {"nodeName": node, "migration": "m"},
+    }))
+    .unwrap();
+    // Another test of this file may have made it.
+    match all.create(&PostParams::default(), &object).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+        other => drop(other.unwrap()),
+    }
+}
+
+/// The words with which something is forbidden; a panic when it is not.
+fn forbidden<T: std::fmt::Debug>(answer: Result<T, kube::Error>, what: &str) -> String {
+    match answer {
+        Err(kube::Error::Api(status)) if status.is_forbidden() => status.message.clone(),
+        other => panic!("{what}: wanted it forbidden, got {other:?}"),
+    }
+}
+
+fn status(message: &str) -> Patch<Value> {
+    Patch::Merge(json!({"status": {"message": message, "observedGeneration": 1}}))
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn an_agent_writes_the_facts_of_its_own_node_alone() {
+    let pods = nodes().await;
+    for name in ["left", "right"] {
+        node_migration(name, name).await;
+    }
+    let left: Api<NodeMigration> = Api::all(agent(&pods.left).await);
+    let right: Api<NodeMigration> = Api::all(agent(&pods.right).await);
+    let parameters = PatchParams::default();
+
+    let written = left
+        .patch_status("left", &parameters, &status("by left"))
+        .await
+        .unwrap();
+    assert_eq!(written.status.unwrap().message, "by left");
+    right
+        .patch_status("right", &parameters, &status("by right"))
+        .await
+        .unwrap();
+
+    let words = forbidden(
+        left.patch_status("right", &parameters, &status("by left")).await,
+        "left writes right",
+    );
+    assert!(
+        words.contains("the agent on node left may not write NodeMigration right of node right"),
+        "{words}"
+    );
+    let words = forbidden(
+        right.patch_status("left", &parameters, &status("by right")).await,
+        "right writes left",
+    );
+    assert!(
+        words.contains("the agent on node right may not write NodeMigration left of node left"),
+        "{words}"
+    );
+    assert_eq!(
+        left.get("right").await.unwrap().status.unwrap().message,
+        "by right"
+    );
+
+    // An object that bears the node's name and speaks of another node is not its own.
+    let lab = ApiLab::shared().unwrap();
+    lab.node("middle").await.unwrap();
+    let pod = lab
+        .pod_on(names::NAMESPACE, names::AGENT, "middle")
+        .await
+        .unwrap();
+    node_migration("middle", "elsewhere").await;
+    let middle: Api<NodeMigration> = Api::all(agent(&pod).await);
+    let words = forbidden(
+        middle.patch_status("middle", &parameters, &status("x")).await,
+        "a name alone",
+    );
+    assert!(
+        words.contains("may not write NodeMigration middle of node elsewhere"),
+        "{words}"
+    );
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_token_without_a_node_writes_nothing() {
+    node_migration("left", "left").await;
+    let lab = ApiLab::shared().unwrap();
+    let token = lab.token(names::NAMESPACE, names::AGENT, None).await.unwrap();
+    let unbound: Api<NodeMigration> = Api::all(lab.with_token(&token).await.unwrap());
+    unbound.get("left").await.unwrap();
+    let words = forbidden(
+        unbound
+            .patch_status("left", &PatchParams::default(), &status("unbound"))
+            .await,
+        "a token without a node",
+    );
+    assert!(words.contains("carries no node name"), "{words}");
+}
+
+/// RBAC refuses all this as well; the policy has to hold when somebody gives agents a role too many.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn the_policy_holds_an_agent_whatever_its_roles_allow() {
+    let pods = nodes().await;
+    for name in ["left", "right"] {
+        node_migration(name, name).await;
+    }
+    let lab = ApiLab::shared().unwrap();
+    // In another namespace under the same name: an installation elsewhere is covered too.
+    lab.namespace("elsewhere").await.unwrap();
+    lab.kubectl(&["-n", "elsewhere", "create", "serviceaccount", names::AGENT])
+        .unwrap();
+    lab.kubectl(&[
+        "create",
+        "clusterrolebinding",
+        "too-much",
+        "--clusterrole=cluster-admin",
+        "--serviceaccount=elsewhere:replumb-agent",
+    ])
+    .unwrap();
+    let pod = lab.pod_on("elsewhere", names::AGENT, "left").await.unwrap();
+    let token = lab.token("elsewhere", names::AGENT, Some(&pod)).await.unwrap();
+    let client = lab.with_token(&token).await.unwrap();
+    let mighty: Api<NodeMigration> = Api::all(client.clone());
+    // It may do everything else.
+    Api::<Node>::all(client).get("right").await.unwrap();
+
+    let spec = Patch::Merge(json!({"spec": {"goal": "Calico"}}));
+    let words = forbidden(
+        mighty.patch("left", &PatchParams::default(), &spec).await,
+        "its own spec",
+    );
+    assert!(
+        words.contains("may only update the status of a NodeMigration; this is UPDATE"),
+        "{words}"
+    );
+    let words = forbidden(
+        mighty.delete("left", &DeleteParams::default()).await,
+        "its own object",
+    );
+    assert!(words.contains("this is DELETE"), "{words}");
+    let copy: NodeMigration = serde_json::from_value(json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": "new"},
+        "spec": {"nodeName": "left", "migration": "m"},
+    }))
+    .unwrap();
+    let words = forbidden(mighty.create(&PostParams::default(), &copy).await, "a new one");
+    assert!(words.contains("this is CREATE"), "{words}");
+    let parameters = PatchParams::default();
+    forbidden(
+        mighty.patch_status("right", &parameters, &status("x")).await,
+        "the facts of right",
+    );
+    mighty
+        .patch_status("left", &parameters, &status("its own"))
+        .await
+        .unwrap();
+
+    // The installed agents have no such role: RBAC refuses before the policy is asked.
+    let plain: Api<NodeMigration> = Api::all(agent(&pods.left).await);
+    let words = forbidden(
+        plain.patch("left", &parameters, &spec).await,
+        "a plain agent's spec",
+    );
+    assert!(
+        words.contains("cannot patch resource \"nodemigrations\""),
+        "{words}"
+    );
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn the_policy_leaves_the_coordinator_alone() {
+    let goals: Api<NodeMigration> = Api::all(coordinator().await);
+    let object: NodeMigration = serde_json::from_value(json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": "goals"},
+        "spec": {"nodeName": "goals", "migration": "m"},
+    }))
+    .unwrap();
+    goals.create(&PostParams::default(), &object).await.unwrap();
+    let goal = Patch::Merge(json!({"spec": {"goal": "Held"}}));
+    goals
+        .patch("goals", &PatchParams::default(), &goal)
+        .await
+        .unwrap();
+    let words = forbidden(
+        goals
+            .patch_status("goals", &PatchParams::default(), &status("made up"))
+            .await,
+        "a fact by the coordinator",
+    );
+    assert!(words.contains("nodemigrations/status"), "{words}");
+    goals.delete("goals", &DeleteParams::default()).await.unwrap();
+}

@@ -1,0 +1,537 @@
+//! What the API server itself refuses of our objects, and that it keeps everything that we write.
+//!
+//! Run by `cargo lab test`, or `cargo test -p lab --test api_rules -- --ignored`.
+
+#![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
+
+use api::{Migration, NodeMigration};
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use lab::apilab::ApiLab;
+use serde_json::{Value, json};
+
+/// Objects as plain JSON: what a user may write, not what our types can say.
+fn raw(client: Client, kind: &str, plural: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("replumb.dev", "v1alpha1", kind);
+    Api::all_with(client, &ApiResource::from_gvk_with_plural(&kind, plural))
+}
+
+fn migration(name: &str, spec: &Value) -> DynamicObject {
+    object("Migration", name, spec)
+}
+
+fn node_migration(name: &str, spec: &Value) -> DynamicObject {
+    object("NodeMigration", name, spec)
+}
+
+fn object(kind: &str, name: &str, spec: &Value) -> DynamicObject {
+    serde_json::from_value(json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+    }))
+    .unwrap()
+}
+
+/// The words of a refusal; a panic when it was not refused as invalid.
+fn refusal<T: std::fmt::Debug>(answer: Result<T, kube::Error>, what: &str) -> String {
+    match answer {
+        Err(kube::Error::Api(status)) if status.is_invalid() => status.message.clone(),
+        other => panic!("{what}: wanted a refusal as invalid, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn exactly_one_kind() {
+    let lab = ApiLab::shared().unwrap();
+    let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let rule = "exactly one of flannelToCalico, podCidr, serviceCidr, calicoDatastore must be set";
+    for spec in [
+        json!({}),
+        json!({"flannelToCalico": {}, "podCidr": {}}),
+        json!({"flannelToCalico": {}, "serviceCidr": {}}),
+        json!({"flannelToCalico": {}, "podCidr": {}, "serviceCidr": {}, "calicoDatastore": {}}),
+    ] {
+        let answer = migrations.create(&dry, &migration("kinds", &spec)).await;
+        let words = refusal(answer, &spec.to_string());
+        assert!(words.contains(rule), "{spec}: {words}");
+    }
+    for kind in ["flannelToCalico", "podCidr", "serviceCidr", "calicoDatastore"] {
+        migrations
+            .create(&dry, &migration("kinds", &json!({kind: {}})))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn the_kind_is_immutable_and_the_rest_is_not() {
+    let lab = ApiLab::shared().unwrap();
+    let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
+    let spec = json!({"flannelToCalico": {"options": {"flannelVni": 1}}});
+    migrations
+        .create(&PostParams::default(), &migration("immutable", &spec))
+        .await
+        .unwrap();
+    let patch = async |change: Value| {
+        migrations
+            .patch(
+                "immutable",
+                &PatchParams::default(),
+                &Patch::Merge(&json!({"spec": change})),
+            )
+            .await
+    };
+    for change in [
+        json!({"flannelToCalico": {"options": {"flannelVni": 2}}}),
+        json!({"flannelToCalico": {"allowSingleNode": true}}),
+        json!({"flannelToCalico": {"options": {"flannelMtu": 1400}}}),
+        json!({"flannelToCalico": null, "podCidr": {}}),
+    ] {
+        let words = refusal(patch(change.clone()).await, &change.to_string());
+        assert!(
+            words.contains("flannelToCalico is immutable"),
+            "{change}: {words}"
+        );
+    }
+    for change in [
+        json!({"desired": "Run"}),
+        json!({"desired": "Pause"}),
+        json!({"rollout": {"maxUnavailable": "25%"}}),
+        json!({"rollout": {"maxUnavailable": 3}}),
+        json!({"drain": {"timeoutSeconds": 60}}),
+        json!({"planHash": "abc", "resumedAt": "2026-03-01T10:00:00Z"}),
+        // The same value once more is no change.
+        json!({"flannelToCalico": {"options": {"flannelVni": 1}}}),
+    ] {
+        patch(change.clone())
+            .await
+            .unwrap_or_else(|error| panic!("{change}: {error}"));
+    }
+    migrations
+        .delete("immutable", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn numbers_have_their_ranges_and_words_their_lists() {
+    let lab = ApiLab::shared().unwrap();
+    let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let of_option = |name: &str, value: Value| json!({"flannelToCalico": {"options": {name: value}}});
+    let beside = |name: &str, value: Value| json!({"flannelToCalico": {}, name: value});
+    // Field, the least and the most that are taken.
+    for (name, least, most) in [
+        ("flannelMtu", 576, 65_535),
+        ("flannelSubnetLength", 8, 30),
+        ("flannelVni", 1, 16_777_215),
+        ("flannelPort", 1, 65_535),
+        ("ipPoolBlockSize", 20, 32),
+    ] {
+        for good in [least, most] {
+            migrations
+                .create(&dry, &migration("ranges", &of_option(name, json!(good))))
+                .await
+                .unwrap();
+        }
+        for bad in [json!(least - 1), json!(most + 1), json!(least.to_string())] {
+            let answer = migrations
+                .create(&dry, &migration("ranges", &of_option(name, bad.clone())))
+                .await;
+            let words = refusal(answer, &format!("{name}: {bad}"));
+            assert!(words.contains(name), "{name}: {bad}: {words}");
+        }
+    }
+    for (name, bad) in [
+        ("desired", json!("Start")),
+        ("drain", json!({"onBlocked": "Ignore"})),
+        ("drain", json!({"timeoutSeconds": 0})),
+        ("drain", json!({"gracePeriodSeconds": -1})),
+        ("rollout", json!({"canary": {"nodes": 0}})),
+        ("rollout", json!({"canary": {}})),
+        ("rollout", json!({"stepTimeoutSeconds": 9})),
+        ("rollout", json!({"intervalSeconds": -1})),
+        ("rollout", json!({"maxUnavailable": true})),
+        ("resumedAt", json!(12)),
+    ] {
+        let answer = migrations
+            .create(&dry, &migration("ranges", &beside(name, bad.clone())))
+            .await;
+        let words = refusal(answer, &format!("{name}: {bad}"));
+        assert!(words.contains(name), "{name}: {bad}: {words}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_node_migration_keeps_its_node() {
+    let lab = ApiLab::shared().unwrap();
+    let nodes = raw(lab.admin().await.unwrap(), "NodeMigration", "nodemigrations");
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    for (spec, needed) in [
+        (json!({"migration": "m"}), "nodeName"),
+        (json!({"nodeName": "", "migration": "m"}), "nodeName"),
+        (json!({"nodeName": "n"}), "migration"),
+        (json!({"nodeName": "n", "migration": "m", "goal": "Gone"}), "goal"),
+        (
+            json!({"nodeName": "n", "migration": "m", "position": -1}),
+            "position",
+        ),
+    ] {
+        let answer = nodes.create(&dry, &node_migration("keeps", &spec)).await;
+        let words = refusal(answer, &spec.to_string());
+        assert!(words.contains(needed), "{spec}: {words}");
+    }
+    let spec = json!({"nodeName": "keeps", "migration": "m"});
+    nodes
+        .create(&PostParams::default(), &node_migration("keeps", &spec))
+        .await
+        .unwrap();
+    let change = json!({"spec": {"nodeName": "another"}});
+    let answer = nodes
+        .patch("keeps", &PatchParams::default(), &Patch::Merge(&change))
+        .await;
+    let words = refusal(answer, "another nodeName");
+    assert!(words.contains("nodeName is immutable"), "{words}");
+    let change = json!({"spec": {"goal": "Held"}});
+    nodes
+        .patch("keeps", &PatchParams::default(), &Patch::Merge(&change))
+        .await
+        .unwrap();
+    nodes
+        .delete("keeps", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+/// Every field of a status comes back as it was written: a schema that lacks one prunes it without a word.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn every_field_of_a_status_comes_back() {
+    let lab = ApiLab::shared().unwrap();
+    let client = lab.admin().await.unwrap();
+
+    let migrations: Api<Migration> = Api::all(client.clone());
+    let raw_migrations = raw(client.clone(), "Migration", "migrations");
+    raw_migrations
+        .create(
+            &PostParams::default(),
+            &migration("status", &full_migration_spec()),
+        )
+        .await
+        .unwrap();
+    let there = migrations.get("status").await.unwrap();
+    assert_eq!(
+        contained(
+            &full_migration_spec(),
+            &serde_json::to_value(&there.spec).unwrap()
+        ),
+        Ok(())
+    );
+    let status = full_migration_status();
+    let written = raw_migrations
+        .patch_status(
+            "status",
+            &PatchParams::default(),
+            &Patch::Merge(&json!({"status": status})),
+        )
+        .await
+        .unwrap();
+    assert_eq!(contained(&status, &written.data["status"]), Ok(()));
+    let read = migrations.get("status").await.unwrap();
+    assert_eq!(
+        contained(&status, &serde_json::to_value(&read.status).unwrap()),
+        Ok(())
+    );
+    assert_eq!(
+        read.metadata.generation, there.metadata.generation,
+        "a status is not a new generation"
+    );
+    let columns = lab.kubectl(&["get", "mig", "status"]).unwrap();
+    for word in [
+        "PHASE",
+        "PROGRESS",
+        "PAUSED",
+        "MESSAGE",
+        "AGE",
+        "Rolling",
+        "1/3",
+        "eviction of pod",
+    ] {
+        assert!(columns.contains(word), "{word} is not in\n{columns}");
+    }
+
+    let nodes: Api<NodeMigration> = Api::all(client.clone());
+    let raw_nodes = raw(client, "NodeMigration", "nodemigrations");
+    let spec = full_node_spec();
+    raw_nodes
+        .create(&PostParams::default(), &node_migration("status", &spec))
+        .await
+        .unwrap();
+    let status = full_node_status();
+    raw_nodes
+        .patch_status(
+            "status",
+            &PatchParams::default(),
+            &Patch::Merge(&json!({"status": status})),
+        )
+        .await
+        .unwrap();
+    let read = nodes.get("status").await.unwrap();
+    assert_eq!(
+        contained(&spec, &serde_json::to_value(&read.spec).unwrap()),
+        Ok(())
+    );
+    assert_eq!(
+        contained(&status, &serde_json::to_value(&read.status).unwrap()),
+        Ok(())
+    );
+    let columns = lab.kubectl(&["get", "nmig", "status"]).unwrap();
+    for word in ["NODE", "PHASE", "STEP", "SINCE", "MESSAGE", "Held", "Drain"] {
+        assert!(columns.contains(word), "{word} is not in\n{columns}");
+    }
+    raw_nodes
+        .delete("status", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+    raw_migrations
+        .delete("status", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+/// A write of the spec does not touch the status and the other way round.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn spec_and_status_are_written_apart() {
+    let lab = ApiLab::shared().unwrap();
+    let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
+    let spec = json!({"flannelToCalico": {}});
+    let made = migrations
+        .create(&PostParams::default(), &migration("apart", &spec))
+        .await
+        .unwrap();
+    assert_eq!(made.metadata.generation, Some(1));
+    let both = json!({"spec": {"desired": "Run"}, "status": {"phase": "Completed"}});
+    let spec_only = migrations
+        .patch("apart", &PatchParams::default(), &Patch::Merge(&both))
+        .await
+        .unwrap();
+    assert_eq!(spec_only.data["spec"]["desired"], "Run");
+    assert_eq!(spec_only.data.pointer("/status/phase"), None);
+    assert_eq!(spec_only.metadata.generation, Some(2));
+    let both = json!({"spec": {"desired": "Pause"}, "status": {"phase": "Planned"}});
+    let status_only = migrations
+        .patch_status("apart", &PatchParams::default(), &Patch::Merge(&both))
+        .await
+        .unwrap();
+    assert_eq!(status_only.data["spec"]["desired"], "Run");
+    assert_eq!(status_only.data["status"]["phase"], "Planned");
+    assert_eq!(status_only.metadata.generation, Some(2));
+    migrations
+        .delete("apart", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+/// Whether everything in `wanted` is in `found` with its value; else the first path that is not.
+fn contained(wanted: &Value, found: &Value) -> Result<(), String> {
+    fn walk(wanted: &Value, found: &Value, path: &str) -> Result<(), String> {
+        match (wanted, found) {
+            (Value::Object(fields), Value::Object(there)) => fields.iter().try_for_each(|(name, value)| {
+                let path = format!("{path}.{name}");
+                let there = there.get(name).ok_or_else(|| format!("{path} is gone"))?;
+                walk(value, there, &path)
+            }),
+            (Value::Array(items), Value::Array(there)) if items.len() == there.len() => items
+                .iter()
+                .zip(there)
+                .enumerate()
+                .try_for_each(|(index, (item, there))| walk(item, there, &format!("{path}[{index}]"))),
+            _ if wanted == found => Ok(()),
+            _ => Err(format!("{path}: wrote {wanted}, read {found}")),
+        }
+    }
+    walk(wanted, found, "")
+}
+
+fn full_migration_spec() -> Value {
+    json!({
+        "flannelToCalico": {
+            "strategy": "Drain", "allowSingleNode": true,
+            "options": {
+                "flannelNetwork": "10.244.0.0/16", "flannelDaemonSetName": "kube-flannel-ds",
+                "flannelDaemonSetNamespace": "kube-flannel", "flannelMtu": 1450, "flannelIpMasquerade": true,
+                "flannelSubnetLength": 24, "flannelAnnotationPrefix": "flannel.alpha.coreos.com", "flannelVni": 1,
+                "flannelPort": 8472, "calicoDaemonSetName": "calico-node", "calicoDaemonSetNamespace": "kube-system",
+                "ipPoolBlockSize": 26, "cniConfigurationDirectory": "/etc/cni/net.d",
+            },
+        },
+        "desired": "Run",
+        "rollout": {
+            "maxUnavailable": "25%", "canary": {"nodes": 1, "soakSeconds": 60}, "intervalSeconds": 5,
+            "stepTimeoutSeconds": 600,
+        },
+        "drain": {
+            "timeoutSeconds": 900, "gracePeriodSeconds": 30, "onBlocked": "Skip", "deleteEmptyDirData": true,
+            "force": true,
+        },
+        "planHash": "abc", "resumedAt": "2026-03-01T10:00:00Z",
+    })
+}
+
+fn action(verb: &str) -> Value {
+    json!({"verb": verb, "object": "Node a", "detail": "unschedulable true", "asOfNow": true})
+}
+
+fn check() -> Value {
+    json!({
+        "name": "FlannelBackend", "verdict": "Fail", "object": "ConfigMap kube-flannel/kube-flannel-cfg",
+        "found": "host-gw", "needed": "vxlan", "fix": "change Backend.Type",
+    })
+}
+
+fn full_migration_status() -> Value {
+    let sourced = |value: Value| json!({"value": value, "source": "detected from ConfigMap a/b"});
+    json!({
+        "phase": "Rolling", "observedGeneration": 1, "message": "eviction of pod default/web-1 refused",
+        "paused": true, "blocked": "DisruptionBudget",
+        "progress": {"text": "1/3", "nodes": 3, "done": 1, "working": ["b"], "deferred": ["c"]},
+        "checks": [check()],
+        "settings": {
+            "flannelNetwork": sourced(json!("10.244.0.0/16")), "flannelDaemonSetName": sourced(json!("ds")),
+            "flannelDaemonSetNamespace": sourced(json!("ns")), "flannelMtu": sourced(json!(1450)),
+            "flannelIpMasquerade": sourced(json!(true)), "flannelSubnetLength": sourced(json!(24)),
+            "flannelAnnotationPrefix": sourced(json!("flannel.alpha.coreos.com")), "flannelVni": sourced(json!(1)),
+            "flannelPort": sourced(json!(8472)), "calicoDaemonSetName": sourced(json!("calico-node")),
+            "calicoDaemonSetNamespace": sourced(json!("kube-system")), "ipPoolBlockSize": sourced(json!(26)),
+            "cniConfigurationDirectory": sourced(json!("/etc/cni/net.d")),
+        },
+        "plan": {"hash": "abc", "prepare": [action("create")], "nodes": ["a", "b"], "finish": [action("delete")]},
+        "startedAt": "2026-03-01T10:00:00Z", "completedAt": "2026-03-01T11:00:00Z",
+        "before": {"IPAMConfig": "{\"strictAffinity\":false}"},
+        "conditions": [{
+            "type": "Ready", "status": "False", "reason": "Rolling", "message": "in work: b",
+            "lastTransitionTime": "2026-03-01T10:00:00Z", "observedGeneration": 1,
+        }],
+    })
+}
+
+fn target() -> Value {
+    json!({"node": "b", "address": "10.244.1.7", "port": 9812, "podUid": "1234"})
+}
+
+fn full_node_spec() -> Value {
+    json!({
+        "nodeName": "status", "migration": "m", "goal": "Held",
+        "flannelToCalico": {
+            "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d",
+        },
+        "probes": [target()], "position": 2, "admitted": true, "skipped": true, "plan": [action("cordon")],
+        "step": {
+            "name": "Drain", "since": "2026-03-01T10:00:00Z", "reason": "DisruptionBudget", "message": "pod a/b",
+            "halted": true,
+        },
+        "history": [
+            {"name": "Cordon", "startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:00:01Z"},
+        ],
+        "startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:05:00Z",
+    })
+}
+
+fn full_node_status() -> Value {
+    json!({
+        "observedGeneration": 3, "agentVersion": "0.1.0", "phase": "Held", "phaseSince": "2026-03-01T10:00:00Z",
+        "message": "looking on",
+        "failure": {"category": "Netlink", "message": "deleting link cni0: busy", "retriable": true},
+        "leftovers": ["link cni0"],
+        "checks": [check()],
+        "steps": [
+            {"name": "DeleteBridge", "startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:00:01Z"},
+        ],
+        "probes": [
+            {"target": target(), "reached": true, "message": "UDP, TCP, 1450 B", "at": "2026-03-01T10:00:00Z"},
+        ],
+        "facts": serde_json::to_value(full_facts()).unwrap(),
+    })
+}
+
+/// Facts with every field set, by the type itself: a new field does not compile until it is here.
+fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
+    use std::collections::BTreeMap;
+
+    use plan::flannel_to_calico::facts::{
+        Bridge, DirectRoute, FirewallBackend, FirewallObject, Found, HostFacts, ReversePathFilter,
+        VxlanDevice,
+    };
+    HostFacts {
+        cni: full_cni(),
+        vxlan_devices: vec![VxlanDevice {
+            name: "flannel.1".to_owned(),
+            vni: 1,
+            port: 8472,
+            mtu: 1450,
+            local: Some("192.0.2.1".parse().unwrap()),
+            parent: Some("eth0".to_owned()),
+            learning: true,
+            mac: "02:00:00:00:00:01".to_owned(),
+            up: true,
+            addresses: vec!["10.244.0.0/32".parse().unwrap()],
+            routes: 2,
+            neighbours: 2,
+            forwarding_entries: 2,
+        }],
+        bridge: Found::Present(Bridge {
+            name: "cni0".to_owned(),
+            mtu: 1450,
+            addresses: vec!["10.244.0.1/24".parse().unwrap()],
+            ports: vec!["veth1".to_owned()],
+        }),
+        direct_routes: vec![DirectRoute {
+            destination: "10.244.1.0/24".parse().unwrap(),
+            gateway: "192.0.2.2".parse().unwrap(),
+            link: "eth0".to_owned(),
+        }],
+        reverse_path_filter: ReversePathFilter {
+            all: 1,
+            interfaces: BTreeMap::from([("eth0".to_owned(), 2)]),
+        },
+        subnet_environment: Found::Malformed("no FLANNEL_SUBNET".to_owned()),
+        flanneld_running: true,
+        firewall: vec![FirewallObject {
+            backend: FirewallBackend::IptablesNft,
+            table: "nat".to_owned(),
+            chain: "FLANNEL-POSTRTG".to_owned(),
+        }],
+        leases: 3,
+        delegates: 3,
+        detected_address: Some("192.0.2.1".parse().unwrap()),
+        uplink: Some("eth0".to_owned()),
+        bridge_nf_call_iptables: Some(true),
+    }
+}
+
+fn full_cni() -> plan::cni::CniDirectory {
+    plan::cni::CniDirectory {
+        path: "/etc/cni/net.d".to_owned(),
+        files: vec![plan::cni::CniFile {
+            name: "10-flannel.conflist".to_owned(),
+            network: Some("cbr0".to_owned()),
+            plugins: vec!["flannel".to_owned(), "portmap".to_owned()],
+            error: Some("cut off".to_owned()),
+        }],
+    }
+}
