@@ -392,7 +392,7 @@ fn pod_trouble(pod: &Pod) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn pod(status: serde_json::Value) -> Pod {
+    fn pod(status: &serde_json::Value) -> Pod {
         serde_json::from_value(json!({"metadata": {"name": "one"}, "status": status})).unwrap()
     }
 
@@ -400,11 +400,11 @@ mod tests {
     fn a_pod_without_conditions_is_not_ready() {
         assert!(pod_trouble(&Pod::default()).is_some());
         assert_eq!(
-            pod_trouble(&pod(json!({"phase": "Pending"}))).as_deref(),
+            pod_trouble(&pod(&json!({"phase": "Pending"}))).as_deref(),
             Some("Pending")
         );
         assert_eq!(
-            pod_trouble(&pod(json!({"conditions": [{"type": "Ready", "status": "True"}]}))),
+            pod_trouble(&pod(&json!({"conditions": [{"type": "Ready", "status": "True"}]}))),
             None
         );
     }

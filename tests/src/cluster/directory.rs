@@ -26,7 +26,7 @@ impl Directory {
             .canonicalize()
             .with_context(|| format!("find the lab's folder {}", path.display()))?;
         let hash = Sha256::digest(path.as_os_str().as_encoded_bytes());
-        let instance = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        let instance = format!("{hash:x}").chars().take(8).collect();
         Ok(Self { path, instance })
     }
 

@@ -223,7 +223,7 @@ impl Cluster {
         self.control(CONTROL_PLANE)
             .start(control_plane::api_server(address))
             .await?;
-        self.api.ready(Duration::from_secs(60)).await
+        self.api.ready(Duration::from_mins(1)).await
     }
 
     /// Runs a program on a node, as if logged in there.

@@ -43,7 +43,7 @@ pub async fn alone(logs: &Path) -> Result<UnixListener> {
     let name = SocketAddr::from_abstract_name("replumb-lab-network").context("name a socket")?;
     until(
         "another lab that is choosing its subnet",
-        Duration::from_secs(60),
+        Duration::from_mins(1),
         logs,
         async || match UnixListener::bind_addr(&name) {
             Ok(listener) => Ok(Look::Done(listener)),

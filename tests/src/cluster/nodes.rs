@@ -14,8 +14,8 @@ use super::wait::{Look, until};
 use super::{Cluster, Images, images, machines, network};
 
 /// Import of all images on a busy machine with two cores, one node beside others.
-const IMPORT_LIMIT: Duration = Duration::from_secs(180);
-const CONTAINERD_LIMIT: Duration = Duration::from_secs(60);
+const IMPORT_LIMIT: Duration = Duration::from_mins(3);
+const CONTAINERD_LIMIT: Duration = Duration::from_mins(1);
 
 impl Cluster {
     /// Makes a node and starts its kubelet; does not wait until the node is Ready (see [`super::ClusterApi::nodes_ready`]).

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::Cluster;
 use super::api::FIELD_MANAGER;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 /// Where the manifests put it.
 const NAMESPACE: &str = "replumb-system";
 const WORKLOADS: [&str; 2] = ["daemonset/replumb-agent", "deployment/replumb-coordinator"];

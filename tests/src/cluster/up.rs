@@ -14,10 +14,10 @@ use super::{Cluster, Images, Lock, clean, control_plane, images, machines, netwo
 use crate::progress::Progress;
 
 /// The API server is ready after about 8 s on two cores; a busy machine needs longer.
-const API_LIMIT: Duration = Duration::from_secs(120);
+const API_LIMIT: Duration = Duration::from_mins(2);
 /// From a started kubelet to a Ready node: image unpacking, flannel, the first lease.
-const NODES_LIMIT: Duration = Duration::from_secs(240);
-const ROLLOUT_LIMIT: Duration = Duration::from_secs(180);
+const NODES_LIMIT: Duration = Duration::from_mins(4);
+const ROLLOUT_LIMIT: Duration = Duration::from_mins(3);
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -174,7 +174,7 @@ impl Cluster {
                 self.node_prepare(name, machine.address).await?;
                 self.node_start_machine(name, machine.address).await?;
                 self.node_import_images(name).await?;
-                self.progress.say(&format!(
+                self.progress.say(format_args!(
                     "{name} ({}) runs containerd and has the images",
                     machine.address
                 ));
@@ -228,7 +228,7 @@ impl Cluster {
                 .await?;
         }
         self.api.nodes_ready(names, NODES_LIMIT).await?;
-        self.progress.say(&format!("{} nodes are Ready", names.len()));
+        self.progress.say(format_args!("{} nodes are Ready", names.len()));
         self.api
             .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
             .await?;

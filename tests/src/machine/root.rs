@@ -131,11 +131,7 @@ fn copy_etc(spec: &MachineSpec) -> Result<()> {
         }
     }
     let machine_id = Sha256::digest(format!("{} {}", spec.cgroup, spec.name));
-    let machine_id: String = machine_id
-        .iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let machine_id: String = format!("{machine_id:x}").chars().take(32).collect();
     write(&etc.join("machine-id"), &format!("{machine_id}\n"))?;
     write(&etc.join("hostname"), &format!("{}\n", spec.name))?;
     write(
