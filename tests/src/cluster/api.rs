@@ -404,7 +404,9 @@ mod tests {
             Some("Pending")
         );
         assert_eq!(
-            pod_trouble(&pod(&json!({"conditions": [{"type": "Ready", "status": "True"}]}))),
+            pod_trouble(&pod(
+                &json!({"conditions": [{"type": "Ready", "status": "True"}]})
+            )),
             None
         );
     }
@@ -415,7 +417,7 @@ mod tests {
         let container = json!({"name": "web", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"waiting": waiting}});
         let trouble = pod_trouble(&pod(
-            json!({"phase": "Pending", "containerStatuses": [container]}),
+            &json!({"phase": "Pending", "containerStatuses": [container]}),
         ));
         assert_eq!(
             trouble.as_deref(),
