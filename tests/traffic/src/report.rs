@@ -83,6 +83,9 @@ pub struct Counts {
     pub broken: u64,
     /// The longest time from a probe until anything came back, in milliseconds. Without loss it is the slowest answer.
     pub longest_gap_ms: u64,
+    /// The longest time that a new flow needed until its first answer, in milliseconds; it counts from then on.
+    #[serde(default)]
+    pub longest_settling_ms: u64,
 }
 
 /// Probes that were lost one after the other.
@@ -93,7 +96,7 @@ pub struct Outage {
     pub since: Timestamp,
     /// How many.
     pub lost: u64,
-    /// From the first lost probe to the next answer; none came if there is no number.
+    /// From the sending of the first to the next answer; none came if there is no number.
     pub gap_ms: Option<u64>,
 }
 
@@ -122,6 +125,7 @@ impl Counts {
         self.strays += other.strays;
         self.broken += other.broken;
         self.longest_gap_ms = self.longest_gap_ms.max(other.longest_gap_ms);
+        self.longest_settling_ms = self.longest_settling_ms.max(other.longest_settling_ms);
     }
 }
 

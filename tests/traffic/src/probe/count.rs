@@ -12,30 +12,61 @@ const KEPT: usize = 100;
 /// So many numbers are remembered to tell second answers from late ones.
 const REMEMBERED: u64 = 10_000;
 
+/// How long a flow is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A probe without an answer after so long is lost.
+    pub timeout: Duration,
+    /// A new flow begins to count with its first answer, and after so long without one at the latest: a pod may be
+    /// Ready a moment before every node knows the way to it, with or without a migration.
+    pub settle: Duration,
+}
+
 /// The counters of one flow.
 #[derive(Debug)]
 pub struct Counter {
-    timeout: Duration,
+    limits: Limits,
+    /// The number of the next probe.
     next: u64,
+    /// The first number that counts.
+    first: u64,
+    /// When the first probe was sent that does not count yet; `None` before it, and once the flow counts.
+    settling_since: Option<Instant>,
+    settled: bool,
     /// Probes under way by number: when they were sent.
     pending: BTreeMap<u64, (Instant, Timestamp)>,
+    /// When the latest answers came, as far back as a loss may still become known.
+    answered: BTreeMap<u64, Instant>,
     /// Lost probes that may still be answered late.
     lost: BTreeSet<u64>,
     counts: Counts,
     /// When the oldest probe was sent after which nothing has come back.
     waiting_since: Option<Instant>,
-    /// The outage that goes on: its first probe, the number of its last one.
-    outage: Option<(Instant, Outage, u64)>,
+    /// The outage whose end is not known yet.
+    outage: Option<Open>,
     outages: Vec<Outage>,
+}
+
+/// Lost probes with consecutive numbers.
+#[derive(Debug)]
+struct Open {
+    first: u64,
+    last: u64,
+    sent: Instant,
+    outage: Outage,
 }
 
 impl Counter {
     /// Nothing counted yet.
-    pub fn new(timeout: Duration) -> Self {
+    pub fn new(limits: Limits) -> Self {
         Self {
-            timeout,
+            limits,
             next: 0,
+            first: 0,
+            settling_since: None,
+            settled: false,
             pending: BTreeMap::new(),
+            answered: BTreeMap::new(),
             lost: BTreeSet::new(),
             counts: Counts::default(),
             waiting_since: None,
@@ -48,6 +79,14 @@ impl Counter {
     pub fn send(&mut self, now: Instant, time: Timestamp) -> u64 {
         let number = self.next;
         self.next += 1;
+        if !self.settled {
+            let since = *self.settling_since.get_or_insert(now);
+            if now - since < self.limits.settle {
+                self.first = self.next;
+                return number;
+            }
+            self.settle(now - since);
+        }
         self.counts.sent += 1;
         self.pending.insert(number, (now, time));
         self.waiting_since.get_or_insert(now);
@@ -57,8 +96,15 @@ impl Counter {
     /// An answer has come.
     pub fn answer(&mut self, number: u64, now: Instant) {
         self.expire(now);
+        if number < self.first {
+            if let Some(since) = self.settling_since {
+                self.settle(now - since);
+            }
+            return;
+        }
         if self.pending.remove(&number).is_some() {
             self.counts.answered += 1;
+            self.answered.insert(number, now);
         } else if self.lost.remove(&number) {
             self.counts.late += 1;
         } else {
@@ -70,9 +116,12 @@ impl Counter {
         }
         // What was sent before the answered probe is overtaken: the path works, and waits for what came after.
         self.waiting_since = self.pending.range(number..).map(|(_, (sent, _))| *sent).next();
-        if self.outage.as_ref().is_some_and(|(_, _, last)| *last < number) {
-            self.end_outage(Some(now));
-        }
+    }
+
+    fn settle(&mut self, took: Duration) {
+        self.settled = true;
+        self.settling_since = None;
+        self.counts.longest_settling_ms = milliseconds(took);
     }
 
     /// An answer by somebody else has come.
@@ -88,30 +137,44 @@ impl Counter {
     /// Counts as lost what has waited too long.
     pub fn expire(&mut self, now: Instant) {
         while let Some((&number, &(sent, time))) = self.pending.first_key_value() {
-            if now.saturating_duration_since(sent) < self.timeout {
+            if now.saturating_duration_since(sent) < self.limits.timeout {
                 break;
             }
             self.pending.remove(&number);
             self.counts.lost += 1;
             self.lost.insert(number);
             match &mut self.outage {
-                Some((_, outage, last)) => {
-                    outage.lost += 1;
-                    *last = number;
+                Some(open) if open.last + 1 == number => {
+                    open.last = number;
+                    open.outage.lost += 1;
                 }
-                None => {
-                    self.outage = Some((
+                _ => {
+                    self.end_outage();
+                    let outage = Outage {
+                        since: time,
+                        lost: 1,
+                        gap_ms: None,
+                    };
+                    self.outage = Some(Open {
+                        first: number,
+                        last: number,
                         sent,
-                        Outage {
-                            since: time,
-                            lost: 1,
-                            gap_ms: None,
-                        },
-                        number,
-                    ));
+                        outage,
+                    });
                 }
             }
         }
+        // The probe after the outage is neither lost nor pending: it was answered.
+        let is_over = |open: &Open| open.last + 1 < self.next && !self.pending.contains_key(&(open.last + 1));
+        if self.outage.as_ref().is_some_and(is_over) {
+            self.end_outage();
+        }
+        let oldest = self
+            .pending
+            .first_key_value()
+            .map_or(self.next, |(number, _)| *number);
+        let oldest = self.outage.as_ref().map_or(oldest, |open| oldest.min(open.first));
+        self.answered = self.answered.split_off(&oldest);
         while self
             .lost
             .first()
@@ -125,7 +188,7 @@ impl Counter {
     /// when nothing is pending.
     pub fn rest(&mut self) {
         self.waiting_since = None;
-        self.end_outage(None);
+        self.end_outage();
     }
 
     /// Whether an answer may still come.
@@ -146,17 +209,17 @@ impl Counter {
         self.outages
             .iter()
             .copied()
-            .chain(self.outage.as_ref().map(|(_, outage, _)| *outage))
+            .chain(self.outage.as_ref().map(|open| open.outage))
             .collect()
     }
 
-    fn end_outage(&mut self, answered: Option<Instant>) {
-        let Some((began, outage, _)) = self.outage.take() else {
-            return;
-        };
+    fn end_outage(&mut self) {
+        let Some(open) = self.outage.take() else { return };
+        let next = self.answered.range(open.first..).map(|(_, at)| *at).min();
+        let gap_ms = next.map(|at| milliseconds(at.saturating_duration_since(open.sent)));
         self.outages.push(Outage {
-            gap_ms: answered.map(|now| milliseconds(now - began)),
-            ..outage
+            gap_ms,
+            ..open.outage
         });
         if self.outages.len() > KEPT {
             let shortest = (0..self.outages.len()).min_by_key(|index| self.outages[*index].lost);
@@ -180,9 +243,19 @@ mod tests {
     }
 
     impl Bench {
+        /// Counts from the first probe on.
         fn new() -> Self {
+            Self::settling(0)
+        }
+
+        fn settling(milliseconds: u64) -> Self {
+            let settle = Duration::from_millis(milliseconds);
+            let limits = Limits {
+                timeout: Duration::from_millis(100),
+                settle,
+            };
             Self {
-                counter: Counter::new(Duration::from_millis(100)),
+                counter: Counter::new(limits),
                 start: Instant::now(),
             }
         }
@@ -192,11 +265,16 @@ mod tests {
         }
 
         fn send(&mut self, milliseconds: u64) -> u64 {
-            self.counter.send(self.at(milliseconds), Timestamp::UNIX_EPOCH)
+            let time = Timestamp::from_millisecond(i64::try_from(milliseconds).unwrap()).unwrap();
+            self.counter.send(self.at(milliseconds), time)
         }
 
         fn answer(&mut self, number: u64, milliseconds: u64) {
             self.counter.answer(number, self.at(milliseconds));
+        }
+
+        fn expire(&mut self, milliseconds: u64) {
+            self.counter.expire(self.at(milliseconds));
         }
 
         fn counts(&self) -> (u64, u64, u64, u64) {
@@ -208,6 +286,15 @@ mod tests {
             );
             (counts.sent, counts.answered, counts.lost, counts.pending)
         }
+
+        /// Outages as (first probe sent at, lost, gap).
+        fn outages(&self) -> Vec<(i64, u64, Option<u64>)> {
+            let outages = self.counter.outages();
+            outages
+                .iter()
+                .map(|outage| (outage.since.as_millisecond(), outage.lost, outage.gap_ms))
+                .collect()
+        }
     }
 
     #[test]
@@ -217,10 +304,10 @@ mod tests {
             assert_eq!(bench.send(number * 10), number);
             bench.answer(number, number * 10 + 3);
         }
-        bench.counter.expire(bench.at(1000));
+        bench.expire(1000);
         assert_eq!(bench.counts(), (10, 10, 0, 0));
         assert_eq!(bench.counter.counts().longest_gap_ms, 3);
-        assert!(bench.counter.outages().is_empty());
+        assert!(bench.outages().is_empty());
     }
 
     #[test]
@@ -234,34 +321,42 @@ mod tests {
     }
 
     #[test]
-    fn lost_probes_are_one_outage_that_ends_with_the_next_answer() {
+    fn lost_probes_one_after_the_other_are_one_outage() {
         let mut bench = Bench::new();
         bench.send(0);
         bench.answer(0, 1);
         for number in 1..=3 {
             bench.send(number * 10);
         }
-        bench.counter.expire(bench.at(129));
-        assert_eq!(bench.counts(), (4, 1, 2, 1), "the third is lost at 130 ms");
-        bench.send(140);
-        bench.answer(4, 141);
+        bench.send(40);
+        bench.answer(4, 41);
+        bench.expire(129);
+        assert_eq!(bench.counts(), (5, 2, 2, 1), "the third is lost at 130 ms");
+        assert_eq!(bench.outages(), [(10, 2, None)], "its end is not known yet");
+        bench.expire(130);
         assert_eq!(bench.counts(), (5, 2, 3, 0));
-        assert_eq!(
-            bench.counter.outages(),
-            [Outage {
-                since: Timestamp::UNIX_EPOCH,
-                lost: 3,
-                gap_ms: Some(131)
-            }]
-        );
-        assert_eq!(bench.counter.counts().longest_gap_ms, 131);
+        assert_eq!(bench.outages(), [(10, 3, Some(31))]);
+        assert_eq!(bench.counter.counts().longest_gap_ms, 31);
+    }
+
+    #[test]
+    fn an_answer_in_between_makes_two_outages_though_it_came_before_the_loss_was_known() {
+        let mut bench = Bench::new();
+        for number in 0..5 {
+            bench.send(number * 10);
+        }
+        bench.answer(2, 22);
+        bench.answer(4, 42);
+        bench.expire(200);
+        assert_eq!(bench.outages(), [(0, 2, Some(22)), (30, 1, Some(12))]);
+        assert_eq!(bench.counter.counts().longest_gap_ms, 22);
     }
 
     #[test]
     fn late_and_second_answers_change_nothing_that_was_counted() {
         let mut bench = Bench::new();
         bench.send(0);
-        bench.counter.expire(bench.at(200));
+        bench.expire(200);
         bench.answer(0, 210);
         bench.answer(0, 220);
         bench.answer(77, 230);
@@ -290,19 +385,41 @@ mod tests {
     fn an_outage_up_to_the_end_of_a_target_has_no_end_of_its_own() {
         let mut bench = Bench::new();
         bench.send(0);
-        bench.counter.expire(bench.at(100));
+        bench.expire(100);
         assert!(!bench.counter.is_pending());
         bench.counter.rest();
-        assert_eq!(
-            bench.counter.outages(),
-            [Outage {
-                since: Timestamp::UNIX_EPOCH,
-                lost: 1,
-                gap_ms: None
-            }]
-        );
+        assert_eq!(bench.outages(), [(0, 1, None)]);
         bench.send(90_000);
         bench.answer(1, 90_004);
         assert_eq!(bench.counter.counts().longest_gap_ms, 4, "the rest was no gap");
+    }
+
+    #[test]
+    fn a_new_flow_counts_from_its_first_answer_on() {
+        let mut bench = Bench::settling(5000);
+        bench.send(0);
+        bench.send(10);
+        assert_eq!(bench.counts(), (0, 0, 0, 0));
+        bench.answer(1, 12);
+        bench.answer(0, 13);
+        bench.send(20);
+        assert_eq!(bench.counts(), (1, 0, 0, 1));
+        let counts = bench.counter.counts();
+        assert_eq!(
+            (counts.longest_settling_ms, counts.duplicates, counts.late),
+            (12, 0, 0)
+        );
+    }
+
+    #[test]
+    fn a_flow_that_never_answers_counts_all_the_same() {
+        let mut bench = Bench::settling(50);
+        for number in 0..10 {
+            bench.send(number * 10);
+        }
+        bench.expire(1000);
+        assert_eq!(bench.counts(), (5, 0, 5, 0), "those from 50 ms on");
+        assert_eq!(bench.counter.counts().longest_settling_ms, 50);
+        assert_eq!(bench.outages(), [(50, 5, None)]);
     }
 }

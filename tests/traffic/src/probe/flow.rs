@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Origin;
-use super::count::Counter;
+use super::count::{Counter, Limits};
 use super::targets::Target;
 use crate::packet::Packet;
 use crate::report;
@@ -58,16 +58,16 @@ impl Flow {
 #[derive(Debug)]
 pub struct Flows {
     origin: Origin,
-    timeout: Duration,
+    limits: Limits,
     list: Vec<Flow>,
 }
 
 impl Flows {
     /// None yet.
-    pub fn new(origin: Origin, timeout: Duration) -> Self {
+    pub fn new(origin: Origin, limits: Limits) -> Self {
         Self {
             origin,
-            timeout,
+            limits,
             list: Vec::new(),
         }
     }
@@ -118,7 +118,7 @@ impl Flows {
             self.list[index].active = true;
             return index;
         }
-        let counter = Counter::new(self.timeout);
+        let counter = Counter::new(self.limits);
         self.list.push(Flow {
             kind,
             target,
@@ -237,6 +237,12 @@ impl Flows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    const LIMITS: Limits = Limits {
+        timeout: Duration::from_millis(100),
+        settle: Duration::ZERO,
+    };
 
     fn target(name: &str) -> Target {
         Target {
@@ -248,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_no_target_any_more_is_not_asked_but_keeps_its_figures() {
-        let mut flows = Flows::new(Origin::Pod, Duration::from_millis(100));
+        let mut flows = Flows::new(Origin::Pod, LIMITS);
         let start = Instant::now();
         flows.set_service("echo", "10.96.0.9:7000".parse().unwrap());
         let mut connections = flows.set_pods(&BTreeSet::from([target("a"), target("b")]));
@@ -293,7 +299,7 @@ mod tests {
 
     #[test]
     fn an_answer_by_another_pod_is_a_stray_and_leaves_the_probe_pending() {
-        let mut flows = Flows::new(Origin::Host, Duration::from_millis(100));
+        let mut flows = Flows::new(Origin::Host, LIMITS);
         let now = Instant::now();
         flows.set_pods(&BTreeSet::from([target("a")]));
         let (packet, ..) = flows.send(0, now, Timestamp::UNIX_EPOCH);
@@ -315,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_connection_breaks_only_while_its_target_is_there() {
-        let mut flows = Flows::new(Origin::Pod, Duration::from_millis(100));
+        let mut flows = Flows::new(Origin::Pod, LIMITS);
         let mut connections = flows.set_pods(&BTreeSet::from([target("a")]));
         flows.send_over_connection(1, Instant::now(), Timestamp::UNIX_EPOCH);
         assert_eq!(

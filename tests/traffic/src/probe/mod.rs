@@ -21,6 +21,7 @@ use tokio::time::MissedTickBehavior;
 use crate::packet::Packet;
 use crate::report::Report;
 use connection::Event;
+use count::Limits;
 use flow::{Flows, Kind, Start};
 use targets::{Known, Target};
 
@@ -59,6 +60,9 @@ pub struct Options {
     /// A probe without an answer after so long is lost.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub timeout_ms: u64,
+    /// A new flow counts from its first answer on, and after so long without one at the latest.
+    #[arg(long, default_value_t = 10_000)]
+    pub settle_ms: u64,
     /// This prober's name: its pod's. The report is NAME.json.
     #[arg(long, env = "POD_NAME")]
     pub name: String,
@@ -117,10 +121,13 @@ impl Prober {
             .context("open a UDP socket")?;
         let (publish, known) = watch::channel(Known::default());
         let (event_sender, events) = mpsc::unbounded_channel();
-        let timeout = Duration::from_millis(options.timeout_ms);
+        let limits = Limits {
+            timeout: Duration::from_millis(options.timeout_ms),
+            settle: Duration::from_millis(options.settle_ms),
+        };
         Ok(Self {
             socket,
-            flows: Flows::new(options.from, timeout),
+            flows: Flows::new(options.from, limits),
             options,
             known,
             publish: Some(publish),
