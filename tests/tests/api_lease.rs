@@ -1,0 +1,216 @@
+//! One leader at a time: contenders for the Lease on a real API server, whose conflicts decide.
+//!
+//! Run by `cargo lab test`, or `cargo test -p lab --test api_lease -- --ignored`.
+
+#![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use api::names;
+use coordinator::lease::{Candidate, LEASE_DURATION, RENEW_DEADLINE, RETRY_PERIOD};
+use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use lab::apilab::ApiLab;
+use lab::cluster::wait::{Look, until};
+use tokio::sync::watch;
+
+/// The coordinator's own rights: what it may not do must not be needed.
+async fn client() -> Client {
+    let lab = ApiLab::shared().unwrap();
+    let token = lab
+        .token(names::NAMESPACE, names::COORDINATOR, None)
+        .await
+        .unwrap();
+    lab.with_token(&token).await.unwrap()
+}
+
+fn candidate(client: &Client, lease: &str, identity: &str) -> Candidate {
+    Candidate::new(client.clone(), names::NAMESPACE, lease, identity)
+}
+
+async fn read(client: &Client, name: &str) -> LeaseSpec {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), names::NAMESPACE);
+    leases.get(name).await.unwrap().spec.unwrap()
+}
+
+fn after(now: Timestamp, seconds: i64) -> Timestamp {
+    now + SignedDuration::from_secs(seconds)
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_lease_is_kept_by_renewing_and_taken_over_only_when_it_is_not() {
+    let client = client().await;
+    let mut first = candidate(&client, "takeover", "first");
+    let mut second = candidate(&client, "takeover", "second");
+    let start = Timestamp::now();
+
+    assert!(
+        first.try_once(start).await.unwrap(),
+        "the Lease was there for the taking"
+    );
+    assert!(!second.try_once(after(start, 1)).await.unwrap());
+    // Renewed all the time: however long the second waits, it is not the second's.
+    for seconds in (2..60).step_by(4) {
+        assert!(
+            first.try_once(after(start, seconds)).await.unwrap(),
+            "at {seconds} s"
+        );
+        assert!(
+            !second.try_once(after(start, seconds + 1)).await.unwrap(),
+            "at {seconds} s"
+        );
+    }
+    let kept = read(&client, "takeover").await;
+    assert_eq!(kept.holder_identity.as_deref(), Some("first"));
+    assert_eq!(kept.lease_transitions, Some(0));
+
+    // The first is gone. The second saw its last renewal at 59 s by its own clock.
+    let duration = LEASE_DURATION.as_secs();
+    assert!(
+        !second.try_once(after(start, 59 + duration - 1)).await.unwrap(),
+        "one second too early"
+    );
+    assert!(
+        second.try_once(after(start, 59 + duration)).await.unwrap(),
+        "nobody renewed it"
+    );
+    let taken = read(&client, "takeover").await;
+    assert_eq!(taken.holder_identity.as_deref(), Some("second"));
+    assert_eq!(taken.lease_transitions, Some(1));
+
+    // The first comes back and believes nothing that it knew.
+    assert!(!first.try_once(after(start, 59 + duration)).await.unwrap());
+    assert!(second.try_once(after(start, 60 + duration)).await.unwrap());
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_many_that_try_at_once_one_wins() {
+    let client = client().await;
+    let start = Timestamp::now();
+    let mut contenders: Vec<Candidate> = (0..12)
+        .map(|number| candidate(&client, "race", &format!("contender-{number}")))
+        .collect();
+
+    let winners = |answers: Vec<Result<bool, coordinator::lease::LeaseError>>| -> Vec<usize> {
+        answers
+            .into_iter()
+            .enumerate()
+            .filter_map(|(number, answer)| answer.unwrap().then_some(number))
+            .collect()
+    };
+    // All find no Lease and create it.
+    let created = winners(join_all(contenders.iter_mut().map(|one| one.try_once(start))).await);
+    assert_eq!(created.len(), 1, "several created the Lease: {created:?}");
+    let holder = read(&client, "race").await.holder_identity;
+    assert_eq!(holder, Some(format!("contender-{}", created[0])));
+
+    // The holder dies; all others have seen its Lease and find it dead at the same moment.
+    let mut others: Vec<Candidate> = contenders
+        .into_iter()
+        .enumerate()
+        .filter_map(|(number, one)| (number != created[0]).then_some(one))
+        .collect();
+    let seen = winners(join_all(others.iter_mut().map(|one| one.try_once(after(start, 1)))).await);
+    assert!(seen.is_empty(), "taken from a living holder: {seen:?}");
+    let dead = after(start, 1 + LEASE_DURATION.as_secs());
+    let taken = winners(join_all(others.iter_mut().map(|one| one.try_once(dead))).await);
+    assert_eq!(taken.len(), 1, "several took it over: {taken:?}");
+    assert_eq!(read(&client, "race").await.lease_transitions, Some(1));
+}
+
+/// A Lease that somebody emptied (a leader that gave it up) is free at once.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_lease_that_was_given_up_is_free_at_once() {
+    let client = client().await;
+    let now = Timestamp::now();
+    assert!(
+        candidate(&client, "given-up", "first")
+            .try_once(now)
+            .await
+            .unwrap()
+    );
+    let leases: Api<Lease> = Api::namespaced(client.clone(), names::NAMESPACE);
+    let empty = Patch::Merge(serde_json::json!({"spec": {"holderIdentity": ""}}));
+    leases
+        .patch("given-up", &PatchParams::default(), &empty)
+        .await
+        .unwrap();
+    assert!(
+        candidate(&client, "given-up", "second")
+            .try_once(after(now, 1))
+            .await
+            .unwrap()
+    );
+}
+
+/// With real clocks: two that run, the leader ends, the other leads; at no moment do both believe that they lead.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_contender_leads_once_the_leader_is_gone_and_never_beside_it() {
+    let client = client().await;
+    let (one_sender, mut one) = watch::channel(false);
+    let (other_sender, other) = watch::channel(false);
+    let first = tokio::spawn(candidate(&client, "running", "first").run(one_sender));
+    tokio::time::timeout(Duration::from_secs(20), one.wait_for(|leads| *leads))
+        .await
+        .unwrap()
+        .unwrap();
+    let second = tokio::spawn(candidate(&client, "running", "second").run(other_sender));
+
+    let lab = ApiLab::shared().unwrap();
+    // The second follows while the first renews.
+    let mut renewals = BTreeSet::new();
+    until(
+        "three renewals",
+        Duration::from_secs(60),
+        lab.folder(),
+        async || {
+            assert!(
+                *one.borrow() && !*other.borrow(),
+                "the second leads beside the first"
+            );
+            renewals.insert(read(&client, "running").await.renew_time.map(|time| time.0));
+            let seen = renewals.len();
+            Ok(if seen > 3 {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!("{seen} different times"))
+            })
+        },
+    )
+    .await
+    .unwrap();
+
+    // As kill -9 does it: no word of good-bye.
+    first.abort();
+    let gone = std::time::Instant::now();
+    let limit = Duration::from_secs(u64::try_from(LEASE_DURATION.as_secs()).unwrap() + 15);
+    until("the second to lead", limit, lab.folder(), async || {
+        Ok(if *other.borrow() {
+            Look::Done(())
+        } else {
+            Look::NotYet("it follows".to_owned())
+        })
+    })
+    .await
+    .unwrap();
+    // A leader that cannot renew steps down after RENEW_DEADLINE; nobody may lead before that.
+    let renew_deadline = Duration::from_secs(u64::try_from(RENEW_DEADLINE.as_secs()).unwrap());
+    assert!(
+        gone.elapsed() > renew_deadline - RETRY_PERIOD,
+        "taken over after {:?}",
+        gone.elapsed()
+    );
+    assert_eq!(
+        read(&client, "running").await.holder_identity.as_deref(),
+        Some("second")
+    );
+    second.abort();
+}
