@@ -23,12 +23,20 @@ pub struct Action {
 impl Action {
     /// An action that is part of the hash.
     pub fn new(verb: &str, object: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { verb: verb.to_owned(), object: object.into(), detail: detail.into(), as_of_now: false }
+        Self {
+            verb: verb.to_owned(),
+            object: object.into(),
+            detail: detail.into(),
+            as_of_now: false,
+        }
     }
 
     /// An action whose detail is only as of now.
     pub fn as_of_now(verb: &str, object: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { as_of_now: true, ..Self::new(verb, object, detail) }
+        Self {
+            as_of_now: true,
+            ..Self::new(verb, object, detail)
+        }
     }
 }
 
@@ -85,7 +93,10 @@ mod tests {
     fn document(pods: &str, object: &str) -> Document {
         Document {
             prepare: vec![Action::new("create", object, "cidr 10.244.0.0/16")],
-            nodes: vec![("a".to_owned(), vec![Action::as_of_now("evict", "pods of a", pods)])],
+            nodes: vec![(
+                "a".to_owned(),
+                vec![Action::as_of_now("evict", "pods of a", pods)],
+            )],
             finish: Vec::new(),
         }
     }

@@ -4,6 +4,8 @@ pub mod apilab;
 pub mod assets;
 pub mod cluster;
 pub mod commands;
+pub mod demo;
+pub mod end_to_end;
 pub mod image;
 pub mod machine;
 pub mod progress;

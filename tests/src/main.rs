@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use lab::commands::{down, install, kubectl, status, up};
+use lab::commands::{demo, down, install, kubectl, status, test, up};
 use lab::machine;
 
 /// A real Kubernetes cluster on one machine, without a container engine and without images to pull.
@@ -27,6 +27,10 @@ enum Command {
     Install(install::Arguments),
     /// Run kubectl against the cluster.
     Kubectl(kubectl::Arguments),
+    /// Migrate a cluster from flannel to Calico while traffic flows, and say how it went.
+    Demo(demo::Arguments),
+    /// Run every test, the cheapest first.
+    Test(test::Arguments),
     /// Make a machine's namespaces and wait for its end. The lab calls it.
     #[command(hide = true)]
     MachineHold { file: PathBuf },
@@ -46,6 +50,8 @@ fn main() -> ExitCode {
         Command::Status(arguments) => run(status::run(arguments)),
         Command::Install(arguments) => run(install::run(arguments)),
         Command::Kubectl(arguments) => run(kubectl::run(arguments)),
+        Command::Demo(arguments) => run(demo::run(arguments)),
+        Command::Test(arguments) => run(test::run(arguments)),
     };
     result.unwrap_or_else(|error| {
         eprintln!("cargo lab: {error:#}");

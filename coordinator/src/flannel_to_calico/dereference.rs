@@ -1,8 +1,9 @@
 //! Reads everything that the checks and the plan need. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use api::NodeMigration;
+use api::{NodeMigration, names};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
@@ -12,7 +13,9 @@ use k8s_openapi::api::authorization::v1::{
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::Api;
 use kube::api::{ListParams, PostParams};
+use plan::flannel_to_calico::checks::PERMISSIONS;
 use plan::flannel_to_calico::cluster::ClusterFacts;
+use plan::flannel_to_calico::facts::HostFacts;
 
 use super::calico;
 use crate::cache::Cache;
@@ -20,25 +23,11 @@ use crate::context::Context;
 use crate::facts;
 use crate::write::WriteError;
 
-/// What the tool must be allowed to do: verb, API group, resource, subresource.
-const NEEDED: [(&str, &str, &str, &str); 10] = [
-    ("patch", "", "nodes", ""),
-    ("create", "", "pods", "eviction"),
-    ("patch", "apps", "daemonsets", ""),
-    ("delete", "apps", "daemonsets", ""),
-    ("create", "crd.projectcalico.org", "ippools", ""),
-    ("patch", "crd.projectcalico.org", "felixconfigurations", ""),
-    ("patch", "crd.projectcalico.org", "ipamconfigs", ""),
-    ("create", "crd.projectcalico.org", "ipamblocks", ""),
-    ("create", "crd.projectcalico.org", "blockaffinities", ""),
-    ("create", "crd.projectcalico.org", "ipamhandles", ""),
-];
-
 /// Reads the cluster.
 pub async fn dereference(
     context: &Context,
     cache: &Cache,
-    node_migrations: &[std::sync::Arc<NodeMigration>],
+    node_migrations: &[Arc<NodeMigration>],
 ) -> Result<ClusterFacts, WriteError> {
     let client = &context.client;
     let daemon_sets = cache.daemon_sets.state();
@@ -66,14 +55,38 @@ pub async fn dereference(
         ip_pools,
         ipam_blocks,
         permissions,
-        hosts: node_migrations
-            .iter()
-            .filter_map(|object| {
-                let facts = object.status.as_ref()?.facts.clone()?;
-                Some((object.spec.node_name.clone(), facts))
-            })
-            .collect(),
+        hosts: hosts(context, cache, node_migrations),
     }))
+}
+
+/// Facts of the hosts whose agent is Ready: what an agent said before it died is no fact any more.
+fn hosts(
+    context: &Context,
+    cache: &Cache,
+    node_migrations: &[Arc<NodeMigration>],
+) -> BTreeMap<String, HostFacts> {
+    let alive: BTreeSet<String> = cache
+        .pods
+        .state()
+        .iter()
+        .filter_map(|pod| facts::pods::pod(pod).ok())
+        .filter(|pod| {
+            let ours = pod
+                .controller
+                .as_ref()
+                .is_some_and(|(kind, name)| kind == "DaemonSet" && name == names::AGENT);
+            ours && pod.namespace == context.namespace && pod.ready && pod.deleted_at.is_none()
+        })
+        .map(|pod| pod.node)
+        .collect();
+    node_migrations
+        .iter()
+        .filter(|object| alive.contains(&object.spec.node_name))
+        .filter_map(|object| {
+            let facts = object.status.as_ref()?.facts.clone()?;
+            Some((object.spec.node_name.clone(), facts))
+        })
+        .collect()
 }
 
 /// The `ConfigMap`s of these namespaces and names, as far as they exist.
@@ -137,19 +150,15 @@ async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, WriteEr
 async fn permissions(context: &Context) -> Result<BTreeMap<String, bool>, WriteError> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(context.client.clone());
     let mut answers = BTreeMap::new();
-    for (verb, group, resource, subresource) in NEEDED {
-        let name = match (group, subresource) {
-            ("", "") => format!("{verb} {resource}"),
-            ("", subresource) => format!("{verb} {resource}/{subresource}"),
-            (group, _) => format!("{verb} {resource}.{group}"),
-        };
+    for permission in PERMISSIONS {
+        let name = permission.key();
         let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
                 resource_attributes: Some(ResourceAttributes {
-                    verb: Some(verb.to_owned()),
-                    group: Some(group.to_owned()),
-                    resource: Some(resource.to_owned()),
-                    subresource: Some(subresource.to_owned()).filter(|text| !text.is_empty()),
+                    verb: Some(permission.verb.to_owned()),
+                    group: Some(permission.group.to_owned()),
+                    resource: Some(permission.resource.to_owned()),
+                    subresource: Some(permission.subresource.to_owned()).filter(|text| !text.is_empty()),
                     ..ResourceAttributes::default()
                 }),
                 ..SelfSubjectAccessReviewSpec::default()

@@ -123,7 +123,7 @@ async fn claim(
             Ok(Some(change)) => {
                 calico::IPAM_BLOCK
                     .patch_spec(&context.client, &found, &change)
-                    .await?
+                    .await?;
             }
             Ok(None) => {}
             Err(conflict) => return Ok(Outcome::Blocked(conflict.to_string())),

@@ -58,9 +58,9 @@ pub async fn plan(
     memory.checked_at = Some(now);
     let silent: Vec<&str> = facts
         .nodes
-        .keys()
-        .filter(|node| !facts.hosts.contains_key(*node))
-        .map(String::as_str)
+        .values()
+        .filter(|node| node.operating_system != "windows" && !facts.hosts.contains_key(&node.name))
+        .map(|node| node.name.as_str())
         .collect();
     let age = migration
         .metadata

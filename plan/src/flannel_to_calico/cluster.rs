@@ -133,7 +133,11 @@ impl DaemonSet {
             .iter()
             .flat_map(|container| container.environment_from_config_maps.values())
             .map(|(name, _)| name.as_str());
-        self.config_maps.iter().map(String::as_str).chain(from_environment).collect()
+        self.config_maps
+            .iter()
+            .map(String::as_str)
+            .chain(from_environment)
+            .collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The plan of this migration as a document.
 
 use super::cluster::{ClusterFacts, Node};
+use super::objects;
 use super::settings::Settings;
 use crate::document::{Action, Document};
 use crate::drain;
@@ -22,58 +23,84 @@ pub fn order<'facts>(facts: &'facts ClusterFacts, coordinator_node: &str) -> Vec
         })
         .collect();
     order::sort(&mut places);
-    places.iter().filter_map(|place| facts.nodes.get(place.name)).collect()
+    places
+        .iter()
+        .filter_map(|place| facts.nodes.get(place.name))
+        .collect()
 }
 
 /// Every action on every object, in order.
 pub fn document(settings: &Settings, facts: &ClusterFacts, coordinator_node: &str) -> Document {
     let nodes = order(facts, coordinator_node);
     Document {
-        prepare: prepare(settings, &nodes),
-        nodes: nodes.iter().map(|node| (node.name.clone(), of_node(settings, facts, node))).collect(),
+        prepare: prepare(settings, facts, &nodes),
+        nodes: nodes
+            .iter()
+            .map(|node| (node.name.clone(), of_node(settings, facts, node)))
+            .collect(),
         finish: finish(settings, &nodes),
     }
 }
 
-fn prepare(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {
+fn prepare(settings: &Settings, facts: &ClusterFacts, nodes: &[&Node]) -> Vec<Action> {
     let flannel = flannel_daemon_set(settings);
+    let pool = match objects::pool(settings, &facts.ip_pools) {
+        Ok(pool) if pool.create.is_some() => Action::new(
+            "create",
+            format!("IPPool {}", pool.name),
+            format!(
+                "cidr {}, blockSize {}, vxlanMode Always, natOutgoing {}",
+                settings.flannel_network.value, pool.block_size, settings.flannel_ip_masquerade.value
+            ),
+        ),
+        Ok(pool) => Action::new(
+            "use",
+            format!("IPPool {}", pool.name),
+            "it is there, and as it has to be",
+        ),
+        // The check of the pool refuses in the same words.
+        Err(conflict) => Action::new(
+            "refuse",
+            format!("IPPool {}", conflict.name),
+            conflict.to_string(),
+        ),
+    };
     let mut actions = vec![
-        Action::new("label", format!("{} Nodes", nodes.len()), format!("{LABEL}=flannel where it is missing")),
+        Action::new(
+            "label",
+            format!("{} Nodes", nodes.len()),
+            format!("{LABEL}=flannel where it is missing"),
+        ),
         Action::new(
             "patch",
             &flannel,
             format!("add nodeSelector {LABEL}=flannel; its pods are rolled, and the roll is waited for"),
         ),
         Action::new(
-            "create",
-            "IPPool default-ipv4-ippool",
-            format!(
-                "cidr {}, blockSize {}, vxlanMode Always, natOutgoing {}",
-                settings.flannel_network.value,
-                settings.ip_pool_block_size.value,
-                settings.flannel_ip_masquerade.value
-            ),
-        ),
-        Action::new(
-            "patch",
-            "FelixConfiguration default",
-            format!(
-                "vxlanVNI {}, vxlanPort {}, vxlanMTU {}",
-                settings.flannel_vni.value, settings.flannel_port.value, settings.flannel_mtu.value
-            ),
-        ),
-        Action::new(
             "patch",
             "IPAMConfig default",
             "strictAffinity true, autoAllocateBlocks false, until the last node is done",
         ),
+        pool,
+        Action::new(
+            "patch",
+            "FelixConfiguration default",
+            format!(
+                "vxlanVNI {}, vxlanPort {}, vxlanMTU {}; what calico-node fills in at its start, where it is missing",
+                settings.flannel_vni.value, settings.flannel_port.value, settings.flannel_mtu.value
+            ),
+        ),
     ];
     for node in nodes {
-        let range = node.pod_cidr().map_or_else(|| "its podCIDR".to_owned(), |range| range.to_string());
+        let range = node
+            .pod_cidr()
+            .map_or_else(|| "its podCIDR".to_owned(), |range| range.to_string());
         actions.push(Action::new(
             "create",
             format!("IPAM blocks of node {}", node.name),
-            format!("IPAMBlock and BlockAffinity for {range}, with the tunnel address; Node annotations for Felix"),
+            format!(
+                "IPAMBlock and BlockAffinity for {range}, with the tunnel address; Node annotations for Felix"
+            ),
         ));
     }
     actions
@@ -96,9 +123,17 @@ fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action
     };
     let mut actions = vec![
         cordon,
-        Action::as_of_now("evict", format!("pods of node {}", node.name), names(&residents.movable)),
+        Action::as_of_now(
+            "evict",
+            format!("pods of node {}", node.name),
+            names(&residents.movable),
+        ),
         Action::new("label", &object, format!("{LABEL}=none; flannel's pod ends")),
-        Action::new("hold", format!("host {}", node.name), "withdraw /run/flannel/subnet.env: new pods wait"),
+        Action::new(
+            "hold",
+            format!("host {}", node.name),
+            "withdraw /run/flannel/subnet.env: new pods wait",
+        ),
         Action::as_of_now(
             "evict",
             format!("DaemonSet pods of node {}", node.name),
@@ -136,10 +171,26 @@ fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {
         settings.calico_daemon_set_namespace.value, settings.calico_daemon_set_name.value
     );
     vec![
-        Action::new("wait", format!("{} Nodes", nodes.len()), "every agent proves that nothing of flannel is left"),
-        Action::new("delete", flannel_daemon_set(settings), "the point of no return: flannel is gone from the cluster"),
-        Action::new("patch", calico, format!("remove nodeSelector {LABEL}; its pods are rolled, and the roll is waited for")),
-        Action::new("label", format!("{} Nodes", nodes.len()), format!("remove {LABEL}")),
+        Action::new(
+            "wait",
+            format!("{} Nodes", nodes.len()),
+            "every agent proves that nothing of flannel is left",
+        ),
+        Action::new(
+            "delete",
+            flannel_daemon_set(settings),
+            "the point of no return: flannel is gone from the cluster",
+        ),
+        Action::new(
+            "patch",
+            calico,
+            format!("remove nodeSelector {LABEL}; its pods are rolled, and the roll is waited for"),
+        ),
+        Action::new(
+            "label",
+            format!("{} Nodes", nodes.len()),
+            format!("remove {LABEL}"),
+        ),
         Action::new("patch", "IPAMConfig default", "as it was before the migration"),
     ]
 }

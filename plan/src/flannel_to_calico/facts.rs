@@ -45,11 +45,24 @@ struct FoundOnTheWire<T> {
 
 impl<T> From<Found<T>> for FoundOnTheWire<T> {
     fn from(found: Found<T>) -> Self {
-        let empty = Self { absent: false, present: None, malformed: None };
+        let empty = Self {
+            absent: false,
+            present: None,
+            malformed: None,
+        };
         match found {
-            Found::Absent => Self { absent: true, ..empty },
-            Found::Present(value) => Self { present: Some(value), ..empty },
-            Found::Malformed(message) => Self { malformed: Some(message), ..empty },
+            Found::Absent => Self {
+                absent: true,
+                ..empty
+            },
+            Found::Present(value) => Self {
+                present: Some(value),
+                ..empty
+            },
+            Found::Malformed(message) => Self {
+                malformed: Some(message),
+                ..empty
+            },
         }
     }
 }
@@ -57,8 +70,13 @@ impl<T> From<Found<T>> for FoundOnTheWire<T> {
 impl<T> From<FoundOnTheWire<T>> for Found<T> {
     fn from(wire: FoundOnTheWire<T>) -> Self {
         match wire {
-            FoundOnTheWire { malformed: Some(message), .. } => Self::Malformed(message),
-            FoundOnTheWire { present: Some(value), .. } => Self::Present(value),
+            FoundOnTheWire {
+                malformed: Some(message),
+                ..
+            } => Self::Malformed(message),
+            FoundOnTheWire {
+                present: Some(value), ..
+            } => Self::Present(value),
             FoundOnTheWire { absent: true, .. } => Self::Absent,
             // Nobody said that it is not there.
             FoundOnTheWire { absent: false, .. } => Self::Malformed("nothing is said of it".to_owned()),
@@ -241,7 +259,11 @@ mod tests {
 
     #[test]
     fn what_was_found_is_the_same_after_the_wire() {
-        for found in [Found::Absent, Found::Present(7), Found::Malformed("no VNI".to_owned())] {
+        for found in [
+            Found::Absent,
+            Found::Present(7),
+            Found::Malformed("no VNI".to_owned()),
+        ] {
             let wire = serde_json::to_value(&found).unwrap();
             assert!(wire.is_object(), "{wire}");
             assert_eq!(serde_json::from_value::<Found<u32>>(wire).unwrap(), found);

@@ -71,7 +71,9 @@ impl HostStep {
             Self::DeleteVxlanDevice(name) => format!("link {name}"),
             Self::DeleteBridge => format!("link {BRIDGE}"),
             Self::DeleteFirewallObject(object) => describe_firewall_object(object),
-            Self::RemoveLeases => "host-local leases and flannel's delegate files under /var/lib/cni".to_owned(),
+            Self::RemoveLeases => {
+                "host-local leases and flannel's delegate files under /var/lib/cni".to_owned()
+            }
             Self::RemoveConflist(name) => format!("conflist {name}"),
         }
     }
@@ -198,8 +200,13 @@ fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     if let Found::Present(bridge) = &facts.bridge
         && !bridge.ports.is_empty()
     {
+        let verb = if bridge.ports.len() == 1 {
+            "pod is"
+        } else {
+            "pods are"
+        };
         return HostDecision::Wait(format!(
-            "{} pods are still attached to {BRIDGE}: {}",
+            "{} {verb} still attached to {BRIDGE}: {}",
             bridge.ports.len(),
             bridge.ports.join(", ")
         ));
@@ -269,7 +276,10 @@ fn flannel_devices<'facts>(
     facts.vxlan_devices.iter().filter_map(|device| {
         let is_flannel = device.name == settings.flannel_device()
             || ["flannel.", "flannel-v6."].iter().any(|prefix| {
-                device.name.strip_prefix(prefix).is_some_and(|vni| vni.parse::<u32>().is_ok())
+                device
+                    .name
+                    .strip_prefix(prefix)
+                    .is_some_and(|vni| vni.parse::<u32>().is_ok())
             });
         is_flannel.then(|| device.name.clone())
     })
@@ -288,7 +298,10 @@ fn describe_firewall_object(object: &FirewallObject) -> String {
     } else if object.chain.starts_with("FLANNEL-") {
         format!("{backend} chain {} in table {}", object.chain, object.table)
     } else {
-        format!("{backend} rules of flannel's in chain {} of table {}", object.chain, object.table)
+        format!(
+            "{backend} rules of flannel's in chain {} of table {}",
+            object.chain, object.table
+        )
     }
 }
 

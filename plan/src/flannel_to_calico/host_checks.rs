@@ -20,6 +20,8 @@ pub enum HostCheck {
     FlannelProcess,
     /// flannel's VXLAN link is as the settings say.
     FlannelDevice,
+    /// `cni0` is the bridge of flannel's CNI plugin.
+    FlannelBridge,
     /// No route to other nodes' pods past the tunnel.
     DirectRouting,
     /// Reverse path filter of the uplink.
@@ -36,12 +38,13 @@ pub enum HostCheck {
 
 impl HostCheck {
     /// Every check.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::HostReadable,
         Self::CniConfiguration,
         Self::SubnetEnvironment,
         Self::FlannelProcess,
         Self::FlannelDevice,
+        Self::FlannelBridge,
         Self::DirectRouting,
         Self::ReversePathFilter,
         Self::BridgeNetfilter,
@@ -58,6 +61,7 @@ impl HostCheck {
             Self::SubnetEnvironment => "SubnetEnvironment",
             Self::FlannelProcess => "FlannelProcess",
             Self::FlannelDevice => "FlannelDevice",
+            Self::FlannelBridge => "FlannelBridge",
             Self::DirectRouting => "DirectRouting",
             Self::ReversePathFilter => "ReversePathFilter",
             Self::BridgeNetfilter => "BridgeNetfilter",
@@ -97,9 +101,15 @@ pub fn unreadable(node: &str, problem: &str) -> Vec<Check> {
 
 /// Every check that means something at this moment.
 pub fn checks(subject: Subject<'_>) -> Vec<Check> {
-    let Subject { node, phase, goal, .. } = subject;
+    let Subject {
+        node, phase, goal, ..
+    } = subject;
     let mut checks = vec![
-        Check::pass(HostCheck::HostReadable.as_str(), format!("Node {node}"), "links, files, firewall"),
+        Check::pass(
+            HostCheck::HostReadable.as_str(),
+            format!("Node {node}"),
+            "links, files, firewall",
+        ),
         cni_configuration(subject),
     ];
     // A host on which nobody asked for anything should be on flannel, however little of it is there.
@@ -108,10 +118,15 @@ pub fn checks(subject: Subject<'_>) -> Vec<Check> {
             flannel::subnet_environment(subject),
             flannel::process(subject),
             flannel::device(subject),
+            flannel::bridge(subject),
             flannel::direct_routing(subject),
         ]);
     }
-    checks.extend([reverse_path_filter(subject), bridge_netfilter(subject), host_address(subject)]);
+    checks.extend([
+        reverse_path_filter(subject),
+        bridge_netfilter(subject),
+        host_address(subject),
+    ]);
     if phase == Phase::Calico || goal == Goal::Calico {
         checks.extend([calico_device(subject), left(subject)]);
     }
@@ -120,7 +135,13 @@ pub fn checks(subject: Subject<'_>) -> Vec<Check> {
 
 fn cni_configuration(subject: Subject<'_>) -> Check {
     let name = HostCheck::CniConfiguration.as_str();
-    let Subject { node, facts, phase, goal, .. } = subject;
+    let Subject {
+        node,
+        facts,
+        phase,
+        goal,
+        ..
+    } = subject;
     let folder = &facts.cni.path;
     let object = format!("Node {node}: {folder}");
     if let Some(file) = facts.cni.broken() {
@@ -171,7 +192,10 @@ fn cni_configuration(subject: Subject<'_>) -> Check {
             object,
             found,
             "flannel's or Calico's conflist",
-            format!("{} belongs to another network; it has to go, or come later by name", winner.name),
+            format!(
+                "{} belongs to another network; it has to go, or come later by name",
+                winner.name
+            ),
         );
     }
     if !others.is_empty() {
@@ -261,9 +285,17 @@ fn host_address(subject: Subject<'_>) -> Check {
 
 fn calico_device(subject: Subject<'_>) -> Check {
     let name = HostCheck::CalicoDevice.as_str();
-    let Subject { node, facts, settings, .. } = subject;
+    let Subject {
+        node,
+        facts,
+        settings,
+        ..
+    } = subject;
     let object = format!("Node {node}: link {CALICO_DEVICE}");
-    let needed = format!("VNI {}, port {}, MTU {}, up, with an address", settings.vni, settings.port, settings.mtu);
+    let needed = format!(
+        "VNI {}, port {}, MTU {}, up, with an address",
+        settings.vni, settings.port, settings.mtu
+    );
     if let Some(problem) = calico_device_problem(facts, settings) {
         return Check::not_pass(
             name,

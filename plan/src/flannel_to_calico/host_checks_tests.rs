@@ -7,16 +7,29 @@ use crate::flannel::SubnetEnvironment;
 use crate::flannel_to_calico::facts::{Bridge, DirectRoute, Found, ReversePathFilter, VxlanDevice};
 use crate::flannel_to_calico::host;
 
-const FLANNEL: (&str, &str) =
-    ("10-flannel.conflist", r#"{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
-const CALICO: (&str, &str) = ("10-calico.conflist", r#"{"name":"k8s-pod-network","plugins":[{"type":"calico"}]}"#);
+const FLANNEL: (&str, &str) = (
+    "10-flannel.conflist",
+    r#"{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#,
+);
+const CALICO: (&str, &str) = (
+    "10-calico.conflist",
+    r#"{"name":"k8s-pod-network","plugins":[{"type":"calico"}]}"#,
+);
 
 fn settings() -> HostSettings {
-    HostSettings { vni: 1, port: 8472, mtu: 1450, cni_configuration_directory: "/etc/cni/net.d".to_owned() }
+    HostSettings {
+        vni: 1,
+        port: 8472,
+        mtu: 1450,
+        cni_configuration_directory: "/etc/cni/net.d".to_owned(),
+    }
 }
 
 fn folder(files: &[(&str, &str)]) -> CniDirectory {
-    let files = files.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec())).collect();
+    let files = files
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec()))
+        .collect();
     CniDirectory::read("/etc/cni/net.d", files)
 }
 
@@ -50,7 +63,10 @@ fn healthy() -> HostFacts {
             ports: vec!["veth1".to_owned()],
         }),
         direct_routes: Vec::new(),
-        reverse_path_filter: ReversePathFilter { all: 1, interfaces: BTreeMap::from([("eth0".to_owned(), 0)]) },
+        reverse_path_filter: ReversePathFilter {
+            all: 1,
+            interfaces: BTreeMap::from([("eth0".to_owned(), 0)]),
+        },
         subnet_environment: Found::Present(SubnetEnvironment {
             network: "10.244.0.0/16".parse().unwrap(),
             subnet: "10.244.1.1/24".parse().unwrap(),
@@ -83,13 +99,21 @@ fn migrated() -> HostFacts {
 
 fn judge(facts: &HostFacts, goal: Goal) -> Vec<Check> {
     let settings = settings();
-    checks(Subject { node: "a", facts, settings: &settings, phase: host::phase(facts, &settings), goal })
+    checks(Subject {
+        node: "a",
+        facts,
+        settings: &settings,
+        phase: host::phase(facts, &settings),
+        goal,
+    })
 }
 
 /// The one check with this name.
 fn verdict(facts: &HostFacts, goal: Goal, check: HostCheck) -> Check {
-    let found: Vec<Check> =
-        judge(facts, goal).into_iter().filter(|each| each.name == check.as_str()).collect();
+    let found: Vec<Check> = judge(facts, goal)
+        .into_iter()
+        .filter(|each| each.name == check.as_str())
+        .collect();
     assert_eq!(found.len(), 1, "{check:?}: {found:?}");
     found.into_iter().next().unwrap()
 }
@@ -99,16 +123,34 @@ fn assert_refused(facts: &HostFacts, check: HostCheck, expected: Verdict, words:
     let found = verdict(facts, Goal::Hold, check);
     assert_eq!(found.verdict, expected, "{}", found.line());
     assert!(found.object.contains("Node a"), "{}", found.line());
-    assert!(!found.found.is_empty() && !found.needed.is_empty() && !found.fix.is_empty(), "{}", found.line());
+    assert!(
+        !found.found.is_empty() && !found.needed.is_empty() && !found.fix.is_empty(),
+        "{}",
+        found.line()
+    );
     for word in words {
-        assert!(found.line().contains(word), "{word:?} is missing in {}", found.line());
+        assert!(
+            found.line().contains(word),
+            "{word:?} is missing in {}",
+            found.line()
+        );
     }
 }
 
 #[test]
 fn a_host_that_is_well_passes_before_and_after() {
-    assert_eq!(worst(&judge(&healthy(), Goal::Hold)), Verdict::Pass, "{:?}", judge(&healthy(), Goal::Hold));
-    assert_eq!(worst(&judge(&migrated(), Goal::Calico)), Verdict::Pass, "{:?}", judge(&migrated(), Goal::Calico));
+    assert_eq!(
+        worst(&judge(&healthy(), Goal::Hold)),
+        Verdict::Pass,
+        "{:?}",
+        judge(&healthy(), Goal::Hold)
+    );
+    assert_eq!(
+        worst(&judge(&migrated(), Goal::Calico)),
+        Verdict::Pass,
+        "{:?}",
+        judge(&migrated(), Goal::Calico)
+    );
     assert_eq!(worst(&judge(&migrated(), Goal::Hold)), Verdict::Pass);
 }
 
@@ -126,17 +168,35 @@ fn every_check_has_a_name_of_its_own() {
 #[test]
 fn the_file_that_wins_decides() {
     use HostCheck::CniConfiguration;
-    let with = |files: &[(&str, &str)]| HostFacts { cni: folder(files), ..healthy() };
-    assert_refused(&with(&[]), CniConfiguration, Verdict::Fail, &["no CNI configuration"]);
+    let with = |files: &[(&str, &str)]| HostFacts {
+        cni: folder(files),
+        ..healthy()
+    };
+    assert_refused(
+        &with(&[]),
+        CniConfiguration,
+        Verdict::Fail,
+        &["no CNI configuration"],
+    );
     assert_refused(
         &with(&[("00-half.conflist", "{\"name\":"), FLANNEL]),
         CniConfiguration,
         Verdict::Fail,
         &["00-half.conflist", "not JSON"],
     );
-    assert_refused(&with(&[CALICO, FLANNEL]), CniConfiguration, Verdict::Fail, &["node selector", "10-calico"]);
+    assert_refused(
+        &with(&[CALICO, FLANNEL]),
+        CniConfiguration,
+        Verdict::Fail,
+        &["node selector", "10-calico"],
+    );
     let multus = ("00-multus.conf", r#"{"name":"multus","type":"multus"}"#);
-    assert_refused(&with(&[multus, FLANNEL]), CniConfiguration, Verdict::Fail, &["00-multus.conf"]);
+    assert_refused(
+        &with(&[multus, FLANNEL]),
+        CniConfiguration,
+        Verdict::Fail,
+        &["00-multus.conf"],
+    );
     assert_refused(
         &with(&[FLANNEL, ("99-half.conf", "{")]),
         CniConfiguration,
@@ -155,11 +215,22 @@ fn subnet_environment_is_needed_and_understood() {
         ..healthy()
     };
     assert_refused(&broken, SubnetEnvironment, Verdict::Fail, &["FLANNEL_MTU"]);
-    assert_refused(&broken, HostCheck::DirectRouting, Verdict::Unknown, &["not known"]);
-    let absent = HostFacts { subnet_environment: Found::Absent, ..healthy() };
+    assert_refused(
+        &broken,
+        HostCheck::DirectRouting,
+        Verdict::Unknown,
+        &["not known"],
+    );
+    let absent = HostFacts {
+        subnet_environment: Found::Absent,
+        ..healthy()
+    };
     assert_refused(&absent, SubnetEnvironment, Verdict::Fail, &["no such file"]);
     // Neither flanneld nor its file, and nobody asked for that.
-    let stopped = HostFacts { flanneld_running: false, ..absent };
+    let stopped = HostFacts {
+        flanneld_running: false,
+        ..absent
+    };
     assert_refused(&stopped, SubnetEnvironment, Verdict::Fail, &["no such file"]);
     assert_refused(&stopped, HostCheck::FlannelProcess, Verdict::Warn, &["flanneld"]);
 }
@@ -172,13 +243,46 @@ fn the_live_device_is_compared_with_the_settings() {
         change(&mut facts.vxlan_devices[0]);
         facts
     };
-    assert_refused(&with(|device| device.name = "flannel.7".to_owned()), FlannelDevice, Verdict::Fail, &["flannel.7"]);
-    assert_refused(&with(|device| device.vni = 7), FlannelDevice, Verdict::Fail, &["VNI 7", "VNI 1"]);
-    assert_refused(&with(|device| device.port = 4789), FlannelDevice, Verdict::Fail, &["4789", "8472"]);
-    assert_refused(&with(|device| device.mtu = 1400), FlannelDevice, Verdict::Fail, &["1400", "1450"]);
-    assert_refused(&with(|device| device.up = false), FlannelDevice, Verdict::Fail, &["down"]);
-    assert_refused(&with(|device| device.learning = true), FlannelDevice, Verdict::Warn, &["Learning"]);
-    let none = HostFacts { vxlan_devices: Vec::new(), ..healthy() };
+    assert_refused(
+        &with(|device| device.name = "flannel.7".to_owned()),
+        FlannelDevice,
+        Verdict::Fail,
+        &["flannel.7"],
+    );
+    assert_refused(
+        &with(|device| device.vni = 7),
+        FlannelDevice,
+        Verdict::Fail,
+        &["VNI 7", "VNI 1"],
+    );
+    assert_refused(
+        &with(|device| device.port = 4789),
+        FlannelDevice,
+        Verdict::Fail,
+        &["4789", "8472"],
+    );
+    assert_refused(
+        &with(|device| device.mtu = 1400),
+        FlannelDevice,
+        Verdict::Fail,
+        &["1400", "1450"],
+    );
+    assert_refused(
+        &with(|device| device.up = false),
+        FlannelDevice,
+        Verdict::Fail,
+        &["down"],
+    );
+    assert_refused(
+        &with(|device| device.learning = true),
+        FlannelDevice,
+        Verdict::Warn,
+        &["Learning"],
+    );
+    let none = HostFacts {
+        vxlan_devices: Vec::new(),
+        ..healthy()
+    };
     assert_refused(&none, FlannelDevice, Verdict::Fail, &["no VXLAN link"]);
 }
 
@@ -204,28 +308,62 @@ fn a_direct_route_is_refused_by_name() {
 fn the_larger_reverse_path_filter_counts() {
     use HostCheck::ReversePathFilter as Check;
     let with = |all: u8, own: u8| HostFacts {
-        reverse_path_filter: ReversePathFilter { all, interfaces: BTreeMap::from([("eth0".to_owned(), own)]) },
+        reverse_path_filter: ReversePathFilter {
+            all,
+            interfaces: BTreeMap::from([("eth0".to_owned(), own)]),
+        },
         ..healthy()
     };
     for (all, own) in [(1, 0), (0, 1), (1, 1)] {
-        assert_eq!(verdict(&with(all, own), Goal::Hold, Check).verdict, Verdict::Pass, "{all} {own}");
+        assert_eq!(
+            verdict(&with(all, own), Goal::Hold, Check).verdict,
+            Verdict::Pass,
+            "{all} {own}"
+        );
     }
     for (all, own, effective) in [(0, 0, "0"), (2, 1, "2"), (1, 2, "2")] {
-        assert_refused(&with(all, own), Check, Verdict::Warn, &["eth0", &format!("found {effective}")]);
+        assert_refused(
+            &with(all, own),
+            Check,
+            Verdict::Warn,
+            &["eth0", &format!("found {effective}")],
+        );
     }
-    let unlisted = HostFacts { uplink: Some("eth9".to_owned()), ..healthy() };
+    let unlisted = HostFacts {
+        uplink: Some("eth9".to_owned()),
+        ..healthy()
+    };
     assert_refused(&unlisted, Check, Verdict::Unknown, &["eth9"]);
-    assert_refused(&HostFacts { uplink: None, ..healthy() }, Check, Verdict::Unknown, &["no interface"]);
+    assert_refused(
+        &HostFacts {
+            uplink: None,
+            ..healthy()
+        },
+        Check,
+        Verdict::Unknown,
+        &["no interface"],
+    );
 }
 
 #[test]
 fn bridge_netfilter_and_address_are_told() {
     for (value, word) in [(Some(false), "sysctl"), (None, "modprobe")] {
-        let facts = HostFacts { bridge_nf_call_iptables: value, ..healthy() };
+        let facts = HostFacts {
+            bridge_nf_call_iptables: value,
+            ..healthy()
+        };
         assert_refused(&facts, HostCheck::BridgeNetfilter, Verdict::Warn, &[word]);
     }
-    let facts = HostFacts { detected_address: None, ..healthy() };
-    assert_refused(&facts, HostCheck::HostAddress, Verdict::Fail, &["IP_AUTODETECTION_METHOD"]);
+    let facts = HostFacts {
+        detected_address: None,
+        ..healthy()
+    };
+    assert_refused(
+        &facts,
+        HostCheck::HostAddress,
+        Verdict::Fail,
+        &["IP_AUTODETECTION_METHOD"],
+    );
 }
 
 #[test]
@@ -236,12 +374,46 @@ fn calicos_device_and_leftovers_are_judged_once_calico_is_asked_for() {
     assert!(!names(&healthy(), Goal::Hold).contains(&"CalicoDevice".to_owned()));
     let mut narrow = migrated();
     narrow.vxlan_devices[0].mtu = 1400;
-    assert_refused(&narrow, HostCheck::CalicoDevice, Verdict::Fail, &["1400", "vxlanMTU"]);
-    let absent = HostFacts { vxlan_devices: Vec::new(), ..migrated() };
+    assert_refused(
+        &narrow,
+        HostCheck::CalicoDevice,
+        Verdict::Fail,
+        &["1400", "vxlanMTU"],
+    );
+    let absent = HostFacts {
+        vxlan_devices: Vec::new(),
+        ..migrated()
+    };
     let check = verdict(&absent, Goal::Calico, HostCheck::CalicoDevice);
     assert_eq!(check.verdict, Verdict::Fail, "{}", check.line());
     let mut again = migrated();
     again.vxlan_devices.push(device("flannel.1"));
     let check = verdict(&again, Goal::Calico, HostCheck::Leftovers);
-    assert!(check.verdict == Verdict::Fail && check.found.contains("link flannel.1"), "{}", check.line());
+    assert!(
+        check.verdict == Verdict::Fail && check.found.contains("link flannel.1"),
+        "{}",
+        check.line()
+    );
+}
+
+#[test]
+fn a_link_named_as_the_bridge_must_be_one() {
+    let facts = HostFacts {
+        bridge: Found::Malformed("link cni0 is of kind \"dummy\"".to_owned()),
+        ..healthy()
+    };
+    assert_refused(
+        &facts,
+        HostCheck::FlannelBridge,
+        Verdict::Fail,
+        &["dummy", "rename"],
+    );
+    let facts = HostFacts {
+        bridge: Found::Absent,
+        ..healthy()
+    };
+    assert_eq!(
+        verdict(&facts, Goal::Hold, HostCheck::FlannelBridge).verdict,
+        Verdict::Pass
+    );
 }

@@ -23,7 +23,10 @@ fn settings() -> HostSettings {
 }
 
 fn folder(files: &[(&str, &str)]) -> CniDirectory {
-    let files = files.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec())).collect();
+    let files = files
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec()))
+        .collect();
     CniDirectory::read("/etc/cni/net.d", files)
 }
 
@@ -55,7 +58,11 @@ fn bridge(ports: &[&str]) -> Found<Bridge> {
 }
 
 fn chain(backend: FirewallBackend, table: &str, chain: &str) -> FirewallObject {
-    FirewallObject { backend, table: table.to_owned(), chain: chain.to_owned() }
+    FirewallObject {
+        backend,
+        table: table.to_owned(),
+        chain: chain.to_owned(),
+    }
 }
 
 /// A host in full work under flannel.
@@ -65,7 +72,10 @@ fn flannel_host() -> HostFacts {
         vxlan_devices: vec![device("flannel.1")],
         bridge: bridge(&["veth1", "veth2"]),
         direct_routes: Vec::new(),
-        reverse_path_filter: ReversePathFilter { all: 1, interfaces: BTreeMap::new() },
+        reverse_path_filter: ReversePathFilter {
+            all: 1,
+            interfaces: BTreeMap::new(),
+        },
         subnet_environment: Found::Present(SubnetEnvironment {
             network: "10.244.0.0/16".parse().unwrap(),
             subnet: "10.244.1.1/24".parse().unwrap(),
@@ -88,8 +98,11 @@ fn flannel_host() -> HostFacts {
 /// Every combination of what can be on a host, the nonsensical ones too.
 fn every_host() -> Vec<HostFacts> {
     let mut hosts = Vec::new();
-    let environments =
-        [Found::Absent, flannel_host().subnet_environment, Found::Malformed("no FLANNEL_NETWORK".to_owned())];
+    let environments = [
+        Found::Absent,
+        flannel_host().subnet_environment,
+        Found::Malformed("no FLANNEL_NETWORK".to_owned()),
+    ];
     let mut wrong = device(CALICO_DEVICE);
     wrong.port = 4789;
     let mut bare = device(CALICO_DEVICE);
@@ -109,9 +122,18 @@ fn every_host() -> Vec<HostFacts> {
         folder(&[]),
         folder(&[("10-flannel.conflist", FLANNEL_CONFLIST)]),
         folder(&[("10-calico.conflist", CALICO_CONFLIST)]),
-        folder(&[("10-calico.conflist", CALICO_CONFLIST), ("10-flannel.conflist", FLANNEL_CONFLIST)]),
-        folder(&[("05-flannel.conflist", FLANNEL_CONFLIST), ("10-calico.conflist", CALICO_CONFLIST)]),
-        folder(&[("00-broken.conflist", "{"), ("10-flannel.conflist", FLANNEL_CONFLIST)]),
+        folder(&[
+            ("10-calico.conflist", CALICO_CONFLIST),
+            ("10-flannel.conflist", FLANNEL_CONFLIST),
+        ]),
+        folder(&[
+            ("05-flannel.conflist", FLANNEL_CONFLIST),
+            ("10-calico.conflist", CALICO_CONFLIST),
+        ]),
+        folder(&[
+            ("00-broken.conflist", "{"),
+            ("10-flannel.conflist", FLANNEL_CONFLIST),
+        ]),
     ];
     for subnet_environment in &environments {
         for flanneld_running in [false, true] {
@@ -153,7 +175,11 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
         HostStep::DeleteFirewallObject(object) => facts.firewall.retain(|other| other != object),
         HostStep::RemoveLeases => {
             // Leases first, then delegate files.
-            (facts.leases, facts.delegates) = if cut { (facts.leases / 2, facts.delegates) } else { (0, 0) };
+            (facts.leases, facts.delegates) = if cut {
+                (facts.leases / 2, facts.delegates)
+            } else {
+                (0, 0)
+            };
         }
         HostStep::RemoveConflist(name) => facts.cni.files.retain(|file| &file.name != name),
     }
@@ -162,11 +188,20 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
 
 /// What must be true of every step, wherever it is taken.
 fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
-    assert_ne!(goal, Goal::Hold, "a host that is only looked at is not changed: {step:?}");
+    assert_ne!(
+        goal,
+        Goal::Hold,
+        "a host that is only looked at is not changed: {step:?}"
+    );
     assert!(!step.is_done(facts), "{step:?} has nothing to do");
-    let pods = facts.bridge.present().is_some_and(|bridge| !bridge.ports.is_empty());
+    let pods = facts
+        .bridge
+        .present()
+        .is_some_and(|bridge| !bridge.ports.is_empty());
     match step {
-        HostStep::WithdrawSubnetEnvironment => assert!(!facts.flanneld_running, "flanneld would write it again"),
+        HostStep::WithdrawSubnetEnvironment => {
+            assert!(!facts.flanneld_running, "flanneld would write it again")
+        }
         HostStep::DeleteVxlanDevice(name) => {
             assert!(name.starts_with("flannel"), "{name} is somebody else's");
             assert!(!pods, "a pod would lose its network");
@@ -175,8 +210,14 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
         HostStep::DeleteBridge | HostStep::RemoveLeases => assert!(!pods, "a pod would lose its network"),
         HostStep::DeleteFirewallObject(_) => assert!(!pods, "a pod would lose its masquerade"),
         HostStep::RemoveConflist(name) => {
-            let winner = facts.cni.winner().expect("an empty folder turns the node NotReady");
-            assert!(winner.is_calico() && &winner.name != name, "Calico's conflist has to win first");
+            let winner = facts
+                .cni
+                .winner()
+                .expect("an empty folder turns the node NotReady");
+            assert!(
+                winner.is_calico() && &winner.name != name,
+                "Calico's conflist has to win first"
+            );
         }
     }
     if goal < Goal::Calico {
@@ -200,12 +241,21 @@ fn world_moves_on(facts: &HostFacts) -> HostFacts {
         facts.flanneld_running = false;
         return facts;
     }
-    if facts.bridge.present().is_some_and(|bridge| !bridge.ports.is_empty()) {
+    if facts
+        .bridge
+        .present()
+        .is_some_and(|bridge| !bridge.ports.is_empty())
+    {
         facts.bridge = bridge(&[]);
         return facts;
     }
     let mut files = vec![("10-calico.conflist", CALICO_CONFLIST)];
-    if facts.cni.files.iter().any(|file| file.name == "10-flannel.conflist") {
+    if facts
+        .cni
+        .files
+        .iter()
+        .any(|file| file.name == "10-flannel.conflist")
+    {
         files.push(("10-flannel.conflist", FLANNEL_CONFLIST));
     }
     facts.cni = folder(&files);
@@ -231,7 +281,10 @@ fn drive(mut facts: HostFacts, goal: Goal, crash_at: Option<usize>) -> (HostFact
                 }
                 facts = after;
                 steps += 1;
-                assert!(phase(&facts, &settings) >= before, "a step leads forward: {step:?}");
+                assert!(
+                    phase(&facts, &settings) >= before,
+                    "a step leads forward: {step:?}"
+                );
                 assert!(steps < 40, "no end in sight: {facts:?}");
             }
             HostDecision::Wait(what) => {
@@ -282,7 +335,11 @@ fn a_crash_in_any_step_leads_to_the_same_end() {
 fn a_host_that_is_further_than_its_goal_is_left_there() {
     let (calico, _) = drive(flannel_host(), Goal::Calico, None);
     for goal in GOALS {
-        assert_eq!(decide(&calico, &settings(), goal), HostDecision::Settled, "{goal:?}");
+        assert_eq!(
+            decide(&calico, &settings(), goal),
+            HostDecision::Settled,
+            "{goal:?}"
+        );
     }
 }
 
@@ -302,7 +359,11 @@ fn a_link_of_the_bridges_name_that_is_not_flannels_stops_the_agent() {
 
 #[test]
 fn a_living_pod_keeps_its_network_and_is_named() {
-    let facts = HostFacts { subnet_environment: Found::Absent, flanneld_running: false, ..flannel_host() };
+    let facts = HostFacts {
+        subnet_environment: Found::Absent,
+        flanneld_running: false,
+        ..flannel_host()
+    };
     let HostDecision::Wait(what) = decide(&facts, &settings(), Goal::Detached) else {
         panic!("pods are on the bridge");
     };
@@ -317,7 +378,10 @@ fn what_comes_back_after_the_end_is_named() {
     let found = leftovers(&end, &settings());
     assert_eq!(
         found,
-        ["link flannel.1", "iptables (legacy) rules of flannel's in chain POSTROUTING of table nat"]
+        [
+            "link flannel.1",
+            "iptables (legacy) rules of flannel's in chain POSTROUTING of table nat"
+        ]
     );
     assert_eq!(phase(&end, &settings()), Phase::Held);
 }

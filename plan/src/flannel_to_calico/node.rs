@@ -678,7 +678,11 @@ fn describe_refusal(pod: &Pod, refusal: &Refusal, budgets: &[Budget]) -> String 
         named.join("; ")
     };
     // A time, not an age: the words stay the same from look to look, so they are written once.
-    format!("eviction of pod {} refused since {:.0}: {because}", pod.key(), refusal.since)
+    format!(
+        "eviction of pod {} refused since {:.0}: {because}",
+        pod.key(),
+        refusal.since
+    )
 }
 
 fn next(stage: Stage, decision: Decision<NodeStep>) -> Next {

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use jiff::{SignedDuration, Timestamp};
 
 use super::node::{
-    AgentReport, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Refusal, Stage, decide,
+    AgentReport, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Refusal, Stage,
+    decide,
 };
 use super::phase::{Goal, Phase};
 use crate::decision::{Decision, WaitReason};
-use crate::drain::{Pod, Permissions, residents};
+use crate::drain::{Permissions, Pod, residents};
 
 /// A pod's life, as the API shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +98,10 @@ const POLICY: Policy = Policy {
     step_timeout: SignedDuration::from_secs(600),
     drain_timeout: SignedDuration::from_secs(900),
     on_blocked: OnBlocked::Pause,
-    permissions: Permissions { delete_empty_dir_data: false, force: false },
+    permissions: Permissions {
+        delete_empty_dir_data: false,
+        force: false,
+    },
     resumed_at: None,
 };
 
@@ -146,8 +150,12 @@ impl World {
     fn decide(&self) -> (Stage, Decision<NodeStep>) {
         let pods = self.pods();
         let refusals: BTreeMap<String, Refusal> = if self.refused {
-            let refusal =
-                Refusal { since: at(0), next_try: at(100), by_budget: true, message: "budget".to_owned() };
+            let refusal = Refusal {
+                since: at(0),
+                next_try: at(100),
+                by_budget: true,
+                message: "budget".to_owned(),
+            };
             BTreeMap::from([("workload-Runs".to_owned(), refusal)])
         } else {
             BTreeMap::new()
@@ -164,11 +172,19 @@ impl World {
                 Label::Calico => NetworkLabel::Calico,
             },
             goal: self.goal.goal(),
-            agent: AgentReport { ready: self.agent_ready, phase: Some(self.phase), ..AgentReport::default() },
+            agent: AgentReport {
+                ready: self.agent_ready,
+                phase: Some(self.phase),
+                ..AgentReport::default()
+            },
             residents: residents(&pods, "a"),
             budgets: &[],
             refusals: &refusals,
-            flannel_pods: self.flannel_pod.then(|| "kube-flannel/x".to_owned()).into_iter().collect(),
+            flannel_pods: self
+                .flannel_pod
+                .then(|| "kube-flannel/x".to_owned())
+                .into_iter()
+                .collect(),
             calico_pods: self
                 .calico_ready
                 .map(|ready| ("kube-system/calico-node-x".to_owned(), ready))
@@ -196,34 +212,63 @@ impl World {
         let lives_on_old = |life: Life| life != Life::Moved && self.phase < Phase::Detached;
         match step {
             NodeStep::Cordon => {
-                assert!(matches!(self.cordon, Cordon::Nobody | Cordon::Lifted), "cordoned twice: {self:?}");
+                assert!(
+                    matches!(self.cordon, Cordon::Nobody | Cordon::Lifted),
+                    "cordoned twice: {self:?}"
+                );
             }
             NodeStep::Evict(_) => {
-                assert!(matches!(self.cordon, Cordon::Us | Cordon::Person), "evicted uncordoned: {self:?}");
+                assert!(
+                    matches!(self.cordon, Cordon::Us | Cordon::Person),
+                    "evicted uncordoned: {self:?}"
+                );
             }
             NodeStep::Label("none") => {
                 assert!(self.label <= Label::Flannel, "label went back: {self:?}");
-                assert_eq!(self.workload, Life::Moved, "flannel ended under a living pod: {self:?}");
+                assert_eq!(
+                    self.workload,
+                    Life::Moved,
+                    "flannel ended under a living pod: {self:?}"
+                );
             }
             NodeStep::Label("calico") => {
-                assert!(self.phase >= Phase::Detached, "Calico started on flannel's devices: {self:?}");
+                assert!(
+                    self.phase >= Phase::Detached,
+                    "Calico started on flannel's devices: {self:?}"
+                );
                 assert!(!self.flannel_pod, "both networks run: {self:?}");
             }
             NodeStep::Label(other) => panic!("a label that nobody knows: {other}"),
             NodeStep::Goal(goal) => {
                 assert!(Goal_::of(*goal) > self.goal, "goal went back: {self:?}");
-                assert!(self.label >= Label::Neither, "a change was asked of a node on flannel: {self:?}");
+                assert!(
+                    self.label >= Label::Neither,
+                    "a change was asked of a node on flannel: {self:?}"
+                );
                 if goal.phase() >= Some(Phase::Detached) {
-                    assert!(!lives_on_old(self.workload), "network taken from a living pod: {self:?}");
-                    assert!(!lives_on_old(self.daemon), "network taken from a DaemonSet's pod: {self:?}");
+                    assert!(
+                        !lives_on_old(self.workload),
+                        "network taken from a living pod: {self:?}"
+                    );
+                    assert!(
+                        !lives_on_old(self.daemon),
+                        "network taken from a DaemonSet's pod: {self:?}"
+                    );
                 }
                 if goal.phase() == Some(Phase::Calico) {
-                    assert_eq!(self.calico_ready, Some(true), "conflist removed before Calico is Ready: {self:?}");
+                    assert_eq!(
+                        self.calico_ready,
+                        Some(true),
+                        "conflist removed before Calico is Ready: {self:?}"
+                    );
                 }
             }
             NodeStep::CreateProbePod => assert_eq!(self.phase, Phase::Calico, "probed too early: {self:?}"),
             NodeStep::Uncordon => {
-                assert!(matches!(self.cordon, Cordon::Us | Cordon::Lifted), "a person's cordon went: {self:?}");
+                assert!(
+                    matches!(self.cordon, Cordon::Us | Cordon::Lifted),
+                    "a person's cordon went: {self:?}"
+                );
                 assert!(self.node_ready, "a node that is away was called done: {self:?}");
                 assert_eq!(self.probe, Probe::Reached, "uncordoned unproved: {self:?}");
                 assert_eq!(self.phase, Phase::Calico, "uncordoned unmigrated: {self:?}");
@@ -279,29 +324,51 @@ impl World {
         add(self.agent_ready, &|world| world.agent_ready = false);
         add(!self.agent_ready, &|world| world.agent_ready = true);
         add(self.cordon == Cordon::Us, &|world| world.cordon = Cordon::Lifted);
-        add(self.workload == Life::Terminates, &|world| world.workload = Life::Moved);
+        add(self.workload == Life::Terminates, &|world| {
+            world.workload = Life::Moved
+        });
         add(self.daemon == Life::Terminates, &|world| {
             // The DaemonSet's controller tolerates the cordon. On a network that takes new pods the new one runs.
-            world.daemon = if world.phase == Phase::Flannel { Life::Runs } else { Life::Moved };
+            world.daemon = if world.phase == Phase::Flannel {
+                Life::Runs
+            } else {
+                Life::Moved
+            };
         });
-        add(self.label >= Label::Neither && self.flannel_pod, &|world| world.flannel_pod = false);
-        let agent_moves = self.agent_ready && self.goal.goal().phase().is_some_and(|wanted| self.phase < wanted);
+        add(self.label >= Label::Neither && self.flannel_pod, &|world| {
+            world.flannel_pod = false
+        });
+        let agent_moves =
+            self.agent_ready && self.goal.goal().phase().is_some_and(|wanted| self.phase < wanted);
         let host_allows = match self.phase {
             Phase::Flannel => !self.flannel_pod,
             Phase::Held => self.workload == Life::Moved && self.daemon == Life::Moved,
             Phase::Detached => self.calico_ready == Some(true),
             Phase::Calico => false,
         };
-        add(agent_moves && host_allows, &|world| world.phase = world.phase.next().unwrap());
-        add(self.label == Label::Calico && self.calico_ready.is_none(), &|world| world.calico_ready = Some(false));
-        add(self.calico_ready == Some(false), &|world| world.calico_ready = Some(true));
+        add(agent_moves && host_allows, &|world| {
+            world.phase = world.phase.next().unwrap()
+        });
+        add(
+            self.label == Label::Calico && self.calico_ready.is_none(),
+            &|world| world.calico_ready = Some(false),
+        );
+        add(self.calico_ready == Some(false), &|world| {
+            world.calico_ready = Some(true)
+        });
         // calico-node restarts; the coordinator has to wait again.
-        add(self.calico_ready == Some(true) && !self.done, &|world| world.calico_ready = Some(false));
+        add(self.calico_ready == Some(true) && !self.done, &|world| {
+            world.calico_ready = Some(false)
+        });
         add(self.probe == Probe::Starting, &|world| world.probe = Probe::Runs);
         add(self.probe == Probe::Runs, &|world| world.probe = Probe::Reached);
         // A probe pod is deleted by somebody.
-        add(matches!(self.probe, Probe::Starting | Probe::Runs), &|world| world.probe = Probe::None);
-        add(self.workload == Life::Runs && !self.refused, &|world| world.refused = true);
+        add(matches!(self.probe, Probe::Starting | Probe::Runs), &|world| {
+            world.probe = Probe::None
+        });
+        add(self.workload == Life::Runs && !self.refused, &|world| {
+            world.refused = true
+        });
         add(self.refused, &|world| world.refused = false);
         // The coordinator is killed: what it had not written is gone.
         add(self.refused || self.stage.is_some(), &|world| {
@@ -321,11 +388,22 @@ impl World {
                 Some(self.performed(stage, &step))
             }
             (stage, Decision::Wait(wait)) => {
-                assert!(!wait.message.is_empty() && wait.message.contains('a'), "a wait names the node: {wait:?}");
+                assert!(
+                    !wait.message.is_empty() && wait.message.contains('a'),
+                    "a wait names the node: {wait:?}"
+                );
                 if self.node_ready {
-                    assert_ne!(wait.reason, WaitReason::NodeNotReady, "the node is Ready: {self:?}");
+                    assert_ne!(
+                        wait.reason,
+                        WaitReason::NodeNotReady,
+                        "the node is Ready: {self:?}"
+                    );
                 } else {
-                    assert_eq!((wait.reason, wait.until), (WaitReason::NodeNotReady, None), "{self:?}");
+                    assert_eq!(
+                        (wait.reason, wait.until),
+                        (WaitReason::NodeNotReady, None),
+                        "{self:?}"
+                    );
                 }
                 let mut world = self;
                 world.stage = Some(stage);
@@ -359,7 +437,11 @@ fn every_reachable_state_is_safe_and_leads_to_the_end() {
         .flat_map(|cordon| [Label::Missing, Label::Flannel].map(|label| World::start(cordon, label)))
         .collect();
     let edges = reachable(starts);
-    assert!(edges.len() > 1000, "the walk is too small to prove anything: {} states", edges.len());
+    assert!(
+        edges.len() > 1000,
+        "the walk is too small to prove anything: {} states",
+        edges.len()
+    );
 
     // Backwards from the ends: who is not met can never finish.
     let mut before: BTreeMap<World, Vec<World>> = BTreeMap::new();
@@ -377,11 +459,20 @@ fn every_reachable_state_is_safe_and_leads_to_the_end() {
         }
     }
     let stuck: Vec<&World> = edges.keys().filter(|world| !finishes.contains(world)).collect();
-    assert!(stuck.is_empty(), "{} states lead nowhere; the first: {:?}", stuck.len(), stuck[0]);
+    assert!(
+        stuck.is_empty(),
+        "{} states lead nowhere; the first: {:?}",
+        stuck.len(),
+        stuck[0]
+    );
 
     for world in edges.keys().filter(|world| world.done) {
         assert_ne!(world.cordon, Cordon::Us, "{world:?}");
-        assert_eq!((world.phase, world.label), (Phase::Calico, Label::Calico), "{world:?}");
+        assert_eq!(
+            (world.phase, world.label),
+            (Phase::Calico, Label::Calico),
+            "{world:?}"
+        );
     }
 }
 
@@ -398,7 +489,12 @@ fn past_the_deadline_each_policy_does_as_it_says() {
     world.refused = true;
     world.stage = Some(Stage::Drain);
     let pods = world.pods();
-    let refusal = Refusal { since: at(0), next_try: at(100_000), by_budget: true, message: "budget".to_owned() };
+    let refusal = Refusal {
+        since: at(0),
+        next_try: at(100_000),
+        by_budget: true,
+        message: "budget".to_owned(),
+    };
     let refusals = BTreeMap::from([("workload-Runs".to_owned(), refusal)]);
     let view = NodeView {
         name: "a",
@@ -407,7 +503,11 @@ fn past_the_deadline_each_policy_does_as_it_says() {
         cordoned_by_us: true,
         network: NetworkLabel::Flannel,
         goal: Goal::Hold,
-        agent: AgentReport { ready: true, phase: Some(Phase::Flannel), ..AgentReport::default() },
+        agent: AgentReport {
+            ready: true,
+            phase: Some(Phase::Flannel),
+            ..AgentReport::default()
+        },
         residents: residents(&pods, "a"),
         budgets: &[],
         refusals: &refusals,
@@ -418,7 +518,16 @@ fn past_the_deadline_each_policy_does_as_it_says() {
         stage: Some((Stage::Drain, at(0))),
     };
     let decision = |on_blocked, resumed_at, now| {
-        decide(&view, &Policy { on_blocked, resumed_at, ..POLICY }, at(now)).decision
+        decide(
+            &view,
+            &Policy {
+                on_blocked,
+                resumed_at,
+                ..POLICY
+            },
+            at(now),
+        )
+        .decision
     };
     let wait_until = |decision: Decision<NodeStep>| match decision {
         Decision::Wait(wait) => wait.until,
@@ -426,9 +535,18 @@ fn past_the_deadline_each_policy_does_as_it_says() {
     };
     assert_eq!(wait_until(decision(OnBlocked::Pause, None, 899)), Some(at(900)));
     assert!(matches!(decision(OnBlocked::Pause, None, 900), Decision::Halt(_)));
-    assert_eq!(decision(OnBlocked::Skip, None, 900), Decision::Run(NodeStep::Skip));
+    assert_eq!(
+        decision(OnBlocked::Skip, None, 900),
+        Decision::Run(NodeStep::Skip)
+    );
     assert_eq!(wait_until(decision(OnBlocked::Wait, None, 900)), None);
     // A person said "resume" at 850: the time counts from there.
-    assert_eq!(wait_until(decision(OnBlocked::Pause, Some(at(850)), 1749)), Some(at(1750)));
-    assert!(matches!(decision(OnBlocked::Pause, Some(at(850)), 1750), Decision::Halt(_)));
+    assert_eq!(
+        wait_until(decision(OnBlocked::Pause, Some(at(850)), 1749)),
+        Some(at(1750))
+    );
+    assert!(matches!(
+        decision(OnBlocked::Pause, Some(at(850)), 1750),
+        Decision::Halt(_)
+    ));
 }

@@ -42,13 +42,27 @@ fn felix_spec(settings: &Settings) -> Map<String, Value> {
     ])
 }
 
+/// What calico-node writes when it starts and finds these fields empty: a change of the global configuration, on
+/// which every running Felix starts again. Written before the first one, none of them has a reason to.
+fn felix_startup_values() -> [(&'static str, &'static str); 5] {
+    [
+        ("reportingInterval", "0s"),
+        ("logSeverityScreen", "Info"),
+        ("floatingIPs", "Disabled"),
+        ("bpfConnectTimeLoadBalancing", "TCP"),
+        ("bpfHostNetworkedNATWithoutCTLB", "Enabled"),
+    ]
+}
+
 /// `FelixConfiguration default`: Calico's device is like flannel's, so that old and new nodes understand each other.
 pub fn felix_configuration(settings: &Settings) -> Value {
+    let mut spec = felix_spec(settings);
+    spec.extend(felix_startup_values().map(|(key, value)| (key.to_owned(), value.into())));
     json!({
         "apiVersion": API_VERSION,
         "kind": "FelixConfiguration",
         "metadata": { "name": DEFAULT },
-        "spec": felix_spec(settings),
+        "spec": spec,
     })
 }
 
@@ -58,6 +72,11 @@ pub fn felix_configuration(settings: &Settings) -> Value {
 /// it from the pool. It is never set to false: that cuts every node that is on Calico already.
 pub fn felix_configuration_change(settings: &Settings, spec: &Value) -> Option<Value> {
     let mut change = differing(spec, felix_spec(settings));
+    for (key, value) in felix_startup_values() {
+        if spec.get(key).is_none_or(Value::is_null) {
+            change.insert(key.to_owned(), value.into());
+        }
+    }
     if spec.get("vxlanEnabled") == Some(&Value::Bool(false)) {
         change.insert("vxlanEnabled".to_owned(), Value::Null);
     }

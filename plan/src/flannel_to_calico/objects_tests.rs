@@ -144,10 +144,10 @@ fn a_pool_that_breaks_the_traffic(#[case] field: &str, #[case] found: IpPool) {
 #[test]
 fn felix_gets_flannels_device() {
     let object = felix_configuration(&settings());
-    assert_eq!(
-        object["spec"],
-        json!({"vxlanVNI": 7, "vxlanPort": 8473, "vxlanMTU": 1450})
-    );
+    assert_eq!(object["spec"]["vxlanVNI"], 7);
+    assert_eq!(object["spec"]["vxlanPort"], 8473);
+    assert_eq!(object["spec"]["vxlanMTU"], 1450);
+    assert_eq!(object["spec"]["floatingIPs"], "Disabled");
     assert_eq!(felix_configuration_change(&settings(), &object["spec"]), None);
 }
 
@@ -160,7 +160,22 @@ fn felix_gets_flannels_device() {
     json!({"vxlanEnabled": null})
 )]
 fn only_our_fields_of_felix_are_patched(#[case] spec: Value, #[case] expected: Value) {
-    assert_eq!(felix_configuration_change(&settings(), &spec), Some(expected));
+    let mut change = felix_configuration_change(&settings(), &spec).unwrap();
+    for (key, value) in felix_startup_values() {
+        assert_eq!(
+            change.as_object_mut().unwrap().remove(key),
+            Some(value.into()),
+            "{key} is filled in"
+        );
+    }
+    assert_eq!(change, expected);
+}
+
+#[test]
+fn what_calico_node_would_write_at_its_start_is_kept_where_somebody_chose_it() {
+    let mut spec = felix_configuration(&settings())["spec"].clone();
+    spec["logSeverityScreen"] = "Debug".into();
+    assert_eq!(felix_configuration_change(&settings(), &spec), None);
 }
 
 #[test]

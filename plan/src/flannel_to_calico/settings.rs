@@ -195,7 +195,11 @@ mod tests {
 
     #[test]
     fn a_source_is_the_same_after_the_wire() {
-        for source in [Source::Spec, Source::Default, Source::Detected("ConfigMap a/b".to_owned())] {
+        for source in [
+            Source::Spec,
+            Source::Default,
+            Source::Detected("ConfigMap a/b".to_owned()),
+        ] {
             let wire = serde_json::to_string(&source).unwrap();
             assert_eq!(serde_json::from_str::<Source>(&wire).unwrap(), source, "{wire}");
         }

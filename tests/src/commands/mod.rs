@@ -1,9 +1,11 @@
 //! The commands of `cargo lab`, one module each.
 
+pub mod demo;
 pub mod down;
 pub mod install;
 pub mod kubectl;
 pub mod status;
+pub mod test;
 pub mod up;
 
 use std::path::PathBuf;

@@ -8,10 +8,12 @@ use anyhow::{Context, Result, bail};
 use super::{Place, interrupted};
 use crate::assets::{self, Program};
 use crate::cluster::{Cluster, Directory, Images, ProxyMode, Site, UpOptions};
+use crate::demo::Tools;
 use crate::progress::Progress;
 
 /// Options that every command has which makes a cluster.
 #[derive(Clone, Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one switch of the command line")]
 pub struct ClusterArguments {
     /// Which lab.
     #[command(flatten)]
@@ -83,6 +85,21 @@ impl ClusterArguments {
             traffic: !self.no_traffic,
             progress,
         })
+    }
+
+    /// Builds the programs of a control plane and returns their folder.
+    pub async fn binaries(&self, progress: &Progress) -> Result<PathBuf> {
+        let wanted = assets::Options { folder: self.assets.clone(), calico: None, programs: Vec::new() };
+        Ok(assets::ensure(&wanted, progress).await?.binaries)
+    }
+
+    /// What is used on the cluster once it is there.
+    pub async fn tools(&self) -> Result<Tools> {
+        let calico = match &self.calico_bin {
+            Some(folder) => format!("the real one of {}", folder.display()),
+            None => "a stand-in".to_owned(),
+        };
+        Ok(Tools { command_line: assets::command_line(&Progress::default()).await?, calico })
     }
 
     /// Makes the cluster; a failure or an interruption takes away what was made.

@@ -3,6 +3,7 @@
 use super::{HostCheck, Subject};
 use crate::check::{Check, Verdict};
 use crate::flannel_to_calico::facts::Found;
+use crate::flannel_to_calico::host::BRIDGE;
 
 /// flanneld has written what its CNI plugin reads.
 pub(super) fn subnet_environment(subject: Subject<'_>) -> Check {
@@ -57,12 +58,24 @@ pub(super) fn process(subject: Subject<'_>) -> Check {
 /// The link is as the settings say.
 pub(super) fn device(subject: Subject<'_>) -> Check {
     let name = HostCheck::FlannelDevice.as_str();
-    let Subject { node, facts, settings, .. } = subject;
+    let Subject {
+        node,
+        facts,
+        settings,
+        ..
+    } = subject;
     let wanted = settings.flannel_device();
     let object = format!("Node {node}: link {wanted}");
-    let needed = format!("VNI {}, port {}, MTU {}, up", settings.vni, settings.port, settings.mtu);
+    let needed = format!(
+        "VNI {}, port {}, MTU {}, up",
+        settings.vni, settings.port, settings.mtu
+    );
     let Some(device) = facts.vxlan(&wanted) else {
-        let others: Vec<&str> = facts.vxlan_devices.iter().map(|device| device.name.as_str()).collect();
+        let others: Vec<&str> = facts
+            .vxlan_devices
+            .iter()
+            .map(|device| device.name.as_str())
+            .collect();
         let found = if others.is_empty() {
             "no VXLAN link at all".to_owned()
         } else {
@@ -96,7 +109,14 @@ pub(super) fn device(subject: Subject<'_>) -> Check {
         );
     }
     if !device.up {
-        return Check::not_pass(name, Verdict::Fail, object, found, needed, "restart flannel's pod on this node");
+        return Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            found,
+            needed,
+            "restart flannel's pod on this node",
+        );
     }
     if device.learning {
         return Check::not_pass(
@@ -109,6 +129,26 @@ pub(super) fn device(subject: Subject<'_>) -> Check {
         );
     }
     Check::pass(name, object, found)
+}
+
+/// The link named as flannel's bridge is one: it is deleted later.
+pub(super) fn bridge(subject: Subject<'_>) -> Check {
+    let name = HostCheck::FlannelBridge.as_str();
+    let object = format!("Node {}: link {BRIDGE}", subject.node);
+    match &subject.facts.bridge {
+        Found::Absent => Check::pass(name, object, "not there: no pod has been on the pod network yet"),
+        Found::Present(bridge) => {
+            Check::pass(name, object, format!("a bridge with {} pods", bridge.ports.len()))
+        }
+        Found::Malformed(problem) => Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            problem,
+            "a bridge, or no such link",
+            format!("rename or delete link {BRIDGE}; it is not flannel's"),
+        ),
+    }
 }
 
 /// No route to other nodes' pods goes past the tunnel.
@@ -135,7 +175,11 @@ pub(super) fn direct_routing(subject: Subject<'_>) -> Check {
                 first.destination,
                 first.gateway,
                 first.link,
-                if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) }
+                if rest.is_empty() {
+                    String::new()
+                } else {
+                    format!(" and {} more", rest.len())
+                }
             ),
             "all through the tunnel",
             "set Backend.DirectRouting to false in net-conf.json and restart flannel's pods",

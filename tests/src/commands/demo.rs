@@ -1,0 +1,88 @@
+//! `cargo lab demo`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use super::interrupted;
+use super::up::ClusterArguments;
+use crate::cluster::Cluster;
+use crate::demo::cases::{self, CASES, Case};
+use crate::demo::operator::Operator;
+use crate::demo::{self, Run, Wanted};
+
+/// `cargo lab demo`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// The cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArguments,
+    /// How many nodes may be out of work at the same time: a number or a percentage.
+    #[arg(long, value_name = "N|N%", default_value = "1")]
+    pub max_unavailable: String,
+    /// Write how it went as JSON into this file.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Spoil a prerequisite first: the migration has to be refused. `list` names the cases.
+    #[arg(long = "break", value_name = "CASE")]
+    pub broken: Option<String>,
+}
+
+/// Runs it. Exit code 0 when everything is as it should be; with `--break` 2, as the refused tool itself.
+pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
+    let case = match arguments.broken.as_deref() {
+        Some("list") => {
+            for case in CASES {
+                println!("{:<22} {:<34} {}", case.name, case.check, case.about);
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(name) => Some(cases::find(name)?),
+        None => None,
+    };
+    arguments.cluster.replumb = true;
+    if arguments.cluster.no_calico {
+        bail!("--no-calico: there is nothing to migrate to; leave it out");
+    }
+    let cluster = arguments.cluster.up().await?;
+    let directory = cluster.directory().clone();
+    let ended = tokio::select! {
+        ended = perform(&arguments, &cluster, case) => ended,
+        signal = interrupted() => Err(anyhow::anyhow!("ended by {}", signal?)),
+    };
+    match ended {
+        Ok(code) if arguments.cluster.keep => {
+            println!("the lab is kept: `cargo lab kubectl get nmig` looks at it, `cargo lab down` takes it away");
+            Ok(code)
+        }
+        Ok(code) => {
+            cluster.remove().await?;
+            Ok(code)
+        }
+        Err(error) => {
+            drop(cluster);
+            Err(arguments.cluster.abandon(&directory, error).await)
+        }
+    }
+}
+
+async fn perform(arguments: &Arguments, cluster: &Cluster, case: Option<&Case>) -> Result<ExitCode> {
+    let tools = arguments.cluster.tools().await?;
+    if let Some(case) = case {
+        let text = demo::refuse(cluster, &Operator::new(cluster, &tools.command_line), case).await?;
+        println!("{text}");
+        println!("refused, as it should be ({}): the cluster has not changed", case.about);
+        return Ok(ExitCode::from(2));
+    }
+    let run = Run::begin(cluster, &tools).await?;
+    let wanted = Wanted { max_unavailable: arguments.max_unavailable.clone(), ..Wanted::default() };
+    let watch = run.migrate(&wanted).await?;
+    let report = run.report(watch).await?;
+    println!("\n{}", report.text());
+    if let Some(file) = &arguments.report {
+        std::fs::write(file, serde_json::to_string_pretty(&report)?)
+            .with_context(|| format!("write the report {}", file.display()))?;
+    }
+    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,281 @@
+//! `cargo lab test`: everything that is tested, the cheapest first, with one count at the end.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+use super::up::ClusterArguments;
+use super::{Place, interrupted};
+use crate::assets;
+use crate::cluster::Cluster;
+use crate::demo::Tools;
+use crate::end_to_end::{self, Tally};
+use crate::progress::Progress;
+
+/// `cargo lab test`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// The clusters of the end-to-end cases.
+    #[command(flatten)]
+    pub cluster: ClusterArguments,
+    /// Only these parts; all by default.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
+    pub only: Vec<Part>,
+}
+
+/// A part of the tests, in the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// cargo fmt --check.
+    Format,
+    /// Tests that need neither root nor anything else than the compiler.
+    Unit,
+    /// cargo clippy with warnings as errors.
+    Clippy,
+    /// cargo deny check bans licenses sources.
+    Deny,
+    /// Tests of the lab's own Go programs.
+    Go,
+    /// Tests in network namespaces of their own.
+    Kernel,
+    /// Tests against a real API server.
+    Api,
+    /// Every refused prerequisite, then a migration in fair weather, in one cluster.
+    Fair,
+    /// Five nodes, two at a time.
+    Wide,
+    /// Bad weather.
+    Storm,
+}
+
+impl Part {
+    const ALL: [Self; 10] = [
+        Self::Format,
+        Self::Unit,
+        Self::Clippy,
+        Self::Deny,
+        Self::Go,
+        Self::Kernel,
+        Self::Api,
+        Self::Fair,
+        Self::Wide,
+        Self::Storm,
+    ];
+}
+
+/// Runs it. A part that fails does not keep the others from running.
+pub async fn run(arguments: Arguments) -> Result<ExitCode> {
+    let parts = if arguments.only.is_empty() { Part::ALL.to_vec() } else { arguments.only.clone() };
+    let progress = Progress::default();
+    let mut tally = Tally::default();
+    for part in Part::ALL.into_iter().filter(|part| parts.contains(part)) {
+        progress.say(format_args!("{part:?}"));
+        let result = tokio::select! {
+            result = Box::pin(perform(part, &arguments, &progress)) => result,
+            signal = interrupted() => bail!("ended by {}", signal?),
+        };
+        match result {
+            Ok(counted) => tally.add(counted),
+            Err(error) => {
+                tally.count::<()>(format_args!("{part:?}"), Err(error));
+            }
+        }
+    }
+    progress.say("done");
+    for name in &tally.failed {
+        println!("FAILED  {name}");
+    }
+    println!("{} passed, {} failed", tally.passed, tally.failed.len());
+    Ok(if tally.failed.is_empty() && tally.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Result<Tally> {
+    match part {
+        Part::Format => whole("cargo fmt --all --check", cargo(&["fmt", "--all", "--check"]).await),
+        Part::Unit => cargo_tests(&["--workspace"], &[]).await,
+        Part::Clippy => {
+            let lint = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+            whole("cargo clippy -D warnings", cargo(&lint).await)
+        }
+        Part::Deny => {
+            let program = assets::cargo_deny(progress).await?;
+            let check = run_program(&program, &["check", "bans", "licenses", "sources"], workspace()?, true);
+            whole("cargo deny check bans licenses sources", check.await.map(|_| ()))
+        }
+        Part::Go => go_tests().await,
+        Part::Kernel => {
+            assets::packages(progress).await?;
+            cargo_tests(&["--package", "agent", "--package", "standin"], &["--ignored", "--test-threads=1"]).await
+        }
+        Part::Api => {
+            let assets = arguments.cluster.binaries(progress).await?;
+            let name = "REPLUMB_LAB_ASSETS";
+            // Children find the programs by it. No other thread reads the environment while this one writes.
+            cargo_tests_with(&["--package", "lab"], &["--ignored"], &[(name, assets.as_os_str())]).await
+        }
+        Part::Fair => in_cluster(arguments, 3, async |cluster, tools| {
+            let mut tally = end_to_end::refusals(cluster, tools).await;
+            tally.add(end_to_end::fair(cluster, tools).await);
+            tally
+        })
+        .await,
+        Part::Wide => in_cluster(arguments, 5, async |cluster, tools| end_to_end::wide(cluster, tools).await).await,
+        Part::Storm => {
+            in_cluster(arguments, 6, async |cluster, tools| end_to_end::storm(cluster, tools).await).await
+        }
+    }
+}
+
+/// Makes a cluster, runs the cases in it, and takes it away: that nothing is left behind is a case too.
+async fn in_cluster(
+    arguments: &Arguments,
+    nodes: usize,
+    cases: impl AsyncFnOnce(&Cluster, &Tools) -> Tally,
+) -> Result<Tally> {
+    let mut wanted = arguments.cluster.clone();
+    wanted.nodes = nodes;
+    wanted.replumb = true;
+    wanted.place = Place { directory: wanted.place.directory.with_file_name(format!("test-{nodes}")) };
+    let cluster = wanted.up().await?;
+    let directory = cluster.directory().clone();
+    let tools = wanted.tools().await?;
+    let mut tally = tokio::select! {
+        tally = Box::pin(cases(&cluster, &tools)) => tally,
+        signal = interrupted() => {
+            let error = anyhow::anyhow!("ended by {}", signal?);
+            drop(cluster);
+            return Err(wanted.abandon(&directory, error).await);
+        }
+    };
+    if wanted.keep && !tally.failed.is_empty() {
+        println!("the lab is kept in {}", directory.path().display());
+        return Ok(tally);
+    }
+    let removed = async {
+        cluster.remove().await?;
+        let left = Cluster::leftovers(&directory).await?;
+        if left.is_empty() { Ok(()) } else { bail!("left behind: {}", left.join("; ")) }
+    };
+    tally.count(format_args!("the lab of {nodes} nodes leaves nothing behind"), removed.await);
+    Ok(tally)
+}
+
+fn whole(name: &str, result: Result<()>) -> Result<Tally> {
+    let mut tally = Tally::default();
+    tally.count(name, result);
+    Ok(tally)
+}
+
+fn workspace() -> Result<PathBuf> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).context("the workspace is above the lab")
+}
+
+fn cargo_program() -> PathBuf {
+    // `cargo lab` names the cargo that runs it.
+    std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
+}
+
+async fn cargo(arguments: &[&str]) -> Result<()> {
+    run_program(&cargo_program(), arguments, workspace()?, true).await.map(|_| ())
+}
+
+async fn cargo_tests(packages: &[&str], harness: &[&str]) -> Result<Tally> {
+    cargo_tests_with(packages, harness, &[]).await
+}
+
+/// Runs `cargo test` and counts what each test program says of itself.
+async fn cargo_tests_with(
+    packages: &[&str],
+    harness: &[&str],
+    environment: &[(&str, &std::ffi::OsStr)],
+) -> Result<Tally> {
+    // The programs are built for release anyway: one build of every dependency is enough.
+    let mut arguments = vec!["test", "--release", "--no-fail-fast"];
+    arguments.extend(packages);
+    arguments.push("--");
+    arguments.extend(harness);
+    let mut command = Command::new(cargo_program());
+    command.args(&arguments).current_dir(workspace()?).envs(environment.iter().copied());
+    let (success, text) = stream(command).await.with_context(|| format!("cargo {}", arguments.join(" ")))?;
+    let tally = count_tests(&text);
+    if !success && tally.failed.is_empty() {
+        bail!("cargo {} failed before any test ran", arguments.join(" "));
+    }
+    if tally.passed == 0 {
+        bail!("cargo {} ran no test", arguments.join(" "));
+    }
+    Ok(tally)
+}
+
+/// Reads lines such as `test a::b ... FAILED` and `test result: ok. 3 passed; …`.
+fn count_tests(text: &str) -> Tally {
+    let mut tally = Tally::default();
+    for line in text.lines() {
+        if let Some(result) = line.strip_prefix("test result: ") {
+            let passed = result
+                .split_once(" passed")
+                .and_then(|(before, _)| before.rsplit(' ').next())
+                .and_then(|number| number.parse::<usize>().ok());
+            tally.passed += passed.unwrap_or_default();
+        } else if let Some(name) = line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED")) {
+            tally.failed.push(name.to_owned());
+        }
+    }
+    tally
+}
+
+/// `go vet` and `go test` of the programs that are ours.
+async fn go_tests() -> Result<Tally> {
+    let mut tally = Tally::default();
+    for folder in ["flannel", "promlint"] {
+        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("modules").join(folder);
+        for arguments in [["vet", "./..."], ["test", "./..."]] {
+            let result = run_program(Path::new("go"), &arguments, place.clone(), true).await;
+            tally.count(format_args!("go {} of {folder}", arguments[0]), result);
+        }
+    }
+    Ok(tally)
+}
+
+async fn run_program(program: &Path, arguments: &[&str], folder: PathBuf, needed: bool) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(folder);
+    let what = format!("{} {}", program.display(), arguments.join(" "));
+    let (success, text) = stream(command).await.with_context(|| what.clone())?;
+    if needed && !success {
+        bail!("{what} failed: see above");
+    }
+    Ok(text)
+}
+
+/// Runs a command, shows its output as it comes, and returns its standard output.
+async fn stream(mut command: Command) -> Result<(bool, String)> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let stdout = child.stdout.take().context("its output")?;
+    let mut lines = BufReader::new(stdout).lines();
+    let mut text = String::new();
+    while let Some(line) = lines.next_line().await? {
+        println!("    {line}");
+        text.push_str(&line);
+        text.push('\n');
+    }
+    Ok((child.wait().await?.success(), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_counted_by_what_their_programs_say() {
+        let tally = count_tests(
+            "running 3 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ignored, needs root\n\
+             test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out\n\
+             test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured\n",
+        );
+        assert_eq!((tally.passed, tally.failed), (5, vec!["c".to_owned()]));
+    }
+}

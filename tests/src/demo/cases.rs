@@ -1,0 +1,477 @@
+//! What can be wrong with a cluster before a migration: one case for each prerequisite. Each spoils a real cluster,
+//! says which check has to refuse and with which words, and mends it again.
+
+/// One change to the lab, from outside of the tool.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// kubectl with these arguments.
+    Kubectl(&'static [&'static str]),
+    /// `kubectl apply` of this manifest.
+    Apply(&'static str),
+    /// `kubectl delete` of this manifest.
+    Delete(&'static str),
+    /// A shell script on a node.
+    Node(&'static str, &'static str),
+}
+
+/// One case.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// What is wrong, in one line.
+    pub about: &'static str,
+    /// The check that has to refuse.
+    pub check: &'static str,
+    /// Words that the refusal has to contain: object, value found, value needed.
+    pub says: &'static [&'static str],
+    /// What spoils the cluster.
+    pub spoil: &'static [Change],
+    /// What mends it.
+    pub mend: &'static [Change],
+    /// Merged into the Migration's spec, as JSON.
+    pub spec: &'static str,
+}
+
+const PLAIN: Case =
+    Case { name: "", about: "", check: "", says: &[], spoil: &[], mend: &[], spec: "{}" };
+
+const CONFIGURATION: [&str; 5] = ["-n", "kube-flannel", "patch", "configmap", "kube-flannel-cfg"];
+
+/// kubectl arguments that write `net-conf.json`.
+macro_rules! network {
+    ($text:literal) => {
+        Change::Kubectl(&[
+            CONFIGURATION[0],
+            CONFIGURATION[1],
+            CONFIGURATION[2],
+            CONFIGURATION[3],
+            CONFIGURATION[4],
+            "--type=merge",
+            "-p",
+            concat!(r#"{"data":{"net-conf.json":""#, $text, r#""}}"#),
+        ])
+    };
+}
+
+const GOOD_NETWORK: Change = network!(
+    r#"{ \"Network\": \"10.244.0.0/16\", \"EnableNFTables\": false, \"Backend\": { \"Type\": \"vxlan\" } }"#
+);
+
+macro_rules! flannel {
+    ($kind:literal, $patch:literal) => {
+        Change::Kubectl(&["-n", "kube-flannel", "patch", "daemonset", "kube-flannel-ds", concat!("--type=", $kind), "-p", $patch])
+    };
+}
+
+const HELD: Change = flannel!("merge", r#"{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null}}}"#);
+const ROLLED: Change = flannel!("merge", r#"{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}"#);
+
+/// No pod of Calico's runs before the migration: nothing is rolled by this.
+macro_rules! calico_image {
+    ($image:literal) => {
+        Change::Kubectl(&[
+            "-n",
+            "kube-system",
+            "set",
+            "image",
+            "daemonset/calico-node",
+            concat!("calico-node=", $image),
+        ])
+    };
+}
+
+const POOL: &str = "
+apiVersion: crd.projectcalico.org/v1
+kind: IPPool
+metadata: { name: somebodys-pool }
+spec: { cidr: 10.244.0.0/16, blockSize: 26, ipipMode: Always, vxlanMode: Never, natOutgoing: true, nodeSelector: all() }
+";
+
+const BLOCK: &str = "
+apiVersion: crd.projectcalico.org/v1
+kind: IPAMBlock
+metadata: { name: 10-244-1-0-26 }
+spec: { cidr: 10.244.1.0/26, affinity: 'host:somebody-else', allocations: [], unallocated: [], attributes: [], deleted: false, strictAffinity: false }
+";
+
+const BUDGET: &str = "
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: { name: never, namespace: sample }
+spec: { minAvailable: 100%, selector: { matchLabels: { app: web } } }
+";
+
+const BARE: &str = "
+apiVersion: v1
+kind: Pod
+metadata: { name: lonesome, namespace: sample }
+spec: { nodeName: lab-worker-1, containers: [{ name: sleep, image: 'lab/nothing', imagePullPolicy: Never }] }
+";
+
+const SCRATCH: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: scratch, namespace: sample }
+spec:
+  replicas: 1
+  selector: { matchLabels: { app: scratch } }
+  template:
+    metadata: { labels: { app: scratch } }
+    spec:
+      volumes: [{ name: data, emptyDir: {} }]
+      containers: [{ name: sleep, image: 'lab/nothing', imagePullPolicy: Never, volumeMounts: [{ name: data, mountPath: /data }] }]
+";
+
+const LARGE: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: large, namespace: sample }
+spec:
+  replicas: 3
+  selector: { matchLabels: { app: large } }
+  template:
+    metadata: { labels: { app: large } }
+    spec:
+      tolerations: [{ operator: Exists, effect: NoSchedule }]
+      topologySpreadConstraints:
+        - { maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: { matchLabels: { app: large } } }
+      containers: [{ name: sleep, image: 'lab/nothing', imagePullPolicy: Never, resources: { requests: { memory: 13Gi } } }]
+";
+
+const WEBHOOK: &str = "
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: { name: gatekeeper }
+webhooks:
+  - name: gatekeeper.example.org
+    failurePolicy: Fail
+    sideEffects: None
+    admissionReviewVersions: [v1]
+    clientConfig: { service: { namespace: sample, name: web, path: /, port: 80 } }
+    namespaceSelector: { matchLabels: { nobody: has-this } }
+    rules: [{ apiGroups: [''], apiVersions: [v1], operations: [CREATE], resources: [pods] }]
+";
+
+const CANAL: &str = "
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: { name: canal, namespace: kube-system }
+spec:
+  selector: { matchLabels: { k8s-app: canal } }
+  template:
+    metadata: { labels: { k8s-app: canal } }
+    spec:
+      nodeSelector: { nobody: has-this }
+      containers:
+        - { name: calico-node, image: 'docker.io/calico/node:v3.31.7' }
+        - { name: kube-flannel, image: 'quay.io/coreos/flannel:v0.24.4', command: [/opt/bin/flanneld, --ip-masq, --kube-subnet-mgr] }
+";
+
+/// Every case, in the order in which `--break list` prints them.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "backend-host-gw",
+        about: "flannel's backend is host-gw",
+        check: "FlannelBackend",
+        says: &["kube-flannel/kube-flannel-cfg", "host-gw", "vxlan"],
+        spoil: &[network!(r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"host-gw\" } }"#)],
+        mend: &[GOOD_NETWORK],
+        ..PLAIN
+    },
+    Case {
+        name: "direct-routing",
+        about: "flannel's DirectRouting is on",
+        check: "DirectRouting",
+        says: &["kube-flannel/kube-flannel-cfg", "true", "false"],
+        spoil: &[network!(r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"DirectRouting\": true } }"#)],
+        mend: &[GOOD_NETWORK],
+        ..PLAIN
+    },
+    Case {
+        name: "vni-differs",
+        about: "net-conf.json names another VNI than the live device has",
+        check: "NetworkConfigurationMatchesDevice",
+        says: &["VNI", "7", "1"],
+        spoil: &[network!(r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"VNI\": 7 } }"#)],
+        mend: &[GOOD_NETWORK],
+        ..PLAIN
+    },
+    Case {
+        name: "port-differs",
+        about: "net-conf.json names another port than the live device has",
+        check: "NetworkConfigurationMatchesDevice",
+        says: &["port", "4789", "8472"],
+        spoil: &[network!(r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"Port\": 4789 } }"#)],
+        mend: &[GOOD_NETWORK],
+        ..PLAIN
+    },
+    Case {
+        name: "net-conf-malformed",
+        about: "net-conf.json is not JSON",
+        check: "NetworkConfiguration",
+        says: &["kube-flannel/kube-flannel-cfg", "net-conf.json"],
+        spoil: &[network!(r#"{ \"Network\": \"10.244.0.0/16\", "#)],
+        mend: &[GOOD_NETWORK],
+        ..PLAIN
+    },
+    Case {
+        name: "subnets-in-etcd",
+        about: "flannel keeps its subnets in etcd, not in the Kubernetes API",
+        check: "FlannelSubnetManager",
+        says: &["kube-flannel/kube-flannel-ds", "--kube-subnet-mgr"],
+        spoil: &[
+            HELD,
+            flannel!("json", r#"[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["--ip-masq","--etcd-endpoints=http://192.0.2.1:2379"]}]"#),
+        ],
+        mend: &[
+            flannel!("json", r#"[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["--ip-masq","--kube-subnet-mgr"]}]"#),
+            ROLLED,
+        ],
+        ..PLAIN
+    },
+    Case {
+        name: "flannel-too-old",
+        about: "flannel is older than v0.9.1",
+        check: "FlannelVersion",
+        says: &["kube-flannel/kube-flannel-ds", "v0.8.0", "0.9.1"],
+        spoil: &[
+            HELD,
+            flannel!("json", r#"[{"op":"test","path":"/spec/template/spec/containers/0/name","value":"kube-flannel"},{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"ghcr.io/flannel-io/flannel:v0.8.0"}]"#),
+        ],
+        mend: &[
+            flannel!("json", r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"ghcr.io/flannel-io/flannel:v0.28.4"}]"#),
+            ROLLED,
+        ],
+        ..PLAIN
+    },
+    Case {
+        name: "wrong-name",
+        about: "the spec names a DaemonSet that is not there",
+        check: "FlannelDaemonSet",
+        says: &["kube-system/flannel", "kube-flannel/kube-flannel-ds"],
+        spec: r#"{"flannelToCalico":{"options":{"flannelDaemonSetName":"flannel","flannelDaemonSetNamespace":"kube-system"}}}"#,
+        ..PLAIN
+    },
+    Case {
+        name: "addon-manager",
+        about: "the add-on manager would write flannel's DaemonSet back",
+        check: "AddonManager",
+        says: &["kube-flannel/kube-flannel-ds", "addonmanager.kubernetes.io/mode", "Reconcile"],
+        spoil: &[Change::Kubectl(&["-n", "kube-flannel", "label", "daemonset", "kube-flannel-ds", "addonmanager.kubernetes.io/mode=Reconcile"])],
+        mend: &[Change::Kubectl(&["-n", "kube-flannel", "label", "daemonset", "kube-flannel-ds", "addonmanager.kubernetes.io/mode-"])],
+        ..PLAIN
+    },
+    Case {
+        name: "canal",
+        about: "flannel and Calico run in one pod (Canal)",
+        check: "Canal",
+        says: &["kube-system/canal"],
+        spoil: &[Change::Apply(CANAL)],
+        mend: &[Change::Delete(CANAL)],
+        ..PLAIN
+    },
+    Case {
+        name: "public-ip",
+        about: "flannel's public-ip is not the address that Calico would detect",
+        check: "PublicAddress",
+        says: &["lab-worker-1", "192.0.2.9"],
+        spoil: &[Change::Kubectl(&["annotate", "node", "lab-worker-1", "--overwrite", "flannel.alpha.coreos.com/public-ip=192.0.2.9"])],
+        // flannel writes its annotation again when it starts.
+        mend: &[Change::Kubectl(&["-n", "kube-flannel", "delete", "pod", "-l", "app=flannel", "--field-selector=spec.nodeName=lab-worker-1"])],
+        ..PLAIN
+    },
+    Case {
+        name: "annotation-malformed",
+        about: "flannel's annotation on a Node is not understood",
+        check: "NodeAnnotations",
+        says: &["lab-worker-1", "backend-data"],
+        spoil: &[Change::Kubectl(&["annotate", "node", "lab-worker-1", "--overwrite", "flannel.alpha.coreos.com/backend-data={\"VtepMAC\":"])],
+        mend: &[Change::Kubectl(&["-n", "kube-flannel", "delete", "pod", "-l", "app=flannel", "--field-selector=spec.nodeName=lab-worker-1"])],
+        ..PLAIN
+    },
+    Case {
+        name: "subnet-env-malformed",
+        about: "/run/flannel/subnet.env of a node is not understood",
+        check: "SubnetEnvironment",
+        says: &["lab-worker-1", "subnet.env", "FLANNEL_MTU"],
+        spoil: &[Change::Node("lab-worker-1", "cp /run/flannel/subnet.env /run/subnet.env.good && sed -i 's/^FLANNEL_MTU=.*/FLANNEL_MTU=many/' /run/flannel/subnet.env")],
+        mend: &[Change::Node("lab-worker-1", "mv /run/subnet.env.good /run/flannel/subnet.env")],
+        ..PLAIN
+    },
+    Case {
+        name: "conflist-malformed",
+        about: "the conflist that the runtime uses on a node is not understood",
+        check: "ConflistMalformed",
+        says: &["lab-worker-2", "10-flannel.conflist"],
+        spoil: &[Change::Node("lab-worker-2", "cp /etc/cni/net.d/10-flannel.conflist /run/conflist.good && echo '{ \"name\":' > /etc/cni/net.d/10-flannel.conflist")],
+        mend: &[Change::Node("lab-worker-2", "mv /run/conflist.good /etc/cni/net.d/10-flannel.conflist")],
+        ..PLAIN
+    },
+    Case {
+        name: "rp-filter",
+        about: "rp_filter of a node is loose, and Calico before v3.12 refuses to run with it",
+        check: "ReversePathFilter",
+        says: &["lab-worker-1", "rp_filter"],
+        spoil: &[calico_image!("docker.io/calico/node:v3.10.4"), Change::Node("lab-worker-1", "sysctl -n net.ipv4.conf.all.rp_filter > /run/rp_filter.good && sysctl -qw net.ipv4.conf.all.rp_filter=2")],
+        mend: &[
+            calico_image!("docker.io/calico/node:v3.31.7"),
+            Change::Node("lab-worker-1", "sysctl -qw net.ipv4.conf.all.rp_filter=$(cat /run/rp_filter.good)"),
+        ],
+        ..PLAIN
+    },
+    Case {
+        name: "agent-missing",
+        about: "no agent runs on a node",
+        check: "AgentMissing",
+        says: &["lab-worker-2"],
+        spoil: &[Change::Kubectl(&["-n", "replumb-system", "patch", "daemonset", "replumb-agent", "--type=merge", "-p", r#"{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["lab-worker-2"]}]}]}}}}}}}"#])],
+        mend: &[Change::Kubectl(&["-n", "replumb-system", "patch", "daemonset", "replumb-agent", "--type=merge", "-p", r#"{"spec":{"template":{"spec":{"affinity":null}}}}"#])],
+        ..PLAIN
+    },
+    Case {
+        name: "labels-forbidden",
+        about: "the coordinator may not change Nodes",
+        check: "Permissions",
+        says: &["patch nodes"],
+        spoil: &[Change::Kubectl(&["patch", "clusterrole", "replumb-coordinator", "--type=json", "-p", r#"[{"op":"test","path":"/rules/4/resources/0","value":"nodes"},{"op":"replace","path":"/rules/4/verbs","value":["get","list","watch"]}]"#])],
+        mend: &[Change::Kubectl(&["patch", "clusterrole", "replumb-coordinator", "--type=json", "-p", r#"[{"op":"replace","path":"/rules/4/verbs","value":["get","list","watch","patch"]}]"#])],
+        ..PLAIN
+    },
+    Case {
+        name: "label-foreign",
+        about: "a Node has a network label that nobody of us writes",
+        check: "NodeLabels",
+        says: &["lab-worker-1", "weave"],
+        spoil: &[Change::Kubectl(&["label", "node", "lab-worker-1", "projectcalico.org/node-network-during-migration=weave"])],
+        mend: &[Change::Kubectl(&["label", "node", "lab-worker-1", "projectcalico.org/node-network-during-migration-"])],
+        ..PLAIN
+    },
+    Case {
+        name: "calico-missing",
+        about: "Calico's DaemonSet is not installed",
+        check: "CalicoManifests",
+        says: &["kube-system/calico-node"],
+        spoil: &[Change::Kubectl(&["-n", "kube-system", "get", "daemonset", "calico-node"])],
+        spec: r#"{"flannelToCalico":{"options":{"calicoDaemonSetName":"calico-nodes"}}}"#,
+        ..PLAIN
+    },
+    Case {
+        name: "calico-not-waiting",
+        about: "Calico's DaemonSet does not wait for the node label",
+        check: "CalicoManifests",
+        says: &["kube-system/calico-node", "projectcalico.org/node-network-during-migration"],
+        spoil: &[Change::Kubectl(&["-n", "kube-system", "patch", "daemonset", "calico-node", "--type=merge", "-p", r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":null,"nobody":"has-this"}}}}}"#])],
+        mend: &[Change::Kubectl(&["-n", "kube-system", "patch", "daemonset", "calico-node", "--type=merge", "-p", r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":"calico","nobody":null}}}}}"#])],
+        ..PLAIN
+    },
+    Case {
+        name: "pool-incompatible",
+        about: "an IPPool of flannel's network has another encapsulation",
+        check: "IpPool",
+        says: &["somebodys-pool", "Always"],
+        spoil: &[Change::Apply(POOL)],
+        mend: &[Change::Delete(POOL)],
+        ..PLAIN
+    },
+    Case {
+        name: "block-taken",
+        about: "a block of a node's range belongs to another node",
+        check: "IpamBlocks",
+        says: &["10.244.1.0/26", "somebody-else"],
+        spoil: &[Change::Apply(BLOCK)],
+        mend: &[Change::Delete(BLOCK)],
+        ..PLAIN
+    },
+    Case {
+        name: "one-node",
+        about: "only one node can take pods",
+        check: "SchedulableNodes",
+        says: &["1", "2"],
+        spoil: &[Change::Kubectl(&["cordon", "lab-worker-1"]), Change::Kubectl(&["cordon", "lab-worker-2"])],
+        mend: &[Change::Kubectl(&["uncordon", "lab-worker-1"]), Change::Kubectl(&["uncordon", "lab-worker-2"])],
+        ..PLAIN
+    },
+    Case {
+        name: "capacity",
+        about: "the pods of a node do not fit on the others",
+        check: "Capacity",
+        says: &["memory"],
+        spoil: &[Change::Apply(LARGE)],
+        mend: &[Change::Delete(LARGE)],
+        ..PLAIN
+    },
+    Case {
+        name: "budget",
+        about: "a PodDisruptionBudget allows no disruption",
+        check: "DisruptionBudgets",
+        says: &["sample/never", "0"],
+        spoil: &[Change::Apply(BUDGET)],
+        mend: &[Change::Delete(BUDGET)],
+        ..PLAIN
+    },
+    Case {
+        name: "bare-pod",
+        about: "a pod has no controller that would create it again",
+        check: "BarePods",
+        says: &["sample/lonesome", "force"],
+        spoil: &[Change::Apply(BARE)],
+        mend: &[Change::Kubectl(&["-n", "sample", "delete", "pod", "lonesome", "--force", "--grace-period=0"])],
+        spec: r#"{"drain":{"force":false}}"#,
+        ..PLAIN
+    },
+    Case {
+        name: "empty-dir",
+        about: "a pod has data in an emptyDir",
+        check: "EmptyDir",
+        says: &["sample/scratch", "data", "deleteEmptyDirData"],
+        spoil: &[Change::Apply(SCRATCH)],
+        mend: &[Change::Delete(SCRATCH)],
+        ..PLAIN
+    },
+    Case {
+        name: "webhook",
+        about: "a fail-closed webhook is served from the pod network",
+        check: "Webhooks",
+        says: &["gatekeeper.example.org", "sample/web"],
+        spoil: &[Change::Apply(WEBHOOK)],
+        mend: &[Change::Delete(WEBHOOK)],
+        ..PLAIN
+    },
+    Case {
+        name: "gitops",
+        about: "a GitOps controller would write flannel's DaemonSet back",
+        check: "Reconciler",
+        says: &["kube-flannel/kube-flannel-ds", "argocd"],
+        spoil: &[Change::Kubectl(&["-n", "kube-flannel", "label", "daemonset", "kube-flannel-ds", "argocd.argoproj.io/instance=flannel", "--field-manager=argocd-controller"])],
+        mend: &[Change::Kubectl(&["-n", "kube-flannel", "label", "daemonset", "kube-flannel-ds", "argocd.argoproj.io/instance-", "--field-manager=argocd-controller"])],
+        ..PLAIN
+    },
+];
+
+/// The case of this name; the error lists the names.
+pub fn find(name: &str) -> anyhow::Result<&'static Case> {
+    CASES.iter().find(|case| case.name == name).ok_or_else(|| {
+        let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        anyhow::anyhow!("--break {name}: there is no such case; there is {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn cases_are_told_apart_and_say_what_they_expect() {
+        let names: BTreeSet<&str> = CASES.iter().map(|case| case.name).collect();
+        assert_eq!(names.len(), CASES.len());
+        for case in CASES {
+            assert!(!case.says.is_empty() && !case.check.is_empty() && !case.about.is_empty(), "{}", case.name);
+            assert!(!case.spoil.is_empty() || case.spec != "{}", "{} spoils nothing", case.name);
+            serde_json::from_str::<serde_json::Value>(case.spec).unwrap();
+        }
+        assert!(find("nothing").unwrap_err().to_string().contains("backend-host-gw"));
+    }
+}

@@ -1,0 +1,267 @@
+//! How a migration went: for people as text, for programs as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result};
+use api::migration::MigrationPhase;
+use api::{Migration, NodeMigration};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde::Serialize;
+use traffic::report::{Counts, Summary};
+
+use super::watch::Peak;
+use crate::cluster::Cluster;
+
+/// How a migration went.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The Migration.
+    pub migration: MigrationReport,
+    /// Every node, in the order in which they were migrated.
+    pub nodes: Vec<NodeReport>,
+    /// The traffic.
+    pub probes: Probes,
+    /// What happened to pods.
+    pub pods: Pods,
+    /// Who played Calico.
+    pub calico: String,
+    /// What is not as it should be; empty is well.
+    pub problems: Vec<String>,
+}
+
+/// The Migration.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationReport {
+    /// Where it ended.
+    pub phase: MigrationPhase,
+    /// From the first change to the last.
+    pub seconds: f64,
+    /// Hash of the plan.
+    pub plan_hash: String,
+    /// The most nodes that were out of work at the same time, as seen from outside.
+    pub most_unavailable: usize,
+    /// How often it was looked.
+    pub looks: u64,
+}
+
+/// One node.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    /// Name.
+    pub name: String,
+    /// The phase that its agent proved.
+    pub phase: String,
+    /// From its cordon to its end.
+    pub seconds: f64,
+    /// Seconds by step, in order.
+    pub steps: Vec<(String, f64)>,
+    /// What is left of flannel, by other tools than ours.
+    pub leftovers: Vec<String>,
+    /// What somebody else had on the host and is not there any more.
+    pub foreign_gone: Vec<String>,
+    /// What is there and belongs to nobody that should have written it.
+    pub foreign_new: Vec<String>,
+}
+
+/// One host after the migration.
+#[derive(Clone, Debug, Default)]
+pub struct HostReport {
+    /// What is left of flannel.
+    pub leftovers: Vec<String>,
+    /// Lines of somebody else that are gone.
+    pub gone: Vec<String>,
+    /// Lines of somebody else that are new.
+    pub new: Vec<String>,
+}
+
+/// The traffic.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Probes {
+    /// All probes.
+    #[serde(flatten)]
+    pub all: Counts,
+    /// By kind of path.
+    pub classes: BTreeMap<String, Counts>,
+    /// Probers whose last report is missing.
+    pub unfinished: Vec<String>,
+}
+
+/// What happened to pods.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pods {
+    /// Pods of the workloads that were evicted and created again.
+    pub recreated: usize,
+    /// Container restarts in pods that stayed.
+    pub restarted: i64,
+}
+
+/// Reports of the traffic generator, of all nodes; the generator is ended first, so that the last word is written.
+pub async fn probes(cluster: &Cluster) -> Result<Probes> {
+    let reports = super::traffic::end(cluster).await?;
+    let Summary { all, classes, unfinished } = Summary::of(&reports);
+    Ok(Probes { all, classes, unfinished })
+}
+
+/// Container restarts of every pod by UID.
+pub async fn restarts(cluster: &Cluster) -> Result<BTreeMap<String, i32>> {
+    let pods: Api<Pod> = Api::all(cluster.api().client());
+    let list = pods.list(&ListParams::default()).await.context("list pods")?;
+    Ok(list
+        .items
+        .into_iter()
+        .map(|pod| {
+            let restarts = pod
+                .status
+                .iter()
+                .flat_map(|status| status.container_statuses.iter().flatten())
+                .map(|container| container.restart_count)
+                .sum();
+            (pod.uid().unwrap_or_default(), restarts)
+        })
+        .collect())
+}
+
+impl Report {
+    /// Puts it together, and judges it.
+    pub async fn of(
+        cluster: &Cluster,
+        migration: &Migration,
+        peak: Peak,
+        probes: Probes,
+        hosts: BTreeMap<String, HostReport>,
+        restarts_before: &BTreeMap<String, i32>,
+        calico: &str,
+    ) -> Result<Self> {
+        let status = migration.status.clone().unwrap_or_default();
+        let objects: Api<NodeMigration> = Api::all(cluster.api().client());
+        let mut objects = objects.list(&ListParams::default()).await.context("list NodeMigrations")?.items;
+        objects.sort_by_key(|object| (object.spec.started_at, object.spec.position));
+        let nodes: Vec<NodeReport> =
+            objects.iter().map(|object| node(object, hosts.get(&object.spec.node_name))).collect();
+        let restarts = restarts(cluster).await?;
+        let pods = Pods {
+            recreated: restarts_before.keys().filter(|uid| !restarts.contains_key(*uid)).count(),
+            restarted: restarts
+                .iter()
+                .filter_map(|(uid, now)| Some(i64::from(now - restarts_before.get(uid)?)))
+                .sum(),
+        };
+        let seconds = match (status.started_at, status.completed_at) {
+            (Some(started), Some(completed)) => completed.duration_since(started).as_secs_f64(),
+            _ => 0.0,
+        };
+        let mut report = Self {
+            migration: MigrationReport {
+                phase: status.phase,
+                seconds,
+                plan_hash: status.plan.map(|plan| plan.hash).unwrap_or_default(),
+                most_unavailable: peak.nodes.len(),
+                looks: peak.looks,
+            },
+            nodes,
+            probes,
+            pods,
+            calico: calico.to_owned(),
+            problems: Vec::new(),
+        };
+        report.problems = report.judge(hosts.len());
+        Ok(report)
+    }
+
+    /// What has to hold after every migration, whatever the budget for lost probes.
+    fn judge(&self, machines: usize) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.migration.phase != MigrationPhase::Completed {
+            problems.push(format!("the migration ended as {:?}", self.migration.phase));
+        }
+        if self.nodes.len() != machines {
+            problems.push(format!("{} nodes were migrated, there are {machines}", self.nodes.len()));
+        }
+        for node in &self.nodes {
+            if node.phase != "Calico" {
+                problems.push(format!("node {} ended as {}", node.name, node.phase));
+            }
+            problems.extend(node.leftovers.iter().map(|line| format!("left on node {}: {line}", node.name)));
+            problems.extend(node.foreign_gone.iter().map(|line| format!("gone from node {}: {line}", node.name)));
+            problems.extend(node.foreign_new.iter().map(|line| format!("new on node {}: {line}", node.name)));
+        }
+        if self.probes.all.sent == 0 {
+            problems.push("no probe was sent: the traffic says nothing".to_owned());
+        }
+        if self.migration.looks == 0 {
+            problems.push("nobody looked at the nodes: their number out of work is not known".to_owned());
+        }
+        problems
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |words: std::fmt::Arguments<'_>| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{words}");
+        };
+        line(format_args!(
+            "migration {:?} in {:.1} s, at most {} nodes out of work at a time (Calico: {})",
+            self.migration.phase, self.migration.seconds, self.migration.most_unavailable, self.calico
+        ));
+        for node in &self.nodes {
+            let steps: Vec<String> =
+                node.steps.iter().map(|(name, seconds)| format!("{name} {seconds:.1}")).collect();
+            line(format_args!("  {:<16} {:<8} {:>6.1} s  ({})", node.name, node.phase, node.seconds, steps.join(", ")));
+        }
+        line(format_args!(
+            "probes: {} sent, {} lost, longest gap {} ms",
+            self.probes.all.sent, self.probes.all.lost, self.probes.all.longest_gap_ms
+        ));
+        for (class, counts) in &self.probes.classes {
+            line(format_args!(
+                "  {class:<16} {:>8} sent, {:>5} lost, longest gap {} ms",
+                counts.sent, counts.lost, counts.longest_gap_ms
+            ));
+        }
+        line(format_args!("pods: {} created again, {} containers restarted", self.pods.recreated, self.pods.restarted));
+        if self.problems.is_empty() {
+            line(format_args!(
+                "by ip, bridge, iptables-save and nft: nothing of flannel is left on any node, and no rule or route of \
+                 anybody else has changed"
+            ));
+        }
+        for problem in &self.problems {
+            line(format_args!("PROBLEM: {problem}"));
+        }
+        text
+    }
+}
+
+fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
+    let spec = &object.spec;
+    let status = object.status.clone().unwrap_or_default();
+    let host = host.cloned().unwrap_or_default();
+    let mut leftovers = status.leftovers;
+    leftovers.extend(host.leftovers);
+    NodeReport {
+        name: spec.node_name.clone(),
+        phase: status.phase.map_or("unknown", plan::flannel_to_calico::phase::Phase::as_str).to_owned(),
+        seconds: match (spec.started_at, spec.finished_at) {
+            (Some(started), Some(finished)) => finished.duration_since(started).as_secs_f64(),
+            _ => 0.0,
+        },
+        steps: spec
+            .history
+            .iter()
+            .map(|step| (step.name.clone(), step.finished_at.duration_since(step.started_at).as_secs_f64()))
+            .collect(),
+        leftovers,
+        foreign_gone: host.gone,
+        foreign_new: host.new,
+    }
+}

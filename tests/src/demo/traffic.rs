@@ -1,0 +1,38 @@
+//! The end of the traffic: the generators are told to end, and their last words are read off the nodes' disks.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::ListParams;
+use traffic::report::Report;
+
+use crate::cluster::Cluster;
+use crate::cluster::wait::{Look, until};
+
+const NAMESPACE: &str = "traffic";
+const LIMIT: Duration = Duration::from_mins(1);
+/// Where a prober writes its report on its node's disk.
+const FOLDER: &str = "var/log/traffic";
+
+/// Ends every prober and reads what all of them have seen, those included that were evicted on the way.
+pub async fn end(cluster: &Cluster) -> Result<Vec<Report>> {
+    cluster
+        .api()
+        .kubectl(&["-n", NAMESPACE, "delete", "daemonset", "traffic", "traffic-host", "--cascade=foreground", "--wait=false"])
+        .await
+        .context("end the traffic")?;
+    let pods: Api<Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
+    let probers = ListParams::default().labels("app in (traffic, traffic-host)");
+    until("the probers have ended", LIMIT, &cluster.directory().logs(), async || {
+        let left = pods.list(&probers).await?.items.len();
+        Ok(if left == 0 { Look::Done(()) } else { Look::NotYet(format!("{left} still run")) })
+    })
+    .await?;
+    let mut reports = Vec::new();
+    for node in cluster.node_names().await {
+        reports.extend(Report::read_all(&cluster.disk(&node).join(FOLDER))?);
+    }
+    Ok(reports)
+}

@@ -1,0 +1,51 @@
+//! Whether a refusal left the cluster alone: every object that a migration changes, before and after.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+
+/// Resources that a migration writes.
+const RESOURCES: &str = "nodes,daemonsets,configmaps,ippools.crd.projectcalico.org,felixconfigurations.crd.projectcalico.org,\
+ipamconfigs.crd.projectcalico.org,ipamblocks.crd.projectcalico.org,blockaffinities.crd.projectcalico.org,\
+ipamhandles.crd.projectcalico.org";
+
+/// Objects by kind, namespace and name, without what changes by itself.
+pub type Fingerprint = BTreeMap<String, Value>;
+
+/// Looks at every object that a migration writes, and which pods there are.
+pub async fn fingerprint(cluster: &Cluster) -> Result<Fingerprint> {
+    let text = cluster.api().kubectl(&["get", RESOURCES, "--all-namespaces", "-o", "json"]).await?;
+    let list: Value = serde_json::from_str(&text).context("parse kubectl's list")?;
+    let mut found = Fingerprint::new();
+    for object in list["items"].as_array().into_iter().flatten() {
+        let metadata = &object["metadata"];
+        let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let key = format!("{} {}/{}", part(&object["kind"]), part(&metadata["namespace"]), part(&metadata["name"]));
+        let kept = serde_json::json!({
+            "labels": metadata["labels"],
+            "annotations": metadata["annotations"],
+            "uid": metadata["uid"],
+            "spec": object["spec"],
+            "data": object["data"],
+        });
+        found.insert(key, kept);
+    }
+    Ok(found)
+}
+
+/// Names of objects that appeared, went or changed.
+pub fn differences(before: &Fingerprint, after: &Fingerprint) -> Vec<String> {
+    let mut found = Vec::new();
+    for (key, object) in before {
+        match after.get(key) {
+            None => found.push(format!("{key} is gone")),
+            Some(now) if now != object => found.push(format!("{key} was {object}, is {now}")),
+            Some(_) => {}
+        }
+    }
+    found.extend(after.keys().filter(|key| !before.contains_key(*key)).map(|key| format!("{key} is new")));
+    found
+}

@@ -1,0 +1,87 @@
+//! Watches what must hold at every moment of a migration: how many nodes are out of work at the same time.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use api::NodeMigration;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use plan::flannel_to_calico::phase::Phase;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Peak {
+    /// The most nodes that were out of work at the same time.
+    pub nodes: BTreeSet<String>,
+    /// How often it was looked.
+    pub looks: u64,
+}
+
+/// A watch that runs.
+pub struct Watch {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Peak>,
+}
+
+impl Watch {
+    /// Starts looking.
+    pub fn start(client: Client) -> Self {
+        let (stop, mut stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let mut peak = Peak::default();
+            let mut ticks = tokio::time::interval(INTERVAL);
+            loop {
+                tokio::select! {
+                    _ = &mut stopped => return peak,
+                    _ = ticks.tick() => {}
+                }
+                // While the API server is away nobody can look, and nobody can cordon either.
+                let Ok(out_of_work) = look(&client).await else { continue };
+                peak.looks += 1;
+                if out_of_work.len() > peak.nodes.len() {
+                    peak.nodes = out_of_work;
+                }
+            }
+        });
+        Self { stop, task }
+    }
+
+    /// Ends the watch and returns what it saw.
+    pub async fn stop(self) -> Result<Peak> {
+        // A task that is gone has ended by a panic, which the next line tells.
+        let _ = self.stop.send(());
+        self.task.await.context("watch the nodes")
+    }
+}
+
+/// Nodes that are cordoned, not Ready, or between the two networks.
+async fn look(client: &Client) -> Result<BTreeSet<String>> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let migrations: Api<NodeMigration> = Api::all(client.clone());
+    let mut out = BTreeSet::new();
+    for node in nodes.list(&ListParams::default()).await?.items {
+        let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
+        let ready = node
+            .status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten())
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        if cordoned || !ready {
+            out.insert(node.name_any());
+        }
+    }
+    for object in migrations.list(&ListParams::default()).await?.items {
+        let phase = object.status.as_ref().and_then(|status| status.phase);
+        if matches!(phase, Some(Phase::Held | Phase::Detached)) {
+            out.insert(object.spec.node_name);
+        }
+    }
+    Ok(out)
+}

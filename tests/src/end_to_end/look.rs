@@ -1,0 +1,119 @@
+//! Looking at a migration from outside: its objects, its Events, its metrics.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use api::{Migration, NodeMigration, NodeMigrationSpec};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+
+use crate::cluster::Cluster;
+use crate::cluster::wait::{Look, until};
+use crate::demo::MIGRATION;
+
+/// Looks at one migration.
+#[derive(Clone)]
+pub struct Looker {
+    client: Client,
+    logs: PathBuf,
+}
+
+impl Looker {
+    /// At the Migration of the demo.
+    pub fn new(cluster: &Cluster) -> Self {
+        Self { client: cluster.api().client(), logs: cluster.directory().logs() }
+    }
+
+    /// The Migration.
+    pub async fn migration(&self) -> Result<Migration> {
+        let api: Api<Migration> = Api::all(self.client.clone());
+        api.get(MIGRATION).await.with_context(|| format!("read Migration {MIGRATION}"))
+    }
+
+    /// What a node has to do and where it is.
+    pub async fn node_migration(&self, node: &str) -> Result<NodeMigrationSpec> {
+        let api: Api<NodeMigration> = Api::all(self.client.clone());
+        Ok(api.get(node).await.with_context(|| format!("read NodeMigration {node}"))?.spec)
+    }
+
+    /// The Node.
+    pub async fn node(&self, name: &str) -> Result<Node> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        api.get(name).await.with_context(|| format!("read Node {name}"))
+    }
+
+    /// The nodes in the order of the plan.
+    pub async fn order(&self) -> Result<Vec<String>> {
+        let plan = self.migration().await?.status.and_then(|status| status.plan);
+        Ok(plan.context("the Migration has no plan")?.nodes)
+    }
+
+    /// Waits until a node's migration is as wanted; the deadline tells where it is instead.
+    pub async fn until_node(
+        &self,
+        node: &str,
+        what: &str,
+        limit: Duration,
+        wanted: impl Fn(&NodeMigrationSpec) -> bool,
+    ) -> Result<NodeMigrationSpec> {
+        until(&format!("node {node}: {what}"), limit, &self.logs, async || {
+            let spec = self.node_migration(node).await?;
+            if wanted(&spec) {
+                return Ok(Look::Done(spec));
+            }
+            let step = spec.step.as_ref().map_or_else(|| "not begun".to_owned(), |step| format!("{step:?}"));
+            Ok(Look::NotYet(format!("finished at {:?}, {step}", spec.finished_at)))
+        })
+        .await
+    }
+
+    /// Waits until the Migration is as wanted.
+    pub async fn until_migration(
+        &self,
+        what: &str,
+        limit: Duration,
+        wanted: impl Fn(&Migration) -> bool,
+    ) -> Result<Migration> {
+        until(what, limit, &self.logs, async || {
+            let migration = self.migration().await?;
+            if wanted(&migration) {
+                return Ok(Look::Done(migration));
+            }
+            let status = migration.status.unwrap_or_default();
+            Ok(Look::NotYet(format!("{:?} {}: {}", status.phase, status.blocked, status.message)))
+        })
+        .await
+    }
+
+    /// The coordinator's pod that runs: its name, its node, how often it was started again.
+    pub async fn coordinator(&self) -> Result<(String, String, i32)> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), api::names::NAMESPACE);
+        let labels = format!("{}=coordinator", api::names::COMPONENT_LABEL);
+        let pods = api.list(&ListParams::default().labels(&labels)).await.context("list the coordinator's pods")?;
+        let Some(pod) = pods.items.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none()) else {
+            bail!("there is no pod of the coordinator")
+        };
+        let restarts = pod
+            .status
+            .iter()
+            .flat_map(|status| status.container_statuses.iter().flatten())
+            .map(|container| container.restart_count)
+            .sum();
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).context("its node")?;
+        Ok((pod.name_any(), node, restarts))
+    }
+
+    /// Reasons and notes of the Events about an object.
+    pub async fn events(&self, kind: &str, name: &str) -> Result<Vec<(String, String)>> {
+        let api: Api<k8s_openapi::api::events::v1::Event> = Api::all(self.client.clone());
+        let fields = format!("regarding.kind={kind},regarding.name={name}");
+        let events = api.list(&ListParams::default().fields(&fields)).await.context("list Events")?;
+        Ok(events
+            .items
+            .into_iter()
+            .map(|event| (event.reason.unwrap_or_default(), event.note.unwrap_or_default()))
+            .collect())
+    }
+}

@@ -1,0 +1,48 @@
+//! End-to-end cases: a real cluster, real traffic, and bad weather.
+
+mod fair;
+mod look;
+mod metrics;
+mod refusals;
+mod storm;
+
+pub use fair::{fair, wide};
+pub use refusals::refusals;
+pub use storm::storm;
+
+use std::fmt::Display;
+
+use anyhow::Result;
+
+/// Cases that passed and cases that did not.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// How many passed.
+    pub passed: usize,
+    /// Names of those that failed.
+    pub failed: Vec<String>,
+}
+
+impl Tally {
+    /// Counts a case, and prints how it ended.
+    pub fn count<T>(&mut self, name: impl Display, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => {
+                println!("ok      {name}");
+                self.passed += 1;
+                Some(value)
+            }
+            Err(error) => {
+                println!("FAILED  {name}: {error:#}");
+                self.failed.push(name.to_string());
+                None
+            }
+        }
+    }
+
+    /// Adds the cases of another tally.
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+    }
+}
