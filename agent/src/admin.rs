@@ -74,9 +74,11 @@ fn router(metrics: Arc<Metrics>, health: Arc<Health>) -> Router {
 
 async fn scrape(State(shared): State<Shared>) -> impl IntoResponse {
     match shared.metrics.text() {
-        Ok(text) => {
-            (StatusCode::OK, [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
-        }
+        Ok(text) => (
+            StatusCode::OK,
+            [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+            text,
+        ),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
             [(header::CONTENT_TYPE, "text/plain; charset=utf-8")],
@@ -88,7 +90,10 @@ async fn scrape(State(shared): State<Shared>) -> impl IntoResponse {
 async fn healthz(State(shared): State<Shared>) -> (StatusCode, String) {
     let age = Timestamp::now().as_second() - shared.health.turned.load(Ordering::Relaxed);
     if age > STUCK_SECONDS {
-        (StatusCode::SERVICE_UNAVAILABLE, format!("the loop has not turned for {age} s\n"))
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("the loop has not turned for {age} s\n"),
+        )
     } else {
         (StatusCode::OK, "ok\n".to_owned())
     }
@@ -96,9 +101,15 @@ async fn healthz(State(shared): State<Shared>) -> (StatusCode, String) {
 
 async fn readyz(State(shared): State<Shared>) -> (StatusCode, String) {
     if !shared.health.host_read.load(Ordering::Relaxed) {
-        (StatusCode::SERVICE_UNAVAILABLE, "the host could not be read; see the log\n".to_owned())
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the host could not be read; see the log\n".to_owned(),
+        )
     } else if !shared.health.goal_read.load(Ordering::Relaxed) {
-        (StatusCode::SERVICE_UNAVAILABLE, "the API server has not said this node's goal yet\n".to_owned())
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the API server has not said this node's goal yet\n".to_owned(),
+        )
     } else {
         (StatusCode::OK, "ok\n".to_owned())
     }
@@ -111,8 +122,14 @@ mod tests {
     #[tokio::test]
     async fn ready_once_host_and_goal_are_read() {
         let now = Timestamp::now();
-        let shared = Shared { metrics: Arc::new(Metrics::new().unwrap()), health: Arc::new(Health::new(now)) };
-        assert_eq!(readyz(State(shared.clone())).await.0, StatusCode::SERVICE_UNAVAILABLE);
+        let shared = Shared {
+            metrics: Arc::new(Metrics::new().unwrap()),
+            health: Arc::new(Health::new(now)),
+        };
+        assert_eq!(
+            readyz(State(shared.clone())).await.0,
+            StatusCode::SERVICE_UNAVAILABLE
+        );
         shared.health.set_host_read(true);
         let (status, why) = readyz(State(shared.clone())).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
@@ -124,8 +141,14 @@ mod tests {
     #[tokio::test]
     async fn a_loop_that_does_not_turn_is_not_healthy() {
         let long_ago = Timestamp::from_second(0).unwrap();
-        let shared = Shared { metrics: Arc::new(Metrics::new().unwrap()), health: Arc::new(Health::new(long_ago)) };
-        assert_eq!(healthz(State(shared.clone())).await.0, StatusCode::SERVICE_UNAVAILABLE);
+        let shared = Shared {
+            metrics: Arc::new(Metrics::new().unwrap()),
+            health: Arc::new(Health::new(long_ago)),
+        };
+        assert_eq!(
+            healthz(State(shared.clone())).await.0,
+            StatusCode::SERVICE_UNAVAILABLE
+        );
         shared.health.turned(Timestamp::now());
         assert_eq!(healthz(State(shared)).await.0, StatusCode::OK);
     }

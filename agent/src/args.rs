@@ -90,6 +90,9 @@ mod tests {
     #[test]
     fn the_probe_pod_needs_no_node() {
         let arguments = Arguments::parse_from(["replumb-agent", "echo", "--port", "9812"]);
-        assert!(matches!(arguments.command, Some(Command::Echo(Echo { port: 9812, .. }))));
+        assert!(matches!(
+            arguments.command,
+            Some(Command::Echo(Echo { port: 9812, .. }))
+        ));
     }
 }

@@ -57,13 +57,29 @@ impl Echo {
             (Ok(datagrams), Ok(connections)) => (datagrams, connections),
             _ => (socket::datagrams(any_v4)?, socket::listener(any_v4)?),
         };
-        Ok(Self { datagrams, connections, uid: uid.into(), port })
+        Ok(Self {
+            datagrams,
+            connections,
+            uid: uid.into(),
+            port,
+        })
     }
 
     /// Answers until a socket breaks.
     pub async fn serve(self) -> Result<(), EchoError> {
-        let Self { datagrams, connections, uid, port } = self;
-        let io = |attempt| move |source| EchoError::Io { attempt, port, source };
+        let Self {
+            datagrams,
+            connections,
+            uid,
+            port,
+        } = self;
+        let io = |attempt| {
+            move |source| EchoError::Io {
+                attempt,
+                port,
+                source,
+            }
+        };
         let connected = async {
             loop {
                 let (stream, peer) = connections.accept().await.map_err(io("accepting on TCP"))?;
@@ -78,8 +94,10 @@ impl Echo {
         let unconnected = async {
             let mut buffer = vec![0; LARGEST_DATAGRAM];
             loop {
-                let (length, peer) =
-                    datagrams.recv_from(&mut buffer).await.map_err(io("receiving on UDP"))?;
+                let (length, peer) = datagrams
+                    .recv_from(&mut buffer)
+                    .await
+                    .map_err(io("receiving on UDP"))?;
                 let reply = answer(buffer.get(..length).unwrap_or_default(), &uid);
                 // A datagram that does not fit the path back is the very thing that a probe looks for.
                 if let Err(error) = datagrams.send_to(&reply, peer).await {

@@ -28,7 +28,9 @@ pub enum JournalError {
     #[error("the journal cannot be kept, so nothing is changed; make room in the folder or mend it")]
     File(#[from] FileError),
     /// A record in the middle is no record.
-    #[error("{path}, line {line} is no record of the journal ({problem}); move the file away to begin a new one")]
+    #[error(
+        "{path}, line {line} is no record of the journal ({problem}); move the file away to begin a new one"
+    )]
     Broken {
         /// The file.
         path: PathBuf,
@@ -134,7 +136,10 @@ impl Journal {
         let Some(bytes) = files::read_if_there(&path)? else {
             return Ok(journal);
         };
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let whole = bytes
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |end| end + 1);
         for (index, line) in bytes[..whole].split(|byte| *byte == b'\n').enumerate() {
             if line.is_empty() {
                 continue;
@@ -148,7 +153,9 @@ impl Journal {
         }
         journal.length = whole as u64;
         if whole < bytes.len() {
-            journal.cut_back().map_err(FileError::of("cut the unfinished record off", &path))?;
+            journal
+                .cut_back()
+                .map_err(FileError::of("cut the unfinished record off", &path))?;
         }
         Ok(journal)
     }
@@ -171,10 +178,20 @@ impl Journal {
     /// Records that a step begins, and what is there before it. Returns once that is on disk.
     pub fn begin(&mut self, step: &HostStep, before: Before, now: Timestamp) -> Result<(), JournalError> {
         // A step that failed and is tried again on the same host has its record already.
-        if self.open.as_ref().is_some_and(|open| open.step == *step && open.before == before) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.step == *step && open.before == before)
+        {
             return Ok(());
         }
-        self.append(now, Event::Started { step: step.clone(), before })
+        self.append(
+            now,
+            Event::Started {
+                step: step.clone(),
+                before,
+            },
+        )
     }
 
     /// Records that a step is finished.
@@ -190,9 +207,11 @@ impl Journal {
         };
         let metadata = fs::metadata(path).map_err(FileError::of("look at", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let sha256: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = hexadecimal(&Sha256::digest(&bytes));
         // Named by content: a second try finds its copy, and another content never overwrites it.
-        let copy = self.backups().join(format!("{name}.{}", sha256.get(..16).unwrap_or_default()));
+        let copy = self
+            .backups()
+            .join(format!("{name}.{}", sha256.get(..16).unwrap_or_default()));
         files::write_durably(&copy, &bytes)?;
         Ok(Some(SavedFile {
             path: path.to_owned(),
@@ -209,7 +228,11 @@ impl Journal {
     }
 
     fn append(&mut self, now: Timestamp, event: Event) -> Result<(), JournalError> {
-        let record = Record { sequence: self.sequence + 1, at: now, event };
+        let record = Record {
+            sequence: self.sequence + 1,
+            at: now,
+            event,
+        };
         let path = self.path();
         let mut line = serde_json::to_vec(&record)
             .map_err(io::Error::from)
@@ -244,10 +267,18 @@ impl Journal {
         self.sequence = record.sequence;
         match &record.event {
             Event::Started { step, before } => {
-                self.open = Some(OpenStep { step: step.clone(), before: before.clone(), since: record.at });
+                self.open = Some(OpenStep {
+                    step: step.clone(),
+                    before: before.clone(),
+                    since: record.at,
+                });
             }
             Event::Finished { step } => {
-                let began = self.open.take().filter(|open| open.step == *step).map_or(record.at, |open| open.since);
+                let began = self
+                    .open
+                    .take()
+                    .filter(|open| open.step == *step)
+                    .map_or(record.at, |open| open.since);
                 self.done.push(StepDone {
                     name: step.name().to_owned(),
                     started_at: began,
@@ -259,6 +290,15 @@ impl Journal {
             }
         }
     }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `replumb-agent`: arguments, wiring, exit code.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,8 +42,12 @@ async fn main() -> ExitCode {
 
 fn start_log(format: LogFormat, filter: &str) {
     let filter = EnvFilter::new(filter);
+    let colours = std::io::stdout().is_terminal();
     match format {
-        LogFormat::Text => tracing_subscriber::fmt().with_env_filter(filter).init(),
+        LogFormat::Text => tracing_subscriber::fmt()
+            .with_ansi(colours)
+            .with_env_filter(filter)
+            .init(),
         LogFormat::Json => tracing_subscriber::fmt().json().with_env_filter(filter).init(),
     }
 }
@@ -117,7 +122,11 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
-    tracing::info!(node, version = env!("CARGO_PKG_VERSION"), "looking after this node");
+    tracing::info!(
+        node,
+        version = env!("CARGO_PKG_VERSION"),
+        "looking after this node"
+    );
     tokio::select! {
         served = admin::serve(listen, metrics, health) => {
             served.with_context(|| format!("serving metrics and health on {listen}"))

@@ -46,34 +46,57 @@ impl Metrics {
             Opts::new("replumb_build_info", "Always 1; the version is the label."),
             &["version", "component"],
         )?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION"), "agent"]).set(1.0);
+        build
+            .with_label_values(&[env!("CARGO_PKG_VERSION"), "agent"])
+            .set(1.0);
         let metrics = Self {
             phase: IntGaugeVec::new(
-                Opts::new("replumb_agent_phase", "1 for the phase that the host is in, 0 for every other."),
+                Opts::new(
+                    "replumb_agent_phase",
+                    "1 for the phase that the host is in, 0 for every other.",
+                ),
                 &["phase"],
             )?,
             checks: IntGaugeVec::new(
-                Opts::new("replumb_agent_check", "1 for the verdict of a check, 0 for every other verdict."),
+                Opts::new(
+                    "replumb_agent_check",
+                    "1 for the verdict of a check, 0 for every other verdict.",
+                ),
                 &["check", "verdict"],
             )?,
-            leftovers: IntGauge::new("replumb_agent_leftovers", "Objects of the old network on the host.")?,
+            leftovers: IntGauge::new(
+                "replumb_agent_leftovers",
+                "Objects of the old network on the host.",
+            )?,
             failing: IntGauge::new("replumb_agent_failing", "1 while the agent reports a failure.")?,
             step_duration: HistogramVec::new(
-                HistogramOpts::new("replumb_agent_step_duration_seconds", "Seconds that a step on the host took.")
-                    .buckets(vec![0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]),
+                HistogramOpts::new(
+                    "replumb_agent_step_duration_seconds",
+                    "Seconds that a step on the host took.",
+                )
+                .buckets(vec![0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]),
                 &["step", "outcome"],
             )?,
             observe_duration: Histogram::with_opts(
-                HistogramOpts::new("replumb_agent_observe_duration_seconds", "Seconds that one look at the host took.")
-                    .buckets(vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0]),
+                HistogramOpts::new(
+                    "replumb_agent_observe_duration_seconds",
+                    "Seconds that one look at the host took.",
+                )
+                .buckets(vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0]),
             )?,
             turns: IntCounter::new("replumb_agent_turns_total", "Turns of the agent's loop.")?,
             writes: IntCounterVec::new(
-                Opts::new("replumb_agent_status_writes_total", "Writes of the status to the API, by outcome."),
+                Opts::new(
+                    "replumb_agent_status_writes_total",
+                    "Writes of the status to the API, by outcome.",
+                ),
                 &["outcome"],
             )?,
             probes: IntGaugeVec::new(
-                Opts::new("replumb_agent_probe_targets", "Targets that the agent probes, by whether they are reached."),
+                Opts::new(
+                    "replumb_agent_probe_targets",
+                    "Targets that the agent probes, by whether they are reached.",
+                ),
                 &["outcome"],
             )?,
             registry,
@@ -103,7 +126,9 @@ impl Metrics {
     /// The phase that the host is in; `None` while it cannot be told.
     pub fn set_phase(&self, phase: Option<Phase>) {
         for each in Phase::ALL {
-            self.phase.with_label_values(&[each.as_str()]).set(i64::from(phase == Some(each)));
+            self.phase
+                .with_label_values(&[each.as_str()])
+                .set(i64::from(phase == Some(each)));
         }
     }
 
@@ -113,7 +138,9 @@ impl Metrics {
             let found = checks.iter().find(|check| check.name == each.as_str());
             for (verdict, name) in VERDICTS {
                 let is = found.is_some_and(|check| check.verdict == verdict);
-                self.checks.with_label_values(&[each.as_str(), name]).set(i64::from(is));
+                self.checks
+                    .with_label_values(&[each.as_str(), name])
+                    .set(i64::from(is));
             }
         }
     }
@@ -122,7 +149,9 @@ impl Metrics {
     pub fn set_probes(&self, reached: usize, not_reached: usize) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.probes.with_label_values(&["reached"]).set(count(reached));
-        self.probes.with_label_values(&["unreached"]).set(count(not_reached));
+        self.probes
+            .with_label_values(&["unreached"])
+            .set(count(not_reached));
     }
 
     /// Every metric in the text format that Prometheus scrapes.

@@ -39,7 +39,11 @@ pub struct Probes {
 impl Probes {
     /// No target yet. `changed` is woken by each result.
     pub fn new(changed: Arc<Notify>) -> Self {
-        Self { changed, results: Arc::default(), running: BTreeMap::new() }
+        Self {
+            changed,
+            results: Arc::default(),
+            running: BTreeMap::new(),
+        }
     }
 
     /// Probes these targets and no others. A target's size of datagram follows from the tunnel's MTU.
@@ -57,7 +61,11 @@ impl Probes {
         self.lock().retain(|key, _| wanted.contains_key(key));
         for (key, target) in wanted {
             self.running.entry(key.clone()).or_insert_with(|| {
-                let (target, changed, results) = (target.clone(), Arc::clone(&self.changed), Arc::clone(&self.results));
+                let (target, changed, results) = (
+                    target.clone(),
+                    Arc::clone(&self.changed),
+                    Arc::clone(&self.results),
+                );
                 tokio::spawn(follow(key, target, mtu, changed, results))
             });
         }
@@ -87,7 +95,10 @@ impl Drop for Probes {
 }
 
 fn key(target: &ProbeTarget, mtu: u32) -> String {
-    format!("{} {} {} {} {mtu}", target.node, target.address, target.port, target.pod_uid)
+    format!(
+        "{} {} {} {} {mtu}",
+        target.node, target.address, target.port, target.pod_uid
+    )
 }
 
 async fn follow(
@@ -107,7 +118,10 @@ async fn follow(
             at: Timestamp::now(),
         };
         tracing::debug!(node = %target.node, address = %target.address, reached, message = %result.message, "probed");
-        results.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), result);
+        results
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key.clone(), result);
         changed.notify_one();
         tokio::time::sleep(if reached { LATER } else { SOON }).await;
     }
@@ -177,8 +191,9 @@ async fn large(address: SocketAddr, size: usize) -> Result<(), String> {
     let mut problem = String::new();
     for attempt in 0..TRIES {
         // A pattern that differs from try to try: a late answer to another is not an answer to this one.
-        let question: Vec<u8> =
-            (0..size).map(|index| b'a' + u8::try_from((index + attempt as usize) % 26).unwrap_or_default()).collect();
+        let question: Vec<u8> = (0..size)
+            .map(|index| b'a' + u8::try_from((index + attempt as usize) % 26).unwrap_or_default())
+            .collect();
         match exchange(address, &question).await {
             Ok(reply) if reply == question => return Ok(()),
             Ok(reply) => problem = format!("came back as {} bytes", reply.len()),
@@ -214,7 +229,11 @@ async fn connection(address: SocketAddr, uid: &str) -> Result<(), String> {
         Ok(line)
     };
     let line = timed(talk).await?;
-    if line == format!("{uid} 1\n").into_bytes() { Ok(()) } else { Err(another(&line, uid)) }
+    if line == format!("{uid} 1\n").into_bytes() {
+        Ok(())
+    } else {
+        Err(another(&line, uid))
+    }
 }
 
 async fn timed<T>(talk: impl Future<Output = std::io::Result<T>>) -> Result<T, String> {
@@ -227,7 +246,10 @@ async fn timed<T>(talk: impl Future<Output = std::io::Result<T>>) -> Result<T, S
 
 fn another(reply: &[u8], uid: &str) -> String {
     let reply = String::from_utf8_lossy(reply);
-    format!("somebody else answered: {:?}, needed pod UID {uid}", reply.trim().chars().take(80).collect::<String>())
+    format!(
+        "somebody else answered: {:?}, needed pod UID {uid}",
+        reply.trim().chars().take(80).collect::<String>()
+    )
 }
 
 #[cfg(test)]

@@ -2,8 +2,12 @@ use super::*;
 use crate::echo::Echo;
 
 /// A probe pod on a port of the kernel's choice.
-async fn pod(uid: &str) -> (ProbeTarget, JoinHandle<()>) {
-    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+fn pod(uid: &str) -> (ProbeTarget, JoinHandle<()>) {
+    let free = std::net::UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let echo = Echo::bind(free, uid).unwrap();
     let task = tokio::spawn(async move {
         echo.serve().await.unwrap();
@@ -19,44 +23,59 @@ async fn pod(uid: &str) -> (ProbeTarget, JoinHandle<()>) {
 
 #[tokio::test]
 async fn a_pod_that_answers_is_reached() {
-    let (target, task) = pod("u-1").await;
+    let (target, task) = pod("u-1");
     let outcome = probe(&target, 1450).await;
     assert!(outcome.is_reached(), "{}", outcome.message());
-    assert_eq!(outcome.message(), "UDP answered; TCP answered; UDP of 1450 bytes answered");
+    assert_eq!(
+        outcome.message(),
+        "UDP answered; TCP answered; UDP of 1450 bytes answered"
+    );
     task.abort();
 }
 
 #[tokio::test]
 async fn another_pod_at_the_address_is_not_taken_for_the_one_that_was_meant() {
-    let (mut target, task) = pod("u-1").await;
+    let (mut target, task) = pod("u-1");
     target.pod_uid = "u-2".to_owned();
     let outcome = probe(&target, 1450).await;
     assert!(!outcome.is_reached());
-    assert!(outcome.message().contains("u-1") && outcome.message().contains("u-2"), "{}", outcome.message());
+    assert!(
+        outcome.message().contains("u-1") && outcome.message().contains("u-2"),
+        "{}",
+        outcome.message()
+    );
     task.abort();
 }
 
 #[tokio::test]
 async fn nobody_there_is_said_for_each_kind() {
-    let (target, task) = pod("u-1").await;
+    let (target, task) = pod("u-1");
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
     let outcome = probe(&target, 1450).await;
-    assert!(outcome.udp.is_err() && outcome.tcp.is_err() && outcome.large.is_err(), "{}", outcome.message());
+    assert!(
+        outcome.udp.is_err() && outcome.tcp.is_err() && outcome.large.is_err(),
+        "{}",
+        outcome.message()
+    );
 }
 
 #[tokio::test]
 async fn a_datagram_that_does_not_fit_is_not_cut_into_pieces() {
-    let (target, task) = pod("u-1").await;
+    let (target, task) = pod("u-1");
     // The loopback's MTU is 65536 at most: this cannot leave whole, and must not leave in pieces.
     let outcome = probe(&target, 65_534 + 28).await;
-    assert!(outcome.udp.is_ok() && outcome.large.is_err(), "{}", outcome.message());
+    assert!(
+        outcome.udp.is_ok() && outcome.large.is_err(),
+        "{}",
+        outcome.message()
+    );
     task.abort();
 }
 
 #[tokio::test]
 async fn results_follow_the_targets() {
-    let (target, task) = pod("u-1").await;
+    let (target, task) = pod("u-1");
     let changed = Arc::new(Notify::new());
     let mut probes = Probes::new(Arc::clone(&changed));
     probes.set(std::slice::from_ref(&target), Some(1450));

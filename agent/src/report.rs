@@ -43,8 +43,22 @@ pub struct ReportError {
 }
 
 /// The status that says this. Times stay as they were where what they date has not changed.
-pub fn status(report: &Report, generation: i64, old: &NodeMigrationStatus, now: Timestamp) -> NodeMigrationStatus {
-    let Report { phase, message, failure, facts, leftovers, checks, steps, probes } = report;
+pub fn status(
+    report: &Report,
+    generation: i64,
+    old: &NodeMigrationStatus,
+    now: Timestamp,
+) -> NodeMigrationStatus {
+    let Report {
+        phase,
+        message,
+        failure,
+        facts,
+        leftovers,
+        checks,
+        steps,
+        probes,
+    } = report;
     let phase_since = match (old.phase, phase) {
         (_, None) => None,
         (Some(before), Some(phase)) if before == *phase => old.phase_since.or(Some(now)),
@@ -88,7 +102,10 @@ pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
 }
 
 /// The merge patch of the status; `None` when the object says it already.
-pub fn patch(object: &NodeMigration, wanted: &NodeMigrationStatus) -> Result<Option<Value>, serde_json::Error> {
+pub fn patch(
+    object: &NodeMigration,
+    wanted: &NodeMigrationStatus,
+) -> Result<Option<Value>, serde_json::Error> {
     let old = match &object.status {
         Some(status) => serde_json::to_value(status)?,
         None => json!({}),
@@ -110,7 +127,10 @@ pub async fn write(
     wanted: &NodeMigrationStatus,
 ) -> Result<Option<NodeMigration>, ReportError> {
     let name = object.name_any();
-    let error = |source| ReportError { name: name.clone(), source };
+    let error = |source| ReportError {
+        name: name.clone(),
+        source,
+    };
     let Some(change) = patch(object, wanted).map_err(|source| error(kube::Error::SerdeError(source)))? else {
         return Ok(None);
     };
@@ -118,7 +138,10 @@ pub async fn write(
         field_manager: Some(names::AGENT_FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    api.patch_status(&name, &parameters, &Patch::Merge(change)).await.map(Some).map_err(error)
+    api.patch_status(&name, &parameters, &Patch::Merge(change))
+        .await
+        .map(Some)
+        .map_err(error)
 }
 
 /// An error with everything that caused it, in one line.

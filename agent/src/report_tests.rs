@@ -32,7 +32,11 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
 }
 
 fn report() -> Report {
-    Report { phase: Some(Phase::Flannel), message: "looks and changes nothing".to_owned(), ..Report::default() }
+    Report {
+        phase: Some(Phase::Flannel),
+        message: "looks and changes nothing".to_owned(),
+        ..Report::default()
+    }
 }
 
 fn probe(reached: bool, second: i64) -> ProbeResult {
@@ -60,7 +64,11 @@ fn what_is_said_already_is_not_written_again() {
 #[test]
 fn the_patch_names_what_changed_and_the_object_that_is_meant() {
     let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
-    let held = Report { phase: Some(Phase::Held), failure: None, ..report() };
+    let held = Report {
+        phase: Some(Phase::Held),
+        failure: None,
+        ..report()
+    };
     let second = status(&held, 4, &first, at(200));
     assert_eq!(
         patch(&object(Some(first)), &second).unwrap().unwrap(),
@@ -74,7 +82,11 @@ fn the_patch_names_what_changed_and_the_object_that_is_meant() {
 #[test]
 fn what_is_no_longer_true_is_taken_away() {
     let broken = Report {
-        failure: Some(Failure { category: "HostFile".to_owned(), message: "x".to_owned(), retriable: true }),
+        failure: Some(Failure {
+            category: "HostFile".to_owned(),
+            message: "x".to_owned(),
+            retriable: true,
+        }),
         ..report()
     };
     let first = status(&broken, 3, &NodeMigrationStatus::default(), at(100));
@@ -88,7 +100,10 @@ fn what_is_no_longer_true_is_taken_away() {
 #[test]
 fn a_host_that_cannot_be_read_has_no_phase_and_no_facts() {
     let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
-    let blind = Report { phase: None, ..report() };
+    let blind = Report {
+        phase: None,
+        ..report()
+    };
     let second = status(&blind, 3, &first, at(200));
     assert_eq!((second.phase, second.phase_since), (None, None));
     // And when it is read again, the phase counts from then.
@@ -97,20 +112,40 @@ fn a_host_that_cannot_be_read_has_no_phase_and_no_facts() {
 
 #[test]
 fn a_probe_that_says_the_same_is_not_news() {
-    let with = |result| Report { probes: vec![result], ..report() };
-    let first = status(&with(probe(true, 100)), 3, &NodeMigrationStatus::default(), at(100));
+    let with = |result| Report {
+        probes: vec![result],
+        ..report()
+    };
+    let first = status(
+        &with(probe(true, 100)),
+        3,
+        &NodeMigrationStatus::default(),
+        at(100),
+    );
     assert_eq!(status(&with(probe(true, 200)), 3, &first, at(200)), first);
-    assert_eq!(status(&with(probe(false, 300)), 3, &first, at(300)).probes, [probe(false, 300)]);
+    assert_eq!(
+        status(&with(probe(false, 300)), 3, &first, at(300)).probes,
+        [probe(false, 300)]
+    );
 }
 
 #[test]
 fn mere_facts_can_wait_and_everything_else_cannot() {
     let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
-    let more = Report { leftovers: vec!["2 host-local leases".to_owned()], ..report() };
+    let more = Report {
+        leftovers: vec!["2 host-local leases".to_owned()],
+        ..report()
+    };
     assert!(!is_urgent(&first, &status(&more, 3, &first, at(200))));
-    let held = Report { phase: Some(Phase::Held), ..report() };
+    let held = Report {
+        phase: Some(Phase::Held),
+        ..report()
+    };
     assert!(is_urgent(&first, &status(&held, 3, &first, at(200))));
-    assert!(is_urgent(&first, &status(&report(), 4, &first, at(200))), "the generation is waited for");
+    assert!(
+        is_urgent(&first, &status(&report(), 4, &first, at(200))),
+        "the generation is waited for"
+    );
 }
 
 #[test]
@@ -120,6 +155,9 @@ fn an_error_is_told_with_its_causes() {
         source: kube::Error::Service("connection refused".into()),
     };
     let text = chain(&error);
-    assert!(text.starts_with("writing the status of NodeMigration a: "), "{text}");
+    assert!(
+        text.starts_with("writing the status of NodeMigration a: "),
+        "{text}"
+    );
     assert!(text.contains("connection refused"), "{text}");
 }

@@ -31,12 +31,14 @@ use crate::report::{self, Report, chain};
 const BURST: Duration = Duration::from_millis(150);
 /// Shortest pause between two looks while nothing is asked of the node: pods come and go.
 const CALM: Duration = Duration::from_secs(1);
-/// Next look while the goal is not reached: what is waited for may be a process, whose end nobody announces.
-const WORKING: Duration = Duration::from_millis(500);
+/// Next look while a process is waited for: nobody announces its end.
+const PROCESS: Duration = Duration::from_millis(500);
+/// Next look while anything else is waited for: links and files announce themselves, this is the second net.
+const WORKING: Duration = Duration::from_secs(2);
 /// Next try after something failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 /// Next look while nothing changes: what no event announces (a kernel parameter, a firewall chain) is seen then.
-const RESYNC: Duration = Duration::from_secs(60);
+const RESYNC: Duration = Duration::from_mins(1);
 /// How long a change of mere facts may wait for its write.
 const LAZY_WRITE: Duration = Duration::from_secs(10);
 /// More steps than any host has: past it, something puts back what is removed.
@@ -72,6 +74,8 @@ pub struct Agent {
     written: Option<Arc<NodeMigration>>,
     /// When the status was last written.
     wrote_at: Option<Instant>,
+    /// What went wrong in the last turn: it is logged once, not every time it is tried again.
+    complaint: String,
 }
 
 /// What one turn leaves behind: when to turn again without a change.
@@ -84,7 +88,10 @@ struct Pace {
 
 impl Agent {
     /// The agent, which has not looked yet.
-    #[expect(clippy::too_many_arguments, reason = "each is a socket, a folder or a channel of its own")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a socket, a folder or a channel of its own"
+    )]
     pub fn new(
         configuration: Configuration,
         api: Api<NodeMigration>,
@@ -108,6 +115,7 @@ impl Agent {
             journal: None,
             written: None,
             wrote_at: None,
+            complaint: String::new(),
         }
     }
 
@@ -147,9 +155,10 @@ impl Agent {
             Seen::Present(object) => object,
         };
         self.health.goal_read();
-        let newer = self.written.take().filter(|written| {
-            written.uid() == watched.uid() && version(written) > version(&watched)
-        });
+        let newer = self
+            .written
+            .take()
+            .filter(|written| written.uid() == watched.uid() && version(written) > version(&watched));
         self.written.clone_from(&newer);
         Some(newer.unwrap_or(watched))
     }
@@ -160,20 +169,43 @@ impl Agent {
         let spec = object.as_ref().map(|object| object.spec.clone());
         let settings = spec.as_ref().and_then(|spec| spec.flannel_to_calico.clone());
         let targets = spec.as_ref().map(|spec| spec.probes.clone()).unwrap_or_default();
-        self.probes.set(&targets, settings.as_ref().map(|settings| settings.mtu));
+        self.probes
+            .set(&targets, settings.as_ref().map(|settings| settings.mtu));
 
         let mut report = self.work(spec.as_ref()).await;
+        self.complain(&report);
         report.probes = self.probes.results(&targets);
-        report.steps = self.journal.as_ref().map(|journal| journal.done().to_vec()).unwrap_or_default();
+        report.steps = self
+            .journal
+            .as_ref()
+            .map(|journal| journal.done().to_vec())
+            .unwrap_or_default();
         self.tell_metrics(&report, targets.len());
 
         let goal = spec.as_ref().map(|spec| spec.goal).unwrap_or_default();
         let reached = goal.phase().is_none_or(|wanted| report.phase >= Some(wanted));
+        let process = report.facts.as_ref().is_some_and(|facts| facts.flanneld_running);
         let mut pace = match (&report.failure, reached) {
-            (Some(_), _) => Pace { next: AFTER_FAILURE, rest: CALM },
-            (None, false) => Pace { next: WORKING, rest: BURST },
-            (None, true) if goal == Goal::Hold => Pace { next: RESYNC, rest: CALM },
-            (None, true) => Pace { next: RESYNC, rest: BURST },
+            (Some(_), _) => Pace {
+                next: AFTER_FAILURE,
+                rest: CALM,
+            },
+            (None, false) if process => Pace {
+                next: PROCESS,
+                rest: BURST,
+            },
+            (None, false) => Pace {
+                next: WORKING,
+                rest: BURST,
+            },
+            (None, true) if goal == Goal::Hold => Pace {
+                next: RESYNC,
+                rest: CALM,
+            },
+            (None, true) => Pace {
+                next: RESYNC,
+                rest: BURST,
+            },
         };
         if let Some(object) = object {
             pace.next = pace.next.min(self.tell(&object, &report).await);
@@ -235,8 +267,11 @@ impl Agent {
                     break;
                 }
                 HostDecision::Halt(why) => {
-                    failure =
-                        Some(Failure { category: "Contradiction".to_owned(), message: why, retriable: false });
+                    failure = Some(Failure {
+                        category: "Contradiction".to_owned(),
+                        message: why,
+                        retriable: false,
+                    });
                     break;
                 }
             }
@@ -248,7 +283,13 @@ impl Agent {
             message.clone_from(&failure.message);
         }
         let phase = host::phase(&seen.facts, &settings);
-        let subject = Subject { node: &self.configuration.node, facts: &seen.facts, settings: &settings, phase, goal };
+        let subject = Subject {
+            node: &self.configuration.node,
+            facts: &seen.facts,
+            settings: &settings,
+            phase,
+            goal,
+        };
         Report {
             phase: Some(phase),
             message,
@@ -267,7 +308,6 @@ impl Agent {
         self.health.set_host_read(seen.is_ok());
         seen.map_err(|error| {
             let message = format!("the host cannot be read: {}", chain(&error));
-            tracing::warn!(category = error.category(), error = chain(&error), "the host cannot be read");
             Report {
                 checks: host_checks::unreadable(&self.configuration.node, &message),
                 failure: Some(Failure {
@@ -288,13 +328,20 @@ impl Agent {
         }
         match Journal::open(&self.configuration.state) {
             Ok(mut journal) => {
-                if let Some(step) = journal.open_step().filter(|step| step.is_done(&seen.facts)).cloned() {
+                if let Some(step) = journal
+                    .open_step()
+                    .filter(|step| step.is_done(&seen.facts))
+                    .cloned()
+                {
                     tracing::info!(step = step.name(), "a step that was interrupted is done");
                     if let Err(error) = journal.finish(&step, Timestamp::now()) {
                         tracing::warn!(error = chain(&error), "the journal cannot be written");
                     }
                 }
-                tracing::debug!(phase = host::phase(&seen.facts, settings).as_str(), "the journal is open");
+                tracing::debug!(
+                    phase = host::phase(&seen.facts, settings).as_str(),
+                    "the journal is open"
+                );
                 self.journal = Some(journal);
             }
             // A step needs it and says so; looking does not.
@@ -326,19 +373,41 @@ impl Agent {
         let began = std::time::Instant::now();
         let outcome = apply(step, seen, paths, &self.netlink, journal).await;
         let label = if outcome.is_ok() { "done" } else { "failed" };
-        self.metrics.step_duration.with_label_values(&[name, label]).observe(began.elapsed().as_secs_f64());
+        self.metrics
+            .step_duration
+            .with_label_values(&[name, label])
+            .observe(began.elapsed().as_secs_f64());
         match outcome {
             Ok(after) => {
-                tracing::info!(step = name, object, milliseconds = began.elapsed().as_millis(), "a step is done");
+                tracing::info!(
+                    step = name,
+                    object,
+                    milliseconds = began.elapsed().as_millis(),
+                    "a step is done"
+                );
                 Ok(after)
             }
-            Err(error) => {
-                tracing::warn!(step = name, object, category = error.category(), error = chain(&error), "a step failed");
-                Err(Failure {
-                    category: error.category().to_owned(),
-                    message: format!("{object}: {}", chain(&error)),
-                    retriable: true,
-                })
+            Err(error) => Err(Failure {
+                category: error.category().to_owned(),
+                message: format!("{object}: {}", chain(&error)),
+                retriable: true,
+            }),
+        }
+    }
+
+    fn complain(&mut self, report: &Report) {
+        match &report.failure {
+            Some(Failure {
+                category, message, ..
+            }) if *message != self.complaint => {
+                tracing::warn!(category, message, "the agent does not go on");
+                self.complaint.clone_from(message);
+            }
+            Some(_) => {}
+            None if self.complaint.is_empty() => {}
+            None => {
+                tracing::info!(phase = ?report.phase, "the agent goes on");
+                self.complaint.clear();
             }
         }
     }
@@ -346,7 +415,9 @@ impl Agent {
     fn tell_metrics(&self, report: &Report, targets: usize) {
         self.metrics.set_phase(report.phase);
         self.metrics.set_checks(&report.checks);
-        self.metrics.leftovers.set(i64::try_from(report.leftovers.len()).unwrap_or(i64::MAX));
+        self.metrics
+            .leftovers
+            .set(i64::try_from(report.leftovers.len()).unwrap_or(i64::MAX));
         self.metrics.failing.set(i64::from(report.failure.is_some()));
         let reached = report.probes.iter().filter(|probe| probe.reached).count();
         self.metrics.set_probes(reached, targets.saturating_sub(reached));
@@ -377,7 +448,10 @@ impl Agent {
             }
             Err(error) => {
                 self.metrics.writes.with_label_values(&["error"]).inc();
-                tracing::warn!(error = chain(&error), "the status cannot be written; trying again");
+                tracing::warn!(
+                    error = chain(&error),
+                    "the status cannot be written; trying again"
+                );
                 // Another object of the name, or none: the watch says which.
                 self.written = None;
                 AFTER_FAILURE
@@ -388,7 +462,12 @@ impl Agent {
 
 /// The resource version as a number. A version that is none is older than everything.
 fn version(object: &NodeMigration) -> u64 {
-    object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
+    object
+        .metadata
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default()
 }
 
 /// What flannel uses when nobody says otherwise: enough to look, never to change.

@@ -101,10 +101,14 @@ pub async fn apply(
         .begin(step, before, Timestamp::now())
         .map_err(|source| ApplyError::Journal { step: name, source })?;
     perform(step, seen, paths, netlink).await?;
-    let after =
-        observe(paths, netlink).await.map_err(|source| ApplyError::Observe { step: name, source })?;
+    let after = observe(paths, netlink)
+        .await
+        .map_err(|source| ApplyError::Observe { step: name, source })?;
     if !step.is_done(&after.facts) {
-        return Err(ApplyError::NotDone { step: name, object: step.object() });
+        return Err(ApplyError::NotDone {
+            step: name,
+            object: step.object(),
+        });
     }
     journal
         .finish(step, Timestamp::now())
@@ -122,12 +126,19 @@ async fn before(
     let name = step.name();
     let journal_error = |source| ApplyError::Journal { step: name, source };
     let of_link = |link: &str| Before {
-        network: seen.snapshot.link(link).map(|link| seen.snapshot.of_link(link.index)),
+        network: seen
+            .snapshot
+            .link(link)
+            .map(|link| seen.snapshot.of_link(link.index)),
         ..Before::default()
     };
     Ok(match step {
         HostStep::WithdrawSubnetEnvironment => Before {
-            files: journal.save(&paths.subnet_environment()).map_err(journal_error)?.into_iter().collect(),
+            files: journal
+                .save(&paths.subnet_environment())
+                .map_err(journal_error)?
+                .into_iter()
+                .collect(),
             ..Before::default()
         },
         HostStep::DeleteVxlanDevice(link) => of_link(link),
@@ -140,13 +151,23 @@ async fn before(
         },
         HostStep::RemoveLeases => {
             let mut texts = BTreeMap::new();
-            for path in seen.state.leases.iter().chain(&seen.state.bookkeeping).chain(&seen.state.delegates) {
-                let bytes = files::read_if_there(path).map_err(|source| ApplyError::File { step: name, source })?;
+            for path in seen
+                .state
+                .leases
+                .iter()
+                .chain(&seen.state.bookkeeping)
+                .chain(&seen.state.delegates)
+            {
+                let bytes =
+                    files::read_if_there(path).map_err(|source| ApplyError::File { step: name, source })?;
                 if let Some(bytes) = bytes {
                     texts.insert(path.clone(), String::from_utf8_lossy(&bytes).into_owned());
                 }
             }
-            Before { texts, ..Before::default() }
+            Before {
+                texts,
+                ..Before::default()
+            }
         }
         HostStep::RemoveConflist(file) => Before {
             files: journal
@@ -173,11 +194,17 @@ async fn perform(
         }
         HostStep::DeleteVxlanDevice(link) => delete_link(name, link, seen, netlink).await,
         HostStep::DeleteBridge => delete_link(name, BRIDGE, seen, netlink).await,
-        HostStep::DeleteFirewallObject(object) => {
-            firewall::delete(object).await.map_err(|source| ApplyError::Firewall { step: name, source })
-        }
+        HostStep::DeleteFirewallObject(object) => firewall::delete(object)
+            .await
+            .map_err(|source| ApplyError::Firewall { step: name, source }),
         HostStep::RemoveLeases => {
-            for path in seen.state.leases.iter().chain(&seen.state.bookkeeping).chain(&seen.state.delegates) {
+            for path in seen
+                .state
+                .leases
+                .iter()
+                .chain(&seen.state.bookkeeping)
+                .chain(&seen.state.delegates)
+            {
                 files::remove_durably(path).map_err(file_error)?;
             }
             Ok(())

@@ -43,12 +43,20 @@ pub fn vxlan_devices(snapshot: &Snapshot) -> Vec<VxlanDevice> {
                 port: vxlan.port,
                 mtu: link.mtu,
                 local: vxlan.local,
-                parent: vxlan.parent.and_then(|index| snapshot.name(index)).map(str::to_owned),
+                parent: vxlan
+                    .parent
+                    .and_then(|index| snapshot.name(index))
+                    .map(str::to_owned),
                 learning: vxlan.learning,
                 mac: link.mac.clone(),
                 up: link.up,
                 addresses: addresses(snapshot, link),
-                routes: count(own.routes.iter().filter(|route| is_configured(&route.destination)).count()),
+                routes: count(
+                    own.routes
+                        .iter()
+                        .filter(|route| is_configured(&route.destination))
+                        .count(),
+                ),
                 neighbours: count(own.neighbours.len()),
                 forwarding_entries: count(own.forwarding.len()),
             })
@@ -64,7 +72,10 @@ pub fn bridge(snapshot: &Snapshot) -> Found<Bridge> {
         return Found::Absent;
     };
     if link.kind != "bridge" {
-        return Found::Malformed(format!("link {BRIDGE} is of kind {:?}, needed a bridge", link.kind));
+        return Found::Malformed(format!(
+            "link {BRIDGE} is of kind {:?}, needed a bridge",
+            link.kind
+        ));
     }
     let mut ports: Vec<String> = snapshot
         .links
@@ -89,21 +100,28 @@ pub fn direct_routes(snapshot: &Snapshot, network: Option<Ipv4Net>) -> Vec<Direc
     };
     let mut routes = Vec::new();
     for route in &snapshot.routes {
-        let IpNet::V4(destination) = route.destination else { continue };
+        let IpNet::V4(destination) = route.destination else {
+            continue;
+        };
         if !network.contains(&destination) {
             continue;
         }
         for (gateway, link) in &route.hops {
-            let Some(link) = link.and_then(|index| snapshot.links.iter().find(|link| link.index == index)) else {
+            let Some(link) = link.and_then(|index| snapshot.links.iter().find(|link| link.index == index))
+            else {
                 continue;
             };
             let Some(gateway) = gateway else { continue };
             if link.vxlan.is_none() && link.name != BRIDGE {
-                routes.push(DirectRoute { destination, gateway: *gateway, link: link.name.clone() });
+                routes.push(DirectRoute {
+                    destination,
+                    gateway: *gateway,
+                    link: link.name.clone(),
+                });
             }
         }
     }
-    routes.sort_by(|left, right| (left.destination, left.gateway).cmp(&(right.destination, right.gateway)));
+    routes.sort_by_key(|route| (route.destination, route.gateway));
     routes
 }
 

@@ -30,12 +30,20 @@ fn route(destination: &str, gateway: Option<&str>, link: u32) -> Route {
 /// A host of flannel's: loopback, uplink, tunnel, bridge with one pod.
 fn host() -> Snapshot {
     let mut tunnel = link(3, "flannel.1");
-    tunnel.vxlan = Some(Vxlan { vni: 1, port: 8472, parent: Some(2), ..Vxlan::default() });
+    tunnel.vxlan = Some(Vxlan {
+        vni: 1,
+        port: 8472,
+        parent: Some(2),
+        ..Vxlan::default()
+    });
     let mut bridge = link(4, "cni0");
     bridge.kind = "bridge".to_owned();
     let mut pod = link(5, "veth1234");
     pod.controller = Some(4);
-    let address = |link: u32, text: &str| Address { link, address: text.parse().unwrap() };
+    let address = |link: u32, text: &str| Address {
+        link,
+        address: text.parse().unwrap(),
+    };
     Snapshot {
         links: vec![link(1, "lo"), link(2, "eth0"), tunnel, bridge, pod],
         addresses: vec![
@@ -94,11 +102,28 @@ fn a_route_past_the_tunnel_is_direct() {
 #[test]
 fn calico_looks_at_interfaces_from_the_last() {
     let mut host = host();
-    assert_eq!(detected_address(&host), Some(("192.0.2.11".parse().unwrap(), "eth0".to_owned())));
+    assert_eq!(
+        detected_address(&host),
+        Some(("192.0.2.11".parse().unwrap(), "eth0".to_owned()))
+    );
     host.links.push(link(9, "eth1"));
-    host.addresses.push(Address { link: 9, address: "169.254.1.1/16".parse().unwrap() });
-    assert_eq!(detected_address(&host).unwrap().1, "eth0", "a link-local address is passed over");
-    host.addresses.push(Address { link: 9, address: "198.51.100.7/24".parse().unwrap() });
+    host.addresses.push(Address {
+        link: 9,
+        address: "169.254.1.1/16".parse().unwrap(),
+    });
+    assert_eq!(
+        detected_address(&host).unwrap().1,
+        "eth0",
+        "a link-local address is passed over"
+    );
+    host.addresses.push(Address {
+        link: 9,
+        address: "198.51.100.7/24".parse().unwrap(),
+    });
     assert_eq!(detected_address(&host).unwrap().1, "eth1");
-    assert_eq!(uplink(&host).as_deref(), Some("eth0"), "the default route says where packets leave");
+    assert_eq!(
+        uplink(&host).as_deref(),
+        Some("eth0"),
+        "the default route says where packets leave"
+    );
 }

@@ -87,7 +87,10 @@ impl ObserveError {
 pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, ObserveError> {
     // The process before the file: a flanneld that ends in between has written its file before.
     let flanneld_running = processes::is_running(&paths.proc, FLANNELD)?;
-    let cni = cnidir::read(&paths.cni_configuration, &paths.cni_configuration.to_string_lossy())?;
+    let cni = cnidir::read(
+        &paths.cni_configuration,
+        &paths.cni_configuration.to_string_lossy(),
+    )?;
     let state = cnidir::state(&paths.cni_state, &cnidir::flannel_networks(&cni))?;
     let subnet_environment = match files::read_if_there(&paths.subnet_environment())? {
         None => Found::Absent,
@@ -116,7 +119,9 @@ pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, Ob
         bridge: facts::bridge(&snapshot),
         direct_routes: facts::direct_routes(
             &snapshot,
-            subnet_environment.present().map(|environment| environment.network),
+            subnet_environment
+                .present()
+                .map(|environment| environment.network),
         ),
         reverse_path_filter: ReversePathFilter { all, interfaces },
         subnet_environment,
@@ -129,5 +134,9 @@ pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, Ob
         bridge_nf_call_iptables: sysctl::bridge_netfilter(&paths.proc)?,
         cni,
     };
-    Ok(Observation { facts, snapshot, state })
+    Ok(Observation {
+        facts,
+        snapshot,
+        state,
+    })
 }

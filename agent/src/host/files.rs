@@ -26,7 +26,10 @@ impl FileError {
         "HostFile"
     }
 
-    pub(crate) fn of<'path>(attempt: &'static str, path: &'path Path) -> impl FnOnce(io::Error) -> Self + 'path {
+    pub(crate) fn of<'path>(
+        attempt: &'static str,
+        path: &'path Path,
+    ) -> impl FnOnce(io::Error) -> Self + 'path {
         move |source| Self {
             attempt,
             path: path.to_owned(),

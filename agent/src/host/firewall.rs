@@ -14,8 +14,16 @@ use super::program::{LOCK_SECONDS, ProgramError, command_line, run};
 
 /// Where flannel works in an iptables table: the kernel's chain that it hooks, and its own chain.
 const PLACES: [Place; 2] = [
-    Place { table: "nat", base: "POSTROUTING", own: "FLANNEL-POSTRTG" },
-    Place { table: "filter", base: "FORWARD", own: "FLANNEL-FWD" },
+    Place {
+        table: "nat",
+        base: "POSTROUTING",
+        own: "FLANNEL-POSTRTG",
+    },
+    Place {
+        table: "filter",
+        base: "FORWARD",
+        own: "FLANNEL-FWD",
+    },
 ];
 /// Comments on the rules that flannel put straight into the kernel's chains before it had chains of its own.
 const COMMENTS: [&str; 2] = [r#"--comment "flanneld masq""#, r#"--comment "flanneld forward""#];
@@ -80,7 +88,9 @@ pub async fn read(proc: &Path) -> Result<Vec<FirewallObject>, FirewallError> {
     for backend in [FirewallBackend::IptablesNft, FirewallBackend::Ip6tablesNft] {
         let family = family(backend);
         for place in &PLACES {
-            let own = nft.chains.contains(&(family.to_owned(), place.table.to_owned(), place.own.to_owned()));
+            let own = nft
+                .chains
+                .contains(&(family.to_owned(), place.table.to_owned(), place.own.to_owned()));
             if own {
                 objects.push(object(backend, place, place.own));
             }
@@ -109,7 +119,10 @@ pub async fn read(proc: &Path) -> Result<Vec<FirewallObject>, FirewallError> {
         let tables = legacy_tables(proc, backend)?;
         for place in PLACES.iter().filter(|place| tables.contains(place.table)) {
             let saved = legacy_table(backend, place).await?;
-            if saved.iter().any(|line| line.starts_with(&format!(":{} ", place.own))) {
+            if saved
+                .iter()
+                .any(|line| line.starts_with(&format!(":{} ", place.own)))
+            {
                 objects.push(object(backend, place, place.own));
             }
             if saved.iter().any(|line| is_tagged(line, place)) {
@@ -155,17 +168,18 @@ pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
 
 /// What `iptables-restore --noflush` reads to delete one object.
 fn deletion(place: &Place, chain: &str, rules: &[String]) -> String {
-    let mut script = format!("*{}\n", place.table);
-    for rule in rules {
-        if let Some(rest) = rule.strip_prefix("-A ") {
-            script += &format!("-D {rest}\n");
-        }
-    }
+    let mut lines = vec![format!("*{}", place.table)];
+    lines.extend(
+        rules
+            .iter()
+            .filter_map(|rule| rule.strip_prefix("-A "))
+            .map(|rest| format!("-D {rest}")),
+    );
     if chain == place.own {
-        script += &format!("-F {chain}\n-X {chain}\n");
+        lines.extend([format!("-F {chain}"), format!("-X {chain}")]);
     }
-    script += "COMMIT\n";
-    script
+    lines.push("COMMIT\n".to_owned());
+    lines.join("\n")
 }
 
 /// The rules of the kernel's chain that belong to this object: jumps to flannel's chain, or tagged rules.
@@ -174,7 +188,11 @@ async fn own_rules(object: &FirewallObject, place: &Place) -> Result<Vec<String>
     Ok(rules
         .into_iter()
         .filter(|rule| {
-            if object.chain == place.own { jumps_to(rule, place) } else { is_tagged(rule, place) }
+            if object.chain == place.own {
+                jumps_to(rule, place)
+            } else {
+                is_tagged(rule, place)
+            }
         })
         .collect())
 }
@@ -194,7 +212,9 @@ async fn legacy_table(backend: FirewallBackend, place: &Place) -> Result<Vec<Str
 /// A rule that jumps to flannel's own chain.
 fn jumps_to(rule: &str, place: &Place) -> bool {
     rule.starts_with(&format!("-A {} ", place.base))
-        && [" -j ", " -g "].iter().any(|verb| rule.ends_with(&format!("{verb}{}", place.own)))
+        && [" -j ", " -g "]
+            .iter()
+            .any(|verb| rule.ends_with(&format!("{verb}{}", place.own)))
 }
 
 /// A rule of flannel's straight in the kernel's chain. A jump to flannel's own chain goes with that chain.
@@ -210,7 +230,11 @@ fn is_incompatible(error: &ProgramError) -> bool {
 
 /// Tables that the legacy backend of a family has. Asking that backend itself would create them.
 fn legacy_tables(proc: &Path, backend: FirewallBackend) -> Result<BTreeSet<String>, FileError> {
-    let name = if backend == FirewallBackend::Ip6tablesLegacy { "ip6_tables_names" } else { "ip_tables_names" };
+    let name = if backend == FirewallBackend::Ip6tablesLegacy {
+        "ip6_tables_names"
+    } else {
+        "ip_tables_names"
+    };
     let folder = proc.join("thread-self/net");
     let path = folder.join(name);
     match std::fs::read_to_string(&path) {
@@ -223,7 +247,7 @@ fn legacy_tables(proc: &Path, backend: FirewallBackend) -> Result<BTreeSet<Strin
     }
 }
 
-/// Tables and chains of nf_tables by name, without their rules: a node may have hundreds of thousands of those.
+/// Tables and chains of nftables by name, without their rules: a node may have hundreds of thousands of those.
 struct Nftables {
     /// Family and name.
     tables: BTreeSet<(String, String)>,
@@ -234,13 +258,26 @@ struct Nftables {
 impl Nftables {
     async fn read() -> Result<Self, ProgramError> {
         let tables = list("tables", "table").await?;
-        let chains = if tables.is_empty() { Vec::new() } else { list("chains", "chain").await? };
+        let chains = if tables.is_empty() {
+            Vec::new()
+        } else {
+            list("chains", "chain").await?
+        };
         let text = |object: &Value, key: &str| object[key].as_str().unwrap_or_default().to_owned();
         Ok(Self {
-            tables: tables.iter().map(|object| (text(object, "family"), text(object, "name"))).collect(),
+            tables: tables
+                .iter()
+                .map(|object| (text(object, "family"), text(object, "name")))
+                .collect(),
             chains: chains
                 .iter()
-                .map(|object| (text(object, "family"), text(object, "table"), text(object, "name")))
+                .map(|object| {
+                    (
+                        text(object, "family"),
+                        text(object, "table"),
+                        text(object, "name"),
+                    )
+                })
                 .collect(),
         })
     }
@@ -250,14 +287,27 @@ impl Nftables {
 async fn list(what: &str, kind: &str) -> Result<Vec<Value>, ProgramError> {
     let arguments = ["-j", "list", what];
     let text = run("nft", &arguments, None).await?;
-    let answer = |problem: String| ProgramError::Answer { command: command_line("nft", &arguments), problem };
+    let answer = |problem: String| ProgramError::Answer {
+        command: command_line("nft", &arguments),
+        problem,
+    };
     let value: Value = serde_json::from_str(&text).map_err(|error| answer(error.to_string()))?;
-    let objects = value["nftables"].as_array().ok_or_else(|| answer("no list \"nftables\"".to_owned()))?;
-    Ok(objects.iter().filter_map(|object| object.get(kind)).cloned().collect())
+    let objects = value["nftables"]
+        .as_array()
+        .ok_or_else(|| answer("no list \"nftables\"".to_owned()))?;
+    Ok(objects
+        .iter()
+        .filter_map(|object| object.get(kind))
+        .cloned()
+        .collect())
 }
 
 fn object(backend: FirewallBackend, place: &Place, chain: &str) -> FirewallObject {
-    FirewallObject { backend, table: place.table.to_owned(), chain: chain.to_owned() }
+    FirewallObject {
+        backend,
+        table: place.table.to_owned(),
+        chain: chain.to_owned(),
+    }
 }
 
 fn place(object: &FirewallObject) -> Result<&'static Place, FirewallError> {
@@ -319,7 +369,10 @@ mod tests {
             "*nat\n-D POSTROUTING -m comment --comment \"flanneld masq\" -j FLANNEL-POSTRTG\n\
              -F FLANNEL-POSTRTG\n-X FLANNEL-POSTRTG\nCOMMIT\n"
         );
-        assert_eq!(deletion(NAT, NAT.base, &["-A POSTROUTING -j RETURN".to_owned()]), "*nat\n-D POSTROUTING -j RETURN\nCOMMIT\n");
+        assert_eq!(
+            deletion(NAT, NAT.base, &["-A POSTROUTING -j RETURN".to_owned()]),
+            "*nat\n-D POSTROUTING -j RETURN\nCOMMIT\n"
+        );
     }
 
     #[test]

@@ -78,7 +78,9 @@ mod tests {
         let watch = FolderWatch::start(Arc::clone(&changed)).unwrap();
         watch.add(folder.path()).unwrap();
         std::fs::write(folder.path().join("10-calico.conflist"), "{}").unwrap();
-        tokio::time::timeout(Duration::from_secs(10), changed.notified()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(10), changed.notified())
+            .await
+            .unwrap();
     }
 
     #[tokio::test]

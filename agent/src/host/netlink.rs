@@ -9,11 +9,15 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt};
 use ipnet::IpNet;
 use netlink_packet_route::address::AddressAttribute;
-use netlink_packet_route::link::{InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::{Handle, MulticastGroup};
@@ -83,7 +87,11 @@ impl Netlink {
             .await?
             .iter()
             .filter_map(forwarding_entry)
-            .filter(|entry| links.iter().any(|link| link.index == entry.link && link.vxlan.is_some()))
+            .filter(|entry| {
+                links
+                    .iter()
+                    .any(|link| link.index == entry.link && link.vxlan.is_some())
+            })
             .collect();
         Ok(Snapshot {
             addresses: self.addresses().await?,
@@ -353,11 +361,18 @@ fn route(message: &RouteMessage) -> Option<Route> {
         _ => return None,
     };
     Some(Route {
-        destination: IpNet::new(destination.unwrap_or(any), message.header.destination_prefix_length).ok()?,
+        destination: IpNet::new(
+            destination.unwrap_or(any),
+            message.header.destination_prefix_length,
+        )
+        .ok()?,
         hops,
         protocol: u8::from(message.header.protocol),
         scope: u8::from(message.header.scope),
-        on_link: message.header.flags.contains(netlink_packet_route::route::RouteFlags::Onlink),
+        on_link: message
+            .header
+            .flags
+            .contains(netlink_packet_route::route::RouteFlags::Onlink),
         source,
         metric,
     })
@@ -372,7 +387,9 @@ fn route_address(address: &RouteAddress) -> Option<IpAddr> {
 }
 
 fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
-    if message.header.state != NeighbourState::Permanent || message.header.flags.contains(NeighbourFlags::Proxy) {
+    if message.header.state != NeighbourState::Permanent
+        || message.header.flags.contains(NeighbourFlags::Proxy)
+    {
         return None;
     }
     let address = message.attributes.iter().find_map(|attribute| match attribute {
@@ -395,10 +412,12 @@ fn forwarding_entry(message: &NeighbourMessage) -> Option<ForwardingEntry> {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(IpAddr::V4(*address)),
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
         // In the bridge family the bytes are not told apart: their number says which they are.
-        NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => <[u8; 4]>::try_from(bytes.as_slice())
-            .map(IpAddr::from)
-            .or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from))
-            .ok(),
+        NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
+            <[u8; 4]>::try_from(bytes.as_slice())
+                .map(IpAddr::from)
+                .or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from))
+                .ok()
+        }
         _ => None,
     });
     Some(ForwardingEntry {
@@ -421,5 +440,9 @@ fn link_layer_address(message: &NeighbourMessage) -> String {
 }
 
 fn mac(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+    bytes
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<Vec<_>>()
+        .join(":")
 }

@@ -41,7 +41,12 @@ pub fn is_running(proc: &Path, name: &str) -> Result<bool, ProcessError> {
     let entries = fs::read_dir(proc).map_err(FileError::of("list folder", proc))?;
     for entry in entries {
         let entry = entry.map_err(FileError::of("list folder", proc))?;
-        if !entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()) {
+        if !entry
+            .file_name()
+            .to_string_lossy()
+            .bytes()
+            .all(|byte| byte.is_ascii_digit())
+        {
             continue;
         }
         if runs(&entry.path(), name)? && shares_network(&entry.path(), own.as_ref()) {
@@ -70,7 +75,12 @@ fn runs(process: &Path, name: &str) -> Result<bool, ProcessError> {
         return Ok(false);
     };
     let command = text.get(open + 1..close).unwrap_or_default();
-    let state = text.get(close + 1..).unwrap_or_default().trim_start().chars().next();
+    let state = text
+        .get(close + 1..)
+        .unwrap_or_default()
+        .trim_start()
+        .chars()
+        .next();
     if matches!(state, Some('Z' | 'X')) {
         return Ok(false);
     }

@@ -75,22 +75,35 @@ impl ProgramError {
 
 /// A program with its arguments, as a person would type it.
 pub fn command_line(program: &str, arguments: &[&str]) -> String {
-    std::iter::once(program).chain(arguments.iter().copied()).collect::<Vec<_>>().join(" ")
+    std::iter::once(program)
+        .chain(arguments.iter().copied())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Runs a program in the network namespace of the calling thread, feeds it `input` and returns what it printed.
 pub async fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Result<String, ProgramError> {
-    let pipe = |source| ProgramError::Pipe { program: program.to_owned(), source };
+    let pipe = |source| ProgramError::Pipe {
+        program: program.to_owned(),
+        source,
+    };
     let mut child = Command::new(program)
         .args(arguments)
         // Messages are matched in one place (a missing chain): they have to be in English.
         .env("LC_ALL", "C")
-        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdin(if input.is_some() {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|source| ProgramError::Start { program: program.to_owned(), source })?;
+        .map_err(|source| ProgramError::Start {
+            program: program.to_owned(),
+            source,
+        })?;
     let stdin = child.stdin.take();
     let talk = async {
         if let (Some(mut stdin), Some(input)) = (stdin, input) {
@@ -103,7 +116,9 @@ pub async fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Resu
         child.wait_with_output().await
     };
     let Ok(output) = tokio::time::timeout(LIMIT, talk).await else {
-        return Err(ProgramError::TimedOut { command: command_line(program, arguments) });
+        return Err(ProgramError::TimedOut {
+            command: command_line(program, arguments),
+        });
     };
     let output = output.map_err(pipe)?;
     if !output.status.success() {

@@ -118,22 +118,46 @@ impl Snapshot {
 
     /// The name of the link with this index.
     pub fn name(&self, index: u32) -> Option<&str> {
-        self.links.iter().find(|link| link.index == index).map(|link| link.name.as_str())
+        self.links
+            .iter()
+            .find(|link| link.index == index)
+            .map(|link| link.name.as_str())
     }
 
     /// What belongs to one link: everything that its deletion takes along.
+    #[must_use]
     pub fn of_link(&self, index: u32) -> Self {
         Self {
-            links: self.links.iter().filter(|link| link.index == index).cloned().collect(),
-            addresses: self.addresses.iter().filter(|address| address.link == index).cloned().collect(),
+            links: self
+                .links
+                .iter()
+                .filter(|link| link.index == index)
+                .cloned()
+                .collect(),
+            addresses: self
+                .addresses
+                .iter()
+                .filter(|address| address.link == index)
+                .cloned()
+                .collect(),
             routes: self
                 .routes
                 .iter()
                 .filter(|route| route.hops.iter().any(|(_, link)| *link == Some(index)))
                 .cloned()
                 .collect(),
-            neighbours: self.neighbours.iter().filter(|entry| entry.link == index).cloned().collect(),
-            forwarding: self.forwarding.iter().filter(|entry| entry.link == index).cloned().collect(),
+            neighbours: self
+                .neighbours
+                .iter()
+                .filter(|entry| entry.link == index)
+                .cloned()
+                .collect(),
+            forwarding: self
+                .forwarding
+                .iter()
+                .filter(|entry| entry.link == index)
+                .cloned()
+                .collect(),
         }
     }
 }

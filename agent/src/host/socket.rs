@@ -34,7 +34,11 @@ pub fn datagrams(address: SocketAddr) -> Result<UdpSocket, SocketError> {
         }
         UdpSocket::from_std(socket)
     };
-    open().map_err(|source| SocketError { kind: "UDP socket", address, source })
+    open().map_err(|source| SocketError {
+        kind: "UDP socket",
+        address,
+        source,
+    })
 }
 
 /// A TCP socket that listens.
@@ -44,5 +48,9 @@ pub fn listener(address: SocketAddr) -> Result<TcpListener, SocketError> {
         socket.set_nonblocking(true)?;
         TcpListener::from_std(socket)
     };
-    open().map_err(|source| SocketError { kind: "TCP socket", address, source })
+    open().map_err(|source| SocketError {
+        kind: "TCP socket",
+        address,
+        source,
+    })
 }

@@ -68,7 +68,9 @@ pub fn reverse_path_filter(proc: &Path) -> Result<(u8, BTreeMap<String, u8>), Sy
 pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
     let path = proc.join("sys/net/bridge/bridge-nf-call-iptables");
     match fs::read_to_string(&path) {
-        Ok(text) => Ok(Some(number(&text, || "net.bridge.bridge-nf-call-iptables".to_owned())? != 0)),
+        Ok(text) => Ok(Some(
+            number(&text, || "net.bridge.bridge-nf-call-iptables".to_owned())? != 0,
+        )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // The folder of the parameters themselves must be there, else nobody looked.
             read_if_there(&proc.join("sys/net/core/somaxconn"))?;

@@ -26,11 +26,28 @@ where
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
             .expect("namespaces of its own; run it as root with CAP_SYS_ADMIN");
-        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
-            .expect("mounts of its own");
+        mount(
+            None::<&str>,
+            "/",
+            None::<&str>,
+            MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+            None::<&str>,
+        )
+        .expect("mounts of its own");
         // A lock of its own: the machine's iptables is not kept waiting.
-        mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), None::<&str>).expect("a /run of its own");
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(test());
+        mount(
+            Some("tmpfs"),
+            "/run",
+            Some("tmpfs"),
+            MsFlags::empty(),
+            None::<&str>,
+        )
+        .expect("a /run of its own");
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime")
+            .block_on(test());
     });
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
@@ -46,7 +63,11 @@ pub fn run(line: &str) -> String {
         .stdin(Stdio::null())
         .output()
         .unwrap_or_else(|error| panic!("{line}: {error}; install iproute2, iptables and nftables"));
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{line}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -86,13 +107,21 @@ impl Host {
         run("ip link set eth0 up");
         run("ip address add 192.0.2.11/24 dev eth0");
         run("ip route add default via 192.0.2.1 dev eth0");
-        run("ip link add flannel.1 address 02:00:00:00:00:01 type vxlan id 1 dev eth0 local 192.0.2.11 dstport 8472 nolearning");
+        run(
+            "ip link add flannel.1 address 02:00:00:00:00:01 type vxlan id 1 dev eth0 local 192.0.2.11 dstport 8472 nolearning",
+        );
         run("ip link set flannel.1 mtu 1450 up");
         run("ip address add 10.244.1.0/32 dev flannel.1");
         for (number, peer) in [(2, "192.0.2.12"), (3, "192.0.2.13")] {
-            run(&format!("ip neighbour add 10.244.{number}.0 lladdr 02:00:00:00:00:0{number} dev flannel.1 nud permanent"));
-            run(&format!("bridge fdb add 02:00:00:00:00:0{number} dev flannel.1 dst {peer} self permanent"));
-            run(&format!("ip route add 10.244.{number}.0/24 via 10.244.{number}.0 dev flannel.1 onlink"));
+            run(&format!(
+                "ip neighbour add 10.244.{number}.0 lladdr 02:00:00:00:00:0{number} dev flannel.1 nud permanent"
+            ));
+            run(&format!(
+                "bridge fdb add 02:00:00:00:00:0{number} dev flannel.1 dst {peer} self permanent"
+            ));
+            run(&format!(
+                "ip route add 10.244.{number}.0/24 via 10.244.{number}.0 dev flannel.1 onlink"
+            ));
         }
         run("ip link add cni0 type bridge");
         run("ip link set cni0 mtu 1450 up");
@@ -124,14 +153,26 @@ impl Host {
             "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
         )
         .unwrap();
-        fs::write(paths.cni_configuration.join("10-flannel.conflist"), FLANNEL_CONFLIST).unwrap();
+        fs::write(
+            paths.cni_configuration.join("10-flannel.conflist"),
+            FLANNEL_CONFLIST,
+        )
+        .unwrap();
         let leases = below("var/lib/cni/networks/cbr0");
         fs::write(leases.join("10.244.1.2"), "sandbox\r\neth0").unwrap();
         fs::write(leases.join("last_reserved_ip.0"), "10.244.1.2").unwrap();
         fs::write(leases.join("lock"), "").unwrap();
-        fs::write(below("var/lib/cni/flannel").join("sandbox"), r#"{"type":"bridge"}"#).unwrap();
+        fs::write(
+            below("var/lib/cni/flannel").join("sandbox"),
+            r#"{"type":"bridge"}"#,
+        )
+        .unwrap();
         fs::write(below("var/lib/cni/networks/other").join("172.30.0.2"), "not ours").unwrap();
-        Self { folder, paths, netlink: Netlink::connect().unwrap() }
+        Self {
+            folder,
+            paths,
+            netlink: Netlink::connect().unwrap(),
+        }
     }
 
     /// Where the journal is.
@@ -153,21 +194,34 @@ impl Host {
     }
 
     /// flannel's chains with their jumps, and somebody else's rules around them, in one backend of iptables.
-    pub fn firewall(&self, iptables: &str) {
-        let loopback = if iptables.starts_with("ip6") { "::1/128" } else { "127.0.0.0/8" };
-        let network = if iptables.starts_with("ip6") { "fd00:10::/56" } else { "10.244.0.0/16" };
+    pub fn firewall(iptables: &str) {
+        let loopback = if iptables.starts_with("ip6") {
+            "::1/128"
+        } else {
+            "127.0.0.0/8"
+        };
+        let network = if iptables.starts_with("ip6") {
+            "fd00:10::/56"
+        } else {
+            "10.244.0.0/16"
+        };
         for rule in [
             "-t nat -N KUBE-POSTROUTING".to_owned(),
-            "-t nat -A POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING".to_owned(),
+            "-t nat -A POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING"
+                .to_owned(),
             "-t nat -N FLANNEL-POSTRTG".to_owned(),
             "-t nat -A POSTROUTING -m comment --comment \"flanneld masq\" -j FLANNEL-POSTRTG".to_owned(),
-            format!("-t nat -A FLANNEL-POSTRTG -s {network} -m comment --comment \"flanneld masq\" -j RETURN"),
+            format!(
+                "-t nat -A FLANNEL-POSTRTG -s {network} -m comment --comment \"flanneld masq\" -j RETURN"
+            ),
             "-t nat -A FLANNEL-POSTRTG -m comment --comment \"flanneld masq\" -j MASQUERADE".to_owned(),
             format!("-t nat -A POSTROUTING -s {loopback} -j RETURN"),
             "-t filter -A FORWARD -m comment --comment \"before flanneld\" -j ACCEPT".to_owned(),
             "-t filter -N FLANNEL-FWD".to_owned(),
             "-t filter -A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD".to_owned(),
-            format!("-t filter -A FLANNEL-FWD -s {network} -m comment --comment \"flanneld forward\" -j ACCEPT"),
+            format!(
+                "-t filter -A FLANNEL-FWD -s {network} -m comment --comment \"flanneld forward\" -j ACCEPT"
+            ),
             // An old flannel's rule, straight in the kernel's chain.
             format!("-t filter -A FORWARD -d {network} -m comment --comment \"flanneld forward\" -j ACCEPT"),
             format!("-t filter -A FORWARD -d {network} -j ACCEPT"),
@@ -177,7 +231,7 @@ impl Host {
     }
 
     /// flannel's tables in its nftables mode, and somebody else's table.
-    pub fn nftables(&self) {
+    pub fn nftables() {
         for line in [
             "nft add table ip flannel-ipv4",
             "nft add chain ip flannel-ipv4 postrtg \"{ type nat hook postrouting priority 100 ; }\"",
@@ -194,7 +248,7 @@ impl Host {
     }
 
     /// The last pod of the old network goes.
-    pub fn last_pod_goes(&self) {
+    pub fn last_pod_goes() {
         run("ip link delete vethpod1");
     }
 
@@ -203,13 +257,22 @@ impl Host {
         run("ip link add vxlan.calico type vxlan id 1 dev eth0 local 192.0.2.11 dstport 8472 nolearning");
         run("ip link set vxlan.calico mtu 1450 up");
         run("ip address add 10.244.1.0/32 dev vxlan.calico");
-        fs::write(self.paths.cni_configuration.join("10-calico.conflist"), CALICO_CONFLIST).unwrap();
+        fs::write(
+            self.paths.cni_configuration.join("10-calico.conflist"),
+            CALICO_CONFLIST,
+        )
+        .unwrap();
     }
 
     /// Everything of everybody else, in the words of other programs: firewall, links, routes, files.
     pub fn everybody_elses(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        for save in ["iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"] {
+        for save in [
+            "iptables-nft-save",
+            "ip6tables-nft-save",
+            "iptables-legacy-save",
+            "ip6tables-legacy-save",
+        ] {
             lines.extend(
                 run(save)
                     .lines()
@@ -220,7 +283,10 @@ impl Host {
             );
         }
         for table in ["ip kube-proxy", "inet flannel-ipv4"] {
-            if run("nft list tables").lines().any(|line| line == format!("table {table}")) {
+            if run("nft list tables")
+                .lines()
+                .any(|line| line == format!("table {table}"))
+            {
                 lines.push(run(&format!("nft list table {table}")));
             }
         }
@@ -229,7 +295,11 @@ impl Host {
             .unwrap()
             .iter()
             .map(|link| format!("{} {} {}", link["ifname"], link["mtu"], link["operstate"]))
-            .filter(|link| !["flannel", "cni0", "vethpod1", "podside1"].iter().any(|name| link.contains(name)))
+            .filter(|link| {
+                !["flannel", "cni0", "vethpod1", "podside1"]
+                    .iter()
+                    .any(|name| link.contains(name))
+            })
             .collect();
         links.sort();
         lines.extend(links);

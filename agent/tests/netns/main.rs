@@ -1,6 +1,13 @@
 //! The host layer against a real kernel, in namespaces of its own, with `ip`, `bridge`, `iptables` and `nft` as
 //! the judges.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod host;
 
 use std::fs;
@@ -22,7 +29,12 @@ use tokio::sync::Notify;
 
 use crate::host::{Host, in_namespace, json, run};
 
-const BACKENDS: [&str; 4] = ["iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"];
+const BACKENDS: [&str; 4] = [
+    "iptables-nft",
+    "ip6tables-nft",
+    "iptables-legacy",
+    "ip6tables-legacy",
+];
 
 /// Performs steps until the goal is reached or something is waited for; what is waited for, if so.
 async fn drive(host: &Host, goal: Goal) -> Option<String> {
@@ -33,7 +45,9 @@ async fn drive(host: &Host, goal: Goal) -> Option<String> {
             HostDecision::Run(step) => {
                 // A new process each time: nothing but the journal and the host is remembered.
                 let mut journal = Journal::open(&host.state()).unwrap();
-                seen = apply(&step, &seen, &host.paths, &host.netlink, &mut journal).await.unwrap();
+                seen = apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
+                    .await
+                    .unwrap();
                 assert!(step.is_done(&seen.facts));
             }
             HostDecision::Wait(what) => return Some(what),
@@ -53,7 +67,13 @@ fn facts_are_what_ip_says() {
 
         let links = json("ip -j -d link");
         let link = |name: &str| -> Value {
-            links.as_array().unwrap().iter().find(|link| link["ifname"] == name).unwrap().clone()
+            links
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|link| link["ifname"] == name)
+                .unwrap()
+                .clone()
         };
         let tunnel = facts.vxlan("flannel.1").unwrap();
         let data = &link("flannel.1")["linkinfo"]["info_data"];
@@ -66,24 +86,51 @@ fn facts_are_what_ip_says() {
         assert_eq!(link("flannel.1")["address"], tunnel.mac);
         assert!(tunnel.up);
         let other = facts.vxlan("vxlan9").unwrap();
-        assert_eq!(link("vxlan9")["linkinfo"]["info_data"]["learning"], other.learning);
+        assert_eq!(
+            link("vxlan9")["linkinfo"]["info_data"]["learning"],
+            other.learning
+        );
         assert_eq!((other.vni, other.port, other.learning), (99, 4789, true));
 
         let count = |line: &str| u32::try_from(json(line).as_array().unwrap().len()).unwrap();
         assert_eq!(count("ip -j -4 route show dev flannel.1"), tunnel.routes);
-        assert_eq!(count("ip -j neighbour show dev flannel.1 nud permanent"), tunnel.neighbours);
-        assert_eq!(count("bridge -j fdb show dev flannel.1"), tunnel.forwarding_entries);
-        assert_eq!(tunnel.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.244.1.0/32"]);
+        assert_eq!(
+            count("ip -j neighbour show dev flannel.1 nud permanent"),
+            tunnel.neighbours
+        );
+        assert_eq!(
+            count("bridge -j fdb show dev flannel.1"),
+            tunnel.forwarding_entries
+        );
+        assert_eq!(
+            tunnel
+                .addresses
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>(),
+            ["10.244.1.0/32"]
+        );
 
         let bridge = facts.bridge.present().unwrap();
         let ports = json("ip -j link show master cni0");
-        let ports: Vec<&str> = ports.as_array().unwrap().iter().filter_map(|port| port["ifname"].as_str()).collect();
+        let ports: Vec<&str> = ports
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|port| port["ifname"].as_str())
+            .collect();
         assert_eq!(bridge.ports, ports);
         assert_eq!(link("cni0")["mtu"], bridge.mtu);
 
         let strict = fs::read_to_string("/proc/sys/net/ipv4/conf/eth0/rp_filter").unwrap();
-        assert_eq!(facts.reverse_path_filter.interfaces["eth0"].to_string(), strict.trim());
-        assert_eq!(facts.uplink.as_deref(), json("ip -j route show default")[0]["dev"].as_str());
+        assert_eq!(
+            facts.reverse_path_filter.interfaces["eth0"].to_string(),
+            strict.trim()
+        );
+        assert_eq!(
+            facts.uplink.as_deref(),
+            json("ip -j route show default")[0]["dev"].as_str()
+        );
         assert_eq!(facts.detected_address.unwrap().to_string(), "192.0.2.11");
         assert_eq!((facts.leases, facts.delegates), (1, 1));
         assert_eq!(facts.direct_routes, []);
@@ -99,7 +146,10 @@ fn a_direct_route_is_seen() {
         run("ip route replace 10.244.3.0/24 via 192.0.2.13 dev eth0");
         let routes = host.look().await.facts.direct_routes;
         assert_eq!(routes.len(), 1, "{routes:?}");
-        assert_eq!((routes[0].gateway.to_string().as_str(), routes[0].link.as_str()), ("192.0.2.13", "eth0"));
+        assert_eq!(
+            (routes[0].gateway.to_string().as_str(), routes[0].link.as_str()),
+            ("192.0.2.13", "eth0")
+        );
     });
 }
 
@@ -112,7 +162,11 @@ fn a_look_creates_nothing() {
         let names = |family: &str| {
             fs::read_to_string(format!("/proc/thread-self/net/{family}_tables_names")).unwrap_or_default()
         };
-        assert_eq!((names("ip"), names("ip6")), (String::new(), String::new()), "legacy tables");
+        assert_eq!(
+            (names("ip"), names("ip6")),
+            (String::new(), String::new()),
+            "legacy tables"
+        );
         assert_eq!(run("nft list tables"), "");
     });
 }
@@ -123,9 +177,9 @@ fn every_backend_is_read() {
     in_namespace(|| async {
         let host = Host::new();
         for backend in BACKENDS {
-            host.firewall(backend);
+            Host::firewall(backend);
         }
-        host.nftables();
+        Host::nftables();
         let mut expected = Vec::new();
         for backend in [
             FirewallBackend::IptablesNft,
@@ -133,8 +187,16 @@ fn every_backend_is_read() {
             FirewallBackend::IptablesLegacy,
             FirewallBackend::Ip6tablesLegacy,
         ] {
-            for (table, chain) in [("filter", "FLANNEL-FWD"), ("filter", "FORWARD"), ("nat", "FLANNEL-POSTRTG")] {
-                expected.push(FirewallObject { backend, table: table.to_owned(), chain: chain.to_owned() });
+            for (table, chain) in [
+                ("filter", "FLANNEL-FWD"),
+                ("filter", "FORWARD"),
+                ("nat", "FLANNEL-POSTRTG"),
+            ] {
+                expected.push(FirewallObject {
+                    backend,
+                    table: table.to_owned(),
+                    chain: chain.to_owned(),
+                });
             }
         }
         for table in ["ip flannel-ipv4", "ip6 flannel-ipv6"] {
@@ -154,31 +216,47 @@ fn a_host_goes_from_flannel_to_calico_and_nothing_else_changes() {
     in_namespace(|| async {
         let host = Host::new();
         for backend in BACKENDS {
-            host.firewall(backend);
+            Host::firewall(backend);
         }
-        host.nftables();
+        Host::nftables();
         let before = host.everybody_elses();
         let environment = fs::read(host.paths.subnet_environment()).unwrap();
         let conflist = fs::read(host.paths.cni_configuration.join("10-flannel.conflist")).unwrap();
 
         assert_eq!(drive(&host, Goal::Held).await, None);
         assert!(!host.paths.subnet_environment().exists());
-        assert!(json("ip -j link").to_string().contains("flannel.1"), "living pods keep their network");
+        assert!(
+            json("ip -j link").to_string().contains("flannel.1"),
+            "living pods keep their network"
+        );
 
         let waits = drive(&host, Goal::Detached).await.expect("a pod is on cni0");
         assert!(waits.contains("vethpod1"), "{waits}");
-        assert!(run("iptables-nft-save").contains("FLANNEL-POSTRTG"), "a living pod keeps its masquerade");
-        host.last_pod_goes();
+        assert!(
+            run("iptables-nft-save").contains("FLANNEL-POSTRTG"),
+            "a living pod keeps its masquerade"
+        );
+        Host::last_pod_goes();
         assert_eq!(drive(&host, Goal::Detached).await, None);
         let links = json("ip -j link").to_string();
         assert!(!links.contains("flannel.1") && !links.contains("cni0"), "{links}");
         for save in BACKENDS {
             let rules = run(&format!("{save}-save"));
-            assert!(!rules.contains("FLANNEL") && !rules.contains("\"flanneld"), "{rules}");
+            assert!(
+                !rules.contains("FLANNEL") && !rules.contains("\"flanneld"),
+                "{rules}"
+            );
         }
         let tables = run("nft list tables");
-        assert!(!tables.contains("ip flannel-ipv4") && !tables.contains("ip6 flannel-ipv6"), "{tables}");
-        assert_eq!(host.everybody_elses(), before, "nobody else's rule, route, link or file");
+        assert!(
+            !tables.contains("ip flannel-ipv4") && !tables.contains("ip6 flannel-ipv6"),
+            "{tables}"
+        );
+        assert_eq!(
+            host.everybody_elses(),
+            before,
+            "nobody else's rule, route, link or file"
+        );
 
         let waits = drive(&host, Goal::Calico).await.expect("Calico is not there");
         assert!(waits.contains("10-flannel.conflist wins"), "{waits}");
@@ -188,7 +266,10 @@ fn a_host_goes_from_flannel_to_calico_and_nothing_else_changes() {
         assert_eq!(phase(&end, &host.settings()), Phase::Calico);
         assert_eq!(leftovers(&end, &host.settings()), Vec::<String>::new());
         assert_eq!(names(&host.paths.cni_configuration), ["10-calico.conflist"]);
-        assert_eq!(names(&host.paths.cni_state.join("networks/cbr0")), Vec::<String>::new());
+        assert_eq!(
+            names(&host.paths.cni_state.join("networks/cbr0")),
+            Vec::<String>::new()
+        );
 
         // What was there can be put back, byte for byte.
         let journal = fs::read_to_string(host.state().join("journal.jsonl")).unwrap();
@@ -196,15 +277,29 @@ fn a_host_goes_from_flannel_to_calico_and_nothing_else_changes() {
             let file = journal
                 .lines()
                 .map(|line| serde_json::from_str::<Value>(line).unwrap())
-                .flat_map(|record| record["event"]["started"]["before"]["files"].as_array().cloned().unwrap_or_default())
+                .flat_map(|record| {
+                    record["event"]["started"]["before"]["files"]
+                        .as_array()
+                        .cloned()
+                        .unwrap_or_default()
+                })
                 .find(|file| file["path"] == path.to_str().unwrap())
                 .unwrap_or_else(|| panic!("{} is not in the journal: {journal}", path.display()));
             fs::read(file["copy"].as_str().unwrap()).unwrap()
         };
         assert_eq!(saved(&host.paths.subnet_environment()), environment);
-        assert_eq!(saved(&host.paths.cni_configuration.join("10-flannel.conflist")), conflist);
-        assert!(journal.contains("10.244.2.0/24"), "the routes of the link are in the journal");
-        assert!(journal.contains(r#"--comment \"flanneld masq\" -j FLANNEL-POSTRTG"#), "the rules too");
+        assert_eq!(
+            saved(&host.paths.cni_configuration.join("10-flannel.conflist")),
+            conflist
+        );
+        assert!(
+            journal.contains("10.244.2.0/24"),
+            "the routes of the link are in the journal"
+        );
+        assert!(
+            journal.contains(r#"--comment \"flanneld masq\" -j FLANNEL-POSTRTG"#),
+            "the rules too"
+        );
     });
 }
 
@@ -213,18 +308,25 @@ fn a_host_goes_from_flannel_to_calico_and_nothing_else_changes() {
 fn a_crash_between_journal_and_change_is_made_good() {
     in_namespace(|| async {
         let host = Host::new();
-        host.firewall("iptables-nft");
-        host.last_pod_goes();
+        Host::firewall("iptables-nft");
+        Host::last_pod_goes();
         let settings = host.settings();
         let mut crashes = 0;
         loop {
             let seen = host.look().await;
-            let HostDecision::Run(step) = decide(&seen.facts, &settings, Goal::Detached) else { break };
+            let HostDecision::Run(step) = decide(&seen.facts, &settings, Goal::Detached) else {
+                break;
+            };
             // kill -9 right after the record: the next process finds an open step and a host as it was.
-            Journal::open(&host.state()).unwrap().begin(&step, Before::default(), Timestamp::now()).unwrap();
+            Journal::open(&host.state())
+                .unwrap()
+                .begin(&step, Before::default(), Timestamp::now())
+                .unwrap();
             let mut journal = Journal::open(&host.state()).unwrap();
             assert_eq!(journal.open_step(), Some(&step));
-            apply(&step, &seen, &host.paths, &host.netlink, &mut journal).await.unwrap();
+            apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
+                .await
+                .unwrap();
             // kill -9 right after the change, before its record: the step is open, and the host says it is done.
             let path = journal.path();
             let text = fs::read_to_string(&path).unwrap();
@@ -247,27 +349,50 @@ fn a_full_disk_stops_the_step_before_it_begins() {
         let host = Host::new();
         let state = host.state();
         fs::create_dir_all(&state).unwrap();
-        mount(Some("tmpfs"), &state, Some("tmpfs"), MsFlags::empty(), Some("size=16k")).unwrap();
+        mount(
+            Some("tmpfs"),
+            &state,
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some("size=16k"),
+        )
+        .unwrap();
         let mut journal = Journal::open(&state).unwrap();
         // Full to the last byte: writing ends with the error that is wanted here.
         let filling = fs::write(state.join("filler"), vec![0_u8; 1 << 20]).unwrap_err();
         assert_eq!(filling.raw_os_error(), Some(nix::errno::Errno::ENOSPC as i32));
         let seen = host.look().await;
         let step = HostStep::WithdrawSubnetEnvironment;
-        let error = apply(&step, &seen, &host.paths, &host.netlink, &mut journal).await.unwrap_err();
+        let error = apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
+            .await
+            .unwrap_err();
         assert_eq!(error.category(), "JournalFile");
         let text = agent::report::chain(&error);
-        assert!(text.contains("No space left") && text.contains("make room"), "{text}");
+        assert!(
+            text.contains("No space left") && text.contains("make room"),
+            "{text}"
+        );
         assert!(host.paths.subnet_environment().exists(), "nothing half done");
 
         let step = HostStep::DeleteVxlanDevice("flannel.1".to_owned());
-        apply(&step, &seen, &host.paths, &host.netlink, &mut journal).await.unwrap_err();
-        assert!(json("ip -j link").to_string().contains("flannel.1"), "nothing half done");
+        apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
+            .await
+            .unwrap_err();
+        assert!(
+            json("ip -j link").to_string().contains("flannel.1"),
+            "nothing half done"
+        );
 
         fs::remove_file(state.join("filler")).unwrap();
         let step = HostStep::WithdrawSubnetEnvironment;
-        apply(&step, &seen, &host.paths, &host.netlink, &mut journal).await.unwrap();
-        assert_eq!(Journal::open(&state).unwrap().done().len(), 1, "and the journal is whole");
+        apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
+            .await
+            .unwrap();
+        assert_eq!(
+            Journal::open(&state).unwrap().done().len(),
+            1,
+            "and the journal is whole"
+        );
     });
 }
 
@@ -278,11 +403,19 @@ fn a_running_flanneld_is_waited_for_by_its_namespace() {
         let host = Host::new();
         let program = host.folder.path().join("flanneld");
         fs::copy("/bin/sleep", &program).unwrap();
-        let mut daemon = Command::new(&program).arg("600").stdin(Stdio::null()).spawn().unwrap();
+        let mut daemon = Command::new(&program)
+            .arg("600")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         // Between fork and exec it has its parent's name.
         while !host.look().await.facts.flanneld_running {
-            assert!(std::time::Instant::now() < deadline, "flanneld (pid {}) is not seen", daemon.id());
+            assert!(
+                std::time::Instant::now() < deadline,
+                "flanneld (pid {}) is not seen",
+                daemon.id()
+            );
         }
         let waits = drive(&host, Goal::Held).await.expect("flanneld runs");
         assert!(waits.contains("flanneld still runs"), "{waits}");
@@ -320,7 +453,10 @@ fn a_change_of_the_kernel_wakes_the_loop() {
             "ip neighbour add 192.0.2.12 lladdr 02:00:00:00:00:02 dev eth0 nud permanent",
         ] {
             // What the change before has announced late is not taken for this one.
-            while tokio::time::timeout(Duration::from_millis(300), changed.notified()).await.is_ok() {}
+            while tokio::time::timeout(Duration::from_millis(300), changed.notified())
+                .await
+                .is_ok()
+            {}
             run(line);
             woken(line).await;
         }
@@ -330,8 +466,10 @@ fn a_change_of_the_kernel_wakes_the_loop() {
 
 /// Names of the files of a folder, sorted.
 fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }

@@ -200,7 +200,7 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
         .is_some_and(|bridge| !bridge.ports.is_empty());
     match step {
         HostStep::WithdrawSubnetEnvironment => {
-            assert!(!facts.flanneld_running, "flanneld would write it again")
+            assert!(!facts.flanneld_running, "flanneld would write it again");
         }
         HostStep::DeleteVxlanDevice(name) => {
             assert!(name.starts_with("flannel"), "{name} is somebody else's");
