@@ -1,7 +1,7 @@
 //! The node agent: drives its own node to its goal.
 //!
-//! Data flows one way in each turn of the loop ([`turn`]): the host is read into facts, `plan` decides, one step
-//! after another is written to the [`journal`] and performed, and the outcome is [`report`]ed. Nothing but the
+//! Data flows one way in each [`turn`] of the loop: the host is read into facts, `plan` decides, one step after
+//! another is written to the [`journal`] and performed ([`work`]), and the outcome is [`report`]ed. Nothing but the
 //! files below [`host`] touches the machine.
 
 pub mod admin;
@@ -15,3 +15,4 @@ pub mod metrics;
 pub mod probe;
 pub mod report;
 pub mod turn;
+pub mod work;

@@ -12,11 +12,13 @@ use agent::goal;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
 use agent::metrics::Metrics;
-use agent::turn::{Agent, Configuration};
+use agent::turn::Agent;
+use agent::work::{Configuration, Worker};
 use anyhow::Context as _;
 use clap::Parser;
 use jiff::Timestamp;
 use kube::{Api, Client, Config};
+use plan::flannel_to_calico::settings::defaults::CNI_CONFIGURATION_DIRECTORY;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing_subscriber::EnvFilter;
@@ -103,20 +105,26 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut links = netlink::watch(Arc::clone(&changed));
     let (seen, mut goals) = goal::follow(watching, &node);
-    let agent = Agent::new(
+    let worker = Worker::new(
         Configuration {
             node: node.clone(),
             paths: Paths {
                 proc: proc_dir,
                 flannel: flannel_dir,
                 cni_state: cni_state_dir,
-                cni_configuration: "/etc/cni/net.d".into(),
+                // What is looked at until the settings of a Migration say otherwise.
+                cni_configuration: CNI_CONFIGURATION_DIRECTORY.into(),
             },
             state: state_dir,
         },
-        Api::all(client),
         Netlink::connect()?,
         FolderWatch::start(Arc::clone(&changed)).context("watching folders")?,
+        Arc::clone(&metrics),
+        Arc::clone(&health),
+    );
+    let agent = Agent::new(
+        worker,
+        Api::all(client),
         seen,
         changed,
         Arc::clone(&metrics),

@@ -1,23 +1,16 @@
-//! Links, addresses, routes, neighbours and forwarding entries over netlink. The only file that names
-//! rtnetlink and netlink-packet-route. Touches the network namespace of the thread that connected.
+//! Links, addresses, routes, neighbours and forwarding entries over netlink. Only this file names rtnetlink, and only
+//! this one and [`messages`] name netlink-packet-route. Touches the network namespace of the thread that connected.
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use ipnet::IpNet;
 use netlink_packet_route::address::AddressAttribute;
-use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
-};
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
-};
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
-};
+use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
+use netlink_packet_route::route::RouteMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::{Handle, MulticastGroup};
@@ -25,7 +18,10 @@ use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::snapshot::{Address, ForwardingEntry, Link, Neighbour, Route, Snapshot, Vxlan};
+mod messages;
+
+use self::messages::{forwarding_entry, link, neighbour, route};
+use super::snapshot::{Address, Link, Route, Snapshot};
 
 /// Why the kernel's network state could not be read or changed.
 #[derive(Debug, Error)]
@@ -252,197 +248,4 @@ fn matters(payload: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
         ) => message.header.state == NeighbourState::Permanent,
         _ => true,
     }
-}
-
-fn link(message: &LinkMessage) -> Link {
-    let mut link = Link {
-        index: message.header.index,
-        name: String::new(),
-        mtu: 0,
-        mac: String::new(),
-        up: message.header.flags.contains(LinkFlags::Up),
-        loopback: message.header.flags.contains(LinkFlags::Loopback),
-        controller: None,
-        kind: String::new(),
-        vxlan: None,
-    };
-    let mut parent = None;
-    for attribute in &message.attributes {
-        match attribute {
-            LinkAttribute::IfName(name) => link.name.clone_from(name),
-            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
-            LinkAttribute::Address(bytes) => link.mac = mac(bytes),
-            LinkAttribute::Controller(index) => link.controller = Some(*index),
-            LinkAttribute::Link(index) if *index != 0 => parent = Some(*index),
-            LinkAttribute::LinkInfo(infos) => {
-                for info in infos {
-                    match info {
-                        LinkInfo::Kind(kind) => link.kind = kind_name(kind),
-                        LinkInfo::Data(InfoData::Vxlan(attributes)) => link.vxlan = Some(vxlan(attributes)),
-                        _ => {}
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    if let Some(vxlan) = &mut link.vxlan {
-        vxlan.parent = vxlan.parent.or(parent);
-    }
-    link
-}
-
-fn kind_name(kind: &InfoKind) -> String {
-    match kind {
-        InfoKind::Bridge => "bridge".to_owned(),
-        InfoKind::Vxlan => "vxlan".to_owned(),
-        other => other.to_string(),
-    }
-}
-
-fn vxlan(attributes: &[InfoVxlan]) -> Vxlan {
-    let mut vxlan = Vxlan::default();
-    for attribute in attributes {
-        match attribute {
-            InfoVxlan::Id(vni) => vxlan.vni = *vni,
-            InfoVxlan::Port(port) => vxlan.port = *port,
-            InfoVxlan::Local(address) => vxlan.local = Some(IpAddr::V4(*address)),
-            InfoVxlan::Local6(address) => vxlan.local = Some(IpAddr::V6(*address)),
-            InfoVxlan::Link(index) if *index != 0 => vxlan.parent = Some(*index),
-            InfoVxlan::Learning(learning) => vxlan.learning = *learning,
-            _ => {}
-        }
-    }
-    vxlan
-}
-
-fn route(message: &RouteMessage) -> Option<Route> {
-    if message.header.kind != RouteType::Unicast {
-        return None;
-    }
-    let mut table = u32::from(message.header.table);
-    let mut destination = None;
-    let mut gateway = None;
-    let mut link = None;
-    let mut hops = Vec::new();
-    let mut source = None;
-    let mut metric = 0;
-    for attribute in &message.attributes {
-        match attribute {
-            RouteAttribute::Table(number) => table = *number,
-            RouteAttribute::Destination(address) => destination = route_address(address),
-            RouteAttribute::Gateway(address) => gateway = route_address(address),
-            RouteAttribute::Via(RouteVia::Inet(address)) => gateway = Some(IpAddr::V4(*address)),
-            RouteAttribute::Via(RouteVia::Inet6(address)) => gateway = Some(IpAddr::V6(*address)),
-            RouteAttribute::Oif(index) => link = Some(*index),
-            RouteAttribute::PrefSource(address) => source = route_address(address),
-            RouteAttribute::Priority(priority) => metric = *priority,
-            RouteAttribute::MultiPath(paths) => {
-                for path in paths {
-                    let gateway = path.attributes.iter().find_map(|attribute| match attribute {
-                        RouteAttribute::Gateway(address) => route_address(address),
-                        _ => None,
-                    });
-                    hops.push((gateway, Some(path.interface_index)));
-                }
-            }
-            _ => {}
-        }
-    }
-    if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
-        return None;
-    }
-    if hops.is_empty() {
-        hops.push((gateway, link));
-    }
-    let any = match message.header.address_family {
-        AddressFamily::Inet => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
-        AddressFamily::Inet6 => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
-        _ => return None,
-    };
-    Some(Route {
-        destination: IpNet::new(
-            destination.unwrap_or(any),
-            message.header.destination_prefix_length,
-        )
-        .ok()?,
-        hops,
-        protocol: u8::from(message.header.protocol),
-        scope: u8::from(message.header.scope),
-        on_link: message
-            .header
-            .flags
-            .contains(netlink_packet_route::route::RouteFlags::Onlink),
-        source,
-        metric,
-    })
-}
-
-fn route_address(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
-        RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
-        _ => None,
-    }
-}
-
-fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
-    if message.header.state != NeighbourState::Permanent
-        || message.header.flags.contains(NeighbourFlags::Proxy)
-    {
-        return None;
-    }
-    let address = message.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(IpAddr::V4(*address)),
-        NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
-        _ => None,
-    })?;
-    Some(Neighbour {
-        link: message.header.ifindex,
-        address,
-        mac: link_layer_address(message),
-    })
-}
-
-fn forwarding_entry(message: &NeighbourMessage) -> Option<ForwardingEntry> {
-    if message.header.family != AddressFamily::Bridge {
-        return None;
-    }
-    let destination = message.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(IpAddr::V4(*address)),
-        NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
-        // In the bridge family the bytes are not told apart: their number says which they are.
-        NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
-            <[u8; 4]>::try_from(bytes.as_slice())
-                .map(IpAddr::from)
-                .or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from))
-                .ok()
-        }
-        _ => None,
-    });
-    Some(ForwardingEntry {
-        link: message.header.ifindex,
-        mac: link_layer_address(message),
-        destination,
-        permanent: message.header.state == NeighbourState::Permanent,
-    })
-}
-
-fn link_layer_address(message: &NeighbourMessage) -> String {
-    message
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            NeighbourAttribute::LinkLayerAddress(bytes) => Some(mac(bytes)),
-            _ => None,
-        })
-        .unwrap_or_default()
-}
-
-fn mac(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect::<Vec<_>>()
-        .join(":")
 }

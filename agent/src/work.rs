@@ -1,0 +1,271 @@
+//! One look at the host and the steps that follow from it. Touches the host and the journal, never the API.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use api::node_migration::{Failure, NodeMigrationSpec, StepDone};
+use jiff::Timestamp;
+use plan::flannel_to_calico::host::{self, HostDecision, HostSettings};
+use plan::flannel_to_calico::host_checks::{self, Subject};
+use plan::flannel_to_calico::phase::Goal;
+use plan::flannel_to_calico::settings::defaults;
+use tokio::sync::watch;
+
+use crate::admin::Health;
+use crate::flannel_to_calico::apply::apply;
+use crate::flannel_to_calico::observe::{Observation, Paths, observe};
+use crate::goal::Seen;
+use crate::host::folders::FolderWatch;
+use crate::host::netlink::Netlink;
+use crate::journal::Journal;
+use crate::metrics::Metrics;
+use crate::report::{Report, chain};
+
+/// More steps than any host has: past it, something puts back what is removed.
+const MOST_STEPS: usize = 64;
+/// MTU of the tunnel until the settings say it: the usual uplink's, less VXLAN's header.
+const USUAL_MTU: u32 = 1450;
+
+/// What the agent is told at its start.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// Name of the node.
+    pub node: String,
+    /// Where the host's folders are.
+    pub paths: Paths,
+    /// Folder of the journal.
+    pub state: PathBuf,
+}
+
+/// The agent's hands and eyes on its host.
+#[derive(Debug)]
+pub struct Worker {
+    configuration: Configuration,
+    netlink: Netlink,
+    folders: FolderWatch,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    journal: Option<Journal>,
+}
+
+impl Worker {
+    /// A worker that has not looked yet.
+    pub fn new(
+        configuration: Configuration,
+        netlink: Netlink,
+        folders: FolderWatch,
+        metrics: Arc<Metrics>,
+        health: Arc<Health>,
+    ) -> Self {
+        Self {
+            configuration,
+            netlink,
+            folders,
+            metrics,
+            health,
+            journal: None,
+        }
+    }
+
+    /// Steps that were performed on this host, the newest last.
+    pub fn done(&self) -> Vec<StepDone> {
+        self.journal
+            .as_ref()
+            .map(|journal| journal.done().to_vec())
+            .unwrap_or_default()
+    }
+
+    /// Looks at the host and performs steps until the goal is reached or something has to happen first.
+    ///
+    /// `goals` says whether another goal has come meanwhile: no further step is begun for the old one.
+    pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
+        let asked = spec.map(|spec| spec.goal).unwrap_or_default();
+        let known = spec.and_then(|spec| spec.flannel_to_calico.clone());
+        // Without the settings nothing is changed: they say which link is flannel's.
+        let goal = if known.is_some() { asked } else { Goal::Hold };
+        let missing = (known.is_none() && asked != Goal::Hold).then(|| Failure {
+            category: "SettingsMissing".to_owned(),
+            message: format!(
+                "NodeMigration {}: goal {asked:?} is set and spec.flannelToCalico is not; the coordinator has to \
+                 write it",
+                self.configuration.node
+            ),
+            retriable: true,
+        });
+        let settings = known.unwrap_or_else(usual_settings);
+        let mut paths = self.configuration.paths.clone();
+        paths.cni_configuration = PathBuf::from(&settings.cni_configuration_directory);
+        for folder in [&paths.cni_configuration, &paths.flannel] {
+            if let Err(error) = self.folders.add(folder) {
+                tracing::debug!(error = chain(&error), "a folder is not watched");
+            }
+        }
+        let mut seen = match self.look(&paths).await {
+            Ok(seen) => seen,
+            Err(report) => return report,
+        };
+        self.open_journal(&settings, &seen);
+        let mut failure = missing;
+        let mut message = String::new();
+        for _ in 0..MOST_STEPS {
+            match host::decide(&seen.facts, &settings, goal) {
+                HostDecision::Run(step) => {
+                    if failure.is_some() || goals.has_changed().unwrap_or(true) {
+                        message = format!("next: {} ({})", step.name(), step.object());
+                        break;
+                    }
+                    match self.perform(&step, &seen, &paths).await {
+                        Ok(after) => seen = after,
+                        Err(problem) => failure = Some(problem),
+                    }
+                }
+                HostDecision::Wait(what) => {
+                    message = what;
+                    break;
+                }
+                HostDecision::Settled => {
+                    message = match goal.phase() {
+                        Some(phase) => format!("the host is at {} or further", phase.as_str()),
+                        None => "looks and changes nothing".to_owned(),
+                    };
+                    break;
+                }
+                HostDecision::Halt(why) => {
+                    failure = Some(Failure {
+                        category: "Contradiction".to_owned(),
+                        message: why,
+                        retriable: false,
+                    });
+                    break;
+                }
+            }
+            if failure.is_some() {
+                break;
+            }
+        }
+        if let Some(failure) = &failure {
+            message.clone_from(&failure.message);
+        }
+        let phase = host::phase(&seen.facts, &settings);
+        let subject = Subject {
+            node: &self.configuration.node,
+            facts: &seen.facts,
+            settings: &settings,
+            phase,
+            goal,
+        };
+        Report {
+            phase: Some(phase),
+            message,
+            failure,
+            leftovers: host::leftovers(&seen.facts, &settings),
+            checks: host_checks::checks(subject),
+            facts: Some(seen.facts),
+            ..Report::default()
+        }
+    }
+
+    async fn look(&self, paths: &Paths) -> Result<Observation, Report> {
+        let timer = self.metrics.observe_duration.start_timer();
+        let seen = observe(paths, &self.netlink).await;
+        timer.observe_duration();
+        self.health.set_host_read(seen.is_ok());
+        seen.map_err(|error| {
+            let message = format!("the host cannot be read: {}", chain(&error));
+            Report {
+                checks: host_checks::unreadable(&self.configuration.node, &message),
+                failure: Some(Failure {
+                    category: error.category().to_owned(),
+                    message: message.clone(),
+                    retriable: true,
+                }),
+                message,
+                ..Report::default()
+            }
+        })
+    }
+
+    /// Opens the journal once; a step that a crash interrupted and that turns out to be done is finished there.
+    fn open_journal(&mut self, settings: &HostSettings, seen: &Observation) {
+        if self.journal.is_some() {
+            return;
+        }
+        match Journal::open(&self.configuration.state) {
+            Ok(mut journal) => {
+                if let Some(step) = journal
+                    .open_step()
+                    .filter(|step| step.is_done(&seen.facts))
+                    .cloned()
+                {
+                    tracing::info!(step = step.name(), "a step that was interrupted is done");
+                    if let Err(error) = journal.finish(&step, Timestamp::now()) {
+                        tracing::warn!(error = chain(&error), "the journal cannot be written");
+                    }
+                }
+                tracing::debug!(
+                    phase = host::phase(&seen.facts, settings).as_str(),
+                    "the journal is open"
+                );
+                self.journal = Some(journal);
+            }
+            // A step needs it and says so; looking does not.
+            Err(error) => tracing::warn!(error = chain(&error), "the journal cannot be opened"),
+        }
+    }
+
+    async fn perform(
+        &mut self,
+        step: &host::HostStep,
+        seen: &Observation,
+        paths: &Paths,
+    ) -> Result<Observation, Failure> {
+        let name = step.name();
+        let object = step.object();
+        let journal = match &mut self.journal {
+            Some(journal) => journal,
+            none => match Journal::open(&self.configuration.state) {
+                Ok(journal) => none.insert(journal),
+                Err(error) => {
+                    return Err(Failure {
+                        category: error.category().to_owned(),
+                        message: format!("{name} ({object}) was not begun: {}", chain(&error)),
+                        retriable: true,
+                    });
+                }
+            },
+        };
+        let began = std::time::Instant::now();
+        let outcome = apply(step, seen, paths, &self.netlink, journal).await;
+        let label = if outcome.is_ok() { "done" } else { "failed" };
+        self.metrics
+            .step_duration
+            .with_label_values(&[name, label])
+            .observe(began.elapsed().as_secs_f64());
+        match outcome {
+            Ok(after) => {
+                tracing::info!(
+                    step = name,
+                    object,
+                    milliseconds = began.elapsed().as_millis(),
+                    "a step is done"
+                );
+                Ok(after)
+            }
+            Err(error) => Err(Failure {
+                category: error.category().to_owned(),
+                message: format!("{object}: {}", chain(&error)),
+                retriable: true,
+            }),
+        }
+    }
+}
+
+/// What flannel uses when nobody says otherwise: enough to look, never to change.
+fn usual_settings() -> HostSettings {
+    HostSettings {
+        vni: defaults::FLANNEL_VNI,
+        port: defaults::FLANNEL_PORT,
+        mtu: USUAL_MTU,
+        cni_configuration_directory: defaults::CNI_CONFIGURATION_DIRECTORY.to_owned(),
+    }
+}
