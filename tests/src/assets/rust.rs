@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 use crate::progress::{Detail, Progress};
@@ -108,10 +108,17 @@ async fn compile(programs: &[Program], detail: &Detail) -> Result<RustPrograms> 
             )
         })?;
     let stdout = child.stdout.take().context("cargo has an output")?;
-    let mut stderr = child.stderr.take().context("cargo has an error output")?;
+    let stderr = child.stderr.take().context("cargo has an error output")?;
     let errors = async {
-        let mut text = String::new();
-        stderr.read_to_string(&mut text).await.map(|_| text)
+        let (mut lines, mut text) = (BufReader::new(stderr).lines(), String::new());
+        while let Some(line) = lines.next_line().await? {
+            if line.contains("waiting for file lock") {
+                detail.set("waiting for another cargo in this folder");
+            }
+            text.push_str(&line);
+            text.push('\n');
+        }
+        Ok::<_, std::io::Error>(text)
     };
     let artifacts = async {
         let mut lines = BufReader::new(stdout).lines();

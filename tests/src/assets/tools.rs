@@ -19,18 +19,24 @@ pub async fn packages(progress: &Progress) -> Result<()> {
 
 /// The `kubectl-replumb` of this workspace.
 pub async fn command_line(progress: &Progress) -> Result<PathBuf> {
-    rust::build(&[Program::CommandLine], progress).await?.need(Program::CommandLine)
+    rust::build(&[Program::CommandLine], progress)
+        .await?
+        .need(Program::CommandLine)
 }
 
 /// `cargo-deny` of the pinned version, built into the cache unless it is there.
 pub async fn cargo_deny(progress: &Progress) -> Result<PathBuf> {
-    let folder = default_cache()?.join("tools").join(format!("cargo-deny-{CARGO_DENY}"));
+    let folder = default_cache()?
+        .join("tools")
+        .join(format!("cargo-deny-{CARGO_DENY}"));
     let program = folder.join("bin/cargo-deny");
     if program.is_file() {
         return Ok(program);
     }
     let title = format!("building cargo-deny {CARGO_DENY}");
-    progress.during(&title, &Detail::default(), install(&folder)).await?;
+    progress
+        .during(&title, &Detail::default(), install(&folder))
+        .await?;
     Ok(program)
 }
 
@@ -38,7 +44,15 @@ async fn install(folder: &Path) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Without its own optimisations it is built in half the time, and it runs for seconds.
     let output = Command::new(cargo)
-        .args(["install", "--locked", "--quiet", "cargo-deny", "--version", CARGO_DENY, "--root"])
+        .args([
+            "install",
+            "--locked",
+            "--quiet",
+            "cargo-deny",
+            "--version",
+            CARGO_DENY,
+            "--root",
+        ])
         .arg(folder)
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
@@ -48,7 +62,10 @@ async fn install(folder: &Path) -> Result<()> {
         .await
         .context("run cargo install cargo-deny")?;
     if !output.status.success() {
-        bail!("cargo install cargo-deny failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "cargo install cargo-deny failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(())
 }
