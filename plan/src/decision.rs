@@ -92,6 +92,28 @@ pub enum HaltReason {
 }
 
 impl WaitReason {
+    /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
+    pub const ALL: [Self; 18] = [
+        Self::Turn,
+        Self::Paused,
+        Self::CanarySoak,
+        Self::Interval,
+        Self::NodeNotReady,
+        Self::AgentSilent,
+        Self::PodsTerminating,
+        Self::DisruptionBudget,
+        Self::EvictionRefused,
+        Self::FlannelPodRunning,
+        Self::AgentWorking,
+        Self::CalicoNodeNotReady,
+        Self::CheckFailing,
+        Self::ProbePodNotReady,
+        Self::ProbeUnanswered,
+        Self::CalicoObjects,
+        Self::DaemonSetRollout,
+        Self::Leftovers,
+    ];
+
     /// The reason as it stands in metrics, Events and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -118,6 +140,14 @@ impl WaitReason {
 }
 
 impl HaltReason {
+    /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
+    pub const ALL: [Self; 4] = [
+        Self::DeadlineExceeded,
+        Self::DrainBlocked,
+        Self::Contradiction,
+        Self::AgentFailure,
+    ];
+
     /// The reason as it stands in metrics, Events and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
