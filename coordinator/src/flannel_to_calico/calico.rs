@@ -40,7 +40,8 @@ impl Kind {
     pub async fn list(self, client: &Client) -> Result<Vec<DynamicObject>, WriteError> {
         match self.api(client).list(&ListParams::default()).await {
             Ok(list) => Ok(list.items),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
+            // A resource that nobody serves is answered with a plain text, without the reason NotFound.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
             Err(source) => Err(WriteError::of("listing", self.1, source)),
         }
     }
