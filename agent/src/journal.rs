@@ -21,6 +21,9 @@ use crate::host::snapshot::Snapshot;
 /// How many finished steps are shown in status: three migrations' worth.
 const SHOWN_STEPS: usize = 32;
 
+/// A record of a link with the routes of a few hundred nodes.
+const LARGE_RECORD: usize = 64 * 1024;
+
 /// Why the journal could not be kept. No step is performed without it.
 #[derive(Debug, Error)]
 pub enum JournalError {
@@ -132,6 +135,7 @@ impl Journal {
             done: Vec::new(),
         };
         fs::create_dir_all(journal.backups()).map_err(FileError::of("make folder", &journal.backups()))?;
+        journal.try_out()?;
         let path = journal.path();
         let Some(bytes) = files::read_if_there(&path)? else {
             return Ok(journal);
@@ -221,6 +225,14 @@ impl Journal {
             user: metadata.uid(),
             group: metadata.gid(),
         }))
+    }
+
+    /// Writes as much as a record may need: a disk that is full or read-only is found out before a node is in
+    /// work, not in the middle of it.
+    fn try_out(&self) -> Result<(), JournalError> {
+        let path = self.folder.join("trial");
+        files::write_durably(&path, &vec![0; LARGE_RECORD])?;
+        Ok(files::remove_durably(&path)?)
     }
 
     fn backups(&self) -> PathBuf {

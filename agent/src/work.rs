@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::admin::Health;
 use crate::flannel_to_calico::apply::apply;
-use crate::flannel_to_calico::observe::{Observation, Paths, observe};
+use crate::flannel_to_calico::observe::{Observation, ObserveError, Paths, observe};
 use crate::goal::Seen;
 use crate::host::folders::FolderWatch;
 use crate::host::netlink::Netlink;
@@ -92,7 +92,7 @@ impl Worker {
             ),
             retriable: true,
         });
-        let settings = known.unwrap_or_else(usual_settings);
+        let settings = known.unwrap_or_else(|| usual_settings(&self.configuration.paths));
         let mut paths = self.configuration.paths.clone();
         paths.cni_configuration = PathBuf::from(&settings.cni_configuration_directory);
         for folder in [&paths.cni_configuration, &paths.flannel] {
@@ -104,7 +104,7 @@ impl Worker {
             Ok(seen) => seen,
             Err(report) => return report,
         };
-        self.open_journal(&settings, &seen);
+        let journal = self.open_journal(&seen);
         let mut failure = missing;
         let mut message = String::new();
         for _ in 0..MOST_STEPS {
@@ -154,22 +154,35 @@ impl Worker {
             phase,
             goal,
         };
+        let mut checks = host_checks::checks(subject);
+        checks.push(host_checks::journal(
+            &self.configuration.node,
+            &self.configuration.state,
+            &journal,
+        ));
         Report {
             phase: Some(phase),
             message,
             failure,
             leftovers: host::leftovers(&seen.facts, &settings),
-            checks: host_checks::checks(subject),
+            checks,
             facts: Some(seen.facts),
             ..Report::default()
         }
     }
 
-    async fn look(&self, paths: &Paths) -> Result<Observation, Report> {
+    async fn look(&mut self, paths: &Paths) -> Result<Observation, Report> {
         let timer = self.metrics.observe_duration.start_timer();
         let seen = observe(paths, &self.netlink).await;
         timer.observe_duration();
         self.health.set_host_read(seen.is_ok());
+        if let Err(ObserveError::Netlink(_)) = &seen {
+            // A socket that broke stays broken; the next look has a new one.
+            match Netlink::connect() {
+                Ok(netlink) => self.netlink = netlink,
+                Err(error) => tracing::debug!(error = chain(&error), "no new netlink socket"),
+            }
+        }
         seen.map_err(|error| {
             let message = format!("the host cannot be read: {}", chain(&error));
             Report {
@@ -186,9 +199,10 @@ impl Worker {
     }
 
     /// Opens the journal once; a step that a crash interrupted and that turns out to be done is finished there.
-    fn open_journal(&mut self, settings: &HostSettings, seen: &Observation) {
+    /// Says what is wrong with it: a step would not be begun without it.
+    fn open_journal(&mut self, seen: &Observation) -> Result<(), String> {
         if self.journal.is_some() {
-            return;
+            return Ok(());
         }
         match Journal::open(&self.configuration.state) {
             Ok(mut journal) => {
@@ -198,18 +212,14 @@ impl Worker {
                     .cloned()
                 {
                     tracing::info!(step = step.name(), "a step that was interrupted is done");
-                    if let Err(error) = journal.finish(&step, Timestamp::now()) {
-                        tracing::warn!(error = chain(&error), "the journal cannot be written");
-                    }
+                    journal
+                        .finish(&step, Timestamp::now())
+                        .map_err(|error| chain(&error))?;
                 }
-                tracing::debug!(
-                    phase = host::phase(&seen.facts, settings).as_str(),
-                    "the journal is open"
-                );
                 self.journal = Some(journal);
+                Ok(())
             }
-            // A step needs it and says so; looking does not.
-            Err(error) => tracing::warn!(error = chain(&error), "the journal cannot be opened"),
+            Err(error) => Err(chain(&error)),
         }
     }
 
@@ -261,11 +271,11 @@ impl Worker {
 }
 
 /// What flannel uses when nobody says otherwise: enough to look, never to change.
-fn usual_settings() -> HostSettings {
+fn usual_settings(paths: &Paths) -> HostSettings {
     HostSettings {
         vni: defaults::FLANNEL_VNI,
         port: defaults::FLANNEL_PORT,
         mtu: USUAL_MTU,
-        cni_configuration_directory: defaults::CNI_CONFIGURATION_DIRECTORY.to_owned(),
+        cni_configuration_directory: paths.cni_configuration.to_string_lossy().into_owned(),
     }
 }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use plan::flannel_to_calico::host::{BRIDGE, HostStep};
 use thiserror::Error;
 
+use super::facts;
 use super::observe::{Observation, ObserveError, Paths, observe};
 use crate::host::files::{self, FileError};
 use crate::host::firewall::{self, FirewallError};
@@ -51,6 +52,12 @@ pub enum ApplyError {
         #[source]
         source: FirewallError,
     },
+    /// A pod came to the old network, or went from it, since the step was decided.
+    #[error("{step} was not begun: {BRIDGE} changed since it was looked at; the agent looks again")]
+    Changed {
+        /// Name of the step.
+        step: &'static str,
+    },
     /// The step ran, and the host could not be read afterwards.
     #[error("{step} ran, and whether it worked is not known")]
     Observe {
@@ -82,6 +89,7 @@ impl ApplyError {
             Self::Netlink { source, .. } => source.category(),
             Self::Firewall { source, .. } => source.category(),
             Self::Observe { source, .. } => source.category(),
+            Self::Changed { .. } => "HostChanged",
             Self::NotDone { .. } => "StepUndone",
         }
     }
@@ -100,6 +108,16 @@ pub async fn apply(
     journal
         .begin(step, before, Timestamp::now())
         .map_err(|source| ApplyError::Journal { step: name, source })?;
+    if takes_network(step) {
+        // The kernel does not list its links in one piece: a pod that came meanwhile could be missing from the list.
+        let now = netlink
+            .snapshot()
+            .await
+            .map_err(|source| ApplyError::Netlink { step: name, source })?;
+        if facts::bridge(&now) != seen.facts.bridge {
+            return Err(ApplyError::Changed { step: name });
+        }
+    }
     perform(step, seen, paths, netlink).await?;
     let after = observe(paths, netlink)
         .await
@@ -114,6 +132,17 @@ pub async fn apply(
         .finish(step, Timestamp::now())
         .map_err(|source| ApplyError::Journal { step: name, source })?;
     Ok(after)
+}
+
+/// Whether a pod on the old network would feel the step.
+fn takes_network(step: &HostStep) -> bool {
+    match step {
+        HostStep::DeleteVxlanDevice(_)
+        | HostStep::DeleteBridge
+        | HostStep::DeleteFirewallObject(_)
+        | HostStep::RemoveLeases => true,
+        HostStep::WithdrawSubnetEnvironment | HostStep::RemoveConflist(_) => false,
+    }
 }
 
 /// What is there before the step.

@@ -102,7 +102,11 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
         file.sync_all()?;
         fs::rename(&temporary, path)
     };
-    write().map_err(FileError::of("write", path))?;
+    if let Err(error) = write() {
+        // A part on a full disk keeps the room that the next try needs. Whether it can go changes nothing.
+        let _ = fs::remove_file(&temporary);
+        return Err(FileError::of("write", path)(error));
+    }
     sync_folder(folder)
 }
 

@@ -9,6 +9,7 @@
 )]
 
 mod host;
+mod turn;
 
 use std::fs;
 use std::path::Path;
@@ -354,13 +355,20 @@ fn a_full_disk_stops_the_step_before_it_begins() {
             &state,
             Some("tmpfs"),
             MsFlags::empty(),
-            Some("size=16k"),
+            Some("size=256k"),
         )
         .unwrap();
         let mut journal = Journal::open(&state).unwrap();
+        assert_eq!(names(&state), ["backup"], "the trial is gone");
         // Full to the last byte: writing ends with the error that is wanted here.
         let filling = fs::write(state.join("filler"), vec![0_u8; 1 << 20]).unwrap_err();
         assert_eq!(filling.raw_os_error(), Some(nix::errno::Errno::ENOSPC as i32));
+        let error = Journal::open(&state).unwrap_err();
+        assert_eq!(
+            error.category(),
+            "JournalFile",
+            "found out before a node is in work"
+        );
         let seen = host.look().await;
         let step = HostStep::WithdrawSubnetEnvironment;
         let error = apply(&step, &seen, &host.paths, &host.netlink, &mut journal)

@@ -1,5 +1,7 @@
 //! The agent's checks of its own host: what the facts mean, with the value found, the value needed and the fix.
 
+use std::path::Path;
+
 use super::facts::HostFacts;
 use super::host::{CALICO_DEVICE, HostSettings, calico_device_problem, leftovers};
 use super::phase::{Goal, Phase};
@@ -34,11 +36,13 @@ pub enum HostCheck {
     CalicoDevice,
     /// Nothing of flannel is left.
     Leftovers,
+    /// The agent can write what was there before it changes it.
+    Journal,
 }
 
 impl HostCheck {
     /// Every check.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::HostReadable,
         Self::CniConfiguration,
         Self::SubnetEnvironment,
@@ -51,6 +55,7 @@ impl HostCheck {
         Self::HostAddress,
         Self::CalicoDevice,
         Self::Leftovers,
+        Self::Journal,
     ];
 
     /// The check as it stands in status and metrics.
@@ -68,6 +73,7 @@ impl HostCheck {
             Self::HostAddress => "HostAddress",
             Self::CalicoDevice => "CalicoDevice",
             Self::Leftovers => "Leftovers",
+            Self::Journal => "Journal",
         }
     }
 }
@@ -97,6 +103,23 @@ pub fn unreadable(node: &str, problem: &str) -> Vec<Check> {
         "a host that the agent can read",
         "see the agent's log on that node",
     )]
+}
+
+/// Whether the agent can keep its journal in this folder: without it nothing is changed.
+pub fn journal(node: &str, folder: &Path, outcome: &Result<(), String>) -> Check {
+    let name = HostCheck::Journal.as_str();
+    let object = format!("Node {node}: {}", folder.display());
+    match outcome {
+        Ok(()) => Check::pass(name, object, "can be written"),
+        Err(problem) => Check::not_pass(
+            name,
+            Verdict::Fail,
+            object,
+            problem,
+            "a folder on a disk with room",
+            "make room on the disk, or mend what the message names",
+        ),
+    }
 }
 
 /// Every check that means something at this moment.

@@ -160,6 +160,22 @@ fn a_host_that_cannot_be_read_is_unknown_and_not_well() {
 }
 
 #[test]
+fn a_journal_that_cannot_be_kept_refuses_the_start() {
+    let folder = std::path::Path::new("/var/lib/replumb");
+    assert_eq!(journal("a", folder, &Ok(())).verdict, Verdict::Pass);
+    let check = journal(
+        "a",
+        folder,
+        &Err("could not write: No space left on device".to_owned()),
+    );
+    assert!(
+        !check.verdict.allows() && check.line().contains("No space left"),
+        "{}",
+        check.line()
+    );
+}
+
+#[test]
 fn every_check_has_a_name_of_its_own() {
     let names: std::collections::BTreeSet<&str> = HostCheck::ALL.iter().map(|check| check.as_str()).collect();
     assert_eq!(names.len(), HostCheck::ALL.len());

@@ -1,0 +1,337 @@
+//! Whole turns of the loop on a real host, with an API server that is played: which calls, and no others.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::admin::Health;
+use agent::goal::Seen;
+use agent::host::folders::FolderWatch;
+use agent::host::netlink::{self, Netlink};
+use agent::metrics::Metrics;
+use agent::turn::Agent;
+use agent::work::{Configuration, Worker};
+use api::NodeMigration;
+use axum::http::{Method, Request, Response, StatusCode};
+use jiff::Timestamp;
+use kube::client::Body;
+use kube::{Api, Client};
+use plan::flannel_to_calico::phase::Goal;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+use tower_test::mock;
+
+use crate::host::{Host, in_namespace, run};
+
+/// Longer than any pause of the loop while nothing is asked of the node, short of its slow look.
+const SILENCE: Duration = Duration::from_secs(4);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The API server, played: it holds one object and says what is asked of it.
+struct Server {
+    calls: mock::Handle<Request<Body>, Response<Body>>,
+    goals: watch::Sender<Seen>,
+    object: Value,
+}
+
+impl Server {
+    /// The object as the watch announces it.
+    fn announce(&self) {
+        let object: NodeMigration = serde_json::from_value(self.object.clone()).unwrap();
+        self.goals.send(Seen::Present(Arc::new(object))).unwrap();
+    }
+
+    /// The coordinator sets a goal.
+    fn set_goal(&mut self, goal: Goal) {
+        self.object["spec"]["goal"] = serde_json::to_value(goal).unwrap();
+        self.object["metadata"]["generation"] =
+            json!(self.object["metadata"]["generation"].as_i64().unwrap() + 1);
+        self.bump();
+        self.announce();
+    }
+
+    fn bump(&mut self) {
+        let version: u64 = self.object["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        self.object["metadata"]["resourceVersion"] = json!((version + 1).to_string());
+    }
+
+    /// The next call, which must be a patch of this object's status; it is answered with this status code.
+    async fn patch(&mut self, answer: StatusCode) -> Value {
+        let (request, send) = tokio::time::timeout(PATIENCE, self.calls.next_request())
+            .await
+            .expect("no call within the patience")
+            .expect("the agent went away");
+        assert_eq!(request.method(), Method::PATCH);
+        assert_eq!(
+            request.uri().path(),
+            "/apis/replumb.dev/v1alpha1/nodemigrations/a/status"
+        );
+        assert!(
+            request
+                .uri()
+                .query()
+                .unwrap_or_default()
+                .contains("fieldManager=replumb-agent")
+        );
+        assert_eq!(request.headers()["content-type"], "application/merge-patch+json");
+        let body = request.into_body().collect_bytes().await.unwrap();
+        let patch: Value = serde_json::from_slice(&body).unwrap();
+        let fields: Vec<&String> = patch.as_object().unwrap().keys().collect();
+        assert_eq!(
+            fields,
+            ["metadata", "status"],
+            "an agent writes its status and nothing else"
+        );
+        assert_eq!(patch["metadata"], json!({ "uid": "u-1" }));
+        let body = if answer == StatusCode::OK {
+            merge(&mut self.object["status"], &patch["status"]);
+            self.bump();
+            self.object.clone()
+        } else {
+            json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": answer.as_u16(),
+                    "reason": "InternalError", "message": "played" })
+        };
+        send.send_response(
+            Response::builder()
+                .status(answer)
+                .body(Body::from(serde_json::to_vec(&body).unwrap()))
+                .unwrap(),
+        );
+        patch["status"].clone()
+    }
+
+    /// Patches until the status says this of the phase.
+    async fn phase(&mut self, phase: &str) {
+        for _ in 0..8 {
+            if self.object["status"]["phase"] == phase {
+                return;
+            }
+            self.patch(StatusCode::OK).await;
+        }
+        panic!("phase {phase} is not reached: {}", self.object["status"]);
+    }
+
+    /// No call at all.
+    async fn silence(&mut self) {
+        let call = tokio::time::timeout(SILENCE, self.calls.next_request()).await;
+        assert!(
+            call.is_err(),
+            "a call that nobody needs: {:?}",
+            call.map(|call| call.map(|(request, _)| request))
+        );
+    }
+}
+
+/// RFC 7386.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut target[key.as_str()], value);
+        }
+    }
+}
+
+/// An agent of this host and the server that it talks to. Drop the future to kill the agent.
+fn start(host: &Host, object: Value) -> (Server, impl Future<Output = ()>) {
+    let (service, calls) = mock::pair::<Request<Body>, Response<Body>>();
+    let client = Client::new(service, "default");
+    let (goals, seen) = watch::channel(Seen::NotYet);
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let health = Arc::new(Health::new(Timestamp::now()));
+    let changed = Arc::new(Notify::new());
+    let watching = netlink::watch(Arc::clone(&changed));
+    let worker = Worker::new(
+        Configuration {
+            node: "a".to_owned(),
+            paths: host.paths.clone(),
+            state: host.state(),
+        },
+        Netlink::connect().unwrap(),
+        FolderWatch::start(Arc::clone(&changed)).unwrap(),
+        Arc::clone(&metrics),
+        Arc::clone(&health),
+    );
+    let agent = Agent::new(worker, Api::all(client), seen, changed, metrics, health);
+    let server = Server { calls, goals, object };
+    server.announce();
+    let run = async move {
+        agent.run().await;
+        watching.abort();
+    };
+    (server, run)
+}
+
+fn object(host: &Host) -> Value {
+    json!({
+        "apiVersion": "replumb.dev/v1alpha1",
+        "kind": "NodeMigration",
+        "metadata": { "name": "a", "uid": "u-1", "generation": 1, "resourceVersion": "10" },
+        "spec": { "nodeName": "a", "migration": "m", "flannelToCalico": host.settings() },
+    })
+}
+
+/// Runs an agent beside a scenario, and ends it with the scenario.
+async fn beside(agent: impl Future<Output = ()>, scenario: impl Future<Output = ()>) {
+    tokio::select! {
+        () = agent => panic!("the loop ended"),
+        () = scenario => {}
+    }
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn what_is_known_is_not_written_again() {
+    in_namespace(|| async {
+        let host = Host::new();
+        let (mut server, agent) = start(&host, object(&host));
+        beside(agent, async {
+            let first = server.patch(StatusCode::OK).await;
+            assert_eq!(
+                (&first["phase"], &first["observedGeneration"]),
+                (&json!("Flannel"), &json!(1))
+            );
+            assert!(
+                first["checks"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .any(|check| check["name"] == "Journal")
+            );
+            server.silence().await;
+            // Something moves on the host, and nothing of it concerns anybody.
+            run("ip link add docker1 type bridge");
+            server.silence().await;
+            // The watch repeats what is known.
+            server.announce();
+            server.silence().await;
+        })
+        .await;
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn goals_are_reached_and_reported_with_their_generation() {
+    in_namespace(|| async {
+        let host = Host::new();
+        Host::firewall("iptables-nft");
+        let (mut server, agent) = start(&host, object(&host));
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Held);
+            let said = server.patch(StatusCode::OK).await;
+            assert_eq!(
+                (&said["phase"], &said["observedGeneration"]),
+                (&json!("Held"), &json!(2))
+            );
+            assert!(!host.paths.subnet_environment().exists());
+            server.set_goal(Goal::Detached);
+            let said = server.patch(StatusCode::OK).await;
+            assert!(said["message"].as_str().unwrap().contains("vethpod1"), "{said}");
+            // The kernel says that the pod is gone; nobody has to ask.
+            Host::last_pod_goes();
+            server.phase("Detached").await;
+            server.set_goal(Goal::Calico);
+            let said = server.patch(StatusCode::OK).await;
+            assert!(
+                said["message"]
+                    .as_str()
+                    .unwrap()
+                    .contains("10-flannel.conflist wins"),
+                "{said}"
+            );
+            host.calico_comes();
+            server.phase("Calico").await;
+            assert_eq!(server.object["status"]["leftovers"], json!([]));
+            assert_eq!(server.object["status"]["observedGeneration"], 4);
+            server.silence().await;
+        })
+        .await;
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn an_api_server_that_is_away_stops_no_step_and_is_told_afterwards() {
+    in_namespace(|| async {
+        let host = Host::new();
+        let (mut server, agent) = start(&host, object(&host));
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Held);
+            for _ in 0..2 {
+                server.patch(StatusCode::INTERNAL_SERVER_ERROR).await;
+            }
+            assert!(
+                !host.paths.subnet_environment().exists(),
+                "the step did not wait for the API"
+            );
+            let said = server.patch(StatusCode::OK).await;
+            assert_eq!(said["phase"], "Held");
+            server.silence().await;
+        })
+        .await;
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_goal_without_settings_changes_nothing() {
+    in_namespace(|| async {
+        let host = Host::new();
+        let mut object = object(&host);
+        object["spec"]["flannelToCalico"] = Value::Null;
+        object["spec"]["goal"] = json!("Detached");
+        let (mut server, agent) = start(&host, object);
+        beside(agent, async {
+            server.patch(StatusCode::OK).await;
+            let failure = &server.object["status"]["failure"];
+            assert_eq!(failure["category"], "SettingsMissing", "{failure}");
+            assert!(host.paths.subnet_environment().exists());
+        })
+        .await;
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_host_that_cannot_be_read_is_said_and_mends() {
+    in_namespace(|| async {
+        let host = Host::new();
+        let moved = host.folder.path().join("moved");
+        fs::rename(&host.paths.cni_configuration, &moved).unwrap();
+        let (mut server, agent) = start(&host, object(&host));
+        beside(agent, async {
+            let said = server.patch(StatusCode::OK).await;
+            assert_eq!((&said["phase"], &said["facts"]), (&Value::Null, &Value::Null));
+            assert_eq!(said["checks"][0]["verdict"], "Unknown");
+            assert!(
+                said["failure"]["message"]
+                    .as_str()
+                    .unwrap()
+                    .contains("etc/cni/net.d"),
+                "{said}"
+            );
+            fs::rename(&moved, &host.paths.cni_configuration).unwrap();
+            let said = server.patch(StatusCode::OK).await;
+            assert_eq!(
+                (&said["phase"], &said["failure"]),
+                (&json!("Flannel"), &Value::Null)
+            );
+        })
+        .await;
+    });
+}
