@@ -30,6 +30,10 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two probes over a connection.
 const CONNECTION_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Ports that probes to the Service are sent from, in turn. Connection tracking remembers for half a minute which pod a
+/// port was directed to: a port that comes again sooner would go to that pod, even if it is gone.
+const SERVICE_PORTS: std::ops::RangeInclusive<u16> = 33_000..=60_999;
+
 /// Where the prober stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Origin {
@@ -110,6 +114,7 @@ struct Prober {
     events: mpsc::UnboundedReceiver<Event>,
     event_sender: mpsc::UnboundedSender<Event>,
     started: Timestamp,
+    next_port: u16,
     last_tick: Option<Instant>,
     longest_pause: Duration,
 }
@@ -134,6 +139,7 @@ impl Prober {
             events,
             event_sender,
             started: Timestamp::now(),
+            next_port: first_port(Timestamp::now()),
             last_tick: None,
             longest_pause: Duration::ZERO,
         })
@@ -254,7 +260,19 @@ impl Prober {
                 }
                 Kind::Service => {
                     let timeout = Duration::from_millis(self.options.timeout_ms);
-                    tokio::spawn(ask_service(packet, address, timeout, self.event_sender.clone()));
+                    let port = self.next_port;
+                    self.next_port = if port == *SERVICE_PORTS.end() {
+                        *SERVICE_PORTS.start()
+                    } else {
+                        port + 1
+                    };
+                    tokio::spawn(ask_service(
+                        packet,
+                        address,
+                        port,
+                        timeout,
+                        self.event_sender.clone(),
+                    ));
                 }
             }
         }
@@ -291,15 +309,27 @@ impl Prober {
     }
 }
 
+/// A prober that is started again soon goes on elsewhere than its predecessor.
+fn first_port(time: Timestamp) -> u16 {
+    let count = i64::from(SERVICE_PORTS.end() - SERVICE_PORTS.start()) + 1;
+    let offset = u16::try_from(time.as_millisecond().rem_euclid(count)).unwrap_or_default();
+    SERVICE_PORTS.start() + offset
+}
+
 /// One probe to the Service, from a port of its own: so each is directed anew, as a new client is.
 async fn ask_service(
     packet: Packet,
     address: SocketAddr,
+    port: u16,
     timeout: Duration,
     events: mpsc::UnboundedSender<Event>,
 ) {
     let attempt = async {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
+        let socket = match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).await {
+            Ok(socket) => socket,
+            // Somebody else on this node has the port.
+            Err(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?,
+        };
         socket.connect(address).await?;
         socket.send(&packet.encode()).await?;
         let mut buffer = [0; 2048];
