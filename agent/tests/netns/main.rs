@@ -9,6 +9,7 @@
 )]
 
 mod host;
+mod path;
 mod turn;
 
 use std::fs;
