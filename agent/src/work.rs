@@ -92,6 +92,7 @@ impl Worker {
             ),
             retriable: true,
         });
+        let settings_are_known = known.is_some();
         let settings = known.unwrap_or_else(|| usual_settings(&self.configuration.paths));
         let mut paths = self.configuration.paths.clone();
         paths.cni_configuration = PathBuf::from(&settings.cni_configuration_directory);
@@ -151,6 +152,7 @@ impl Worker {
             node: &self.configuration.node,
             facts: &seen.facts,
             settings: &settings,
+            settings_are_known,
             phase,
             goal,
         };

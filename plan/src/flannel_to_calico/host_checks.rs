@@ -87,6 +87,8 @@ pub struct Subject<'facts> {
     pub facts: &'facts HostFacts,
     /// What it should be like.
     pub settings: &'facts HostSettings,
+    /// Whether those are the Migration's, and not the usual ones of a cluster that nobody has looked at yet.
+    pub settings_are_known: bool,
     /// The phase that the facts prove.
     pub phase: Phase,
     /// What the coordinator asks for.
@@ -140,10 +142,12 @@ pub fn checks(subject: Subject<'_>) -> Vec<Check> {
         checks.extend([
             flannel::subnet_environment(subject),
             flannel::process(subject),
-            flannel::device(subject),
             flannel::bridge(subject),
             flannel::direct_routing(subject),
         ]);
+        if subject.settings_are_known {
+            checks.push(flannel::device(subject));
+        }
     }
     checks.extend([
         reverse_path_filter(subject),

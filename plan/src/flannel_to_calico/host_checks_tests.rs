@@ -103,6 +103,7 @@ fn judge(facts: &HostFacts, goal: Goal) -> Vec<Check> {
         node: "a",
         facts,
         settings: &settings,
+        settings_are_known: true,
         phase: host::phase(facts, &settings),
         goal,
     })
@@ -300,6 +301,22 @@ fn the_live_device_is_compared_with_the_settings() {
         ..healthy()
     };
     assert_refused(&none, FlannelDevice, Verdict::Fail, &["no VXLAN link"]);
+}
+
+#[test]
+fn a_device_is_not_compared_with_settings_that_nobody_knows() {
+    let mut facts = healthy();
+    facts.vxlan_devices[0].name = "flannel.4096".to_owned();
+    let settings = settings();
+    let judged = checks(Subject {
+        node: "a",
+        facts: &facts,
+        settings: &settings,
+        settings_are_known: false,
+        phase: Phase::Flannel,
+        goal: Goal::Hold,
+    });
+    assert_eq!(worst(&judged), Verdict::Pass, "{judged:?}");
 }
 
 #[test]
