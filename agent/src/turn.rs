@@ -8,6 +8,7 @@ use api::node_migration::Failure;
 use futures::FutureExt;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
+use plan::check::Verdict;
 use plan::flannel_to_calico::phase::Goal;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -31,6 +32,8 @@ const WORKING: Duration = Duration::from_secs(2);
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 /// Next look while nothing changes: what no event announces (a kernel parameter, a firewall chain) is seen then.
 const RESYNC: Duration = Duration::from_mins(1);
+/// The same while a check does not pass: whoever mends a kernel parameter wants to see that it is mended.
+const RESYNC_WHILE_REFUSED: Duration = Duration::from_secs(10);
 /// How long a change of mere facts may wait for its write.
 const LAZY_WRITE: Duration = Duration::from_secs(10);
 
@@ -146,28 +149,16 @@ impl Agent {
         let goal = spec.as_ref().map(|spec| spec.goal).unwrap_or_default();
         let reached = goal.phase().is_none_or(|wanted| report.phase >= Some(wanted));
         let process = report.facts.as_ref().is_some_and(|facts| facts.flanneld_running);
-        let mut pace = match (&report.failure, reached) {
-            (Some(_), _) => Pace {
-                next: AFTER_FAILURE,
-                rest: CALM,
-            },
-            (None, false) if process => Pace {
-                next: PROCESS,
-                rest: BURST,
-            },
-            (None, false) => Pace {
-                next: WORKING,
-                rest: BURST,
-            },
-            (None, true) if goal == Goal::Hold => Pace {
-                next: RESYNC,
-                rest: CALM,
-            },
-            (None, true) => Pace {
-                next: RESYNC,
-                rest: BURST,
-            },
+        let well = report.checks.iter().all(|check| check.verdict == Verdict::Pass);
+        let slow = if well { RESYNC } else { RESYNC_WHILE_REFUSED };
+        let (next, rest) = match (&report.failure, reached) {
+            (Some(_), _) => (AFTER_FAILURE, CALM),
+            (None, false) if process => (PROCESS, BURST),
+            (None, false) => (WORKING, BURST),
+            (None, true) if goal == Goal::Hold => (slow, CALM),
+            (None, true) => (slow, BURST),
         };
+        let mut pace = Pace { next, rest };
         if let Some(object) = object {
             pace.next = pace.next.min(self.tell(&object, &report).await);
         }
