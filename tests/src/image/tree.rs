@@ -340,11 +340,6 @@ mod tests {
             .status()
             .unwrap();
         assert!(unpacked.success());
-        if !nix::unistd::geteuid().is_root() {
-            // Without root there is no chroot: at least each library must be where its program looks for it.
-            assert!(root.join("usr/bin/busybox").exists() || root.join("bin/busybox").exists());
-            return;
-        }
         for command in [
             &["iptables-save", "--version"][..],
             &["iptables-legacy", "--version"],
@@ -352,7 +347,9 @@ mod tests {
             &["ip", "-V"],
             &["sh", "-c", "ls /etc/passwd"],
         ] {
-            let output = std::process::Command::new("chroot")
+            // In a user namespace, so that it needs no root.
+            let output = std::process::Command::new("unshare")
+                .args(["--map-root-user", "chroot"])
                 .arg(&root)
                 .args(command)
                 .output()
