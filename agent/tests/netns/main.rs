@@ -10,6 +10,7 @@
 
 mod host;
 mod path;
+mod rights;
 mod turn;
 
 use std::fs;

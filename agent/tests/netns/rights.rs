@@ -1,0 +1,115 @@
+//! What deploy/base/agent.yaml grants is enough, and is what the code was tried with.
+
+use std::path::Path;
+
+use plan::flannel_to_calico::host::leftovers;
+use plan::flannel_to_calico::phase::Goal;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+
+use crate::drive;
+use crate::host::{Host, in_namespace, run};
+
+const MANIFEST: &str = include_str!("../../../deploy/base/agent.yaml");
+
+/// The capabilities of the agent's container.
+fn granted() -> CapabilitySet {
+    let mut granted = CapabilitySet::empty();
+    let lines = MANIFEST
+        .lines()
+        .map(str::trim)
+        .skip_while(|line| *line != "add:")
+        .skip(1);
+    for name in lines.map_while(|line| line.strip_prefix("- ")) {
+        let name = name.split('#').next().unwrap().trim();
+        granted |= CapabilitySet::from_name(name).unwrap_or_else(|| panic!("{name} is no capability"));
+    }
+    assert!(!granted.is_empty(), "the manifest grants nothing");
+    granted
+}
+
+/// Gives up what a container with these capabilities and without new privileges does not have.
+fn give_up_all_but(granted: CapabilitySet) {
+    for capability in CapabilitySet::all().iter() {
+        if !granted.contains(capability) {
+            // A kernel that does not know it cannot grant it.
+            let _ = remove_capability_from_bounding_set(capability);
+        }
+    }
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: granted,
+            permitted: granted,
+            inheritable: CapabilitySet::empty(),
+        },
+    )
+    .unwrap();
+    set_no_new_privs(true).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn the_manifests_capabilities_are_enough() {
+    in_namespace(|| async {
+        let mut host = Host::new();
+        // A machine that runs labs has other nodes' flannelds among its processes, which such an agent may not
+        // tell from its own node's: here it sees a node without processes.
+        let proc = host.folder.path().join("proc");
+        std::fs::create_dir(&proc).unwrap();
+        for name in ["sys", "thread-self"] {
+            std::os::unix::fs::symlink(Path::new("/proc").join(name), proc.join(name)).unwrap();
+        }
+        host.paths.proc = proc;
+        for backend in [
+            "iptables-nft",
+            "ip6tables-nft",
+            "iptables-legacy",
+            "ip6tables-legacy",
+        ] {
+            Host::firewall(backend);
+        }
+        Host::nftables();
+        give_up_all_but(granted());
+        let refused = std::process::Command::new("unshare")
+            .args(["--mount", "true"])
+            .output()
+            .unwrap();
+        assert!(!refused.status.success(), "what is not granted was not given up");
+        assert_eq!(drive(&host, Goal::Held).await, None);
+        Host::last_pod_goes();
+        assert_eq!(drive(&host, Goal::Detached).await, None);
+        host.calico_comes();
+        assert_eq!(drive(&host, Goal::Calico).await, None);
+        assert_eq!(
+            leftovers(&host.look().await.facts, &host.settings()),
+            Vec::<String>::new()
+        );
+        assert!(!run("iptables-legacy-save").contains("FLANNEL"));
+    });
+}
+
+#[test]
+fn every_folder_that_the_agent_uses_is_mounted_and_the_host_is_in_sight() {
+    for path in [
+        "/etc/cni/net.d",
+        "/var/lib/cni",
+        "/run/flannel",
+        "/var/lib/replumb",
+        "/run/xtables.lock",
+    ] {
+        assert!(
+            MANIFEST.contains(&format!("mountPath: {path}\n")),
+            "{path} is not mounted"
+        );
+        assert!(
+            MANIFEST.contains(&format!("path: {path}\n")),
+            "{path} of the host is not named"
+        );
+    }
+    for line in ["hostNetwork: true", "hostPID: true", "privileged: false"] {
+        assert!(MANIFEST.contains(line), "{line} is missing");
+    }
+    assert!(MANIFEST.contains("name: NODE_NAME"));
+}
