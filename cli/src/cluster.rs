@@ -216,10 +216,11 @@ pub fn sort(nodes: &mut [NodeMigration]) {
     });
 }
 
-/// A list that is not found means that the resource is not known.
+/// A list that is not found means that the resource is not known. By the code: a path that nobody serves is answered
+/// with a plain text, without a reason.
 fn not_installed(kind: &'static str, attempt: &'static str, source: kube::Error) -> CliError {
     match source {
-        kube::Error::Api(status) if status.is_not_found() => CliError::NotInstalled { kind },
+        kube::Error::Api(status) if status.code == 404 => CliError::NotInstalled { kind },
         other => CliError::api(attempt, kind, other),
     }
 }

@@ -272,7 +272,8 @@ fn hint_of(error: &kube::Error) -> Option<String> {
 /// The API server's words, without our library's.
 pub fn words(error: &kube::Error) -> String {
     match error {
-        kube::Error::Api(status) if status.reason.is_empty() => {
+        // A reason is one word; our library puts a sentence of its own there when the answer was a plain text.
+        kube::Error::Api(status) if status.reason.is_empty() || status.reason.contains(' ') => {
             format!("{} ({})", status.message.trim(), status.code)
         }
         kube::Error::Api(status) => format!("{} ({})", status.message.trim(), status.reason),

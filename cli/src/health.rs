@@ -11,8 +11,9 @@ use crate::age::age;
 use crate::cluster::Cluster;
 use crate::error::CliError;
 
-/// A coordinator renews every 2 s; one that has not for this long, by our own watching, does not live.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(8);
+/// A coordinator renews every 2 s and steps down when it could not for 10 s: one that has not for longer, by our own
+/// watching, does not lead.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(12);
 /// How often the Lease is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(500);
 /// Clocks may differ by this much before a renewal is not believed without watching.

@@ -18,6 +18,15 @@ use crate::wanted::{Asked, differences};
 /// How often the status is looked at while it is waited for.
 const LOOK: Duration = Duration::from_millis(300);
 
+/// What the plan is looked at for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To know it: what is wanted stays as it is.
+    Look,
+    /// To start it: an earlier review, and an earlier wish to start, are void until this one is confirmed.
+    Review,
+}
+
 /// A Migration with its nodes, as they were read together.
 #[derive(Clone, Debug)]
 pub struct Planned {
@@ -55,12 +64,13 @@ pub async fn plan(
     cluster: &Cluster,
     name: Option<&str>,
     asked: &Asked,
+    purpose: Purpose,
     patience: Duration,
 ) -> Result<Planned, CliError> {
     let migrations = cluster.migrations().await?;
     let name = asked.name(name)?;
     let migration = match choose::existing_or_new(&migrations, name.as_deref())? {
-        Ok(there) => change(cluster, &there, asked).await?,
+        Ok(there) => change(cluster, &there, asked, purpose).await?,
         Err(name) => {
             let spec = MigrationSpec {
                 desired: Desired::Plan,
@@ -110,8 +120,13 @@ pub async fn plan(
 }
 
 /// Brings what is there to what is asked for, as far as that starts nothing.
-async fn change(cluster: &Cluster, there: &Migration, asked: &Asked) -> Result<Migration, CliError> {
-    let spec = asked.spec(Some(&there.spec));
+async fn change(
+    cluster: &Cluster,
+    there: &Migration,
+    asked: &Asked,
+    purpose: Purpose,
+) -> Result<Migration, CliError> {
+    let mut spec = asked.spec(Some(&there.spec));
     let started = has_begun(there);
     let found = differences(&there.spec, &spec);
     if !found.is_empty() {
@@ -123,6 +138,10 @@ async fn change(cluster: &Cluster, there: &Migration, asked: &Asked) -> Result<M
     }
     if started {
         return Ok(there.clone());
+    }
+    if purpose == Purpose::Review {
+        spec.desired = Desired::Plan;
+        spec.plan_hash = None;
     }
     cluster.change(there, &spec).await
 }

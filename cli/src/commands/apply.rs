@@ -11,7 +11,7 @@ use crate::args::{Apply, Output};
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
-use crate::planned::{self, Planned};
+use crate::planned::{self, Planned, Purpose};
 use crate::say;
 
 /// The answer for programs.
@@ -29,13 +29,24 @@ pub(super) async fn run(
     apply: &Apply,
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Outcome, CliError> {
+    if !apply.yes && !io::stdin().is_terminal() {
+        // Before anything is made: nobody will be there to confirm it.
+        return Err(CliError::NobodyToAsk);
+    }
     let asked = super::asked(&apply.look, variables)?;
     // The file may carry the hash that was reviewed; what is typed wins.
     let reviewed = apply
         .plan_hash
         .clone()
         .or_else(|| asked.file.as_ref().and_then(|file| file.spec.plan_hash.clone()));
-    let planned = planned::plan(cluster, apply.look.name.as_deref(), &asked, apply.look.timeout).await?;
+    let planned = planned::plan(
+        cluster,
+        apply.look.name.as_deref(),
+        &asked,
+        Purpose::Review,
+        apply.look.timeout,
+    )
+    .await?;
     let table = apply.look.shown.output == Output::Table;
     if let Some(outcome) = over(&planned)? {
         report(&planned, table)?;
@@ -133,11 +144,8 @@ fn over(planned: &Planned) -> Result<Option<Outcome>, CliError> {
     }
 }
 
-/// Asks; a terminal is needed for that.
+/// Asks, at the terminal that is there.
 fn confirm(cluster: &Cluster, planned: &Planned) -> Result<(), CliError> {
-    if !io::stdin().is_terminal() {
-        return Err(CliError::NobodyToAsk);
-    }
     let nodes = planned.nodes.len();
     let what = if planned.has_begun() {
         "Go on with"

@@ -14,7 +14,7 @@ use crate::args::{Command, Look};
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
-use crate::planned::{self, Planned};
+use crate::planned::{self, Planned, Purpose};
 use crate::say;
 use crate::wanted::Asked;
 
@@ -42,7 +42,7 @@ async fn look(
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Planned, CliError> {
     let asked = asked(look, variables)?;
-    planned::plan(cluster, look.name.as_deref(), &asked, look.timeout).await
+    planned::plan(cluster, look.name.as_deref(), &asked, Purpose::Look, look.timeout).await
 }
 
 fn asked(look: &Look, variables: impl IntoIterator<Item = (String, String)>) -> Result<Asked, CliError> {

@@ -174,7 +174,8 @@ impl NodeView {
             "NotReady or not prepared yet; it is taken up when it returns".clone_into(&mut view.message);
         }
         if report.is_none() {
-            "no report from its agent".clone_into(&mut view.message);
+            let before = if view.message.is_empty() { "" } else { "; " };
+            view.message = format!("{}{before}no report from its agent", view.message);
         }
         view
     }
@@ -430,5 +431,11 @@ mod tests {
         let view = View::of(&migration, &nodes);
         assert_eq!(view.nodes[2].phase, None);
         assert_eq!(view.nodes[2].message, "no report from its agent");
+        nodes[1].status = None;
+        let message = &View::of(&migration, &nodes).nodes[1].message;
+        assert!(
+            message.starts_with("eviction of pod") && message.ends_with("; no report from its agent"),
+            "{message}"
+        );
     }
 }
