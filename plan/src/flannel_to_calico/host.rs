@@ -229,15 +229,22 @@ fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
 }
 
 fn attach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
-    let Some(winner) = facts.cni.winner() else {
-        return HostDecision::Wait(format!("no valid conflist in {} yet", facts.cni.path));
-    };
-    if !winner.is_calico() {
-        // flannel's conflist must not go before Calico's wins: an empty folder turns the node NotReady.
-        return HostDecision::Wait(format!(
-            "Calico's conflist is not in {} yet; {} wins",
-            facts.cni.path, winner.name
-        ));
+    // flannel's conflist must not go before Calico's takes its place: an empty folder turns the node NotReady.
+    // Which of the two comes first by name does not matter; what wins once flannel's are gone does.
+    let folder = &facts.cni.path;
+    match facts.cni.files.iter().find(|file| !file.is_flannel()) {
+        Some(file) if file.error.is_none() && file.is_calico() => {}
+        Some(file) => {
+            let problem = file.error.as_deref().unwrap_or("it is another network's");
+            return HostDecision::Wait(format!(
+                "{folder}/{} comes before Calico's conflist: {problem}",
+                file.name
+            ));
+        }
+        None => {
+            let winner = facts.cni.winner().map_or("nothing", |file| file.name.as_str());
+            return HostDecision::Wait(format!("Calico's conflist is not in {folder} yet; {winner} wins"));
+        }
     }
     if let Some(problem) = calico_device_problem(facts, settings) {
         return HostDecision::Wait(problem);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::cni::CniDirectory;
+use crate::cni::{CniDirectory, CniFile};
 use crate::flannel::SubnetEnvironment;
 use crate::flannel_to_calico::facts::{Bridge, ReversePathFilter, VxlanDevice};
 
@@ -210,14 +210,17 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
         HostStep::DeleteBridge | HostStep::RemoveLeases => assert!(!pods, "a pod would lose its network"),
         HostStep::DeleteFirewallObject(_) => assert!(!pods, "a pod would lose its masquerade"),
         HostStep::RemoveConflist(name) => {
-            let winner = facts
+            let after = perform(step, facts, false);
+            let winner = after
                 .cni
                 .winner()
                 .expect("an empty folder turns the node NotReady");
+            assert!(winner.is_calico() || winner.is_flannel(), "{winner:?}");
             assert!(
-                winner.is_calico() && &winner.name != name,
-                "Calico's conflist has to win first"
+                after.cni.files.iter().any(CniFile::is_calico),
+                "Calico's conflist has to be there first"
             );
+            assert!(name.contains("flannel"), "{name} is somebody else's");
         }
     }
     if goal < Goal::Calico {
@@ -249,14 +252,12 @@ fn world_moves_on(facts: &HostFacts) -> HostFacts {
         facts.bridge = bridge(&[]);
         return facts;
     }
+    // Calico's installer writes its own file, and a person mends or removes the broken one.
     let mut files = vec![("10-calico.conflist", CALICO_CONFLIST)];
-    if facts
-        .cni
-        .files
-        .iter()
-        .any(|file| file.name == "10-flannel.conflist")
-    {
-        files.push(("10-flannel.conflist", FLANNEL_CONFLIST));
+    for name in ["05-flannel.conflist", "10-flannel.conflist"] {
+        if facts.cni.files.iter().any(|file| file.name == name) {
+            files.push((name, FLANNEL_CONFLIST));
+        }
     }
     facts.cni = folder(&files);
     facts.vxlan_devices.retain(|device| device.name != CALICO_DEVICE);
@@ -355,6 +356,42 @@ fn a_link_of_the_bridges_name_that_is_not_flannels_stops_the_agent() {
         panic!("somebody else's link must not be deleted");
     };
     assert!(why.contains("dummy") && why.contains("rename"), "{why}");
+}
+
+#[test]
+fn what_would_win_without_flannel_decides_when_its_conflist_goes() {
+    let mut host = flannel_host();
+    (host, _) = drive(host, Goal::Detached, None);
+    host.vxlan_devices = vec![device(CALICO_DEVICE)];
+    let decide_with = |files: &[(&str, &str)]| {
+        decide(
+            &HostFacts {
+                cni: folder(files),
+                ..host.clone()
+            },
+            &settings(),
+            Goal::Calico,
+        )
+    };
+    let calico = ("10-calico.conflist", CALICO_CONFLIST);
+    assert_eq!(
+        decide_with(&[("05-flannel.conflist", FLANNEL_CONFLIST), calico]),
+        HostDecision::Run(HostStep::RemoveConflist("05-flannel.conflist".to_owned()))
+    );
+    for (name, text, word) in [
+        ("00-half.conflist", "{", "not JSON"),
+        (
+            "00-multus.conf",
+            r#"{"name":"m","type":"multus"}"#,
+            "another network",
+        ),
+    ] {
+        let decision = decide_with(&[(name, text), ("05-flannel.conflist", FLANNEL_CONFLIST), calico]);
+        assert!(
+            matches!(&decision, HostDecision::Wait(what) if what.contains(name) && what.contains(word)),
+            "{decision:?}"
+        );
+    }
 }
 
 #[test]
