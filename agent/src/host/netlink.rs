@@ -1,5 +1,5 @@
 //! Links, addresses, routes, neighbours and forwarding entries over netlink. Only this file names rtnetlink, and only
-//! this one and [`messages`] name netlink-packet-route. Touches the network namespace of the thread that connected.
+//! this one and `messages` name netlink-packet-route. Touches the network namespace of the thread that connected.
 
 use std::io;
 use std::sync::Arc;
