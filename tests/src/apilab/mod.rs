@@ -1,0 +1,193 @@
+//! A real etcd and kube-apiserver on the loopback, with what `deploy/` installs: for the rules, the rights and the
+//! conflicts that only a real API server has. Nothing runs in it: no node, no controller.
+
+mod programs;
+mod start;
+
+pub use programs::built;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use kube::api::{DeleteParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+use serde_json::json;
+
+use crate::cluster::authority::Authority;
+use programs::run;
+
+/// An API server that runs, with replumb's definitions, roles and policy in it.
+#[derive(Debug)]
+pub struct ApiLab {
+    folder: PathBuf,
+    programs: PathBuf,
+    server: String,
+    authority: Authority,
+}
+
+impl ApiLab {
+    /// The one API server of this process: started by whoever asks first, ended with the process.
+    pub fn shared() -> Result<&'static Self> {
+        static SHARED: OnceLock<std::result::Result<ApiLab, String>> = OnceLock::new();
+        SHARED
+            .get_or_init(|| start::kept().map_err(|error| format!("{error:#}")))
+            .as_ref()
+            .map_err(|error| anyhow!("{error}"))
+    }
+
+    /// The folder with keys and logs.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("admin.conf")
+    }
+
+    /// A client of the administrator. A client belongs to the runtime that made it: each test makes its own.
+    pub async fn admin(&self) -> Result<Client> {
+        client(&fs::read_to_string(self.kubeconfig()).context("read the administrator's kubeconfig")?).await
+    }
+
+    /// A kubeconfig of a person with a certificate.
+    pub fn kubeconfig_of(&self, user: &str) -> Result<String> {
+        self.authority
+            .kubeconfig(&self.server, user, &self.authority.client(user, None)?)
+    }
+
+    /// A kubeconfig that shows this token.
+    pub fn kubeconfig_with_token(&self, token: &str) -> Result<String> {
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "token",
+            "clusters": [{"name": "lab", "cluster": {
+                "server": self.server, "certificate-authority": self.authority.folder().join("ca.crt"),
+            }}],
+            "users": [{"name": "token", "user": {"token": token}}],
+            "contexts": [{"name": "token", "context": {"cluster": "lab", "user": "token"}}],
+        });
+        serde_json::to_string(&kubeconfig).context("write a kubeconfig")
+    }
+
+    /// A client that shows this token.
+    pub async fn with_token(&self, token: &str) -> Result<Client> {
+        client(&self.kubeconfig_with_token(token)?).await
+    }
+
+    /// A token of a `ServiceAccount`, bound to a pod or not.
+    pub async fn token(&self, namespace: &str, account: &str, pod: Option<&Pod>) -> Result<String> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.admin().await?, namespace);
+        let request = TokenRequest {
+            spec: TokenRequestSpec {
+                audiences: Vec::new(),
+                bound_object_ref: pod.map(|pod| BoundObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Pod".to_owned()),
+                    name: pod.metadata.name.clone(),
+                    uid: pod.metadata.uid.clone(),
+                }),
+                expiration_seconds: None,
+            },
+            ..TokenRequest::default()
+        };
+        let answer = accounts
+            .create_token_request(account, &PostParams::default(), &request)
+            .await
+            .with_context(|| format!("ask for a token of ServiceAccount {namespace}/{account}"))?;
+        Ok(answer
+            .status
+            .context("a TokenRequest is answered with a status")?
+            .token)
+    }
+
+    /// A Node object of this name; no machine is behind it.
+    pub async fn node(&self, name: &str) -> Result<Node> {
+        let nodes: Api<Node> = Api::all(self.admin().await?);
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        nodes
+            .create(&PostParams::default(), &node)
+            .await
+            .with_context(|| format!("create Node {name}"))
+    }
+
+    /// A pod object of this `ServiceAccount` on this node; nobody runs it.
+    pub async fn pod_on(&self, namespace: &str, account: &str, node: &str) -> Result<Pod> {
+        let pods: Api<Pod> = Api::namespaced(self.admin().await?, namespace);
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": format!("{account}-{node}")},
+            "spec": {
+                "serviceAccountName": account, "nodeName": node,
+                "containers": [{"name": "main", "image": "nothing"}],
+            },
+        }))?;
+        pods.create(&PostParams::default(), &pod)
+            .await
+            .with_context(|| format!("create pod {} on node {node}", pod.name_any()))
+    }
+
+    /// A new namespace, which is deleted with everything in it as far as an API server alone does that.
+    pub async fn namespace(&self, name: &str) -> Result<()> {
+        let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(self.admin().await?);
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        namespaces
+            .create(&PostParams::default(), &namespace)
+            .await
+            .with_context(|| format!("create Namespace {name}"))?;
+        Ok(())
+    }
+
+    /// Runs kubectl as the administrator; an exit code other than 0 is an error. Returns its output.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        run(Command::new(self.programs.join("kubectl"))
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .args(arguments))
+    }
+
+    /// Installs what a user installs, by the command that the documentation names, and waits until it is served.
+    pub async fn install(&self) -> Result<()> {
+        start::install(self).await
+    }
+
+    /// Removes every Migration and every `NodeMigration`: what a case leaves is not the next one's.
+    pub async fn clear(&self) -> Result<()> {
+        let client = self.admin().await?;
+        let migrations: Api<api::Migration> = Api::all(client.clone());
+        let nodes: Api<api::NodeMigration> = Api::all(client);
+        for name in migrations
+            .list(&kube::api::ListParams::default())
+            .await?
+            .iter()
+            .map(ResourceExt::name_any)
+        {
+            migrations.delete(&name, &DeleteParams::default()).await?;
+        }
+        for name in nodes
+            .list(&kube::api::ListParams::default())
+            .await?
+            .iter()
+            .map(ResourceExt::name_any)
+        {
+            nodes.delete(&name, &DeleteParams::default()).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn client(kubeconfig: &str) -> Result<Client> {
+    let kubeconfig = Kubeconfig::from_yaml(kubeconfig).context("read a kubeconfig")?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .context("use a kubeconfig")?;
+    // A proxy of the host's environment is not for the loopback.
+    config.proxy_url = None;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    Client::try_from(config).context("make a client")
+}

@@ -1,0 +1,226 @@
+//! Starting etcd and the API server, so that they end with the process, whatever ends it.
+
+use std::fs::{self, File};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::{ApiLab, programs};
+use crate::cluster::authority::{self, Authority};
+use crate::cluster::wait::{Look, until};
+
+/// Folders of labs begin so; the process that made it follows.
+const FOLDER: &str = "replumb-apilab-";
+/// How long the API server may take to be ready on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(120);
+
+/// Starts an API server on a thread that never ends: the kernel kills a child that asked for it when the *thread*
+/// that made it ends, and tests come and go on theirs.
+pub(super) fn kept() -> Result<ApiLab> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::Builder::new()
+        .name("apilab".to_owned())
+        .spawn(move || {
+            let started = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .context("make a runtime")
+                .and_then(|runtime| runtime.block_on(start()));
+            // The other side waits for exactly one value.
+            sender.send(started).ok();
+            loop {
+                std::thread::park();
+            }
+        })
+        .context("start the thread of the API server")?;
+    receiver.recv().context("wait for the API server")?
+}
+
+async fn start() -> Result<ApiLab> {
+    let programs = programs::find().await?;
+    let folder = folder()?;
+    let authority = Authority::create(&folder.join("pki"))?;
+    let pki = authority.folder();
+    authority
+        .server(
+            "kube-apiserver",
+            &["localhost"],
+            &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
+        )?
+        .write(pki, "apiserver")?;
+    let [etcd, peers, port] = ports()?;
+    let server = format!("https://127.0.0.1:{port}");
+    let admin = authority.client("lab-admin", Some("system:masters"))?;
+    authority::write(
+        &folder.join("admin.conf"),
+        &authority.kubeconfig(&server, "lab-admin", &admin)?,
+    )?;
+
+    // The data need not survive the machine under the lab: no fsync.
+    let data = folder.join("etcd").display().to_string();
+    spawn(
+        &programs,
+        &folder,
+        "etcd",
+        &format!(
+            "--name=lab --data-dir={data} --unsafe-no-fsync --log-level=warn \
+             --listen-client-urls=http://127.0.0.1:{etcd} --advertise-client-urls=http://127.0.0.1:{etcd} \
+             --listen-peer-urls=http://127.0.0.1:{peers} --initial-advertise-peer-urls=http://127.0.0.1:{peers} \
+             --initial-cluster=lab=http://127.0.0.1:{peers}"
+        ),
+    )?;
+    let keys = pki.display();
+    spawn(
+        &programs,
+        &folder,
+        "kube-apiserver",
+        &format!(
+            "--etcd-servers=http://127.0.0.1:{etcd} --bind-address=127.0.0.1 --advertise-address=127.0.0.1 \
+             --secure-port={port} --endpoint-reconciler-type=none --service-cluster-ip-range=10.96.0.0/16 \
+             --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
+             --anonymous-auth=false --client-ca-file={keys}/ca.crt --cert-dir={keys} \
+             --tls-cert-file={keys}/apiserver.crt --tls-private-key-file={keys}/apiserver.key \
+             --service-account-issuer=https://kubernetes.default.svc.cluster.local \
+             --service-account-key-file={keys}/service-account.pub \
+             --service-account-signing-key-file={keys}/service-account.key \
+             --profiling=false --shutdown-delay-duration=0s"
+        ),
+    )?;
+    let lab = ApiLab {
+        folder,
+        programs,
+        server,
+        authority,
+    };
+    ready(&lab).await?;
+    install(&lab).await?;
+    Ok(lab)
+}
+
+async fn ready(lab: &ApiLab) -> Result<()> {
+    let client = lab.admin().await?;
+    until(
+        "the API server to be ready",
+        START_LIMIT,
+        &lab.folder,
+        async || {
+            let request = http::Request::get("/readyz?verbose").body(Vec::new())?;
+            let text = client.request_text(request).await?;
+            Ok(if text.contains("readyz check passed") {
+                Look::Done(())
+            } else {
+                Look::NotYet(text)
+            })
+        },
+    )
+    .await
+}
+
+/// What a user installs, by the command that the documentation names.
+pub(super) async fn install(lab: &ApiLab) -> Result<()> {
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base");
+    let base = base.display().to_string();
+    lab.kubectl(&["apply", "--server-side", "-k", &base])?;
+    for name in ["migrations", "nodemigrations"] {
+        let definition = format!("crd/{name}.replumb.dev");
+        lab.kubectl(&[
+            "wait",
+            "--for=condition=Established",
+            "--timeout=60s",
+            &definition,
+        ])?;
+    }
+    policy_holds(lab).await
+}
+
+/// A policy that was just created is not obeyed yet: waits until it is, by what it refuses.
+async fn policy_holds(lab: &ApiLab) -> Result<()> {
+    let probe = json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": "policy-probe"},
+        "spec": {"nodeName": "policy-probe", "migration": "policy-probe"},
+    });
+    let file = lab.folder.join("policy-probe.json");
+    authority::write(&file, &probe.to_string())?;
+    let file = file.display().to_string();
+    let agent = "--as=system:serviceaccount:replumb-system:replumb-agent";
+    until(
+        "the admission policy to be obeyed",
+        Duration::from_secs(60),
+        &lab.folder,
+        async || {
+            // A member of system:masters may do everything: only the policy can refuse this.
+            let asked = [
+                "create",
+                "--dry-run=server",
+                "-f",
+                &file,
+                agent,
+                "--as-group=system:masters",
+            ];
+            Ok(match lab.kubectl(&asked) {
+                Err(error) if format!("{error:#}").contains("carries no node name") => Look::Done(()),
+                Err(error) => Look::NotYet(format!("{error:#}")),
+                Ok(_) => Look::NotYet("an agent without a node may create a NodeMigration".to_owned()),
+            })
+        },
+    )
+    .await
+}
+
+/// A new folder of this process; those of processes that are gone are removed.
+fn folder() -> Result<PathBuf> {
+    let parent = std::env::temp_dir();
+    for entry in fs::read_dir(&parent).with_context(|| format!("list {}", parent.display()))? {
+        let path = entry?.path();
+        let owner = path
+            .file_name()
+            .and_then(|name| name.to_str()?.strip_prefix(FOLDER)?.parse::<u32>().ok());
+        if let Some(owner) = owner
+            && !Path::new(&format!("/proc/{owner}")).exists()
+        {
+            fs::remove_dir_all(&path).with_context(|| format!("remove the old {}", path.display()))?;
+        }
+    }
+    let folder = parent.join(format!("{FOLDER}{}", std::process::id()));
+    if folder.exists() {
+        // Of an earlier process of this number.
+        fs::remove_dir_all(&folder).with_context(|| format!("remove the old {}", folder.display()))?;
+    }
+    fs::create_dir(&folder).with_context(|| format!("create {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Three ports that were free a moment ago.
+fn ports() -> Result<[u16; 3]> {
+    let take = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("take a free port");
+    // All three are held until each is known: no number comes twice.
+    let held = [take()?, take()?, take()?];
+    let mut ports = [0; 3];
+    for (port, listener) in ports.iter_mut().zip(&held) {
+        *port = listener.local_addr().context("look at the port")?.port();
+    }
+    Ok(ports)
+}
+
+/// Starts a program that dies with this process, whatever kills it.
+fn spawn(programs: &Path, folder: &Path, name: &str, arguments: &str) -> Result<()> {
+    let log = folder.join(format!("{name}.log"));
+    let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+    let errors = out
+        .try_clone()
+        .with_context(|| format!("open {} again", log.display()))?;
+    Command::new("setpriv")
+        .arg("--pdeathsig=KILL")
+        .arg(programs.join(name))
+        .args(arguments.split_whitespace())
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(errors)
+        .spawn()
+        .with_context(|| format!("run {name} by setpriv (Debian: apt-get install util-linux)"))?;
+    Ok(())
+}

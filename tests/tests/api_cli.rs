@@ -1,0 +1,757 @@
+//! `kubectl replumb` against a real API server, as a person with the operator's role and no more.
+//!
+//! Where a coordinator is needed, either the real one runs, or the test plays it: it holds the Lease by the
+//! coordinator's own code and writes statuses, so that the command meets every phase.
+//!
+//! Run by `cargo lab test`, or `cargo test -p lab --test api_cli -- --ignored`.
+
+#![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use api::migration::{Desired, MigrationPhase};
+use api::{Migration, MigrationStatus, NodeMigration, names};
+use coordinator::lease::Candidate;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use lab::apilab::{ApiLab, built};
+use lab::cluster::authority;
+use lab::cluster::wait::{Look, until};
+use plan::document::{Action, Document};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard, watch};
+use tokio::task::JoinHandle;
+
+const NAME: &str = "flannel-to-calico";
+
+/// Migrations have no namespace: one case at a time, each in a clean cluster.
+async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    let turn = TURN.lock().await;
+    let lab = ApiLab::shared().unwrap();
+    if lab.clear().await.is_err() {
+        // A case that failed had taken the definitions away.
+        lab.install().await.unwrap();
+        lab.clear().await.unwrap();
+    }
+    let leases: Api<Lease> = Api::namespaced(lab.admin().await.unwrap(), names::NAMESPACE);
+    match leases.delete(names::COORDINATOR, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => {}
+        other => drop(other.unwrap()),
+    }
+    turn
+}
+
+/// The kubeconfig of a person who has the operator's role alone.
+fn operator() -> &'static PathBuf {
+    static FILE: OnceLock<PathBuf> = OnceLock::new();
+    FILE.get_or_init(|| {
+        let lab = ApiLab::shared().unwrap();
+        let bind = [
+            "create",
+            "clusterrolebinding",
+            "operator",
+            "--clusterrole=replumb-operator",
+            "--user=olga",
+        ];
+        lab.kubectl(&bind).unwrap();
+        let file = lab.folder().join("olga.conf");
+        authority::write(&file, &lab.kubeconfig_of("olga").unwrap()).unwrap();
+        file
+    })
+}
+
+/// How the command ended.
+#[derive(Debug)]
+struct Answer {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    #[track_caller]
+    fn expect(self, code: i32, needed: &[&str]) -> Self {
+        assert_eq!(self.code, Some(code), "{}\n{}", self.out, self.err);
+        for text in needed {
+            let said = self.out.contains(text) || self.err.contains(text);
+            assert!(said, "{text:?} is not in\n{}\n{}", self.out, self.err);
+        }
+        self
+    }
+}
+
+/// Runs the command without a terminal.
+async fn replumb(arguments: &[&str]) -> Answer {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let mut command = tokio::process::Command::new(PROGRAM.get_or_init(|| built("kubectl-replumb").unwrap()));
+    command
+        .arg("--kubeconfig")
+        .arg(operator())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(Duration::from_secs(90), command.output())
+        .await
+        .unwrap_or_else(|_| panic!("{arguments:?} did not end"))
+        .unwrap();
+    Answer {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+async fn migrations() -> Api<Migration> {
+    Api::all(ApiLab::shared().unwrap().admin().await.unwrap())
+}
+
+async fn migration(name: &str) -> Migration {
+    migrations().await.get(name).await.unwrap()
+}
+
+async fn create(name: &str) {
+    let object: Migration = serde_json::from_value(json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration", "metadata": {"name": name},
+        "spec": {"flannelToCalico": {}},
+    }))
+    .unwrap();
+    migrations()
+        .await
+        .create(&PostParams::default(), &object)
+        .await
+        .unwrap();
+}
+
+/// A coordinator that the test plays: it leads, and answers every generation with what the test wants.
+struct Played {
+    status: watch::Sender<MigrationStatus>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Played {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Played {
+    async fn start(status: MigrationStatus) -> Self {
+        let client: Client = ApiLab::shared().unwrap().admin().await.unwrap();
+        let (leading, mut leads) = watch::channel(false);
+        let candidate = Candidate::new(client.clone(), names::NAMESPACE, names::COORDINATOR, "played");
+        let lease = tokio::spawn(candidate.run(leading));
+        tokio::time::timeout(Duration::from_secs(20), leads.wait_for(|leads| *leads))
+            .await
+            .unwrap()
+            .unwrap();
+        let (sender, receiver) = watch::channel(status);
+        let answers = tokio::spawn(answer_all(client, receiver));
+        Self {
+            status: sender,
+            tasks: vec![lease, answers],
+        }
+    }
+
+    fn say(&self, status: MigrationStatus) {
+        self.status.send(status).unwrap();
+    }
+}
+
+/// Writes the wanted status for the present generation of every Migration, again and again.
+async fn answer_all(client: Client, status: watch::Receiver<MigrationStatus>) {
+    let migrations: Api<Migration> = Api::all(client);
+    let mut ticks = tokio::time::interval(Duration::from_millis(200));
+    loop {
+        ticks.tick().await;
+        let list = migrations.list(&kube::api::ListParams::default()).await.unwrap();
+        for migration in list {
+            let mut wanted = status.borrow().clone();
+            // The real one pauses what has begun when it is not to run.
+            wanted.paused = wanted.started_at.is_some() && migration.spec.desired != Desired::Run;
+            wanted.observed_generation = migration.metadata.generation.unwrap();
+            let name = migration.metadata.name.unwrap();
+            // A merge patch leaves alone what it does not name.
+            let there = serde_json::to_value(&migration.status).unwrap();
+            let wanted = serde_json::to_value(&wanted).unwrap();
+            let Some(change) = api::merge::difference(&there, &wanted) else {
+                continue;
+            };
+            let patch = Patch::Merge(json!({"status": change}));
+            match migrations
+                .patch_status(&name, &PatchParams::default(), &patch)
+                .await
+            {
+                // It was just deleted.
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                other => drop(other.unwrap()),
+            }
+        }
+    }
+}
+
+/// Two nodes with their part of a plan, and the plan's status.
+async fn planned() -> MigrationStatus {
+    let nodes: Api<NodeMigration> = Api::all(ApiLab::shared().unwrap().admin().await.unwrap());
+    let mut document = Document {
+        prepare: vec![Action::new(
+            "create",
+            "IPPool default-ipv4-ippool",
+            "cidr 10.244.0.0/16",
+        )],
+        nodes: Vec::new(),
+        finish: vec![Action::new(
+            "delete",
+            "DaemonSet kube-flannel/kube-flannel-ds",
+            "the point of no return",
+        )],
+    };
+    for (position, name) in ["worker-1", "worker-2"].into_iter().enumerate() {
+        let actions = vec![
+            Action::new(
+                "cordon",
+                format!("Node {name}"),
+                "unschedulable true, remembered as ours",
+            ),
+            Action::as_of_now("evict", format!("pods of node {name}"), "default/web-1"),
+        ];
+        let object: NodeMigration = serde_json::from_value(json!({
+            "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": name},
+            "spec": {"nodeName": name, "migration": NAME, "position": position, "plan": actions},
+        }))
+        .unwrap();
+        nodes.create(&PostParams::default(), &object).await.unwrap();
+        document.nodes.push((name.to_owned(), actions));
+    }
+    MigrationStatus {
+        phase: MigrationPhase::Planned,
+        message: "every check allows the migration".to_owned(),
+        checks: vec![plan::check::Check::pass(
+            "FlannelBackend",
+            "ConfigMap kube-flannel/kube-flannel-cfg",
+            "vxlan",
+        )],
+        plan: Some(api::migration::Plan {
+            hash: document.hash(),
+            prepare: document.prepare.clone(),
+            nodes: document.nodes.iter().map(|(name, _)| name.clone()).collect(),
+            finish: document.finish.clone(),
+        }),
+        ..MigrationStatus::default()
+    }
+}
+
+fn begun(phase: MigrationPhase, working: &[&str]) -> MigrationStatus {
+    MigrationStatus {
+        phase,
+        started_at: Some(Timestamp::now()),
+        progress: api::migration::Progress {
+            text: "0/2".to_owned(),
+            nodes: 2,
+            working: working.iter().map(|node| (*node).to_owned()).collect(),
+            ..api::migration::Progress::default()
+        },
+        ..MigrationStatus::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_cluster_without_replumb_is_told_how_to_get_it() {
+    let _turn = turn().await;
+    let lab = ApiLab::shared().unwrap();
+    let definitions = ["crd/migrations.replumb.dev", "crd/nodemigrations.replumb.dev"];
+    lab.kubectl(&[&["delete", "--wait"][..], &definitions].concat())
+        .unwrap();
+    let needed = [
+        "replumb is not installed in this cluster",
+        "kubectl apply --server-side -k deploy/base",
+    ];
+    for command in ["status", "preflight", "plan", "pause", "resume"] {
+        replumb(&[command]).await.expect(1, &needed);
+    }
+    replumb(&["apply", "--yes"]).await.expect(1, &needed);
+    // For the next case.
+    lab.install().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn names_that_are_wrong_missing_or_too_many() {
+    let _turn = turn().await;
+    replumb(&["status"]).await.expect(
+        1,
+        &[
+            "there is no Migration in this cluster",
+            "kubectl replumb preflight",
+        ],
+    );
+    replumb(&["pause", "mine"])
+        .await
+        .expect(1, &["there is no Migration mine; there are none at all"]);
+    create(NAME).await;
+    replumb(&["status"]).await.expect(0, &[NAME, "Pending"]);
+    replumb(&["status", "flanel"])
+        .await
+        .expect(1, &["no Migration flanel; there is flannel-to-calico (Pending)"]);
+    replumb(&["plan", "flanel"])
+        .await
+        .expect(1, &["cannot be made beside", "flannel-to-calico (Pending)"]);
+    assert!(
+        migrations().await.get_opt("flanel").await.unwrap().is_none(),
+        "a slip of the finger made a Migration"
+    );
+    create("another").await;
+    replumb(&["status"]).await.expect(
+        1,
+        &["which one?", "another (Pending)", "flannel-to-calico (Pending)"],
+    );
+    replumb(&["status", "another"]).await.expect(0, &["another"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn without_a_leader_nothing_old_is_told_as_new() {
+    let _turn = turn().await;
+    replumb(&["preflight"]).await.expect(
+        1,
+        &[
+            "no coordinator leads",
+            "Lease replumb-system/replumb-coordinator is not there",
+            "logs deployment/",
+        ],
+    );
+    let made = migration(NAME).await;
+    assert_eq!(made.spec.desired, Desired::Plan);
+
+    // A leader that died an hour ago, and its answer that allows everything.
+    let status = planned().await;
+    let patch = Patch::Merge(json!({"status": MigrationStatus { observed_generation: 1, ..status }}));
+    migrations()
+        .await
+        .patch_status(NAME, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    let client = ApiLab::shared().unwrap().admin().await.unwrap();
+    let hour_ago = Timestamp::now() - SignedDuration::from_hours(1);
+    assert!(
+        Candidate::new(client, names::NAMESPACE, names::COORDINATOR, "coordinator-7")
+            .try_once(hour_ago)
+            .await
+            .unwrap()
+    );
+    for command in [&["preflight"][..], &["plan"], &["apply", "--yes"]] {
+        replumb(command).await.expect(
+            1,
+            &["no coordinator leads", "held by coordinator-7, renewed last 1h"],
+        );
+    }
+    assert_eq!(migration(NAME).await.spec.desired, Desired::Plan);
+    // Another namespace has no coordinator; the person may not even look there.
+    replumb(&["preflight", "-n", "elsewhere"])
+        .await
+        .expect(1, &["Lease elsewhere/replumb-coordinator is not there"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_plan_is_shown_whole_and_started_only_when_confirmed() {
+    let _turn = turn().await;
+    let status = planned().await;
+    let hash = status.plan.clone().unwrap().hash;
+    let played = Played::start(status.clone()).await;
+
+    replumb(&["preflight"]).await.expect(
+        0,
+        &[
+            "is made with `desired: Plan`",
+            "PASS  FlannelBackend",
+            "may start",
+        ],
+    );
+    let plan = replumb(&["plan"])
+        .await
+        .expect(0, &[&hash, "Node worker-1 (1 of 2)", "Blockers (1 PASS)\n  none"]);
+    let order = [
+        "create  IPPool",
+        "cordon  Node worker-1",
+        "evict   pods of node worker-1",
+        "Node worker-2",
+        "point of no return",
+    ];
+    let places: Vec<usize> = order
+        .iter()
+        .map(|text| {
+            plan.out
+                .find(text)
+                .unwrap_or_else(|| panic!("{text}\n{}", plan.out))
+        })
+        .collect();
+    assert!(places.is_sorted(), "{places:?}\n{}", plan.out);
+    let document = replumb(&["plan", "-o", "json"]).await.expect(0, &[]).json();
+    assert_eq!(document["hash"], json!(hash));
+    assert_eq!(document["nodes"][1]["node"], "worker-2");
+    assert_eq!(document["nodes"][1]["actions"][1]["verb"], "evict");
+
+    replumb(&["apply"])
+        .await
+        .expect(1, &["not a terminal: nothing was started", "--yes"]);
+    let other = "0".repeat(64);
+    replumb(&["apply", "--yes", "--plan-hash", &other])
+        .await
+        .expect(2, &["it changed since it was reviewed", &hash]);
+    assert_eq!(migration(NAME).await.spec.desired, Desired::Plan);
+    assert_eq!(migration(NAME).await.spec.plan_hash, None);
+
+    replumb(&["plan", "--flannel-vni", "4096"]).await.expect(
+        1,
+        &[
+            "flannelVni: there nothing, asked for 4096",
+            "kubectl delete migration flannel-to-calico",
+        ],
+    );
+
+    // The coordinator starts as soon as it is asked to.
+    let started = tokio::spawn({
+        let status = status.clone();
+        let sender = played.status.clone();
+        async move {
+            let mut looks = tokio::time::interval(Duration::from_millis(100));
+            while migration(NAME).await.spec.desired != Desired::Run {
+                looks.tick().await;
+            }
+            sender
+                .send(MigrationStatus {
+                    plan: status.plan,
+                    ..begun(MigrationPhase::Rolling, &["worker-1"])
+                })
+                .unwrap();
+        }
+    });
+    replumb(&["apply", "--yes", "--plan-hash", &hash, "--max-unavailable", "2"])
+        .await
+        .expect(0, &["is Rolling", "status --watch"]);
+    started.await.unwrap();
+    let spec = migration(NAME).await.spec;
+    assert_eq!((spec.desired, spec.plan_hash), (Desired::Run, Some(hash)));
+    assert_eq!(
+        serde_json::to_value(spec.rollout.max_unavailable).unwrap(),
+        json!(2)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_refusal_is_2_and_starts_nothing() {
+    let _turn = turn().await;
+    let mut status = planned().await;
+    status.phase = MigrationPhase::Refused;
+    status.blocked = "ChecksFailed".to_owned();
+    status.checks.push(plan::check::Check::not_pass(
+        "FlannelBackend",
+        plan::check::Verdict::Fail,
+        "ConfigMap kube-flannel/kube-flannel-cfg",
+        "host-gw",
+        "vxlan",
+        "change Backend.Type",
+    ));
+    let _played = Played::start(status).await;
+    let needed = [
+        "FAIL     FlannelBackend: ConfigMap kube-flannel/kube-flannel-cfg",
+        "host-gw",
+        "vxlan",
+        "change Backend.Type",
+    ];
+    let answer = replumb(&["preflight"]).await.expect(2, &needed);
+    assert!(
+        answer.out.find("FAIL") < answer.out.find("PASS"),
+        "{}",
+        answer.out
+    );
+    replumb(&["plan"]).await.expect(2, &needed);
+    replumb(&["apply", "--yes"]).await.expect(2, &needed);
+    let document = replumb(&["preflight", "-o", "json"]).await.expect(2, &[]).json();
+    assert_eq!(document["allowed"], false);
+    let spec = migration(NAME).await.spec;
+    assert_eq!((spec.desired, spec.plan_hash), (Desired::Plan, None));
+    replumb(&["status"]).await.expect(2, &["Refused"]);
+    replumb(&["status", "--watch"]).await.expect(2, &["Refused"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn pause_and_resume_change_what_is_wanted_and_each_end_has_its_code() {
+    let _turn = turn().await;
+    planned().await;
+    create(NAME).await;
+    let played = Played::start(MigrationStatus::default()).await;
+    replumb(&["pause"]).await.expect(1, &["has not begun"]);
+    replumb(&["resume"])
+        .await
+        .expect(1, &["has not begun", "kubectl replumb apply"]);
+
+    let patch = Patch::Merge(json!({"spec": {"desired": "Run"}}));
+    migrations()
+        .await
+        .patch(NAME, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    played.say(begun(MigrationPhase::Rolling, &["worker-1"]));
+    settled(MigrationPhase::Rolling).await;
+    replumb(&["status"])
+        .await
+        .expect(0, &["Rolling", "0/2 nodes done", "worker-1"]);
+    replumb(&["pause"])
+        .await
+        .expect(0, &["Rolling, paused", "finished first: worker-1"]);
+    assert_eq!(migration(NAME).await.spec.desired, Desired::Pause);
+    // A node is in work: it is on its way to a pause, not paused.
+    replumb(&["status"]).await.expect(0, &["Rolling, paused"]);
+    replumb(&["status", "--watch", "--timeout", "2s"])
+        .await
+        .expect(1, &["not at its end after 2s"]);
+    played.say(begun(MigrationPhase::Rolling, &[]));
+    replumb(&["status", "--watch"])
+        .await
+        .expect(3, &["paused", "kubectl replumb resume"]);
+    replumb(&["status"]).await.expect(3, &[]);
+    replumb(&["pause", "--wait"]).await.expect(3, &[]);
+
+    let before = Timestamp::now() - SignedDuration::from_secs(1);
+    replumb(&["resume"]).await.expect(0, &["Rolling"]);
+    let spec = migration(NAME).await.spec;
+    assert_eq!(spec.desired, Desired::Run);
+    assert!(
+        spec.resumed_at.is_some_and(|at| at >= before),
+        "{:?}",
+        spec.resumed_at
+    );
+
+    played.say(MigrationStatus {
+        message: "no agent is Ready on node worker-1".to_owned(),
+        ..begun(MigrationPhase::Halted, &["worker-1"])
+    });
+    settled(MigrationPhase::Halted).await;
+    replumb(&["status"])
+        .await
+        .expect(1, &["Halted", "no agent is Ready on node worker-1"]);
+    replumb(&["status", "--watch"])
+        .await
+        .expect(1, &["Halted", "kubectl replumb resume"]);
+    replumb(&["apply", "--yes"])
+        .await
+        .expect(1, &["is halted: no agent is Ready", "kubectl replumb resume"]);
+    // It stays halted: what was asked for is not so.
+    replumb(&["resume"]).await.expect(1, &["Halted"]);
+
+    played.say(begun(MigrationPhase::Finishing, &[]));
+    settled(MigrationPhase::Finishing).await;
+    let watched = tokio::spawn(async { replumb(&["status", "--watch", "-o", "json"]).await });
+    played.say(begun(MigrationPhase::Completed, &[]));
+    let answer = watched.await.unwrap().expect(0, &[]);
+    let last: Value = serde_json::from_str(answer.out.lines().last().unwrap()).unwrap();
+    assert_eq!(last["phase"], "Completed");
+    replumb(&["status", "--watch"]).await.expect(0, &["Completed"]);
+    replumb(&["pause"]).await.expect(1, &["is completed"]);
+    replumb(&["apply", "--yes"]).await.expect(0, &["is Completed"]);
+}
+
+/// Waits until the played status is there.
+async fn settled(phase: MigrationPhase) {
+    let lab = ApiLab::shared().unwrap();
+    until(
+        "the played status",
+        Duration::from_secs(20),
+        lab.folder(),
+        async || {
+            let seen = migration(NAME).await.status.unwrap_or_default().phase;
+            Ok(if seen == phase {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!("{seen:?}"))
+            })
+        },
+    )
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_watch_prints_what_changes_and_ends_when_the_migration_is_deleted() {
+    let _turn = turn().await;
+    planned().await;
+    create(NAME).await;
+    let played = Played::start(begun(MigrationPhase::Rolling, &["worker-1"])).await;
+    settled(MigrationPhase::Rolling).await;
+    let watched = tokio::spawn(async { replumb(&["status", "--watch"]).await });
+    let nodes: Api<NodeMigration> = Api::all(ApiLab::shared().unwrap().admin().await.unwrap());
+    let step = json!({"spec": {"admitted": true, "step": {
+        "name": "Drain", "since": Timestamp::now(), "reason": "DisruptionBudget",
+        "message": "eviction of pod default/web-1 refused: PodDisruptionBudget default/web allows 0 disruptions",
+    }}});
+    let mut looks = tokio::time::interval(Duration::from_millis(500));
+    // The watch is a process of its own: two seconds of changes are seen by it, whenever it began.
+    for number in 0..8 {
+        looks.tick().await;
+        let progress = begun(MigrationPhase::Rolling, &["worker-1"]);
+        played.say(MigrationStatus {
+            message: format!("look {number}"),
+            ..progress
+        });
+    }
+    nodes
+        .patch("worker-1", &PatchParams::default(), &Patch::Merge(&step))
+        .await
+        .unwrap();
+    looks.tick().await;
+    looks.tick().await;
+    migrations()
+        .await
+        .delete(NAME, &DeleteParams::default())
+        .await
+        .unwrap();
+    let answer = watched
+        .await
+        .unwrap()
+        .expect(1, &["Migration flannel-to-calico was deleted"]);
+    assert!(
+        answer
+            .out
+            .contains("node worker-1: -, Drain: DisruptionBudget: eviction of pod default/web-1"),
+        "{answer:?}"
+    );
+    assert!(answer.out.contains("look 7"), "{answer:?}");
+    let of_other = answer
+        .out
+        .lines()
+        .filter(|line| line.contains("node worker-2"))
+        .count();
+    assert_eq!(
+        of_other, 1,
+        "a line that did not change was printed again: {}",
+        answer.out
+    );
+}
+
+/// The real coordinator, with its own rights, in a cluster without nodes and without flannel.
+struct RealCoordinator(Child);
+
+impl Drop for RealCoordinator {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+async fn real_coordinator() -> RealCoordinator {
+    let lab = ApiLab::shared().unwrap();
+    let token = lab
+        .token(names::NAMESPACE, names::COORDINATOR, None)
+        .await
+        .unwrap();
+    let kubeconfig = lab.folder().join("coordinator.conf");
+    authority::write(&kubeconfig, &lab.kubeconfig_with_token(&token).unwrap()).unwrap();
+    let log = std::fs::File::create(lab.folder().join("coordinator.log")).unwrap();
+    let child = Command::new(built("replumb-coordinator").unwrap())
+        .env("KUBECONFIG", kubeconfig)
+        .args([
+            "--pod-name",
+            "coordinator-1",
+            "--node-name",
+            "none",
+            "--agent-image",
+            "none",
+            "--listen",
+            "127.0.0.1:0",
+        ])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    RealCoordinator(child)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn the_real_coordinator_refuses_a_cluster_without_flannel_by_name() {
+    let _turn = turn().await;
+    let coordinator = real_coordinator().await;
+    let lab = ApiLab::shared().unwrap();
+    let client = lab.admin().await.unwrap();
+    let leases: Api<Lease> = Api::namespaced(client, names::NAMESPACE);
+    until(
+        "the coordinator to lead",
+        Duration::from_secs(60),
+        lab.folder(),
+        async || {
+            let lease = leases.get_opt(names::COORDINATOR).await?;
+            let holder = lease.and_then(|lease| lease.spec?.holder_identity);
+            Ok(if holder.as_deref() == Some("coordinator-1") {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!("{holder:?}"))
+            })
+        },
+    )
+    .await
+    .unwrap();
+
+    // "Nothing to migrate" is never the answer: what was looked for is named.
+    let answer = replumb(&["preflight", "--flannel-daemonset-name", "kube-flannel-ds-amd64"]).await;
+    let answer = answer.expect(2, &["FAIL", "kube-flannel-ds-amd64", "REFUSED"]);
+    assert!(answer.out.contains("fix"), "{}", answer.out);
+    replumb(&["apply", "--yes"]).await.expect(2, &["REFUSED"]);
+    create("second").await;
+    let second = async || migration("second").await.status.unwrap_or_default();
+    until(
+        "the second to be refused",
+        Duration::from_secs(30),
+        lab.folder(),
+        async || {
+            let status = second().await;
+            Ok(if status.blocked == "AnotherMigration" {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!("{status:?}"))
+            })
+        },
+    )
+    .await
+    .unwrap();
+    replumb(&["status", "second"])
+        .await
+        .expect(2, &["AnotherMigration", "flannel-to-calico is under way"]);
+
+    drop(coordinator);
+    // What it said a moment ago is still true; what it said a while ago is not told any more.
+    until(
+        "the Lease to grow old",
+        Duration::from_secs(30),
+        lab.folder(),
+        async || {
+            let spec = leases.get(names::COORDINATOR).await?.spec.unwrap();
+            let age = Timestamp::now().duration_since(spec.renew_time.unwrap().0);
+            Ok(if age > SignedDuration::from_secs(6) {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!("{age:#}"))
+            })
+        },
+    )
+    .await
+    .unwrap();
+    replumb(&["preflight", NAME])
+        .await
+        .expect(1, &["no coordinator leads", "held by coordinator-1"]);
+}
