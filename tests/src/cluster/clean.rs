@@ -69,7 +69,7 @@ pub async fn remove(directory: &Directory) -> Result<Vec<String>> {
         for folder in [directory.machines(), directory.keys(), directory.images()] {
             note(remove_folder(&folder));
         }
-        for file in [directory.kubeconfig(), directory.state()] {
+        for file in [directory.kubeconfig(), directory.program(), directory.state()] {
             note(remove_file(&file));
         }
     }

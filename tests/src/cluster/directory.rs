@@ -85,6 +85,12 @@ impl Directory {
         self.path.join("images")
     }
 
+    /// The program that plays holder and process 1: a copy, because the one that was started may be built anew while
+    /// the lab runs.
+    pub fn program(&self) -> PathBuf {
+        self.path.join("lab")
+    }
+
     /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.path.join("admin.conf")

@@ -114,7 +114,7 @@ impl Site {
             subnet: network::free_subnet().await?,
             binaries: options.binaries.clone(),
             plugins: options.plugins.clone(),
-            program: options.program.clone(),
+            program: directory.program(),
             proxy_mode: options.proxy_mode,
             machines: std::collections::BTreeMap::new(),
         };
@@ -131,6 +131,13 @@ impl Site {
                 .insert(node_name(index), Machine { address, on: true });
         }
         state.write(&directory)?;
+        std::fs::copy(&options.program, &state.program).with_context(|| {
+            format!(
+                "copy {} to {}",
+                options.program.display(),
+                state.program.display()
+            )
+        })?;
         images::take(&directory.images(), &options.archives)?;
 
         let authority = Authority::create(&directory.keys())?;
