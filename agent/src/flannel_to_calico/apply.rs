@@ -236,6 +236,9 @@ async fn perform(
             {
                 files::remove_durably(path).map_err(file_error)?;
             }
+            for folder in &seen.state.folders {
+                files::remove_folder_if_empty(folder).map_err(file_error)?;
+            }
             Ok(())
         }
         HostStep::RemoveConflist(file) => {

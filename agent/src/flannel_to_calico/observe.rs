@@ -127,7 +127,7 @@ pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, Ob
         subnet_environment,
         flanneld_running,
         firewall,
-        leases: count(state.leases.len()),
+        leases: count(state.leases.len() + state.bookkeeping.len()),
         delegates: count(state.delegates.len()),
         detected_address: detected.map(|(address, _)| address),
         uplink,

@@ -49,6 +49,8 @@ pub struct State {
     pub bookkeeping: Vec<PathBuf>,
     /// flannel's delegate files.
     pub delegates: Vec<PathBuf>,
+    /// Folders of the networks whose leases these are.
+    pub folders: Vec<PathBuf>,
 }
 
 /// Lists the leases of these networks and the delegate files.
@@ -57,13 +59,17 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
     let mut state = State::default();
     for network in networks {
         let network = folder.join("networks").join(network);
-        for name in list_if_there(&network)?.unwrap_or_default() {
+        let Some(names) = list_if_there(&network)? else {
+            continue;
+        };
+        for name in names {
             if is_lease(&name) {
                 state.leases.push(network.join(&name));
             } else if name == "lock" || name.starts_with("last_reserved_ip.") {
                 state.bookkeeping.push(network.join(&name));
             }
         }
+        state.folders.push(network);
     }
     let delegates = folder.join("flannel");
     state.delegates = list_if_there(&delegates)?

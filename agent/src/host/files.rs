@@ -91,6 +91,22 @@ pub fn remove_durably(path: &Path) -> Result<(), FileError> {
     path.parent().map_or(Ok(()), sync_folder)
 }
 
+/// Removes a folder if nothing is in it. One that somebody still uses is left; so is one that is gone.
+pub fn remove_folder_if_empty(folder: &Path) -> Result<(), FileError> {
+    match fs::remove_dir(folder) {
+        Ok(()) => folder.parent().map_or(Ok(()), sync_folder),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty
+            ) =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(FileError::of("remove folder", folder)(error)),
+    }
+}
+
 /// Writes a file so that a crash leaves the old content or the new, never a part.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let folder = path.parent().unwrap_or(Path::new("."));

@@ -233,7 +233,8 @@ pub struct HostFacts {
     pub flanneld_running: bool,
     /// flannel's chains and tables in every firewall backend that the kernel has.
     pub firewall: Vec<FirewallObject>,
-    /// Number of host-local leases of the old network under `/var/lib/cni/networks`.
+    /// Number of files that host-local keeps of the old network under `/var/lib/cni/networks`: leases, its lock,
+    /// the address that it gave last.
     pub leases: u32,
     /// Number of delegate files of flannel's CNI plugin under `/var/lib/cni/flannel`.
     pub delegates: u32,
