@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -134,8 +135,10 @@ async fn tool_chain() -> Result<String> {
         .join(" "))
 }
 
-/// Sets hold links of their own: older builds of the module are of no more use.
+/// Removes builds of the module that nobody has needed for a while; another checkout may need a recent one. Sets hold
+/// links of their own.
 fn remove_older(module: &Module, kept: &Path) -> Result<()> {
+    const LIFE: Duration = Duration::from_hours(7 * 24);
     let Some(parent) = kept.parent() else {
         return Ok(());
     };
@@ -147,7 +150,11 @@ fn remove_older(module: &Module, kept: &Path) -> Result<()> {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        if path != kept && name.starts_with(&prefix) {
+        let age = fs::metadata(&path)
+            .and_then(|data| data.modified())
+            .ok()
+            .and_then(|time| time.elapsed().ok());
+        if path != kept && name.starts_with(&prefix) && age.is_some_and(|age| age > LIFE) {
             fs::remove_dir_all(&path).with_context(|| format!("remove the older {}", path.display()))?;
         }
     }

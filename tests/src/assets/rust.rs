@@ -87,6 +87,7 @@ async fn compile(programs: &[Program], detail: &Detail) -> Result<RustPrograms> 
     // `cargo lab` names the cargo that runs it.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(&cargo);
+    crate::cargo::forget_caller(command.as_std_mut());
     command.args(["build", "--release", "--message-format=json-render-diagnostics"]);
     // By program and not by package: cargo chooses the features of dependencies for the whole workspace then, as it does
     // for `cargo lab` itself, and compiles each of them once.
