@@ -5,7 +5,11 @@
 //!
 //! Run by `cargo lab test`, or `cargo test -p lab --test api_cli -- --ignored`.
 
-#![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test says that it failed by a panic"
+)]
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -24,6 +28,7 @@ use lab::cluster::authority;
 use lab::cluster::wait::{Look, until};
 use plan::document::{Action, Document};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::task::JoinHandle;
 
@@ -90,10 +95,15 @@ impl Answer {
     }
 }
 
+/// The command, built once.
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| built("kubectl-replumb").unwrap())
+}
+
 /// Runs the command without a terminal.
 async fn replumb(arguments: &[&str]) -> Answer {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    let mut command = tokio::process::Command::new(PROGRAM.get_or_init(|| built("kubectl-replumb").unwrap()));
+    let mut command = tokio::process::Command::new(program());
     command
         .arg("--kubeconfig")
         .arg(operator())
@@ -104,6 +114,37 @@ async fn replumb(arguments: &[&str]) -> Answer {
         .await
         .unwrap_or_else(|_| panic!("{arguments:?} did not end"))
         .unwrap();
+    Answer {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Runs the command at a terminal that `script` makes, where a person types this.
+async fn at_a_terminal(arguments: &str, typed: &str) -> Answer {
+    let line = format!(
+        "{} --kubeconfig {} {arguments}",
+        program().display(),
+        operator().display()
+    );
+    let mut child = tokio::process::Command::new("script")
+        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(typed.as_bytes()).await.unwrap();
+    let output = tokio::time::timeout(Duration::from_secs(90), child.wait_with_output())
+        .await
+        .unwrap_or_else(|_| panic!("{arguments:?} did not end"))
+        .unwrap();
+    // Held until now: `script` ends the terminal with it.
+    drop(stdin);
     Answer {
         code: output.status.code(),
         out: String::from_utf8(output.stdout).unwrap(),
@@ -451,6 +492,33 @@ async fn a_plan_is_shown_whole_and_started_only_when_confirmed() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
+async fn a_person_at_a_terminal_is_asked() {
+    let _turn = turn().await;
+    let played = Played::start(planned().await).await;
+    let question = "Start Migration flannel-to-calico of 2 nodes in the cluster at https://127.0.0.1:";
+    for no in ["n\n", "\n", "maybe\n"] {
+        at_a_terminal("apply", no)
+            .await
+            .expect(1, &["Node worker-2", question, "nothing was started"]);
+        assert_eq!(migration(NAME).await.spec.desired, Desired::Plan, "after {no:?}");
+    }
+    // Nobody starts it here: that it was asked for is what counts.
+    at_a_terminal("apply --timeout 3s", "y\n")
+        .await
+        .expect(1, &[question, "is not taken up after 3s"]);
+    assert_eq!(migration(NAME).await.spec.desired, Desired::Run);
+
+    played.say(begun(MigrationPhase::Completed, &[]));
+    settled(MigrationPhase::Completed).await;
+    // A terminal is drawn anew, and shows the whole table.
+    let answer = at_a_terminal("status --watch", "")
+        .await
+        .expect(0, &["NODE", "worker-1", "worker-2", "Completed"]);
+    assert!(answer.out.contains("\u{1b}["), "nothing was redrawn: {answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
 async fn a_refusal_is_2_and_starts_nothing() {
     let _turn = turn().await;
     let mut status = planned().await;
@@ -692,7 +760,7 @@ async fn the_real_coordinator_refuses_a_cluster_without_flannel_by_name() {
     let leases: Api<Lease> = Api::namespaced(client, names::NAMESPACE);
     until(
         "the coordinator to lead",
-        Duration::from_secs(60),
+        Duration::from_mins(1),
         lab.folder(),
         async || {
             let lease = leases.get_opt(names::COORDINATOR).await?;

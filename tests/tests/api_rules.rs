@@ -2,7 +2,11 @@
 //!
 //! Run by `cargo lab test`, or `cargo test -p lab --test api_rules -- --ignored`.
 
-#![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test says that it failed by a panic"
+)]
 
 use api::{Migration, NodeMigration};
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};

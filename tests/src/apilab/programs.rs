@@ -49,6 +49,7 @@ pub fn built(name: &str) -> Result<PathBuf> {
     if target.file_name().is_some_and(|folder| folder == "release") {
         build.arg("--release");
     }
+    crate::cargo::forget_caller(&mut build);
     run(&mut build)?;
     let program = target.join(name);
     if !program.is_file() {

@@ -16,7 +16,7 @@ use crate::cluster::wait::{Look, until};
 /// Folders of labs begin so; the process that made it follows.
 const FOLDER: &str = "replumb-apilab-";
 /// How long the API server may take to be ready on a busy machine.
-const START_LIMIT: Duration = Duration::from_secs(120);
+const START_LIMIT: Duration = Duration::from_mins(2);
 
 /// Starts an API server on a thread that never ends: the kernel kills a child that asked for it when the *thread*
 /// that made it ends, and tests come and go on theirs.
@@ -149,7 +149,7 @@ async fn policy_holds(lab: &ApiLab) -> Result<()> {
     let agent = "--as=system:serviceaccount:replumb-system:replumb-agent";
     until(
         "the admission policy to be obeyed",
-        Duration::from_secs(60),
+        Duration::from_mins(1),
         &lab.folder,
         async || {
             // A member of system:masters may do everything: only the policy can refuse this.
