@@ -2,6 +2,7 @@
 
 pub mod apilab;
 pub mod assets;
+mod cargo;
 pub mod cluster;
 pub mod commands;
 pub mod demo;

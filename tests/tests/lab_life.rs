@@ -70,8 +70,12 @@ impl Lab {
             // Whatever ends meanwhile is no leftover.
             let read = |name: &str| fs::read(process.join(name)).unwrap_or_default();
             let has = |name: &str, word: &str| String::from_utf8_lossy(&read(name)).contains(word);
+            let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+            // Without a command line it has ended, and only waits for its parent to take note.
+            if command.is_empty() {
+                continue;
+            }
             if has("cmdline", &place) || has("cgroup", directory.instance()) || has("mountinfo", &place) {
-                let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
                 found.insert(format!("process {} {command}", process.display()));
             }
         }
