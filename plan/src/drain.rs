@@ -6,7 +6,10 @@ use jiff::Timestamp;
 
 /// A pod, as far as a drain needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about one object")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own about one object"
+)]
 pub struct Pod {
     /// Namespace.
     pub namespace: String,

@@ -105,7 +105,10 @@ pub struct SubnetEnvironment {
 /// `net-conf.json` of the `ConfigMap`, parsed. Unknown keys are kept out; a missing key is its default in flannel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[expect(clippy::struct_excessive_bools, reason = "they are the switches of flannel's own document")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are the switches of flannel's own document"
+)]
 pub struct NetworkConfiguration {
     /// `Network`.
     #[schemars(with = "String")]

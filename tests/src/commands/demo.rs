@@ -10,7 +10,7 @@ use super::up::ClusterArguments;
 use crate::cluster::Cluster;
 use crate::demo::cases::{self, CASES, Case};
 use crate::demo::operator::Operator;
-use crate::demo::{self, Run, Wanted};
+use crate::demo::{self, Run, Tools, Wanted};
 
 /// `cargo lab demo`.
 #[derive(Clone, Debug, clap::Args)]
@@ -45,10 +45,11 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     if arguments.cluster.no_calico {
         bail!("--no-calico: there is nothing to migrate to; leave it out");
     }
+    let tools = arguments.cluster.tools().await?;
     let cluster = arguments.cluster.up().await?;
     let directory = cluster.directory().clone();
     let ended = tokio::select! {
-        ended = perform(&arguments, &cluster, case) => ended,
+        ended = perform(&arguments, &cluster, &tools, case) => ended,
         signal = interrupted() => Err(anyhow::anyhow!("ended by {}", signal?)),
     };
     match ended {
@@ -67,15 +68,19 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     }
 }
 
-async fn perform(arguments: &Arguments, cluster: &Cluster, case: Option<&Case>) -> Result<ExitCode> {
-    let tools = arguments.cluster.tools().await?;
+async fn perform(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    tools: &Tools,
+    case: Option<&Case>,
+) -> Result<ExitCode> {
     if let Some(case) = case {
         let text = demo::refuse(cluster, &Operator::new(cluster, &tools.command_line), case).await?;
         println!("{text}");
         println!("refused, as it should be ({}): the cluster has not changed", case.about);
         return Ok(ExitCode::from(2));
     }
-    let run = Run::begin(cluster, &tools).await?;
+    let run = Run::begin(cluster, tools).await?;
     let wanted = Wanted { max_unavailable: arguments.max_unavailable.clone(), ..Wanted::default() };
     let watch = run.migrate(&wanted).await?;
     let report = run.report(watch).await?;

@@ -139,9 +139,9 @@ async fn in_cluster(
     wanted.nodes = nodes;
     wanted.replumb = true;
     wanted.place = Place { directory: wanted.place.directory.with_file_name(format!("test-{nodes}")) };
+    let tools = wanted.tools().await?;
     let cluster = wanted.up().await?;
     let directory = cluster.directory().clone();
-    let tools = wanted.tools().await?;
     let mut tally = tokio::select! {
         tally = Box::pin(cases(&cluster, &tools)) => tally,
         signal = interrupted() => {
@@ -253,6 +253,7 @@ async fn run_program(program: &Path, arguments: &[&str], folder: PathBuf, needed
 
 /// Runs a command, shows its output as it comes, and returns its standard output.
 async fn stream(mut command: Command) -> Result<(bool, String)> {
+    crate::cargo::forget_caller(command.as_std_mut());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
     let stdout = child.stdout.take().context("its output")?;
     let mut lines = BufReader::new(stdout).lines();
