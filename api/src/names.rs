@@ -38,8 +38,6 @@ pub const PREPARED_BY_ANNOTATION: &str = "replumb.dev/prepared-by";
 pub const SCALE_DOWN_DISABLED_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
 /// Annotation that remembers that [`SCALE_DOWN_DISABLED_ANNOTATION`] is ours.
 pub const SCALE_DOWN_OURS_ANNOTATION: &str = "replumb.dev/scale-down-disabled-by";
-/// Finalizer on a Migration that has begun: deleting it must not leave a half-made node unsaid.
-pub const FINALIZER: &str = "replumb.dev/migration";
 
 /// Label on every pod of ours: which part of replumb it is.
 pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";

@@ -197,6 +197,33 @@ impl Candidate {
         }
     }
 
+    /// Gives the Lease up if it is ours, so that a successor need not wait until it expires.
+    pub async fn release(&self) -> Result<(), LeaseError> {
+        let lease = self
+            .leases
+            .get_opt(&self.name)
+            .await
+            .map_err(|source| self.error("reading", source))?;
+        let Some(mut lease) = lease else { return Ok(()) };
+        let Some(spec) = lease.spec.as_mut() else {
+            return Ok(());
+        };
+        if spec.holder_identity.as_deref() != Some(self.identity.as_str()) {
+            return Ok(());
+        }
+        spec.holder_identity = Some(String::new());
+        match self
+            .leases
+            .replace(&self.name, &PostParams::default(), &lease)
+            .await
+        {
+            Ok(_) => Ok(()),
+            // Somebody else has it already.
+            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
+            Err(source) => Err(self.error("giving up", source)),
+        }
+    }
+
     /// Claims and renews for ever; tells through `leading` whether the Lease is ours.
     ///
     /// A leader that cannot renew steps down after [`RENEW_DEADLINE`]: before the Lease may be taken over.

@@ -74,14 +74,15 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let (leader, leading) = watch::channel(false);
     let mut tasks = JoinSet::new();
     let cache = Cache::start(&watching, &mut tasks);
-    tasks.spawn(Candidate::new(client, &namespace, api::names::COORDINATOR, &pod_name).run(leader));
+    let candidate = || Candidate::new(client.clone(), &namespace, api::names::COORDINATOR, &pod_name);
+    tasks.spawn(candidate().run(leader));
     let passes = async {
         if cache.ready().await {
             health.filled(Timestamp::now());
             pass::run(&context, &cache, &health, &leading).await;
         }
     };
-    tokio::select! {
+    let ended = tokio::select! {
         served = admin::serve(listen, metrics, Arc::clone(&health)) => {
             served.with_context(|| format!("serving metrics and health on {listen}"))
         }
@@ -90,5 +91,14 @@ async fn run(args: Args) -> anyhow::Result<()> {
         () = passes => anyhow::bail!("the loop ended"),
         _ = terminate.recv() => Ok(()),
         _ = tokio::signal::ctrl_c() => Ok(()),
+    };
+    // Nothing is written any more: the passes and the claims have ended with the choice above.
+    tasks.shutdown().await;
+    if let Err(error) = candidate().release().await {
+        tracing::warn!(
+            error = coordinator::tell::chain(&error),
+            "the Lease was not given up; it expires by itself"
+        );
     }
+    ended
 }

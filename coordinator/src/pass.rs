@@ -102,7 +102,40 @@ pub(crate) async fn pass(context: &Context, cache: &Cache, memory: &mut Memory) 
         };
         publish(context, migration, status).await?;
     }
+    count_phase(context, &migrations, active.as_deref());
     Ok(())
+}
+
+/// One phase for the whole cluster: of the Migration that goes on, or else of the one that was completed last.
+fn count_phase(context: &Context, migrations: &[Migration], active: Option<&str>) {
+    let shown = migrations
+        .iter()
+        .find(|migration| active == Some(migration.name_any().as_str()))
+        .or_else(|| {
+            migrations
+                .iter()
+                .filter(|migration| is_over(migration))
+                .max_by_key(|migration| completed_at(migration))
+        })
+        .map(|migration| {
+            migration
+                .status
+                .as_ref()
+                .map(|status| status.phase)
+                .unwrap_or_default()
+        });
+    for phase in PHASES {
+        let label = format!("{phase:?}");
+        context
+            .metrics
+            .phase
+            .with_label_values(&[label.as_str()])
+            .set(i64::from(Some(phase) == shown));
+    }
+}
+
+fn completed_at(migration: &Migration) -> Option<Timestamp> {
+    migration.status.as_ref().and_then(|status| status.completed_at)
 }
 
 /// The Migration that may go on: one that has begun, or else the oldest that is not over.
@@ -184,14 +217,6 @@ async fn publish(
     status.conditions = conditions::of(&status, &old.conditions, Timestamp::now());
     let api: Api<Migration> = Api::all(context.client.clone());
     write::patch_status(&api, migration, migration.status.as_ref(), &status).await?;
-    for phase in PHASES {
-        let label = format!("{phase:?}");
-        context
-            .metrics
-            .phase
-            .with_label_values(&[label.as_str()])
-            .set(i64::from(phase == status.phase));
-    }
     if old.phase != status.phase || old.blocked != status.blocked {
         let tone = match status.phase {
             MigrationPhase::Refused | MigrationPhase::Halted => Tone::Warning,

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use api::migration::MigrationPhase;
-use api::{Migration, MigrationStatus, names};
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, MigrationStatus, NodeMigration, names};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, PropagationPolicy};
 use kube::{Api, ResourceExt};
 use plan::decision::WaitReason;
-use plan::flannel_to_calico::phase::Phase;
+use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::{Value, json};
 
@@ -90,6 +91,7 @@ pub async fn finish(
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
     }
+    release_agents(context, &snapshot).await?;
     remove_labels(context, &snapshot.nodes).await?;
     restore_ipam_config(context, &status.before).await?;
     status.phase = MigrationPhase::Completed;
@@ -151,6 +153,20 @@ async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), Wri
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(source) => Err(WriteError::of("deleting", write::describe(set), source)),
     }
+}
+
+/// Nothing more is asked of the agents: a network that somebody installs later is none of their business.
+async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
+    for object in snapshot.node_migrations.values() {
+        let spec = NodeMigrationSpec {
+            goal: Goal::Hold,
+            probes: Vec::new(),
+            ..object.spec.clone()
+        };
+        write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
+    }
+    Ok(())
 }
 
 async fn remove_labels(

@@ -18,6 +18,7 @@ mod view;
 use api::migration::{Desired, FlannelToCalico, MigrationPhase};
 use api::{Migration, MigrationStatus};
 use jiff::Timestamp;
+use plan::decision::WaitReason;
 use plan::flannel_to_calico::settings::Settings;
 
 use crate::cache::Cache;
@@ -50,6 +51,15 @@ pub async fn reconcile(
         planning::plan(context, cache, memory, migration, spec, &mut status).await?;
         return Ok(status);
     };
+    let between_nodes = matches!(
+        status.phase,
+        MigrationPhase::Preparing | MigrationPhase::Finishing
+    );
+    if between_nodes && status.paused {
+        WaitReason::Paused.as_str().clone_into(&mut status.blocked);
+        "paused: no node is in work. Go on with `kubectl replumb resume`".clone_into(&mut status.message);
+        return Ok(status);
+    }
     match status.phase {
         MigrationPhase::Preparing => {
             prepare::prepare(context, cache, migration, &settings, &mut status).await?;

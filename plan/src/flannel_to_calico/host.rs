@@ -126,7 +126,10 @@ pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
         found.push("file /run/flannel/subnet.env".to_owned());
     }
     if facts.leases > 0 {
-        found.push(format!("{} files of host-local under /var/lib/cni/networks", facts.leases));
+        found.push(format!(
+            "{} files of host-local under /var/lib/cni/networks",
+            facts.leases
+        ));
     }
     if facts.delegates > 0 {
         found.push(format!(

@@ -325,7 +325,7 @@ impl World {
         add(!self.agent_ready, &|world| world.agent_ready = true);
         add(self.cordon == Cordon::Us, &|world| world.cordon = Cordon::Lifted);
         add(self.workload == Life::Terminates, &|world| {
-            world.workload = Life::Moved
+            world.workload = Life::Moved;
         });
         add(self.daemon == Life::Terminates, &|world| {
             // The DaemonSet's controller tolerates the cordon. On a network that takes new pods the new one runs.
@@ -336,7 +336,7 @@ impl World {
             };
         });
         add(self.label >= Label::Neither && self.flannel_pod, &|world| {
-            world.flannel_pod = false
+            world.flannel_pod = false;
         });
         let agent_moves =
             self.agent_ready && self.goal.goal().phase().is_some_and(|wanted| self.phase < wanted);
@@ -347,27 +347,27 @@ impl World {
             Phase::Calico => false,
         };
         add(agent_moves && host_allows, &|world| {
-            world.phase = world.phase.next().unwrap()
+            world.phase = world.phase.next().unwrap();
         });
         add(
             self.label == Label::Calico && self.calico_ready.is_none(),
             &|world| world.calico_ready = Some(false),
         );
         add(self.calico_ready == Some(false), &|world| {
-            world.calico_ready = Some(true)
+            world.calico_ready = Some(true);
         });
         // calico-node restarts; the coordinator has to wait again.
         add(self.calico_ready == Some(true) && !self.done, &|world| {
-            world.calico_ready = Some(false)
+            world.calico_ready = Some(false);
         });
         add(self.probe == Probe::Starting, &|world| world.probe = Probe::Runs);
         add(self.probe == Probe::Runs, &|world| world.probe = Probe::Reached);
         // A probe pod is deleted by somebody.
         add(matches!(self.probe, Probe::Starting | Probe::Runs), &|world| {
-            world.probe = Probe::None
+            world.probe = Probe::None;
         });
         add(self.workload == Life::Runs && !self.refused, &|world| {
-            world.refused = true
+            world.refused = true;
         });
         add(self.refused, &|world| world.refused = false);
         // The coordinator is killed: what it had not written is gone.

@@ -54,7 +54,9 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     };
     match ended {
         Ok(code) if arguments.cluster.keep => {
-            println!("the lab is kept: `cargo lab kubectl get nmig` looks at it, `cargo lab down` takes it away");
+            println!(
+                "the lab is kept: `cargo lab kubectl get nmig` looks at it, `cargo lab down` takes it away"
+            );
             Ok(code)
         }
         Ok(code) => {
@@ -77,11 +79,17 @@ async fn perform(
     if let Some(case) = case {
         let text = demo::refuse(cluster, &Operator::new(cluster, &tools.command_line), case).await?;
         println!("{text}");
-        println!("refused, as it should be ({}): the cluster has not changed", case.about);
+        println!(
+            "refused, as it should be ({}): the cluster has not changed",
+            case.about
+        );
         return Ok(ExitCode::from(2));
     }
     let run = Run::begin(cluster, tools).await?;
-    let wanted = Wanted { max_unavailable: arguments.max_unavailable.clone(), ..Wanted::default() };
+    let wanted = Wanted {
+        max_unavailable: arguments.max_unavailable.clone(),
+        ..Wanted::default()
+    };
     let watch = run.migrate(&wanted).await?;
     let report = run.report(watch).await?;
     println!("\n{}", report.text());
@@ -89,5 +97,9 @@ async fn perform(
         std::fs::write(file, serde_json::to_string_pretty(&report)?)
             .with_context(|| format!("write the report {}", file.display()))?;
     }
-    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.problems.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

@@ -68,7 +68,11 @@ impl Part {
 
 /// Runs it. A part that fails does not keep the others from running.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
-    let parts = if arguments.only.is_empty() { Part::ALL.to_vec() } else { arguments.only.clone() };
+    let parts = if arguments.only.is_empty() {
+        Part::ALL.to_vec()
+    } else {
+        arguments.only.clone()
+    };
     let progress = Progress::default();
     let mut tally = Tally::default();
     for part in Part::ALL.into_iter().filter(|part| parts.contains(part)) {
@@ -89,42 +93,76 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
         println!("FAILED  {name}");
     }
     println!("{} passed, {} failed", tally.passed, tally.failed.len());
-    Ok(if tally.failed.is_empty() && tally.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if tally.failed.is_empty() && tally.passed > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Result<Tally> {
     match part {
-        Part::Format => whole("cargo fmt --all --check", cargo(&["fmt", "--all", "--check"]).await),
+        Part::Format => Ok(whole(
+            "cargo fmt --all --check",
+            cargo(&["fmt", "--all", "--check"]).await,
+        )),
         Part::Unit => cargo_tests(&["--workspace"], &[]).await,
         Part::Clippy => {
             let lint = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-            whole("cargo clippy -D warnings", cargo(&lint).await)
+            Ok(whole("cargo clippy -D warnings", cargo(&lint).await))
         }
         Part::Deny => {
             let program = assets::cargo_deny(progress).await?;
-            let check = run_program(&program, &["check", "bans", "licenses", "sources"], workspace()?, true);
-            whole("cargo deny check bans licenses sources", check.await.map(|_| ()))
+            let check = run_program(
+                &program,
+                &["check", "bans", "licenses", "sources"],
+                workspace()?,
+                true,
+            );
+            Ok(whole(
+                "cargo deny check bans licenses sources",
+                check.await.map(|_| ()),
+            ))
         }
         Part::Go => go_tests().await,
         Part::Kernel => {
             assets::packages(progress).await?;
-            cargo_tests(&["--package", "agent", "--package", "standin"], &["--ignored", "--test-threads=1"]).await
+            cargo_tests(
+                &["--package", "agent", "--package", "standin"],
+                &["--ignored", "--test-threads=1"],
+            )
+            .await
         }
         Part::Api => {
             let assets = arguments.cluster.binaries(progress).await?;
             let name = "REPLUMB_LAB_ASSETS";
             // Children find the programs by it. No other thread reads the environment while this one writes.
-            cargo_tests_with(&["--package", "lab"], &["--ignored"], &[(name, assets.as_os_str())]).await
+            cargo_tests_with(
+                &["--package", "lab"],
+                &["--ignored"],
+                &[(name, assets.as_os_str())],
+            )
+            .await
         }
-        Part::Fair => in_cluster(arguments, 3, async |cluster, tools| {
-            let mut tally = end_to_end::refusals(cluster, tools).await;
-            tally.add(end_to_end::fair(cluster, tools).await);
-            tally
-        })
-        .await,
-        Part::Wide => in_cluster(arguments, 5, async |cluster, tools| end_to_end::wide(cluster, tools).await).await,
+        Part::Fair => {
+            in_cluster(arguments, 3, async |cluster, tools| {
+                let mut tally = end_to_end::refusals(cluster, tools).await;
+                tally.add(end_to_end::fair(cluster, tools).await);
+                tally
+            })
+            .await
+        }
+        Part::Wide => {
+            in_cluster(arguments, 5, async |cluster, tools| {
+                end_to_end::wide(cluster, tools).await
+            })
+            .await
+        }
         Part::Storm => {
-            in_cluster(arguments, 6, async |cluster, tools| end_to_end::storm(cluster, tools).await).await
+            in_cluster(arguments, 6, async |cluster, tools| {
+                end_to_end::storm(cluster, tools).await
+            })
+            .await
         }
     }
 }
@@ -138,7 +176,9 @@ async fn in_cluster(
     let mut wanted = arguments.cluster.clone();
     wanted.nodes = nodes;
     wanted.replumb = true;
-    wanted.place = Place { directory: wanted.place.directory.with_file_name(format!("test-{nodes}")) };
+    wanted.place = Place {
+        directory: wanted.place.directory.with_file_name(format!("test-{nodes}")),
+    };
     let tools = wanted.tools().await?;
     let cluster = wanted.up().await?;
     let directory = cluster.directory().clone();
@@ -157,20 +197,30 @@ async fn in_cluster(
     let removed = async {
         cluster.remove().await?;
         let left = Cluster::leftovers(&directory).await?;
-        if left.is_empty() { Ok(()) } else { bail!("left behind: {}", left.join("; ")) }
+        if left.is_empty() {
+            Ok(())
+        } else {
+            bail!("left behind: {}", left.join("; "))
+        }
     };
-    tally.count(format_args!("the lab of {nodes} nodes leaves nothing behind"), removed.await);
+    tally.count(
+        format_args!("the lab of {nodes} nodes leaves nothing behind"),
+        removed.await,
+    );
     Ok(tally)
 }
 
-fn whole(name: &str, result: Result<()>) -> Result<Tally> {
+fn whole(name: &str, result: Result<()>) -> Tally {
     let mut tally = Tally::default();
     tally.count(name, result);
-    Ok(tally)
+    tally
 }
 
 fn workspace() -> Result<PathBuf> {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).context("the workspace is above the lab")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map(Path::to_owned)
+        .context("the workspace is above the lab")
 }
 
 fn cargo_program() -> PathBuf {
@@ -179,7 +229,9 @@ fn cargo_program() -> PathBuf {
 }
 
 async fn cargo(arguments: &[&str]) -> Result<()> {
-    run_program(&cargo_program(), arguments, workspace()?, true).await.map(|_| ())
+    run_program(&cargo_program(), arguments, workspace()?, true)
+        .await
+        .map(|_| ())
 }
 
 async fn cargo_tests(packages: &[&str], harness: &[&str]) -> Result<Tally> {
@@ -198,8 +250,13 @@ async fn cargo_tests_with(
     arguments.push("--");
     arguments.extend(harness);
     let mut command = Command::new(cargo_program());
-    command.args(&arguments).current_dir(workspace()?).envs(environment.iter().copied());
-    let (success, text) = stream(command).await.with_context(|| format!("cargo {}", arguments.join(" ")))?;
+    command
+        .args(&arguments)
+        .current_dir(workspace()?)
+        .envs(environment.iter().copied());
+    let (success, text) = stream(command)
+        .await
+        .with_context(|| format!("cargo {}", arguments.join(" ")))?;
     let tally = count_tests(&text);
     if !success && tally.failed.is_empty() {
         bail!("cargo {} failed before any test ran", arguments.join(" "));
@@ -220,7 +277,10 @@ fn count_tests(text: &str) -> Tally {
                 .and_then(|(before, _)| before.rsplit(' ').next())
                 .and_then(|number| number.parse::<usize>().ok());
             tally.passed += passed.unwrap_or_default();
-        } else if let Some(name) = line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED")) {
+        } else if let Some(name) = line
+            .strip_prefix("test ")
+            .and_then(|line| line.strip_suffix(" ... FAILED"))
+        {
             tally.failed.push(name.to_owned());
         }
     }
@@ -254,7 +314,11 @@ async fn run_program(program: &Path, arguments: &[&str], folder: PathBuf, needed
 /// Runs a command, shows its output as it comes, and returns its standard output.
 async fn stream(mut command: Command) -> Result<(bool, String)> {
     crate::cargo::forget_caller(command.as_std_mut());
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
     let stdout = child.stdout.take().context("its output")?;
     let mut lines = BufReader::new(stdout).lines();
     let mut text = String::new();

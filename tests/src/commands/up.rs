@@ -13,7 +13,10 @@ use crate::progress::Progress;
 
 /// Options that every command has which makes a cluster.
 #[derive(Clone, Debug, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is one switch of the command line")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one switch of the command line"
+)]
 pub struct ClusterArguments {
     /// Which lab.
     #[command(flatten)]
@@ -89,7 +92,11 @@ impl ClusterArguments {
 
     /// Builds the programs of a control plane and returns their folder.
     pub async fn binaries(&self, progress: &Progress) -> Result<PathBuf> {
-        let wanted = assets::Options { folder: self.assets.clone(), calico: None, programs: Vec::new() };
+        let wanted = assets::Options {
+            folder: self.assets.clone(),
+            calico: None,
+            programs: Vec::new(),
+        };
         Ok(assets::ensure(&wanted, progress).await?.binaries)
     }
 
@@ -99,7 +106,10 @@ impl ClusterArguments {
             Some(folder) => format!("the real one of {}", folder.display()),
             None => "a stand-in".to_owned(),
         };
-        Ok(Tools { command_line: assets::command_line(&Progress::default()).await?, calico })
+        Ok(Tools {
+            command_line: assets::command_line(&Progress::default()).await?,
+            calico,
+        })
     }
 
     /// Makes the cluster; a failure or an interruption takes away what was made.

@@ -33,8 +33,15 @@ pub struct Case {
     pub spec: &'static str,
 }
 
-const PLAIN: Case =
-    Case { name: "", about: "", check: "", says: &[], spoil: &[], mend: &[], spec: "{}" };
+const PLAIN: Case = Case {
+    name: "",
+    about: "",
+    check: "",
+    says: &[],
+    spoil: &[],
+    mend: &[],
+    spec: "{}",
+};
 
 const CONFIGURATION: [&str; 5] = ["-n", "kube-flannel", "patch", "configmap", "kube-flannel-cfg"];
 
@@ -60,11 +67,23 @@ const GOOD_NETWORK: Change = network!(
 
 macro_rules! flannel {
     ($kind:literal, $patch:literal) => {
-        Change::Kubectl(&["-n", "kube-flannel", "patch", "daemonset", "kube-flannel-ds", concat!("--type=", $kind), "-p", $patch])
+        Change::Kubectl(&[
+            "-n",
+            "kube-flannel",
+            "patch",
+            "daemonset",
+            "kube-flannel-ds",
+            concat!("--type=", $kind),
+            "-p",
+            $patch,
+        ])
     };
 }
 
-const HELD: Change = flannel!("merge", r#"{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null}}}"#);
+const HELD: Change = flannel!(
+    "merge",
+    r#"{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null}}}"#
+);
 const ROLLED: Change = flannel!("merge", r#"{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}"#);
 
 /// No pod of Calico's runs before the migration: nothing is rolled by this.
@@ -175,7 +194,9 @@ pub const CASES: &[Case] = &[
         about: "flannel's backend is host-gw",
         check: "FlannelBackend",
         says: &["kube-flannel/kube-flannel-cfg", "host-gw", "vxlan"],
-        spoil: &[network!(r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"host-gw\" } }"#)],
+        spoil: &[network!(
+            r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"host-gw\" } }"#
+        )],
         mend: &[GOOD_NETWORK],
         ..PLAIN
     },
@@ -184,7 +205,9 @@ pub const CASES: &[Case] = &[
         about: "flannel's DirectRouting is on",
         check: "DirectRouting",
         says: &["kube-flannel/kube-flannel-cfg", "true", "false"],
-        spoil: &[network!(r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"DirectRouting\": true } }"#)],
+        spoil: &[network!(
+            r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"DirectRouting\": true } }"#
+        )],
         mend: &[GOOD_NETWORK],
         ..PLAIN
     },
@@ -193,7 +216,9 @@ pub const CASES: &[Case] = &[
         about: "net-conf.json names another VNI than the live device has",
         check: "NetworkConfigurationMatchesDevice",
         says: &["VNI", "7", "1"],
-        spoil: &[network!(r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"VNI\": 7 } }"#)],
+        spoil: &[network!(
+            r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"VNI\": 7 } }"#
+        )],
         mend: &[GOOD_NETWORK],
         ..PLAIN
     },
@@ -202,7 +227,9 @@ pub const CASES: &[Case] = &[
         about: "net-conf.json names another port than the live device has",
         check: "NetworkConfigurationMatchesDevice",
         says: &["port", "4789", "8472"],
-        spoil: &[network!(r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"Port\": 4789 } }"#)],
+        spoil: &[network!(
+            r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"Port\": 4789 } }"#
+        )],
         mend: &[GOOD_NETWORK],
         ..PLAIN
     },
@@ -222,10 +249,16 @@ pub const CASES: &[Case] = &[
         says: &["kube-flannel/kube-flannel-ds", "--kube-subnet-mgr"],
         spoil: &[
             HELD,
-            flannel!("json", r#"[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["--ip-masq","--etcd-endpoints=http://192.0.2.1:2379"]}]"#),
+            flannel!(
+                "json",
+                r#"[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["--ip-masq","--etcd-endpoints=http://192.0.2.1:2379"]}]"#
+            ),
         ],
         mend: &[
-            flannel!("json", r#"[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["--ip-masq","--kube-subnet-mgr"]}]"#),
+            flannel!(
+                "json",
+                r#"[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["--ip-masq","--kube-subnet-mgr"]}]"#
+            ),
             ROLLED,
         ],
         ..PLAIN
@@ -237,10 +270,16 @@ pub const CASES: &[Case] = &[
         says: &["kube-flannel/kube-flannel-ds", "v0.8.0", "0.9.1"],
         spoil: &[
             HELD,
-            flannel!("json", r#"[{"op":"test","path":"/spec/template/spec/containers/0/name","value":"kube-flannel"},{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"ghcr.io/flannel-io/flannel:v0.8.0"}]"#),
+            flannel!(
+                "json",
+                r#"[{"op":"test","path":"/spec/template/spec/containers/0/name","value":"kube-flannel"},{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"ghcr.io/flannel-io/flannel:v0.8.0"}]"#
+            ),
         ],
         mend: &[
-            flannel!("json", r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"ghcr.io/flannel-io/flannel:v0.28.4"}]"#),
+            flannel!(
+                "json",
+                r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"ghcr.io/flannel-io/flannel:v0.28.4"}]"#
+            ),
             ROLLED,
         ],
         ..PLAIN
@@ -257,9 +296,27 @@ pub const CASES: &[Case] = &[
         name: "addon-manager",
         about: "the add-on manager would write flannel's DaemonSet back",
         check: "AddonManager",
-        says: &["kube-flannel/kube-flannel-ds", "addonmanager.kubernetes.io/mode", "Reconcile"],
-        spoil: &[Change::Kubectl(&["-n", "kube-flannel", "label", "daemonset", "kube-flannel-ds", "addonmanager.kubernetes.io/mode=Reconcile"])],
-        mend: &[Change::Kubectl(&["-n", "kube-flannel", "label", "daemonset", "kube-flannel-ds", "addonmanager.kubernetes.io/mode-"])],
+        says: &[
+            "kube-flannel/kube-flannel-ds",
+            "addonmanager.kubernetes.io/mode",
+            "Reconcile",
+        ],
+        spoil: &[Change::Kubectl(&[
+            "-n",
+            "kube-flannel",
+            "label",
+            "daemonset",
+            "kube-flannel-ds",
+            "addonmanager.kubernetes.io/mode=Reconcile",
+        ])],
+        mend: &[Change::Kubectl(&[
+            "-n",
+            "kube-flannel",
+            "label",
+            "daemonset",
+            "kube-flannel-ds",
+            "addonmanager.kubernetes.io/mode-",
+        ])],
         ..PLAIN
     },
     Case {
@@ -276,9 +333,13 @@ pub const CASES: &[Case] = &[
         about: "flannel's public-ip is not the address that Calico would detect",
         check: "PublicAddress",
         says: &["lab-worker-1", "192.0.2.9"],
-        spoil: &[Change::Kubectl(&["annotate", "node", "lab-worker-1", "--overwrite", "flannel.alpha.coreos.com/public-ip=192.0.2.9"])],
-        // flannel writes its annotation again when it starts.
-        mend: &[Change::Kubectl(&["-n", "kube-flannel", "delete", "pod", "-l", "app=flannel", "--field-selector=spec.nodeName=lab-worker-1"])],
+        spoil: &[Change::Kubectl(&[
+            "annotate",
+            "node",
+            "lab-worker-1",
+            "--overwrite",
+            "flannel.alpha.coreos.com/public-ip=192.0.2.9",
+        ])],
         ..PLAIN
     },
     Case {
@@ -286,8 +347,13 @@ pub const CASES: &[Case] = &[
         about: "flannel's annotation on a Node is not understood",
         check: "NodeAnnotations",
         says: &["lab-worker-1", "backend-data"],
-        spoil: &[Change::Kubectl(&["annotate", "node", "lab-worker-1", "--overwrite", "flannel.alpha.coreos.com/backend-data={\"VtepMAC\":"])],
-        mend: &[Change::Kubectl(&["-n", "kube-flannel", "delete", "pod", "-l", "app=flannel", "--field-selector=spec.nodeName=lab-worker-1"])],
+        spoil: &[Change::Kubectl(&[
+            "annotate",
+            "node",
+            "lab-worker-1",
+            "--overwrite",
+            "flannel.alpha.coreos.com/backend-data={\"VtepMAC\":",
+        ])],
         ..PLAIN
     },
     Case {
@@ -295,8 +361,14 @@ pub const CASES: &[Case] = &[
         about: "/run/flannel/subnet.env of a node is not understood",
         check: "SubnetEnvironment",
         says: &["lab-worker-1", "subnet.env", "FLANNEL_MTU"],
-        spoil: &[Change::Node("lab-worker-1", "cp /run/flannel/subnet.env /run/subnet.env.good && sed -i 's/^FLANNEL_MTU=.*/FLANNEL_MTU=many/' /run/flannel/subnet.env")],
-        mend: &[Change::Node("lab-worker-1", "mv /run/subnet.env.good /run/flannel/subnet.env")],
+        spoil: &[Change::Node(
+            "lab-worker-1",
+            "cp /run/flannel/subnet.env /run/subnet.env.good && sed -i 's/^FLANNEL_MTU=.*/FLANNEL_MTU=many/' /run/flannel/subnet.env",
+        )],
+        mend: &[Change::Node(
+            "lab-worker-1",
+            "mv /run/subnet.env.good /run/flannel/subnet.env",
+        )],
         ..PLAIN
     },
     Case {
@@ -304,8 +376,14 @@ pub const CASES: &[Case] = &[
         about: "the conflist that the runtime uses on a node is not understood",
         check: "ConflistMalformed",
         says: &["lab-worker-2", "10-flannel.conflist"],
-        spoil: &[Change::Node("lab-worker-2", "cp /etc/cni/net.d/10-flannel.conflist /run/conflist.good && echo '{ \"name\":' > /etc/cni/net.d/10-flannel.conflist")],
-        mend: &[Change::Node("lab-worker-2", "mv /run/conflist.good /etc/cni/net.d/10-flannel.conflist")],
+        spoil: &[Change::Node(
+            "lab-worker-2",
+            "cp /etc/cni/net.d/10-flannel.conflist /run/conflist.good && echo '{ \"name\":' > /etc/cni/net.d/10-flannel.conflist",
+        )],
+        mend: &[Change::Node(
+            "lab-worker-2",
+            "mv /run/conflist.good /etc/cni/net.d/10-flannel.conflist",
+        )],
         ..PLAIN
     },
     Case {
@@ -313,10 +391,19 @@ pub const CASES: &[Case] = &[
         about: "rp_filter of a node is loose, and Calico before v3.12 refuses to run with it",
         check: "ReversePathFilter",
         says: &["lab-worker-1", "rp_filter"],
-        spoil: &[calico_image!("docker.io/calico/node:v3.10.4"), Change::Node("lab-worker-1", "sysctl -n net.ipv4.conf.all.rp_filter > /run/rp_filter.good && sysctl -qw net.ipv4.conf.all.rp_filter=2")],
+        spoil: &[
+            calico_image!("docker.io/calico/node:v3.10.4"),
+            Change::Node(
+                "lab-worker-1",
+                "sysctl -n net.ipv4.conf.all.rp_filter > /run/rp_filter.good && sysctl -qw net.ipv4.conf.all.rp_filter=2",
+            ),
+        ],
         mend: &[
             calico_image!("docker.io/calico/node:v3.31.7"),
-            Change::Node("lab-worker-1", "sysctl -qw net.ipv4.conf.all.rp_filter=$(cat /run/rp_filter.good)"),
+            Change::Node(
+                "lab-worker-1",
+                "sysctl -qw net.ipv4.conf.all.rp_filter=$(cat /run/rp_filter.good)",
+            ),
         ],
         ..PLAIN
     },
@@ -325,8 +412,26 @@ pub const CASES: &[Case] = &[
         about: "no agent runs on a node",
         check: "AgentMissing",
         says: &["lab-worker-2"],
-        spoil: &[Change::Kubectl(&["-n", "replumb-system", "patch", "daemonset", "replumb-agent", "--type=merge", "-p", r#"{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["lab-worker-2"]}]}]}}}}}}}"#])],
-        mend: &[Change::Kubectl(&["-n", "replumb-system", "patch", "daemonset", "replumb-agent", "--type=merge", "-p", r#"{"spec":{"template":{"spec":{"affinity":null}}}}"#])],
+        spoil: &[Change::Kubectl(&[
+            "-n",
+            "replumb-system",
+            "patch",
+            "daemonset",
+            "replumb-agent",
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["lab-worker-2"]}]}]}}}}}}}"#,
+        ])],
+        mend: &[Change::Kubectl(&[
+            "-n",
+            "replumb-system",
+            "patch",
+            "daemonset",
+            "replumb-agent",
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"template":{"spec":{"affinity":null}}}}"#,
+        ])],
         ..PLAIN
     },
     Case {
@@ -334,8 +439,22 @@ pub const CASES: &[Case] = &[
         about: "the coordinator may not change Nodes",
         check: "Permissions",
         says: &["patch nodes"],
-        spoil: &[Change::Kubectl(&["patch", "clusterrole", "replumb-coordinator", "--type=json", "-p", r#"[{"op":"test","path":"/rules/4/resources/0","value":"nodes"},{"op":"replace","path":"/rules/4/verbs","value":["get","list","watch"]}]"#])],
-        mend: &[Change::Kubectl(&["patch", "clusterrole", "replumb-coordinator", "--type=json", "-p", r#"[{"op":"replace","path":"/rules/4/verbs","value":["get","list","watch","patch"]}]"#])],
+        spoil: &[Change::Kubectl(&[
+            "patch",
+            "clusterrole",
+            "replumb-coordinator",
+            "--type=json",
+            "-p",
+            r#"[{"op":"test","path":"/rules/4/resources/0","value":"nodes"},{"op":"replace","path":"/rules/4/verbs","value":["get","list","watch"]}]"#,
+        ])],
+        mend: &[Change::Kubectl(&[
+            "patch",
+            "clusterrole",
+            "replumb-coordinator",
+            "--type=json",
+            "-p",
+            r#"[{"op":"replace","path":"/rules/4/verbs","value":["get","list","watch","patch"]}]"#,
+        ])],
         ..PLAIN
     },
     Case {
@@ -343,8 +462,18 @@ pub const CASES: &[Case] = &[
         about: "a Node has a network label that nobody of us writes",
         check: "NodeLabels",
         says: &["lab-worker-1", "weave"],
-        spoil: &[Change::Kubectl(&["label", "node", "lab-worker-1", "projectcalico.org/node-network-during-migration=weave"])],
-        mend: &[Change::Kubectl(&["label", "node", "lab-worker-1", "projectcalico.org/node-network-during-migration-"])],
+        spoil: &[Change::Kubectl(&[
+            "label",
+            "node",
+            "lab-worker-1",
+            "projectcalico.org/node-network-during-migration=weave",
+        ])],
+        mend: &[Change::Kubectl(&[
+            "label",
+            "node",
+            "lab-worker-1",
+            "projectcalico.org/node-network-during-migration-",
+        ])],
         ..PLAIN
     },
     Case {
@@ -352,7 +481,13 @@ pub const CASES: &[Case] = &[
         about: "Calico's DaemonSet is not installed",
         check: "CalicoManifests",
         says: &["kube-system/calico-node"],
-        spoil: &[Change::Kubectl(&["-n", "kube-system", "get", "daemonset", "calico-node"])],
+        spoil: &[Change::Kubectl(&[
+            "-n",
+            "kube-system",
+            "get",
+            "daemonset",
+            "calico-node",
+        ])],
         spec: r#"{"flannelToCalico":{"options":{"calicoDaemonSetName":"calico-nodes"}}}"#,
         ..PLAIN
     },
@@ -360,9 +495,30 @@ pub const CASES: &[Case] = &[
         name: "calico-not-waiting",
         about: "Calico's DaemonSet does not wait for the node label",
         check: "CalicoManifests",
-        says: &["kube-system/calico-node", "projectcalico.org/node-network-during-migration"],
-        spoil: &[Change::Kubectl(&["-n", "kube-system", "patch", "daemonset", "calico-node", "--type=merge", "-p", r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":null,"nobody":"has-this"}}}}}"#])],
-        mend: &[Change::Kubectl(&["-n", "kube-system", "patch", "daemonset", "calico-node", "--type=merge", "-p", r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":"calico","nobody":null}}}}}"#])],
+        says: &[
+            "kube-system/calico-node",
+            "projectcalico.org/node-network-during-migration",
+        ],
+        spoil: &[Change::Kubectl(&[
+            "-n",
+            "kube-system",
+            "patch",
+            "daemonset",
+            "calico-node",
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":null,"nobody":"has-this"}}}}}"#,
+        ])],
+        mend: &[Change::Kubectl(&[
+            "-n",
+            "kube-system",
+            "patch",
+            "daemonset",
+            "calico-node",
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":"calico","nobody":null}}}}}"#,
+        ])],
         ..PLAIN
     },
     Case {
@@ -388,8 +544,14 @@ pub const CASES: &[Case] = &[
         about: "only one node can take pods",
         check: "SchedulableNodes",
         says: &["1", "2"],
-        spoil: &[Change::Kubectl(&["cordon", "lab-worker-1"]), Change::Kubectl(&["cordon", "lab-worker-2"])],
-        mend: &[Change::Kubectl(&["uncordon", "lab-worker-1"]), Change::Kubectl(&["uncordon", "lab-worker-2"])],
+        spoil: &[
+            Change::Kubectl(&["cordon", "lab-worker-1"]),
+            Change::Kubectl(&["cordon", "lab-worker-2"]),
+        ],
+        mend: &[
+            Change::Kubectl(&["uncordon", "lab-worker-1"]),
+            Change::Kubectl(&["uncordon", "lab-worker-2"]),
+        ],
         ..PLAIN
     },
     Case {
@@ -397,7 +559,28 @@ pub const CASES: &[Case] = &[
         about: "the pods of a node do not fit on the others",
         check: "Capacity",
         says: &["memory"],
-        spoil: &[Change::Apply(LARGE)],
+        spoil: &[
+            Change::Apply(LARGE),
+            // Its pods count once they stand on a node.
+            Change::Kubectl(&[
+                "-n",
+                "sample",
+                "wait",
+                "--for=jsonpath={.status.replicas}=3",
+                "deployment/large",
+                "--timeout=60s",
+            ]),
+            Change::Kubectl(&[
+                "-n",
+                "sample",
+                "wait",
+                "--for=condition=PodScheduled",
+                "pod",
+                "-l",
+                "app=large",
+                "--timeout=60s",
+            ]),
+        ],
         mend: &[Change::Delete(LARGE)],
         ..PLAIN
     },
@@ -416,16 +599,43 @@ pub const CASES: &[Case] = &[
         check: "BarePods",
         says: &["sample/lonesome", "force"],
         spoil: &[Change::Apply(BARE)],
-        mend: &[Change::Kubectl(&["-n", "sample", "delete", "pod", "lonesome", "--force", "--grace-period=0"])],
+        mend: &[Change::Kubectl(&[
+            "-n",
+            "sample",
+            "delete",
+            "pod",
+            "lonesome",
+            "--force",
+            "--grace-period=0",
+        ])],
         spec: r#"{"drain":{"force":false}}"#,
-        ..PLAIN
     },
     Case {
         name: "empty-dir",
         about: "a pod has data in an emptyDir",
         check: "EmptyDir",
         says: &["sample/scratch", "data", "deleteEmptyDirData"],
-        spoil: &[Change::Apply(SCRATCH)],
+        spoil: &[
+            Change::Apply(SCRATCH),
+            Change::Kubectl(&[
+                "-n",
+                "sample",
+                "wait",
+                "--for=jsonpath={.status.replicas}=1",
+                "deployment/scratch",
+                "--timeout=60s",
+            ]),
+            Change::Kubectl(&[
+                "-n",
+                "sample",
+                "wait",
+                "--for=condition=PodScheduled",
+                "pod",
+                "-l",
+                "app=scratch",
+                "--timeout=60s",
+            ]),
+        ],
         mend: &[Change::Delete(SCRATCH)],
         ..PLAIN
     },
@@ -443,8 +653,24 @@ pub const CASES: &[Case] = &[
         about: "a GitOps controller would write flannel's DaemonSet back",
         check: "Reconciler",
         says: &["kube-flannel/kube-flannel-ds", "argocd"],
-        spoil: &[Change::Kubectl(&["-n", "kube-flannel", "label", "daemonset", "kube-flannel-ds", "argocd.argoproj.io/instance=flannel", "--field-manager=argocd-controller"])],
-        mend: &[Change::Kubectl(&["-n", "kube-flannel", "label", "daemonset", "kube-flannel-ds", "argocd.argoproj.io/instance-", "--field-manager=argocd-controller"])],
+        spoil: &[Change::Kubectl(&[
+            "-n",
+            "kube-flannel",
+            "label",
+            "daemonset",
+            "kube-flannel-ds",
+            "argocd.argoproj.io/instance=flannel",
+            "--field-manager=argocd-controller",
+        ])],
+        mend: &[Change::Kubectl(&[
+            "-n",
+            "kube-flannel",
+            "label",
+            "daemonset",
+            "kube-flannel-ds",
+            "argocd.argoproj.io/instance-",
+            "--field-manager=argocd-controller",
+        ])],
         ..PLAIN
     },
 ];
@@ -453,7 +679,10 @@ pub const CASES: &[Case] = &[
 pub fn find(name: &str) -> anyhow::Result<&'static Case> {
     CASES.iter().find(|case| case.name == name).ok_or_else(|| {
         let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
-        anyhow::anyhow!("--break {name}: there is no such case; there is {}", names.join(", "))
+        anyhow::anyhow!(
+            "--break {name}: there is no such case; there is {}",
+            names.join(", ")
+        )
     })
 }
 
@@ -468,10 +697,23 @@ mod tests {
         let names: BTreeSet<&str> = CASES.iter().map(|case| case.name).collect();
         assert_eq!(names.len(), CASES.len());
         for case in CASES {
-            assert!(!case.says.is_empty() && !case.check.is_empty() && !case.about.is_empty(), "{}", case.name);
-            assert!(!case.spoil.is_empty() || case.spec != "{}", "{} spoils nothing", case.name);
+            assert!(
+                !case.says.is_empty() && !case.check.is_empty() && !case.about.is_empty(),
+                "{}",
+                case.name
+            );
+            assert!(
+                !case.spoil.is_empty() || case.spec != "{}",
+                "{} spoils nothing",
+                case.name
+            );
             serde_json::from_str::<serde_json::Value>(case.spec).unwrap();
         }
-        assert!(find("nothing").unwrap_err().to_string().contains("backend-host-gw"));
+        assert!(
+            find("nothing")
+                .unwrap_err()
+                .to_string()
+                .contains("backend-host-gw")
+        );
     }
 }

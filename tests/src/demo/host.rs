@@ -37,9 +37,11 @@ fn is_of_a_network(link: &str) -> bool {
 
 /// Words by which a firewall rule belongs to a network, to the service proxy or to a CNI plugin.
 fn is_of_kubernetes(line: &str) -> bool {
-    ["FLANNEL", "flannel", "KUBE-", "kube-", "CNI-", "cali-", "cali:", "calico", "CALICO"]
-        .iter()
-        .any(|word| line.contains(word))
+    [
+        "FLANNEL", "flannel", "KUBE-", "kube-", "CNI-", "cali-", "cali:", "calico", "CALICO",
+    ]
+    .iter()
+    .any(|word| line.contains(word))
 }
 
 impl Host {
@@ -47,7 +49,11 @@ impl Host {
     pub async fn look(cluster: &Cluster, node: &str) -> Result<Self> {
         let list = async |command: &[&str]| -> Result<Vec<Value>> {
             let text = cluster.run_in_node(node, command).await?;
-            let text = if text.trim().is_empty() { "[]" } else { text.as_str() };
+            let text = if text.trim().is_empty() {
+                "[]"
+            } else {
+                text.as_str()
+            };
             serde_json::from_str(text).with_context(|| format!("parse the output of `{}`", command.join(" ")))
         };
         let lines = async |command: &[&str]| -> Result<Vec<String>> {
@@ -55,18 +61,27 @@ impl Host {
             Ok(text.lines().map(str::to_owned).collect())
         };
         let mut firewall = BTreeMap::new();
-        for (backend, command) in
-            [("iptables-nft", "iptables-nft-save"), ("ip6tables-nft", "ip6tables-nft-save")]
-        {
+        for (backend, command) in [
+            ("iptables-nft", "iptables-nft-save"),
+            ("ip6tables-nft", "ip6tables-nft-save"),
+        ] {
             sort_rules(backend, &lines(&[command]).await?, &mut firewall);
         }
         // A first look with the legacy tools makes their tables: only where somebody else has made them.
         let legacy = lines(&["sh", "-c", "cat /proc/net/ip_tables_names 2>/dev/null || true"]).await?;
         if !legacy.is_empty() {
-            sort_rules("iptables-legacy", &lines(&["iptables-legacy-save"]).await?, &mut firewall);
+            sort_rules(
+                "iptables-legacy",
+                &lines(&["iptables-legacy-save"]).await?,
+                &mut firewall,
+            );
         }
-        let ruleset: Value = serde_json::from_str(&cluster.run_in_node(node, &["nft", "-j", "list", "ruleset"]).await?)
-            .context("parse the output of `nft -j list ruleset`")?;
+        let ruleset: Value = serde_json::from_str(
+            &cluster
+                .run_in_node(node, &["nft", "-j", "list", "ruleset"])
+                .await?,
+        )
+        .context("parse the output of `nft -j list ruleset`")?;
         let files = "find /run/flannel /var/lib/cni/networks /var/lib/cni/flannel -type f 2>/dev/null | sort";
         Ok(Self {
             links: list(&["ip", "-j", "-d", "link"]).await?,
@@ -75,7 +90,13 @@ impl Host {
             rules: list(&["ip", "-j", "rule"]).await?,
             forwarding: list(&["bridge", "-j", "fdb"]).await?,
             firewall,
-            ruleset: ruleset["nftables"].as_array().cloned().unwrap_or_default().into_iter().map(plain).collect(),
+            ruleset: ruleset["nftables"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default()
+                .into_iter()
+                .map(plain)
+                .collect(),
             conflists: lines(&["ls", "/etc/cni/net.d"]).await?,
             files: lines(&["sh", "-c", files]).await?,
         })
@@ -96,7 +117,12 @@ impl Host {
             }
         }
         for (table, rules) in &self.firewall {
-            found.extend(rules.iter().filter(|rule| rule.contains("FLANNEL")).map(|rule| format!("{table}: {rule}")));
+            found.extend(
+                rules
+                    .iter()
+                    .filter(|rule| rule.contains("FLANNEL"))
+                    .map(|rule| format!("{table}: {rule}")),
+            );
         }
         for object in &self.ruleset {
             let name = object["table"]["name"].as_str().unwrap_or_default();
@@ -105,7 +131,10 @@ impl Host {
             }
         }
         found.extend(
-            self.conflists.iter().filter(|file| file.contains("flannel")).map(|file| format!("file {file}")),
+            self.conflists
+                .iter()
+                .filter(|file| file.contains("flannel"))
+                .map(|file| format!("file {file}")),
         );
         found.extend(self.files.iter().map(|file| format!("file {file}")));
         found
@@ -116,11 +145,22 @@ impl Host {
         let mut lines = BTreeSet::new();
         let name = |value: &Value| value["ifname"].as_str().unwrap_or_default().to_owned();
         for link in self.links.iter().filter(|link| !is_of_a_network(&name(link))) {
-            lines.insert(format!("link {} mtu {} mac {} flags {}", name(link), link["mtu"], link["address"], link["flags"]));
+            lines.insert(format!(
+                "link {} mtu {} mac {} flags {}",
+                name(link),
+                link["mtu"],
+                link["address"],
+                link["flags"]
+            ));
         }
         for link in self.addresses.iter().filter(|link| !is_of_a_network(&name(link))) {
             for address in link["addr_info"].as_array().into_iter().flatten() {
-                lines.insert(format!("address {} {}/{}", name(link), address["local"], address["prefixlen"]));
+                lines.insert(format!(
+                    "address {} {}/{}",
+                    name(link),
+                    address["local"],
+                    address["prefixlen"]
+                ));
             }
         }
         for route in &self.routes {
@@ -135,20 +175,32 @@ impl Host {
             if !is_of_a_network(entry["ifname"].as_str().unwrap_or_default())
                 && !is_of_a_network(entry["master"].as_str().unwrap_or_default())
             {
-                lines.insert(format!("forwarding {} {} {}", entry["ifname"], entry["mac"], entry["dst"]));
+                lines.insert(format!(
+                    "forwarding {} {} {}",
+                    entry["ifname"], entry["mac"], entry["dst"]
+                ));
             }
         }
         for (table, rules) in &self.firewall {
-            lines.extend(rules.iter().filter(|rule| !is_of_kubernetes(rule)).map(|rule| format!("{table}: {rule}")));
+            lines.extend(
+                rules
+                    .iter()
+                    .filter(|rule| !is_of_kubernetes(rule))
+                    .map(|rule| format!("{table}: {rule}")),
+            );
         }
         for object in &self.ruleset {
             let text = object.to_string();
             // The tables of iptables-nft are compared above, as rules.
-            let of_iptables = ["nat", "filter", "mangle", "raw", "security"].iter().any(|table| {
-                object.as_object().is_some_and(|object| {
-                    object.values().any(|value| value["table"] == *table || value["name"] == *table)
-                })
-            });
+            let of_iptables = ["nat", "filter", "mangle", "raw", "security"]
+                .iter()
+                .any(|table| {
+                    object.as_object().is_some_and(|object| {
+                        object
+                            .values()
+                            .any(|value| value["table"] == *table || value["name"] == *table)
+                    })
+                });
             if !of_iptables && !is_of_kubernetes(&text) && object.get("metainfo").is_none() {
                 lines.insert(format!("nft {text}"));
             }
@@ -171,7 +223,10 @@ fn sort_rules(backend: &str, lines: &[String], firewall: &mut BTreeMap<String, B
             table = format!("{backend} {name}");
         } else if let Some(chain) = line.strip_prefix(':') {
             let chain = chain.split(" [").next().unwrap_or(chain);
-            firewall.entry(table.clone()).or_default().insert(format!("chain {chain}"));
+            firewall
+                .entry(table.clone())
+                .or_default()
+                .insert(format!("chain {chain}"));
         } else if line.starts_with("-A") {
             firewall.entry(table.clone()).or_default().insert(line.clone());
         }
@@ -215,7 +270,10 @@ pub async fn plant_foreign(cluster: &Cluster, node: &str) -> Result<()> {
         ip route add 203.0.113.0/24 dev lo table 100
         echo '{\"name\":\"other\",\"type\":\"loopback\",\"cniVersion\":\"0.3.1\"}' > /etc/cni/net.d/99-somebody-else.conf
     ";
-    cluster.run_in_node(node, &["sh", "-c", script]).await.context("plant what somebody else has")?;
+    cluster
+        .run_in_node(node, &["sh", "-c", script])
+        .await
+        .context("plant what somebody else has")?;
     Ok(())
 }
 
@@ -227,11 +285,21 @@ mod tests {
 
     fn host(rules: &str) -> Host {
         let mut firewall = BTreeMap::new();
-        sort_rules("iptables-nft", &rules.lines().map(str::to_owned).collect::<Vec<_>>(), &mut firewall);
+        sort_rules(
+            "iptables-nft",
+            &rules.lines().map(str::to_owned).collect::<Vec<_>>(),
+            &mut firewall,
+        );
         Host {
-            links: vec![json!({"ifname": "eth0", "mtu": 1500}), json!({"ifname": "flannel.1", "mtu": 1450})],
+            links: vec![
+                json!({"ifname": "eth0", "mtu": 1500}),
+                json!({"ifname": "flannel.1", "mtu": 1450}),
+            ],
             addresses: Vec::new(),
-            routes: vec![json!({"dst": "10.244.1.0/24", "dev": "flannel.1"}), json!({"dst": "default", "dev": "eth0"})],
+            routes: vec![
+                json!({"dst": "10.244.1.0/24", "dev": "flannel.1"}),
+                json!({"dst": "default", "dev": "eth0"}),
+            ],
             rules: Vec::new(),
             forwarding: Vec::new(),
             firewall,
@@ -265,6 +333,9 @@ mod tests {
         assert_eq!(before, counted);
         let changed = host(&RULES.replace("198.51.100.0/24", "198.51.100.0/25")).foreign();
         assert_ne!(before, changed);
-        assert!(before.contains("nft {\"table\":{\"family\":\"inet\",\"name\":\"somebody-else\"}}"), "{before:?}");
+        assert!(
+            before.contains("nft {\"table\":{\"family\":\"inet\",\"name\":\"somebody-else\"}}"),
+            "{before:?}"
+        );
     }
 }

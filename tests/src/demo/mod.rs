@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use api::Migration;
-use kube::Api;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 
 use crate::cluster::Cluster;
 use crate::progress::Progress;
@@ -28,6 +30,9 @@ pub const MIGRATION: &str = "demo";
 /// The whole migration; a busy machine needs longer than a quiet one.
 const LIMIT: Duration = Duration::from_mins(30);
 
+/// A mended cluster is whole again within this time.
+const MENDED: Duration = Duration::from_mins(3);
+
 /// What the demo is asked for.
 #[derive(Clone, Debug)]
 pub struct Wanted {
@@ -39,14 +44,19 @@ pub struct Wanted {
 
 impl Default for Wanted {
     fn default() -> Self {
-        Self { max_unavailable: "1".to_owned(), spec: serde_json::json!({}) }
+        Self {
+            max_unavailable: "1".to_owned(),
+            spec: serde_json::json!({}),
+        }
     }
 }
 
 /// The Migration as a user would write it.
 pub fn manifest(wanted: &Wanted) -> serde_json::Value {
-    let max_unavailable: serde_json::Value =
-        wanted.max_unavailable.parse::<u32>().map_or_else(|_| wanted.max_unavailable.clone().into(), Into::into);
+    let max_unavailable: serde_json::Value = wanted
+        .max_unavailable
+        .parse::<u32>()
+        .map_or_else(|_| wanted.max_unavailable.clone().into(), Into::into);
     let mut manifest = serde_json::json!({
         "apiVersion": "replumb.dev/v1alpha1",
         "kind": "Migration",
@@ -66,7 +76,10 @@ fn merge(target: &mut serde_json::Value, change: &serde_json::Value) {
     match (target.as_object_mut(), change.as_object()) {
         (Some(target), Some(change)) => {
             for (key, value) in change {
-                merge(target.entry(key.clone()).or_insert(serde_json::Value::Null), value);
+                merge(
+                    target.entry(key.clone()).or_insert(serde_json::Value::Null),
+                    value,
+                );
             }
         }
         _ => *target = change.clone(),
@@ -98,14 +111,21 @@ impl<'cluster> Run<'cluster> {
     /// Plants what must not be touched, and looks at every host.
     pub async fn begin(cluster: &'cluster Cluster, tools: &Tools) -> Result<Self> {
         let progress = Progress::default();
+        // A pod that nobody creates again: the operator has to say that it may go.
+        cluster.install_lonely().await?;
         let mut before = BTreeMap::new();
         for node in cluster.node_names().await {
             host::plant_foreign(cluster, &node).await?;
             let host = Host::look(cluster, &node).await?;
-            ensure!(!host.flannel().is_empty(), "node {node} has nothing of flannel before the migration");
+            ensure!(
+                !host.flannel().is_empty(),
+                "node {node} has nothing of flannel before the migration"
+            );
             before.insert(node, host);
         }
-        progress.say("every host was looked at with ip, bridge, iptables-save, nft; somebody else's rules are planted");
+        progress.say(
+            "every host was looked at with ip, bridge, iptables-save, nft; somebody else's rules are planted",
+        );
         Ok(Self {
             cluster,
             operator: Operator::new(cluster, &tools.command_line),
@@ -126,10 +146,18 @@ impl<'cluster> Run<'cluster> {
         let file = self.operator.write_manifest(&manifest(wanted))?;
         let file = file.to_string_lossy();
         self.progress.say("kubectl replumb plan");
-        self.operator.expect(Exit::Done, &["plan", "--filename", &file]).await?;
+        self.operator
+            .expect(Exit::Done, &["plan", "--filename", &file])
+            .await?;
         self.progress.say("kubectl replumb apply --yes --watch");
         let watch = Watch::start(self.cluster.api().client());
-        self.operator.expect_within(Exit::Done, &["apply", "--filename", &file, "--yes", "--watch"], LIMIT).await?;
+        self.operator
+            .expect_within(
+                Exit::Done,
+                &["apply", "--filename", &file, "--yes", "--watch"],
+                LIMIT,
+            )
+            .await?;
         Ok(watch)
     }
 
@@ -137,8 +165,10 @@ impl<'cluster> Run<'cluster> {
     pub async fn report(&self, watch: Watch) -> Result<Report> {
         let peak = watch.stop().await?;
         let migrations: Api<Migration> = Api::all(self.cluster.api().client());
-        let migration =
-            migrations.get(MIGRATION).await.with_context(|| format!("read Migration {MIGRATION}"))?;
+        let migration = migrations
+            .get(MIGRATION)
+            .await
+            .with_context(|| format!("read Migration {MIGRATION}"))?;
         let probes = report::probes(self.cluster).await?;
         let mut hosts = BTreeMap::new();
         for node in self.cluster.node_names().await {
@@ -154,21 +184,54 @@ impl<'cluster> Run<'cluster> {
                 // It joined midway.
                 None => (Vec::new(), Vec::new()),
             };
-            hosts.insert(node, report::HostReport { leftovers: after.flannel(), gone, new });
+            hosts.insert(
+                node,
+                report::HostReport {
+                    leftovers: after.flannel(),
+                    gone,
+                    new,
+                },
+            );
         }
-        Report::of(self.cluster, &migration, peak, probes, hosts, &self.restarts, &self.calico).await
+        Report::of(
+            self.cluster,
+            &migration,
+            peak,
+            probes,
+            hosts,
+            &self.restarts,
+            &self.calico,
+        )
+        .await
     }
 }
 
 /// Spoils the cluster as the case says, and returns what the tool answers. The cluster has to be as it was.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &cases::Case) -> Result<String> {
+    let annotations = flannels_annotations(cluster).await?;
     for change in case.spoil {
-        apply(cluster, change).await.with_context(|| format!("spoil the cluster for case {}", case.name))?;
+        apply(cluster, change)
+            .await
+            .with_context(|| format!("spoil the cluster for case {}", case.name))?;
     }
     let answer = refused(cluster, operator, case).await;
     for change in case.mend {
-        apply(cluster, change).await.with_context(|| format!("mend the cluster after case {}", case.name))?;
+        apply(cluster, change)
+            .await
+            .with_context(|| format!("mend the cluster after case {}", case.name))?;
     }
+    restore(cluster, &annotations).await?;
+    let names = cluster.node_names().await;
+    cluster
+        .api()
+        .nodes_ready(&names, MENDED)
+        .await
+        .context("mend the cluster")?;
+    cluster
+        .api()
+        .rolled_out("daemonset/kube-flannel-ds", "kube-flannel", MENDED)
+        .await
+        .context("mend the cluster")?;
     cluster
         .api()
         .kubectl(&["delete", "migrations.replumb.dev", "--all", "--wait"])
@@ -177,23 +240,68 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &cases::Case) 
     answer.with_context(|| format!("case {} ({})", case.name, case.about))
 }
 
+/// What flannel says of itself on every Node: some cases spoil it, and flannel mends it only when it starts.
+async fn flannels_annotations(cluster: &Cluster) -> Result<BTreeMap<String, BTreeMap<String, String>>> {
+    let nodes: Api<Node> = Api::all(cluster.api().client());
+    let list = nodes.list(&ListParams::default()).await.context("list Nodes")?;
+    Ok(list
+        .items
+        .into_iter()
+        .map(|node| {
+            let mut annotations = node.annotations().clone();
+            annotations.retain(|key, _| key.starts_with("flannel."));
+            (node.name_any(), annotations)
+        })
+        .collect())
+}
+
+async fn restore(cluster: &Cluster, annotations: &BTreeMap<String, BTreeMap<String, String>>) -> Result<()> {
+    let nodes: Api<Node> = Api::all(cluster.api().client());
+    for (node, annotations) in annotations {
+        let patch = serde_json::json!({ "metadata": { "annotations": annotations } });
+        nodes
+            .patch(node, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .with_context(|| format!("restore flannel's annotations of Node {node}"))?;
+    }
+    Ok(())
+}
+
 async fn refused(cluster: &Cluster, operator: &Operator, case: &cases::Case) -> Result<String> {
-    let wanted = Wanted { spec: serde_json::from_str(case.spec)?, ..Wanted::default() };
+    let wanted = Wanted {
+        spec: serde_json::from_str(case.spec)?,
+        ..Wanted::default()
+    };
     let file = operator.write_manifest(&manifest(&wanted))?;
     let before = untouched::fingerprint(cluster).await?;
-    let output = operator.run(&["apply", "--filename", &file.to_string_lossy(), "--yes"]).await?;
+    let output = operator
+        .run(&["apply", "--filename", &file.to_string_lossy(), "--yes"])
+        .await?;
     let after = untouched::fingerprint(cluster).await?;
     if output.exit != Exit::Refused {
-        bail!("expected exit code 2, found {:?}; it said:\n{}", output.exit, output.text);
+        bail!(
+            "expected exit code 2, found {:?}; it said:\n{}",
+            output.exit,
+            output.text
+        );
     }
-    let missing: Vec<&str> =
-        std::iter::once(case.check).chain(case.says.iter().copied()).filter(|word| !output.text.contains(word)).collect();
+    let missing: Vec<&str> = std::iter::once(case.check)
+        .chain(case.says.iter().copied())
+        .filter(|word| !output.text.contains(word))
+        .collect();
     if !missing.is_empty() {
-        bail!("the refusal does not say {}; it said:\n{}", missing.join(", "), output.text);
+        bail!(
+            "the refusal does not say {}; it said:\n{}",
+            missing.join(", "),
+            output.text
+        );
     }
     let changed = untouched::differences(&before, &after);
     if !changed.is_empty() {
-        bail!("it was refused and the cluster changed all the same: {}", changed.join("; "));
+        bail!(
+            "it was refused and the cluster changed all the same: {}",
+            changed.join("; ")
+        );
     }
     Ok(output.text)
 }
@@ -203,12 +311,18 @@ async fn apply(cluster: &Cluster, change: &cases::Change) -> Result<()> {
         cases::Change::Kubectl(arguments) => cluster.api().kubectl(arguments).await.map(|_| ()),
         cases::Change::Apply(manifest) => cluster.api().apply(manifest).await,
         cases::Change::Delete(manifest) => delete(cluster, manifest).await,
-        cases::Change::Node(node, script) => cluster.run_in_node(node, &["sh", "-c", script]).await.map(|_| ()),
+        cases::Change::Node(node, script) => {
+            cluster.run_in_node(node, &["sh", "-c", script]).await.map(|_| ())
+        }
     }
 }
 
 async fn delete(cluster: &Cluster, manifest: &str) -> Result<()> {
     let file = cluster.directory().path().join("delete.yaml");
     std::fs::write(&file, manifest).with_context(|| format!("write {}", file.display()))?;
-    cluster.api().kubectl(&["delete", "--wait", "--filename", &file.to_string_lossy()]).await.map(|_| ())
+    cluster
+        .api()
+        .kubectl(&["delete", "--wait", "--filename", &file.to_string_lossy()])
+        .await
+        .map(|_| ())
 }

@@ -106,8 +106,16 @@ pub struct Pods {
 /// Reports of the traffic generator, of all nodes; the generator is ended first, so that the last word is written.
 pub async fn probes(cluster: &Cluster) -> Result<Probes> {
     let reports = super::traffic::end(cluster).await?;
-    let Summary { all, classes, unfinished } = Summary::of(&reports);
-    Ok(Probes { all, classes, unfinished })
+    let Summary {
+        all,
+        classes,
+        unfinished,
+    } = Summary::of(&reports);
+    Ok(Probes {
+        all,
+        classes,
+        unfinished,
+    })
 }
 
 /// Container restarts of every pod by UID.
@@ -142,13 +150,22 @@ impl Report {
     ) -> Result<Self> {
         let status = migration.status.clone().unwrap_or_default();
         let objects: Api<NodeMigration> = Api::all(cluster.api().client());
-        let mut objects = objects.list(&ListParams::default()).await.context("list NodeMigrations")?.items;
+        let mut objects = objects
+            .list(&ListParams::default())
+            .await
+            .context("list NodeMigrations")?
+            .items;
         objects.sort_by_key(|object| (object.spec.started_at, object.spec.position));
-        let nodes: Vec<NodeReport> =
-            objects.iter().map(|object| node(object, hosts.get(&object.spec.node_name))).collect();
+        let nodes: Vec<NodeReport> = objects
+            .iter()
+            .map(|object| node(object, hosts.get(&object.spec.node_name)))
+            .collect();
         let restarts = restarts(cluster).await?;
         let pods = Pods {
-            recreated: restarts_before.keys().filter(|uid| !restarts.contains_key(*uid)).count(),
+            recreated: restarts_before
+                .keys()
+                .filter(|uid| !restarts.contains_key(*uid))
+                .count(),
             restarted: restarts
                 .iter()
                 .filter_map(|(uid, now)| Some(i64::from(now - restarts_before.get(uid)?)))
@@ -183,15 +200,30 @@ impl Report {
             problems.push(format!("the migration ended as {:?}", self.migration.phase));
         }
         if self.nodes.len() != machines {
-            problems.push(format!("{} nodes were migrated, there are {machines}", self.nodes.len()));
+            problems.push(format!(
+                "{} nodes were migrated, there are {machines}",
+                self.nodes.len()
+            ));
         }
         for node in &self.nodes {
             if node.phase != "Calico" {
                 problems.push(format!("node {} ended as {}", node.name, node.phase));
             }
-            problems.extend(node.leftovers.iter().map(|line| format!("left on node {}: {line}", node.name)));
-            problems.extend(node.foreign_gone.iter().map(|line| format!("gone from node {}: {line}", node.name)));
-            problems.extend(node.foreign_new.iter().map(|line| format!("new on node {}: {line}", node.name)));
+            problems.extend(
+                node.leftovers
+                    .iter()
+                    .map(|line| format!("left on node {}: {line}", node.name)),
+            );
+            problems.extend(
+                node.foreign_gone
+                    .iter()
+                    .map(|line| format!("gone from node {}: {line}", node.name)),
+            );
+            problems.extend(
+                node.foreign_new
+                    .iter()
+                    .map(|line| format!("new on node {}: {line}", node.name)),
+            );
         }
         if self.probes.all.sent == 0 {
             problems.push("no probe was sent: the traffic says nothing".to_owned());
@@ -214,9 +246,18 @@ impl Report {
             self.migration.phase, self.migration.seconds, self.migration.most_unavailable, self.calico
         ));
         for node in &self.nodes {
-            let steps: Vec<String> =
-                node.steps.iter().map(|(name, seconds)| format!("{name} {seconds:.1}")).collect();
-            line(format_args!("  {:<16} {:<8} {:>6.1} s  ({})", node.name, node.phase, node.seconds, steps.join(", ")));
+            let steps: Vec<String> = node
+                .steps
+                .iter()
+                .map(|(name, seconds)| format!("{name} {seconds:.1}"))
+                .collect();
+            line(format_args!(
+                "  {:<16} {:<8} {:>6.1} s  ({})",
+                node.name,
+                node.phase,
+                node.seconds,
+                steps.join(", ")
+            ));
         }
         line(format_args!(
             "probes: {} sent, {} lost, longest gap {} ms",
@@ -228,7 +269,10 @@ impl Report {
                 counts.sent, counts.lost, counts.longest_gap_ms
             ));
         }
-        line(format_args!("pods: {} created again, {} containers restarted", self.pods.recreated, self.pods.restarted));
+        line(format_args!(
+            "pods: {} created again, {} containers restarted",
+            self.pods.recreated, self.pods.restarted
+        ));
         if self.problems.is_empty() {
             line(format_args!(
                 "by ip, bridge, iptables-save and nft: nothing of flannel is left on any node, and no rule or route of \
@@ -250,7 +294,10 @@ fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
     leftovers.extend(host.leftovers);
     NodeReport {
         name: spec.node_name.clone(),
-        phase: status.phase.map_or("unknown", plan::flannel_to_calico::phase::Phase::as_str).to_owned(),
+        phase: status
+            .phase
+            .map_or("unknown", plan::flannel_to_calico::phase::Phase::as_str)
+            .to_owned(),
         seconds: match (spec.started_at, spec.finished_at) {
             (Some(started), Some(finished)) => finished.duration_since(started).as_secs_f64(),
             _ => 0.0,
@@ -258,7 +305,12 @@ fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
         steps: spec
             .history
             .iter()
-            .map(|step| (step.name.clone(), step.finished_at.duration_since(step.started_at).as_secs_f64()))
+            .map(|step| {
+                (
+                    step.name.clone(),
+                    step.finished_at.duration_since(step.started_at).as_secs_f64(),
+                )
+            })
             .collect(),
         leftovers,
         foreign_gone: host.gone,

@@ -20,15 +20,33 @@ const FOLDER: &str = "var/log/traffic";
 pub async fn end(cluster: &Cluster) -> Result<Vec<Report>> {
     cluster
         .api()
-        .kubectl(&["-n", NAMESPACE, "delete", "daemonset", "traffic", "traffic-host", "--cascade=foreground", "--wait=false"])
+        .kubectl(&[
+            "-n",
+            NAMESPACE,
+            "delete",
+            "daemonset",
+            "traffic",
+            "traffic-host",
+            "--cascade=foreground",
+            "--wait=false",
+        ])
         .await
         .context("end the traffic")?;
     let pods: Api<Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
     let probers = ListParams::default().labels("app in (traffic, traffic-host)");
-    until("the probers have ended", LIMIT, &cluster.directory().logs(), async || {
-        let left = pods.list(&probers).await?.items.len();
-        Ok(if left == 0 { Look::Done(()) } else { Look::NotYet(format!("{left} still run")) })
-    })
+    until(
+        "the probers have ended",
+        LIMIT,
+        &cluster.directory().logs(),
+        async || {
+            let left = pods.list(&probers).await?.items.len();
+            Ok(if left == 0 {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!("{left} still run"))
+            })
+        },
+    )
     .await?;
     let mut reports = Vec::new();
     for node in cluster.node_names().await {

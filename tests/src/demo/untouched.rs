@@ -17,18 +17,39 @@ pub type Fingerprint = BTreeMap<String, Value>;
 
 /// Looks at every object that a migration writes, and which pods there are.
 pub async fn fingerprint(cluster: &Cluster) -> Result<Fingerprint> {
-    let text = cluster.api().kubectl(&["get", RESOURCES, "--all-namespaces", "-o", "json"]).await?;
+    let text = cluster
+        .api()
+        .kubectl(&["get", RESOURCES, "--all-namespaces", "-o", "json"])
+        .await?;
     let list: Value = serde_json::from_str(&text).context("parse kubectl's list")?;
     let mut found = Fingerprint::new();
     for object in list["items"].as_array().into_iter().flatten() {
         let metadata = &object["metadata"];
         let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let key = format!("{} {}/{}", part(&object["kind"]), part(&metadata["namespace"]), part(&metadata["name"]));
+        let key = format!(
+            "{} {}/{}",
+            part(&object["kind"]),
+            part(&metadata["namespace"]),
+            part(&metadata["name"])
+        );
+        let mut spec = object["spec"].clone();
+        // Kubernetes' own mark of a node that is not Ready; a cordon shows as `unschedulable`.
+        if let Some(taints) = spec["taints"].as_array_mut() {
+            taints.retain(|taint| {
+                !taint["key"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .starts_with("node.kubernetes.io/")
+            });
+            if taints.is_empty() {
+                spec.as_object_mut().map(|spec| spec.remove("taints"));
+            }
+        }
         let kept = serde_json::json!({
             "labels": metadata["labels"],
             "annotations": metadata["annotations"],
             "uid": metadata["uid"],
-            "spec": object["spec"],
+            "spec": spec,
             "data": object["data"],
         });
         found.insert(key, kept);
@@ -46,6 +67,11 @@ pub fn differences(before: &Fingerprint, after: &Fingerprint) -> Vec<String> {
             Some(_) => {}
         }
     }
-    found.extend(after.keys().filter(|key| !before.contains_key(*key)).map(|key| format!("{key} is new")));
+    found.extend(
+        after
+            .keys()
+            .filter(|key| !before.contains_key(*key))
+            .map(|key| format!("{key} is new")),
+    );
     found
 }

@@ -43,7 +43,9 @@ impl Watch {
                     _ = ticks.tick() => {}
                 }
                 // While the API server is away nobody can look, and nobody can cordon either.
-                let Ok(out_of_work) = look(&client).await else { continue };
+                let Ok(out_of_work) = look(&client).await else {
+                    continue;
+                };
                 peak.looks += 1;
                 if out_of_work.len() > peak.nodes.len() {
                     peak.nodes = out_of_work;
@@ -67,7 +69,11 @@ async fn look(client: &Client) -> Result<BTreeSet<String>> {
     let migrations: Api<NodeMigration> = Api::all(client.clone());
     let mut out = BTreeSet::new();
     for node in nodes.list(&ListParams::default()).await?.items {
-        let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
+        let cordoned = node
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.unschedulable)
+            .unwrap_or_default();
         let ready = node
             .status
             .iter()

@@ -21,29 +21,47 @@ const PROBES: u64 = 1000;
 /// One node at a time; a person has cordoned one of them; a second Migration comes along; both endpoints are scraped.
 pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
-    let Some(run) = tally.count("fair: begin", Run::begin(cluster, tools).await) else { return tally };
+    let Some(run) = tally.count("fair: begin", Run::begin(cluster, tools).await) else {
+        return tally;
+    };
     let look = Looker::new(cluster);
     let cordoned = "lab-worker-1";
-    tally.count("fair: a person cordons a node", cluster.api().kubectl(&["cordon", cordoned]).await);
-    let watch = match tally.count("fair: start", start(&run, &Wanted::default()).await) {
-        Some(watch) => watch,
-        None => return tally,
+    tally.count(
+        "fair: a person cordons a node",
+        cluster.api().kubectl(&["cordon", cordoned]).await,
+    );
+    let Some(watch) = tally.count("fair: start", start(&run, &Wanted::default()).await) else {
+        return tally;
     };
     let scraped = async {
         look.until_migration("the nodes are in work", STEP, |migration| {
-            migration.status.as_ref().is_some_and(|status| !status.progress.working.is_empty())
+            migration
+                .status
+                .as_ref()
+                .is_some_and(|status| !status.progress.working.is_empty())
         })
         .await?;
         let (_, node, _) = look.coordinator().await?;
         metrics::both_are_clean(cluster, &node).await
     };
-    tally.count("fair: both endpoints are clean by Prometheus' own linter", scraped.await);
-    tally.count("fair: a second Migration is refused", second_is_refused(cluster).await);
-    let completed = look.until_migration("the Migration is completed", WHOLE, is_completed).await;
+    tally.count(
+        "fair: both endpoints are clean by Prometheus' own linter",
+        scraped.await,
+    );
+    tally.count(
+        "fair: a second Migration is refused",
+        second_is_refused(cluster).await,
+    );
+    let completed = look
+        .until_migration("the Migration is completed", WHOLE, is_completed)
+        .await;
     if tally.count("fair: completed", completed).is_none() {
         return tally;
     }
-    tally.count("fair: a person's cordon survives", is_cordoned(&look, cordoned).await);
+    tally.count(
+        "fair: a person's cordon survives",
+        is_cordoned(&look, cordoned).await,
+    );
     let report = async {
         let report = run.report(watch).await?;
         println!("{}", report.text());
@@ -51,7 +69,10 @@ pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
         // The person's cordon counts as one node out of work all the time.
         Ok(())
     };
-    tally.count("fair: nothing of flannel is left, nothing of anybody else has changed", report.await);
+    tally.count(
+        "fair: nothing of flannel is left, nothing of anybody else has changed",
+        report.await,
+    );
     tally
 }
 
@@ -60,7 +81,10 @@ pub async fn wide(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let whole = async {
         let run = Run::begin(cluster, tools).await?;
-        let wanted = Wanted { max_unavailable: "2".to_owned(), ..Wanted::default() };
+        let wanted = Wanted {
+            max_unavailable: "2".to_owned(),
+            ..Wanted::default()
+        };
         let watch = run.migrate(&wanted).await?;
         let report = run.report(watch).await?;
         println!("{}", report.text());
@@ -75,13 +99,21 @@ pub async fn start(run: &Run<'_>, wanted: &Wanted) -> Result<Watch> {
     use crate::demo::operator::Exit;
     let file = run.operator.write_manifest(&manifest(wanted))?;
     let watch = Watch::start(run.cluster.api().client());
-    run.operator.expect(Exit::Done, &["apply", "--filename", &file.to_string_lossy(), "--yes"]).await?;
+    run.operator
+        .expect(
+            Exit::Done,
+            &["apply", "--filename", &file.to_string_lossy(), "--yes"],
+        )
+        .await?;
     Ok(watch)
 }
 
 /// Whether the Migration has come to its end.
 pub fn is_completed(migration: &api::Migration) -> bool {
-    migration.status.as_ref().is_some_and(|status| status.phase == MigrationPhase::Completed)
+    migration
+        .status
+        .as_ref()
+        .is_some_and(|status| status.phase == MigrationPhase::Completed)
 }
 
 fn judge(report: &Report, most: usize) -> Result<()> {
@@ -91,8 +123,16 @@ fn judge(report: &Report, most: usize) -> Result<()> {
         "{} nodes were out of work at a time, allowed {most}",
         report.migration.most_unavailable
     );
-    ensure!(report.probes.all.sent >= PROBES, "only {} probes were sent", report.probes.all.sent);
-    ensure!(report.probes.unfinished.is_empty(), "reports are missing of {}", report.probes.unfinished.join(", "));
+    ensure!(
+        report.probes.all.sent >= PROBES,
+        "only {} probes were sent",
+        report.probes.all.sent
+    );
+    ensure!(
+        report.probes.unfinished.is_empty(),
+        "reports are missing of {}",
+        report.probes.unfinished.join(", ")
+    );
     Ok(())
 }
 
@@ -104,7 +144,9 @@ pub async fn is_cordoned(look: &Looker, node: &str) -> Result<()> {
         "Node {node} is not cordoned any more"
     );
     ensure!(
-        !found.annotations().contains_key(api::names::CORDONED_BY_ANNOTATION),
+        !found
+            .annotations()
+            .contains_key(api::names::CORDONED_BY_ANNOTATION),
         "Node {node} says that the cordon is ours"
     );
     Ok(())
@@ -132,6 +174,10 @@ async fn second_is_refused(cluster: &Cluster) -> Result<()> {
         "the refusal does not name the first one: {}",
         refused.message
     );
-    cluster.api().kubectl(&["delete", "migrations.replumb.dev", "second"]).await.context("delete the second Migration")?;
+    cluster
+        .api()
+        .kubectl(&["delete", "migrations.replumb.dev", "second"])
+        .await
+        .context("delete the second Migration")?;
     Ok(())
 }

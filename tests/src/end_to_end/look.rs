@@ -23,19 +23,28 @@ pub struct Looker {
 impl Looker {
     /// At the Migration of the demo.
     pub fn new(cluster: &Cluster) -> Self {
-        Self { client: cluster.api().client(), logs: cluster.directory().logs() }
+        Self {
+            client: cluster.api().client(),
+            logs: cluster.directory().logs(),
+        }
     }
 
     /// The Migration.
     pub async fn migration(&self) -> Result<Migration> {
         let api: Api<Migration> = Api::all(self.client.clone());
-        api.get(MIGRATION).await.with_context(|| format!("read Migration {MIGRATION}"))
+        api.get(MIGRATION)
+            .await
+            .with_context(|| format!("read Migration {MIGRATION}"))
     }
 
     /// What a node has to do and where it is.
     pub async fn node_migration(&self, node: &str) -> Result<NodeMigrationSpec> {
         let api: Api<NodeMigration> = Api::all(self.client.clone());
-        Ok(api.get(node).await.with_context(|| format!("read NodeMigration {node}"))?.spec)
+        Ok(api
+            .get(node)
+            .await
+            .with_context(|| format!("read NodeMigration {node}"))?
+            .spec)
     }
 
     /// The Node.
@@ -63,8 +72,14 @@ impl Looker {
             if wanted(&spec) {
                 return Ok(Look::Done(spec));
             }
-            let step = spec.step.as_ref().map_or_else(|| "not begun".to_owned(), |step| format!("{step:?}"));
-            Ok(Look::NotYet(format!("finished at {:?}, {step}", spec.finished_at)))
+            let step = spec
+                .step
+                .as_ref()
+                .map_or_else(|| "not begun".to_owned(), |step| format!("{step:?}"));
+            Ok(Look::NotYet(format!(
+                "finished at {:?}, {step}",
+                spec.finished_at
+            )))
         })
         .await
     }
@@ -82,7 +97,10 @@ impl Looker {
                 return Ok(Look::Done(migration));
             }
             let status = migration.status.unwrap_or_default();
-            Ok(Look::NotYet(format!("{:?} {}: {}", status.phase, status.blocked, status.message)))
+            Ok(Look::NotYet(format!(
+                "{:?} {}: {}",
+                status.phase, status.blocked, status.message
+            )))
         })
         .await
     }
@@ -91,8 +109,15 @@ impl Looker {
     pub async fn coordinator(&self) -> Result<(String, String, i32)> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), api::names::NAMESPACE);
         let labels = format!("{}=coordinator", api::names::COMPONENT_LABEL);
-        let pods = api.list(&ListParams::default().labels(&labels)).await.context("list the coordinator's pods")?;
-        let Some(pod) = pods.items.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none()) else {
+        let pods = api
+            .list(&ListParams::default().labels(&labels))
+            .await
+            .context("list the coordinator's pods")?;
+        let Some(pod) = pods
+            .items
+            .into_iter()
+            .find(|pod| pod.metadata.deletion_timestamp.is_none())
+        else {
             bail!("there is no pod of the coordinator")
         };
         let restarts = pod
@@ -101,7 +126,11 @@ impl Looker {
             .flat_map(|status| status.container_statuses.iter().flatten())
             .map(|container| container.restart_count)
             .sum();
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).context("its node")?;
+        let node = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.node_name.clone())
+            .context("its node")?;
         Ok((pod.name_any(), node, restarts))
     }
 
@@ -109,7 +138,10 @@ impl Looker {
     pub async fn events(&self, kind: &str, name: &str) -> Result<Vec<(String, String)>> {
         let api: Api<k8s_openapi::api::events::v1::Event> = Api::all(self.client.clone());
         let fields = format!("regarding.kind={kind},regarding.name={name}");
-        let events = api.list(&ListParams::default().fields(&fields)).await.context("list Events")?;
+        let events = api
+            .list(&ListParams::default().fields(&fields))
+            .await
+            .context("list Events")?;
         Ok(events
             .items
             .into_iter()

@@ -1,9 +1,9 @@
 //! Every prerequisite that is refused, one after the other in one cluster: spoiled, refused, mended.
 
 use crate::cluster::Cluster;
-use crate::demo::{self, Tools};
 use crate::demo::cases::CASES;
 use crate::demo::operator::Operator;
+use crate::demo::{self, Tools};
 
 use super::Tally;
 

@@ -25,29 +25,57 @@ const JOINER: &str = "lab-worker-9";
 /// Every storm. Needs at least five nodes.
 pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
-    let Some(mut run) = tally.count("storm: begin", Run::begin(cluster, tools).await) else { return tally };
+    let Some(mut run) = tally.count("storm: begin", Run::begin(cluster, tools).await) else {
+        return tally;
+    };
     let look = Looker::new(cluster);
-    let wanted = Wanted { max_unavailable: "2".to_owned(), ..Wanted::default() };
-    let Some(watch) = tally.count("storm: start", start(&run, &wanted).await) else { return tally };
-    let Some(order) = tally.count("storm: the plan has an order", order(&look).await) else { return tally };
+    let wanted = Wanted {
+        max_unavailable: "2".to_owned(),
+        ..Wanted::default()
+    };
+    let Some(watch) = tally.count("storm: start", start(&run, &wanted).await) else {
+        return tally;
+    };
+    let Some(order) = tally.count("storm: the plan has an order", order(&look).await) else {
+        return tally;
+    };
     let (first, blocked, deleted) = (&order[0], &order[2], &order[3]);
     // The last but one: never the coordinator's own node, whose power is needed.
     let unplugged = &order[order.len() - 2];
 
     tally.count("storm: a budget is put in the way", pin(cluster, blocked).await);
     tally.count("storm: a node joins midway", cluster.node_add(JOINER).await);
-    tally.count("storm: the coordinator is killed in mid-node", kill_coordinator(cluster, &look, first).await);
-    tally.count("storm: 60 s without API server", outage(cluster, &look, first).await);
-    tally.count("storm: a waiting node is deleted", cluster.node_delete(deleted).await);
-    tally.count("storm: a blocking budget is named within 10 s", is_told(cluster, &look, blocked).await);
+    tally.count(
+        "storm: the coordinator is killed in mid-node",
+        kill_coordinator(cluster, &look, first).await,
+    );
+    tally.count(
+        "storm: 60 s without API server",
+        outage(cluster, &look, first).await,
+    );
+    tally.count(
+        "storm: a waiting node is deleted",
+        cluster.node_delete(deleted).await,
+    );
+    tally.count(
+        "storm: a blocking budget is named within 10 s",
+        is_told(cluster, &look, blocked).await,
+    );
     tally.count("storm: the budget is taken away", unpin(cluster).await);
-    tally.count("storm: a node loses its power in mid-work", power(cluster, &look, unplugged).await);
+    tally.count(
+        "storm: a node loses its power in mid-work",
+        power(cluster, &look, unplugged).await,
+    );
     run.forget(unplugged);
-    let completed = look.until_migration("the Migration is completed", WHOLE, is_completed).await;
+    let completed = look
+        .until_migration("the Migration is completed", WHOLE, is_completed)
+        .await;
     if tally.count("storm: completed", completed).is_none() {
         return tally;
     }
-    let joined = look.until_node(JOINER, "is migrated", TOLD, |spec| spec.finished_at.is_some()).await;
+    let joined = look
+        .until_node(JOINER, "is migrated", TOLD, |spec| spec.finished_at.is_some())
+        .await;
     tally.count("storm: the node that joined is migrated", joined);
     let gone = match look.node_migration(deleted).await {
         Ok(_) => Err(anyhow::anyhow!("NodeMigration {deleted} is still there")),
@@ -60,17 +88,27 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
         ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
         Ok(())
     };
-    tally.count("storm: nothing of flannel is left, nothing of anybody else has changed", report.await);
+    tally.count(
+        "storm: nothing of flannel is left, nothing of anybody else has changed",
+        report.await,
+    );
     tally
 }
 
 async fn order(look: &Looker) -> Result<Vec<String>> {
     look.until_migration("the Migration has started", STEP, |migration| {
-        migration.status.as_ref().is_some_and(|status| status.phase >= MigrationPhase::Preparing)
+        migration
+            .status
+            .as_ref()
+            .is_some_and(|status| status.phase >= MigrationPhase::Preparing)
     })
     .await?;
     let order = look.order().await?;
-    ensure!(order.len() >= 5, "the storm needs five nodes, there are {}", order.len());
+    ensure!(
+        order.len() >= 5,
+        "the storm needs five nodes, there are {}",
+        order.len()
+    );
     Ok(order)
 }
 
@@ -102,26 +140,52 @@ spec: {{ minAvailable: 1, selector: {{ matchLabels: {{ app: pinned }} }} }}
 "
         ))
         .await?;
-    cluster.api().rolled_out("deployment/pinned", "sample", STEP).await
+    cluster
+        .api()
+        .rolled_out("deployment/pinned", "sample", STEP)
+        .await
 }
 
 async fn unpin(cluster: &Cluster) -> Result<()> {
-    cluster.api().kubectl(&["-n", "sample", "delete", "poddisruptionbudget,deployment", "pinned"]).await.map(|_| ())
+    cluster
+        .api()
+        .kubectl(&[
+            "-n",
+            "sample",
+            "delete",
+            "poddisruptionbudget,deployment",
+            "pinned",
+        ])
+        .await
+        .map(|_| ())
 }
 
 /// kill -9 of the coordinator while a node is in work. It comes back, and goes on.
 async fn kill_coordinator(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "in work", STEP, |spec| spec.admitted && spec.step.is_some()).await?;
+    look.until_node(node, "in work", STEP, |spec| spec.admitted && spec.step.is_some())
+        .await?;
     let (_, home, before) = look.coordinator().await?;
     let script = "for process in /proc/[0-9]*; do
         case \"$(cat $process/comm 2>/dev/null)\" in replumb-coordin*) kill -9 ${process#/proc/} && echo killed;; esac
     done";
     let said = cluster.run_in_node(&home, &["sh", "-c", script]).await?;
-    ensure!(said.contains("killed"), "there is no process of the coordinator on node {home}");
-    until("the coordinator is started again", STEP, &cluster.directory().logs(), async || {
-        let (name, _, now) = look.coordinator().await?;
-        Ok(if now > before { Look::Done(()) } else { Look::NotYet(format!("pod {name} was started {now} times again")) })
-    })
+    ensure!(
+        said.contains("killed"),
+        "there is no process of the coordinator on node {home}"
+    );
+    until(
+        "the coordinator is started again",
+        STEP,
+        &cluster.directory().logs(),
+        async || {
+            let (name, _, now) = look.coordinator().await?;
+            Ok(if now > before {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!("pod {name} was started {now} times again"))
+            })
+        },
+    )
     .await
 }
 
@@ -131,7 +195,10 @@ async fn outage(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     // The length of the outage is the case.
     tokio::time::sleep(OUTAGE).await;
     cluster.start_api_server().await?;
-    look.until_node(node, "finished after the outage", STEP, |spec| spec.finished_at.is_some()).await?;
+    look.until_node(node, "finished after the outage", STEP, |spec| {
+        spec.finished_at.is_some()
+    })
+    .await?;
     Ok(())
 }
 
@@ -139,50 +206,77 @@ async fn outage(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
 async fn is_told(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     let spec = look
         .until_node(node, "blocked by the budget", STEP, |spec| {
-            spec.step.as_ref().is_some_and(|step| step.reason == "DisruptionBudget")
+            spec.step
+                .as_ref()
+                .is_some_and(|step| step.reason == "DisruptionBudget")
         })
         .await?;
     let step = spec.step.context("its step")?;
     for word in ["sample/pinned", "PodDisruptionBudget"] {
-        ensure!(step.message.contains(word), "the step does not name {word}: {}", step.message);
+        ensure!(
+            step.message.contains(word),
+            "the step does not name {word}: {}",
+            step.message
+        );
     }
     let (_, home, _) = look.coordinator().await?;
     let address = cluster.node_address(&home).await?;
-    until("the budget is named everywhere", TOLD, &cluster.directory().logs(), async || {
-        let status = look.migration().await?.status.unwrap_or_default();
-        if !status.message.contains("sample/pinned") {
-            return Ok(Look::NotYet(format!("the Migration says: {}", status.message)));
-        }
-        let events = look.events("Node", node).await?;
-        if !events.iter().any(|(reason, note)| reason == "DisruptionBudget" && note.contains("sample/pinned")) {
-            return Ok(Look::NotYet(format!("Events of the Node: {events:?}")));
-        }
-        let samples = metrics::samples(&metrics::scrape(address, api::names::COORDINATOR_PORT).await?);
-        Ok(match samples.get("replumb_blocked{reason=\"DisruptionBudget\"}") {
-            Some(value) if *value >= 1.0 => Look::Done(()),
-            other => Look::NotYet(format!("the metric is {other:?}")),
-        })
-    })
+    until(
+        "the budget is named everywhere",
+        TOLD,
+        &cluster.directory().logs(),
+        async || {
+            let status = look.migration().await?.status.unwrap_or_default();
+            if !status.message.contains("sample/pinned") {
+                return Ok(Look::NotYet(format!("the Migration says: {}", status.message)));
+            }
+            let events = look.events("Node", node).await?;
+            if !events
+                .iter()
+                .any(|(reason, note)| reason == "DisruptionBudget" && note.contains("sample/pinned"))
+            {
+                return Ok(Look::NotYet(format!("Events of the Node: {events:?}")));
+            }
+            let samples = metrics::samples(&metrics::scrape(address, api::names::COORDINATOR_PORT).await?);
+            Ok(
+                match samples.get("replumb_blocked{reason=\"DisruptionBudget\"}") {
+                    Some(value) if *value >= 1.0 => Look::Done(()),
+                    other => Look::NotYet(format!("the metric is {other:?}")),
+                },
+            )
+        },
+    )
     .await
 }
 
 /// Power off while the old network is being removed, power on again: the node is waited for, and finished.
 async fn power(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     look.until_node(node, "between the networks", STEP, |spec| {
-        spec.step.as_ref().is_some_and(|step| !matches!(step.name.as_str(), "Cordon" | "Drain"))
+        spec.step
+            .as_ref()
+            .is_some_and(|step| !matches!(step.name.as_str(), "Cordon" | "Drain"))
     })
     .await?;
     cluster.node_power_off(node).await?;
     let waits = look
         .until_node(node, "waited for", STEP, |spec| {
-            spec.step.as_ref().is_some_and(|step| step.reason == "NodeNotReady") || spec.finished_at.is_some()
+            spec.step
+                .as_ref()
+                .is_some_and(|step| step.reason == "NodeNotReady")
+                || spec.finished_at.is_some()
         })
         .await?;
     if waits.finished_at.is_some() {
         bail!("node {node} was finished before its power was gone");
     }
-    ensure!(!waits.step.context("its step")?.halted, "a node without power halted the migration");
+    ensure!(
+        !waits.step.context("its step")?.halted,
+        "a node without power halted the migration"
+    );
     cluster.node_power_on(node).await?;
-    look.until_node(node, "finished after it came back", STEP, |spec| spec.finished_at.is_some()).await?;
+    look.until_node(node, "finished after it came back", STEP, |spec| {
+        spec.finished_at.is_some()
+    })
+    .await?;
     Ok(())
 }
