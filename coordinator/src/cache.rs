@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{Migration, NodeMigration};
 use futures::StreamExt;
@@ -10,11 +11,45 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::DeserializeGuard;
 use kube::runtime::reflector::{self, Store};
+use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tracing::warn;
+
+/// The first look after a broken watch comes after this time, and the time doubles up to [`SLOWEST`].
+const SOONEST: Duration = Duration::from_millis(250);
+/// There are six watches, and one leader: asking this often is no load, and after an outage nobody waits long.
+const SLOWEST: Duration = Duration::from_secs(2);
+
+/// When a broken watch is started again.
+#[derive(Clone, Copy, Debug)]
+struct Soon {
+    next: Duration,
+}
+
+impl Default for Soon {
+    fn default() -> Self {
+        Self { next: SOONEST }
+    }
+}
+
+impl Iterator for Soon {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let now = self.next;
+        self.next = (now * 2).min(SLOWEST);
+        Some(now)
+    }
+}
+
+impl Backoff for Soon {
+    fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
 
 /// Stores of every kind that a decision looks at. Cloning shares them.
 #[derive(Clone)]
@@ -56,7 +91,7 @@ macro_rules! watched {
         let changed = Arc::clone($changed);
         $tasks.spawn(async move {
             // A watch that breaks is started again, with back-off, for ever: losing the API is a normal state.
-            let mut stream = std::pin::pin!(stream.default_backoff().touched_objects());
+            let mut stream = std::pin::pin!(stream.backoff(Soon::default()).touched_objects());
             while let Some(event) = stream.next().await {
                 match event {
                     Ok(_) => changed.notify_one(),

@@ -92,6 +92,31 @@ pub enum HaltReason {
 }
 
 impl WaitReason {
+    /// Whether the wait may last until somebody does something. Where several nodes wait, this is what people have
+    /// to see first; the other reasons pass by themselves.
+    pub fn needs_a_person(self) -> bool {
+        match self {
+            Self::DisruptionBudget
+            | Self::EvictionRefused
+            | Self::NodeNotReady
+            | Self::AgentSilent
+            | Self::CheckFailing
+            | Self::ProbeUnanswered
+            | Self::CalicoObjects
+            | Self::Leftovers => true,
+            Self::Turn
+            | Self::Paused
+            | Self::CanarySoak
+            | Self::Interval
+            | Self::PodsTerminating
+            | Self::FlannelPodRunning
+            | Self::AgentWorking
+            | Self::CalicoNodeNotReady
+            | Self::ProbePodNotReady
+            | Self::DaemonSetRollout => false,
+        }
+    }
+
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
     pub const ALL: [Self; 18] = [
         Self::Turn,

@@ -9,7 +9,7 @@ use api::{Migration, MigrationStatus, NodeMigration, names};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
-use plan::decision::{Decision, Wait, WaitReason};
+use plan::decision::{Decision, Halt, Wait, WaitReason};
 use plan::flannel_to_calico::node::{NodeStep, OnBlocked, Policy, Stage, decide};
 use plan::flannel_to_calico::settings::Settings;
 use plan::order::{self, Place};
@@ -28,6 +28,31 @@ use crate::write::{self, WriteError};
 const STEP_TIMEOUT_SECONDS: u32 = 600;
 /// How long the pods of one node may take to leave when the spec does not say.
 const DRAIN_TIMEOUT_SECONDS: u32 = 900;
+
+/// Why a node in work does not go on.
+struct Held {
+    reason: &'static str,
+    message: String,
+    needs_a_person: bool,
+}
+
+impl Held {
+    fn waiting(wait: &Wait) -> Self {
+        Self {
+            reason: wait.reason.as_str(),
+            message: wait.message.clone(),
+            needs_a_person: wait.reason.needs_a_person(),
+        }
+    }
+
+    fn halted(halt: &Halt) -> Self {
+        Self {
+            reason: halt.reason.as_str(),
+            message: halt.message.clone(),
+            needs_a_person: true,
+        }
+    }
+}
 
 /// One pass over every node.
 pub async fn roll(
@@ -59,7 +84,7 @@ pub async fn roll(
 
     let policy = policy(migration);
     let order = order_of(&snapshot, &context.node_name);
-    let mut waits: BTreeMap<String, (&'static str, String)> = BTreeMap::new();
+    let mut waits: BTreeMap<String, Held> = BTreeMap::new();
     for node in &order {
         let Some(object) = snapshot.node_migrations.get(node) else {
             continue;
@@ -81,10 +106,10 @@ pub async fn roll(
                     perform(context, memory, migration, node_object, step, &mut spec, now).await?;
                 }
                 Decision::Wait(wait) => {
-                    waits.insert(node.clone(), (wait.reason.as_str(), wait.message.clone()));
+                    waits.insert(node.clone(), Held::waiting(wait));
                 }
                 Decision::Halt(halt) => {
-                    waits.insert(node.clone(), (halt.reason.as_str(), halt.message.clone()));
+                    waits.insert(node.clone(), Held::halted(halt));
                 }
                 Decision::Settled => {}
             }
@@ -439,7 +464,7 @@ async fn write_spec(
 fn summarize(
     status: &mut MigrationStatus,
     seats: &[Seat<'_>],
-    waits: &BTreeMap<String, (&'static str, String)>,
+    waits: &BTreeMap<String, Held>,
     held: Option<&Wait>,
     unprepared: &BTreeMap<String, String>,
 ) {
@@ -472,11 +497,11 @@ fn summarize(
     } else {
         MigrationPhase::Halted
     };
-    let first = halted
-        .iter()
-        .chain(&working)
-        .find_map(|node| waits.get(node))
-        .map(|(reason, message)| ((*reason).to_owned(), message.clone()));
+    let held_up = || halted.iter().chain(&working).filter_map(|node| waits.get(node));
+    let first = held_up()
+        .find(|held| held.needs_a_person)
+        .or_else(|| held_up().next())
+        .map(|held| (held.reason.to_owned(), held.message.clone()));
     let held = held.map(|wait| (wait.reason.as_str().to_owned(), wait.message.clone()));
     let unprepared = unprepared
         .values()
@@ -494,7 +519,7 @@ fn summarize(
     status.message = message;
 }
 
-fn count(context: &Context, snapshot: &Snapshot, waits: &BTreeMap<String, (&'static str, String)>) {
+fn count(context: &Context, snapshot: &Snapshot, waits: &BTreeMap<String, Held>) {
     let mut by_stage: BTreeMap<&str, i64> = Stage::ALL.iter().map(|stage| (stage.as_str(), 0)).collect();
     by_stage.extend([("Waiting", 0), ("Skipped", 0), ("Done", 0)]);
     for object in snapshot.node_migrations.values() {
@@ -511,7 +536,7 @@ fn count(context: &Context, snapshot: &Snapshot, waits: &BTreeMap<String, (&'sta
         context.metrics.nodes.with_label_values(&[phase]).set(nodes);
     }
     context.metrics.blocked.reset();
-    for (reason, _) in waits.values() {
+    for Held { reason, .. } in waits.values() {
         context.metrics.blocked.with_label_values(&[*reason]).inc();
     }
 }

@@ -35,6 +35,11 @@ fn is_of_a_network(link: &str) -> bool {
         || link.starts_with("veth")
 }
 
+/// A chain that the kernel has in every table, with the policy that it has by itself: whoever looks at a table makes them.
+fn is_empty_chain(line: &str) -> bool {
+    line.starts_with("chain ") && line.ends_with(" ACCEPT")
+}
+
 /// Words by which a firewall rule belongs to a network, to the service proxy or to a CNI plugin.
 fn is_of_kubernetes(line: &str) -> bool {
     [
@@ -185,7 +190,7 @@ impl Host {
             lines.extend(
                 rules
                     .iter()
-                    .filter(|rule| !is_of_kubernetes(rule))
+                    .filter(|rule| !is_of_kubernetes(rule) && !is_empty_chain(rule))
                     .map(|rule| format!("{table}: {rule}")),
             );
         }
