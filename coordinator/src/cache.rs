@@ -24,7 +24,7 @@ const SOONEST: Duration = Duration::from_millis(250);
 const SLOWEST: Duration = Duration::from_secs(2);
 
 /// When a broken watch is started again.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Soon {
     next: Duration,
 }
