@@ -89,9 +89,20 @@ fn inherit_cpuset(parent: &Path, child: &Path) -> Result<()> {
 
 /// Moves the calling process into the leaf of the folder, in every hierarchy.
 pub fn join(cgroup: &str) -> Result<()> {
+    move_in(cgroup, 0)
+}
+
+/// Moves another process into the leaf of the folder, in every hierarchy.
+pub fn adopt(cgroup: &str, process: u32) -> Result<()> {
+    move_in(cgroup, process)
+}
+
+/// 0 stands for the calling process.
+fn move_in(cgroup: &str, process: u32) -> Result<()> {
     for hierarchy in hierarchies()? {
         let file = hierarchy.join(cgroup).join(LEAF).join("cgroup.procs");
-        fs::write(&file, "0").with_context(|| format!("join the cgroup by {}", file.display()))?;
+        fs::write(&file, process.to_string())
+            .with_context(|| format!("join the cgroup by {}", file.display()))?;
     }
     Ok(())
 }

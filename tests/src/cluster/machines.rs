@@ -57,6 +57,11 @@ pub async fn power_on(directory: &Directory, state: &State, name: &str) -> Resul
         .stderr(log)
         .spawn()
         .with_context(|| format!("start {} for machine {name}", state.program.display()))?;
+    // The holder joins the cgroup by itself too; until it has, nobody who takes the lab away would find it. One that has
+    // ended already is told below, with its own words.
+    if let Some(process) = holder.id() {
+        cgroup::adopt(&spec.cgroup, process).ok();
+    }
     let control = Control::new(&folder);
     until(
         &format!("process 1 of machine {name}"),
