@@ -155,7 +155,7 @@ spec:
       tolerations: [{ operator: Exists, effect: NoSchedule }]
       topologySpreadConstraints:
         - { maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: { matchLabels: { app: large } } }
-      containers: [{ name: sleep, image: 'lab/nothing', imagePullPolicy: Never, resources: { requests: { memory: 13Gi } } }]
+      containers: [{ name: sleep, image: 'lab/nothing', imagePullPolicy: Never, resources: { requests: { memory: 16Gi } } }]
 ";
 
 const WEBHOOK: &str = "
