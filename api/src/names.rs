@@ -26,8 +26,6 @@ pub const NETWORK_FLANNEL: &str = "flannel";
 pub const NETWORK_NONE: &str = "none";
 /// Value of [`NODE_NETWORK_LABEL`]: Calico's pods run here.
 pub const NETWORK_CALICO: &str = "calico";
-/// Calico's own label of a node in work; read to take over a run that its controller left half-way.
-pub const CALICO_IN_PROGRESS_LABEL: &str = "projectcalico.org/node-flannel-migration-in-progress";
 
 /// Annotation on a Node that we cordoned: name of the Migration. A node that somebody else had cordoned
 /// does not carry it, and is never uncordoned.

@@ -51,11 +51,7 @@ pub fn node(node: &Node) -> Result<cluster::Node, Malformed> {
             .pod_cidrs
             .unwrap_or_else(|| spec.pod_cidr.into_iter().collect()),
         unschedulable: spec.unschedulable.unwrap_or(false),
-        ready: status
-            .conditions
-            .unwrap_or_default()
-            .iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        ready: is_ready(node),
         taints: spec.taints.unwrap_or_default().iter().filter_map(taint).collect(),
         internal_addresses,
         allocatable_cpu_millis: amount("cpu", quantity::thousandths)?,
@@ -68,6 +64,16 @@ pub fn node(node: &Node) -> Result<cluster::Node, Malformed> {
         labels,
         name: name.clone(),
     })
+}
+
+/// Whether a Node reports Ready.
+pub fn is_ready(node: &Node) -> bool {
+    let status = node.status.as_ref();
+    status
+        .and_then(|status| status.conditions.as_ref())
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Whether a Node carries one of the labels of a control plane node.

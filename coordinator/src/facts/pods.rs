@@ -48,11 +48,7 @@ pub fn pod(pod: &Pod) -> Result<drain::Pod, Malformed> {
             .as_ref()
             .is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
-        ready: status
-            .conditions
-            .unwrap_or_default()
-            .iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        ready: is_ready(pod),
         deleted_at: deleted_at(metadata),
         deletion_grace_seconds: metadata.deletion_grace_period_seconds,
         addresses,
@@ -67,6 +63,16 @@ pub fn pod(pod: &Pod) -> Result<drain::Pod, Malformed> {
         memory_bytes: request(&spec, "memory", quantity::units).map_err(malformed)?,
         priority_class: spec.priority_class_name.unwrap_or_default(),
     })
+}
+
+/// Whether a Pod reports Ready.
+pub fn is_ready(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status
+        .and_then(|status| status.conditions.as_ref())
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// A `PodDisruptionBudget` as a drain sees it.

@@ -6,9 +6,6 @@ use serde_json::{Value, json};
 
 use crate::write::{WriteError, parameters};
 
-/// Group and version in which Calico stores its objects with the Kubernetes datastore.
-pub const GROUP_VERSION: &str = "crd.projectcalico.org/v1";
-
 /// A kind of Calico's: kind and plural name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind(pub &'static str, pub &'static str);

@@ -16,6 +16,7 @@ use kube::api::{ListParams, PostParams};
 use plan::flannel_to_calico::checks::PERMISSIONS;
 use plan::flannel_to_calico::cluster::ClusterFacts;
 use plan::flannel_to_calico::facts::HostFacts;
+use plan::flannel_to_calico::objects;
 
 use super::calico;
 use crate::cache::Cache;
@@ -137,13 +138,13 @@ async fn webhooks(
 async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, WriteError> {
     match context
         .client
-        .list_api_group_resources(calico::GROUP_VERSION)
+        .list_api_group_resources(objects::API_VERSION)
         .await
     {
         Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
         // A group that nobody serves is answered with a plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
-        Err(source) => Err(WriteError::of("listing", calico::GROUP_VERSION, source)),
+        Err(source) => Err(WriteError::of("listing", objects::API_VERSION, source)),
     }
 }
 

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, PropagationPolicy};
 use kube::{Api, ResourceExt};
 use plan::decision::WaitReason;
+use plan::flannel_to_calico::objects;
 use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::{Value, json};
@@ -195,11 +196,13 @@ async fn restore_ipam_config(context: &Context, before: &BTreeMap<String, String
     };
     // Our own words, written by `prepare`.
     let before: Value = serde_json::from_str(text).unwrap_or(Value::Null);
-    let Some(read) = calico::IPAM_CONFIG.get(&context.client, "default").await? else {
+    let Some(read) = calico::IPAM_CONFIG.get(&context.client, objects::DEFAULT).await? else {
         return Ok(());
     };
     if before.is_null() {
-        return calico::IPAM_CONFIG.delete(&context.client, "default").await;
+        return calico::IPAM_CONFIG
+            .delete(&context.client, objects::DEFAULT)
+            .await;
     }
     let found = read.data.get("spec").cloned().unwrap_or(json!({}));
     match api::merge::difference(&found, &before) {

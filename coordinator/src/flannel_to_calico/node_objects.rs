@@ -169,9 +169,10 @@ pub async fn ensure(
 /// Removes the claims of a node that is gone, and its blocks in which no pod has an address. What a pod still holds
 /// stays: Calico's own garbage collection looks after it.
 pub async fn remove(context: &Context, node: &str) -> Result<(), WriteError> {
-    let affinity = format!("host:{node}");
+    let affinity = objects::affinity(node);
     let handle = objects::tunnel_handle(node);
     let mut all_removed = true;
+    let claims = calico::BLOCK_AFFINITY.list(&context.client).await?;
     for block in calico::IPAM_BLOCK.list(&context.client).await? {
         let spec = &block.data["spec"];
         if spec["affinity"].as_str() != Some(&affinity) {
@@ -186,7 +187,6 @@ pub async fn remove(context: &Context, node: &str) -> Result<(), WriteError> {
             all_removed = false;
             continue;
         }
-        let claims = calico::BLOCK_AFFINITY.list(&context.client).await?;
         for claim in claims.iter().filter(|claim| {
             claim.data["spec"]["node"].as_str() == Some(node) && claim.data["spec"]["cidr"] == spec["cidr"]
         }) {

@@ -19,10 +19,10 @@ use plan::flannel_to_calico::settings::Settings;
 use serde_json::{Value, json};
 
 use super::node_objects::{self, Outcome};
-use super::view::is_ready;
 use super::{adopt, calico};
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::facts;
 use crate::write::{self, WriteError};
 
 /// Key of `status.before`: the spec of `IPAMConfig default` as JSON, `null` when there was none.
@@ -124,13 +124,13 @@ async fn select_nodes(
             "DaemonSet {namespace}/{name} is not there: flannel was removed from the cluster; apply its manifest again"
         )));
     };
-    let selected = set
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.template.spec.as_ref())
-        .and_then(|pod| pod.node_selector.as_ref())
-        .and_then(|selector| selector.get(names::NODE_NETWORK_LABEL));
-    if selected.map(String::as_str) != Some(names::NETWORK_FLANNEL) {
+    let read = facts::daemon_sets::daemon_set(&set);
+    if read
+        .node_selector
+        .get(names::NODE_NETWORK_LABEL)
+        .map(String::as_str)
+        != Some(names::NETWORK_FLANNEL)
+    {
         let change = json!({ "spec": { "template": { "spec": {
             "nodeSelector": { names::NODE_NETWORK_LABEL: names::NETWORK_FLANNEL } } } } });
         let api: Api<DaemonSet> = Api::namespaced(context.client.clone(), namespace);
@@ -139,13 +139,7 @@ async fn select_nodes(
             "DaemonSet {namespace}/{name} is rolled with its new node selector"
         )));
     }
-    let on_delete = set
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.update_strategy.as_ref())
-        .and_then(|strategy| strategy.type_.as_deref())
-        == Some("OnDelete");
-    if on_delete {
+    if read.on_delete {
         // Its pods keep the old template until somebody deletes them; the controller already goes by the new one.
         return Ok(None);
     }
@@ -155,7 +149,13 @@ async fn select_nodes(
     let updated = status.updated_number_scheduled.unwrap_or_default();
     let available = status.number_available.unwrap_or_default();
     // A node that is away keeps its old pod until it returns, and must not keep the others waiting.
-    let away = i32::try_from(nodes.values().filter(|node| !is_ready(node)).count()).unwrap_or(i32::MAX);
+    let away = i32::try_from(
+        nodes
+            .values()
+            .filter(|node| !facts::nodes::is_ready(node))
+            .count(),
+    )
+    .unwrap_or(i32::MAX);
     let needed = status.desired_number_scheduled.saturating_sub(away);
     if observed && updated >= needed && available >= needed {
         return Ok(None);

@@ -12,8 +12,9 @@ use plan::flannel_to_calico::phase::Phase;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::view::{Snapshot, is_ready};
+use super::view::Snapshot;
 use crate::context::Context;
+use crate::facts;
 use crate::write::{WriteError, parameters};
 
 /// Who probes whom in this pass.
@@ -60,7 +61,10 @@ fn candidates(snapshot: &Snapshot, proved: &str) -> Vec<(String, &'static str)> 
     let usable = |name: &str| {
         name != proved
             && snapshot.agent_ready(name)
-            && snapshot.nodes.get(name).is_some_and(|node| is_ready(node))
+            && snapshot
+                .nodes
+                .get(name)
+                .is_some_and(|node| facts::nodes::is_ready(node))
     };
     let others: Vec<(&String, bool, bool)> = snapshot
         .node_migrations

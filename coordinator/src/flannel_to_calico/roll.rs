@@ -16,11 +16,12 @@ use plan::order::{self, Place};
 use plan::rollout::{self, MaxUnavailable, Rules, Seat, Standing};
 use serde_json::{Value, json};
 
-use super::view::{Snapshot, is_cordoned_by, is_ready};
+use super::view::{Snapshot, is_cordoned_by};
 use super::{Memory, adopt, node_objects, probe};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::evict;
+use crate::facts;
 use crate::tell::Tone;
 use crate::write::{self, WriteError};
 
@@ -153,7 +154,7 @@ pub fn order_of(snapshot: &Snapshot, coordinator_node: &str) -> Vec<String> {
         .filter(|(name, _)| snapshot.node_migrations.contains_key(*name))
         .map(|(name, node)| Place {
             name,
-            control_plane: crate::facts::nodes::is_control_plane(node),
+            control_plane: facts::nodes::is_control_plane(node),
             coordinator: name == coordinator_node,
         })
         .collect();
@@ -225,7 +226,7 @@ fn seats<'order>(snapshot: &Snapshot, migration: &Migration, order: &'order [Str
             Some(Seat {
                 name,
                 standing,
-                ready: is_ready(node) && prepared,
+                ready: facts::nodes::is_ready(node) && prepared,
             })
         })
         .collect()

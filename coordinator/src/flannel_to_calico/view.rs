@@ -142,7 +142,7 @@ impl Snapshot {
         let status = object.status.clone().unwrap_or_default();
         Some(NodeView {
             name,
-            ready: is_ready(node),
+            ready: facts::nodes::is_ready(node),
             unschedulable: is_unschedulable(node),
             cordoned_by_us: is_cordoned_by(node, migration),
             network: NetworkLabel::read(node.labels().get(names::NODE_NETWORK_LABEL).map(String::as_str)),
@@ -178,16 +178,6 @@ impl Snapshot {
     }
 }
 
-/// Whether the Node reports Ready.
-pub fn is_ready(node: &Node) -> bool {
-    node.status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref())
-        .into_iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
 /// Whether the Node is cordoned, by whomever.
 pub fn is_unschedulable(node: &Node) -> bool {
     node.spec
@@ -206,11 +196,7 @@ pub fn is_cordoned_by(node: &Node, migration: &str) -> bool {
 /// The probe pod as the decision sees it: it has an address once it is Ready.
 fn probe_pod(pod: &Pod) -> ProbePod {
     let status = pod.status.clone().unwrap_or_default();
-    let ready = status
-        .conditions
-        .iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let ready = facts::pods::is_ready(pod);
     let address: Option<IpAddr> = status.pod_ip.as_deref().and_then(|text| text.parse().ok());
     let waiting = status.container_statuses.iter().flatten().find_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;

@@ -1,14 +1,12 @@
 //! The plan of this migration as a document.
 
 use super::cluster::{ClusterFacts, Node};
+use super::detect::NETWORK_LABEL as LABEL;
 use super::objects;
 use super::settings::Settings;
 use crate::document::{Action, Document};
 use crate::drain;
 use crate::order::{self, Place};
-
-/// The label that says which network a node is on.
-const LABEL: &str = "projectcalico.org/node-network-during-migration";
 
 /// Nodes in the order in which they are worked on.
 pub fn order<'facts>(facts: &'facts ClusterFacts, coordinator_node: &str) -> Vec<&'facts Node> {

@@ -2,10 +2,10 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::check::worst;
-use crate::cni::CniDirectory;
 use crate::flannel::SubnetEnvironment;
 use crate::flannel_to_calico::facts::{Bridge, DirectRoute, Found, ReversePathFilter, VxlanDevice};
 use crate::flannel_to_calico::host;
+use crate::flannel_to_calico::host_fixture::{device, folder, settings};
 
 const FLANNEL: (&str, &str) = (
     "10-flannel.conflist",
@@ -15,41 +15,6 @@ const CALICO: (&str, &str) = (
     "10-calico.conflist",
     r#"{"name":"k8s-pod-network","plugins":[{"type":"calico"}]}"#,
 );
-
-fn settings() -> HostSettings {
-    HostSettings {
-        vni: 1,
-        port: 8472,
-        mtu: 1450,
-        cni_configuration_directory: "/etc/cni/net.d".to_owned(),
-    }
-}
-
-fn folder(files: &[(&str, &str)]) -> CniDirectory {
-    let files = files
-        .iter()
-        .map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec()))
-        .collect();
-    CniDirectory::read("/etc/cni/net.d", files)
-}
-
-fn device(name: &str) -> VxlanDevice {
-    VxlanDevice {
-        name: name.to_owned(),
-        vni: 1,
-        port: 8472,
-        mtu: 1450,
-        local: None,
-        parent: Some("eth0".to_owned()),
-        learning: false,
-        mac: "02:00:00:00:00:01".to_owned(),
-        up: true,
-        addresses: vec!["10.244.1.0/32".parse().unwrap()],
-        routes: 2,
-        neighbours: 2,
-        forwarding_entries: 2,
-    }
-}
 
 /// A host as flannel leaves it when all is well.
 fn healthy() -> HostFacts {

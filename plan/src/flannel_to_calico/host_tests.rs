@@ -3,50 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::cni::{CniDirectory, CniFile};
+use crate::cni::CniFile;
 use crate::flannel::SubnetEnvironment;
-use crate::flannel_to_calico::facts::{Bridge, ReversePathFilter, VxlanDevice};
+use crate::flannel_to_calico::facts::{Bridge, ReversePathFilter};
+use crate::flannel_to_calico::host_fixture::{device, folder, settings};
 
 const GOALS: [Goal; 4] = [Goal::Hold, Goal::Held, Goal::Detached, Goal::Calico];
 const FLANNEL_CONFLIST: &str =
     r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#;
 const CALICO_CONFLIST: &str =
     r#"{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[{"type":"calico"},{"type":"portmap"}]}"#;
-
-fn settings() -> HostSettings {
-    HostSettings {
-        vni: 1,
-        port: 8472,
-        mtu: 1450,
-        cni_configuration_directory: "/etc/cni/net.d".to_owned(),
-    }
-}
-
-fn folder(files: &[(&str, &str)]) -> CniDirectory {
-    let files = files
-        .iter()
-        .map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec()))
-        .collect();
-    CniDirectory::read("/etc/cni/net.d", files)
-}
-
-fn device(name: &str) -> VxlanDevice {
-    VxlanDevice {
-        name: name.to_owned(),
-        vni: 1,
-        port: 8472,
-        mtu: 1450,
-        local: None,
-        parent: Some("eth0".to_owned()),
-        learning: false,
-        mac: "02:00:00:00:00:01".to_owned(),
-        up: true,
-        addresses: vec!["10.244.1.0/32".parse().unwrap()],
-        routes: 2,
-        neighbours: 2,
-        forwarding_entries: 2,
-    }
-}
 
 fn bridge(ports: &[&str]) -> Found<Bridge> {
     Found::Present(Bridge {

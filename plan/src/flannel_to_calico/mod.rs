@@ -7,6 +7,8 @@ pub mod document;
 pub mod facts;
 pub mod host;
 pub mod host_checks;
+#[cfg(test)]
+mod host_fixture;
 pub mod node;
 #[cfg(test)]
 mod node_walk;

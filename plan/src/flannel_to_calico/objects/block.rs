@@ -145,7 +145,8 @@ pub fn block_change(
     Ok(Some(Value::Object(change)))
 }
 
-fn affinity(node: &str) -> String {
+/// The affinity of a node's block, as Calico writes it.
+pub fn affinity(node: &str) -> String {
     format!("host:{node}")
 }
 
