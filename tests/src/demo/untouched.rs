@@ -22,6 +22,11 @@ pub async fn fingerprint(cluster: &Cluster) -> Result<Fingerprint> {
         .kubectl(&["get", RESOURCES, "--all-namespaces", "-o", "json"])
         .await?;
     let list: Value = serde_json::from_str(&text).context("parse kubectl's list")?;
+    Ok(kept_of(&list))
+}
+
+/// What a refusal has to leave alone, of every object in `list`.
+fn kept_of(list: &Value) -> Fingerprint {
     let mut found = Fingerprint::new();
     for object in list["items"].as_array().into_iter().flatten() {
         let metadata = &object["metadata"];
@@ -34,7 +39,8 @@ pub async fn fingerprint(cluster: &Cluster) -> Result<Fingerprint> {
         );
         let mut spec = object["spec"].clone();
         // Kubernetes' own mark of a node that is not Ready; a cordon shows as `unschedulable`.
-        if let Some(taints) = spec["taints"].as_array_mut() {
+        // `get_mut`, because indexing would put `taints: null` into a node that has none.
+        if let Some(taints) = spec.get_mut("taints").and_then(Value::as_array_mut) {
             taints.retain(|taint| {
                 !taint["key"]
                     .as_str()
@@ -54,7 +60,7 @@ pub async fn fingerprint(cluster: &Cluster) -> Result<Fingerprint> {
         });
         found.insert(key, kept);
     }
-    Ok(found)
+    found
 }
 
 /// Names of objects that appeared, went or changed.
@@ -74,4 +80,34 @@ pub fn differences(before: &Fingerprint, after: &Fingerprint) -> Vec<String> {
             .map(|key| format!("{key} is new")),
     );
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(taints: Option<Value>) -> Value {
+        let mut node = serde_json::json!({
+            "kind": "Node", "metadata": {"name": "a", "uid": "1"}, "spec": {"podCIDR": "10.244.0.0/24"},
+        });
+        if let Some(taints) = taints {
+            node["spec"]["taints"] = taints;
+        }
+        serde_json::json!({"items": [node]})
+    }
+
+    #[test]
+    fn a_node_that_was_not_ready_for_a_moment_has_not_changed() {
+        let taint = serde_json::json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]);
+        let (before, during) = (kept_of(&node(None)), kept_of(&node(Some(taint))));
+        assert_eq!(differences(&before, &during), Vec::<String>::new());
+        assert_eq!(differences(&during, &before), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_taint_of_anybody_else_is_a_change() {
+        let taint = serde_json::json!([{"key": "example.com/reserved", "effect": "NoSchedule"}]);
+        let found = differences(&kept_of(&node(None)), &kept_of(&node(Some(taint))));
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
 }
