@@ -14,6 +14,7 @@ use kube::{CustomResource, KubeSchema};
 use plan::check::Check;
 pub use plan::document::Action;
 use plan::flannel_to_calico::settings::{Options, Settings};
+use plan::standstill::Standstill;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -219,6 +220,12 @@ pub struct MigrationStatus {
     /// Enumerated reason why it does not go on now; empty when it does.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub blocked: String,
+    /// What the migration as a whole waits for, and since when nothing has moved; absent while a node is in work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standstill: Option<Standstill>,
+    /// The phase that goes on once a halt is over; absent unless the phase is Halted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted_in: Option<MigrationPhase>,
     /// Nodes by phase.
     #[serde(default)]
     pub progress: Progress,

@@ -65,7 +65,7 @@ impl Metrics {
             blocked: IntGaugeVec::new(
                 Opts::new(
                     "replumb_blocked",
-                    "Nodes that wait for this reason now; for the whole rollout 1.",
+                    "Nodes in work that wait for this reason now; 1 when only the whole migration waits for it.",
                 ),
                 &["reason"],
             )?,

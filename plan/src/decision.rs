@@ -117,6 +117,32 @@ impl WaitReason {
         }
     }
 
+    /// Whether the spec asks for this wait: it may last, and has no deadline.
+    pub fn is_asked_for(self) -> bool {
+        match self {
+            Self::Turn | Self::Paused | Self::CanarySoak | Self::Interval => true,
+            Self::NodeNotReady
+            | Self::AgentSilent
+            | Self::PodsTerminating
+            | Self::DisruptionBudget
+            | Self::EvictionRefused
+            | Self::FlannelPodRunning
+            | Self::AgentWorking
+            | Self::CalicoNodeNotReady
+            | Self::CheckFailing
+            | Self::ProbePodNotReady
+            | Self::ProbeUnanswered
+            | Self::CalicoObjects
+            | Self::DaemonSetRollout
+            | Self::Leftovers => false,
+        }
+    }
+
+    /// Reads [`WaitReason::as_str`].
+    pub fn read(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == text)
+    }
+
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
     pub const ALL: [Self; 18] = [
         Self::Turn,

@@ -20,3 +20,4 @@ pub mod flannel_to_calico;
 mod go_json;
 pub mod order;
 pub mod rollout;
+pub mod standstill;

@@ -17,6 +17,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::DynamicObject;
+use plan::check::Check;
 use plan::flannel_to_calico::cluster::{ClusterFacts, Malformed};
 use plan::flannel_to_calico::facts::HostFacts;
 
@@ -49,6 +50,8 @@ pub struct Objects {
     pub permissions: BTreeMap<String, bool>,
     /// Facts of every host, as its agent reported them.
     pub hosts: BTreeMap<String, HostFacts>,
+    /// Checks that every agent made of its host.
+    pub host_checks: BTreeMap<String, Vec<Check>>,
 }
 
 /// Namespaces and names of the `ConfigMap`s that `DaemonSet`s of a network refer to: what has to be read before
@@ -110,6 +113,7 @@ pub fn cluster(objects: &Objects) -> ClusterFacts {
         permissions: objects.permissions.clone(),
         malformed,
         hosts: objects.hosts.clone(),
+        host_checks: objects.host_checks.clone(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Nodes.
 
-use k8s_openapi::api::core::v1::{Node, Taint};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use plan::flannel_to_calico::cluster::{self, Malformed};
 
@@ -68,12 +69,17 @@ pub fn node(node: &Node) -> Result<cluster::Node, Malformed> {
 
 /// Whether a Node reports Ready.
 pub fn is_ready(node: &Node) -> bool {
-    let status = node.status.as_ref();
-    status
-        .and_then(|status| status.conditions.as_ref())
-        .into_iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    ready_condition(node).is_some_and(|condition| condition.status == "True")
+}
+
+/// Since when the Node reports what it reports; `None` when it has never reported.
+pub fn ready_changed(node: &Node) -> Option<Timestamp> {
+    Some(ready_condition(node)?.last_transition_time.as_ref()?.0)
+}
+
+fn ready_condition(node: &Node) -> Option<&NodeCondition> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == "Ready")
 }
 
 /// Whether a Node carries one of the labels of a control plane node.

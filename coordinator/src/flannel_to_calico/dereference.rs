@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use api::node_migration::NodeMigrationStatus;
 use api::{NodeMigration, names};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
@@ -15,7 +16,6 @@ use kube::Api;
 use kube::api::{ListParams, PostParams};
 use plan::flannel_to_calico::checks::PERMISSIONS;
 use plan::flannel_to_calico::cluster::ClusterFacts;
-use plan::flannel_to_calico::facts::HostFacts;
 use plan::flannel_to_calico::objects;
 
 use super::calico;
@@ -43,6 +43,7 @@ pub async fn dereference(
         permissions(context),
     )?;
     let (validating_webhooks, mutating_webhooks) = webhooks;
+    let reports = reports(context, cache, node_migrations);
     Ok(facts::cluster(&facts::Objects {
         nodes: cache.nodes.state(),
         pods: cache.pods.state(),
@@ -56,16 +57,17 @@ pub async fn dereference(
         ip_pools,
         ipam_blocks,
         permissions,
-        hosts: hosts(context, cache, node_migrations),
+        hosts: said_by_agents(&reports, |status| status.facts.clone()),
+        host_checks: said_by_agents(&reports, |status| Some(status.checks.clone())),
     }))
 }
 
-/// Facts of the hosts whose agent is Ready: what an agent said before it died is no fact any more.
-fn hosts(
+/// `NodeMigration`s whose agent is Ready: what an agent said before it died is no fact any more.
+fn reports<'objects>(
     context: &Context,
     cache: &Cache,
-    node_migrations: &[Arc<NodeMigration>],
-) -> BTreeMap<String, HostFacts> {
+    node_migrations: &'objects [Arc<NodeMigration>],
+) -> Vec<&'objects NodeMigration> {
     let alive: BTreeSet<String> = cache
         .pods
         .state()
@@ -82,11 +84,19 @@ fn hosts(
         .collect();
     node_migrations
         .iter()
+        .map(AsRef::as_ref)
         .filter(|object| alive.contains(&object.spec.node_name))
-        .filter_map(|object| {
-            let facts = object.status.as_ref()?.facts.clone()?;
-            Some((object.spec.node_name.clone(), facts))
-        })
+        .collect()
+}
+
+/// One part of every report, by node; an agent that has not said it is not in it.
+fn said_by_agents<T>(
+    reports: &[&NodeMigration],
+    part: impl Fn(&NodeMigrationStatus) -> Option<T>,
+) -> BTreeMap<String, T> {
+    reports
+        .iter()
+        .filter_map(|object| Some((object.spec.node_name.clone(), part(object.status.as_ref()?)?)))
         .collect()
 }
 

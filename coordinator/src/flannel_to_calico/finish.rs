@@ -16,9 +16,9 @@ use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::{Value, json};
 
-use super::calico;
 use super::prepare::{IPAM_CONFIG_BEFORE, daemon_set};
 use super::view::Snapshot;
+use super::{calico, wait};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
@@ -108,11 +108,6 @@ pub async fn finish(
         .migration(migration, crate::tell::Tone::Normal, "Completed", &status.message)
         .await;
     Ok(())
-}
-
-fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
-    reason.as_str().clone_into(&mut status.blocked);
-    status.message = message;
 }
 
 /// What is left of flannel on the hosts, by their agents' own words; `None` when every agent proves that

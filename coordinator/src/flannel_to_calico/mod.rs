@@ -20,6 +20,7 @@ use api::{Migration, MigrationStatus};
 use jiff::Timestamp;
 use plan::decision::WaitReason;
 use plan::flannel_to_calico::settings::Settings;
+use plan::standstill::Standstill;
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -49,24 +50,40 @@ pub async fn reconcile(
     status.paused = started.is_some() && migration.spec.desired != Desired::Run;
     let Some(Started { settings }) = started else {
         planning::plan(context, cache, memory, migration, spec, &mut status).await?;
+        count_blocked(context, &status, &[]);
         return Ok(status);
     };
+    // A halt is decided anew at every look: what was mended goes on.
+    if let Some(phase) = status.halted_in.take() {
+        status.phase = phase;
+    }
+    let reasons = go_on(context, cache, memory, migration, &settings, &mut status).await?;
+    stand_still(migration, &mut status);
+    count_blocked(context, &status, &reasons);
+    Ok(status)
+}
+
+/// One pass of a migration that has begun. Returns why each node in work waits.
+async fn go_on(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    settings: &Settings,
+    status: &mut MigrationStatus,
+) -> Result<Vec<&'static str>, WriteError> {
     let between_nodes = matches!(
         status.phase,
         MigrationPhase::Preparing | MigrationPhase::Finishing
     );
     if between_nodes && status.paused {
-        WaitReason::Paused.as_str().clone_into(&mut status.blocked);
-        "paused: no node is in work. Go on with `kubectl replumb resume`".clone_into(&mut status.message);
-        return Ok(status);
+        let message = "paused: no node is in work. Go on with `kubectl replumb resume`";
+        wait(status, WaitReason::Paused, message.to_owned());
+        return Ok(Vec::new());
     }
     match status.phase {
-        MigrationPhase::Preparing => {
-            prepare::prepare(context, cache, migration, &settings, &mut status).await?;
-        }
-        MigrationPhase::Finishing => {
-            finish::finish(context, cache, migration, &settings, &mut status).await?;
-        }
+        MigrationPhase::Preparing => prepare::prepare(context, cache, migration, settings, status).await?,
+        MigrationPhase::Finishing => finish::finish(context, cache, migration, settings, status).await?,
         MigrationPhase::Completed => {}
         MigrationPhase::Pending
         | MigrationPhase::Planning
@@ -74,10 +91,49 @@ pub async fn reconcile(
         | MigrationPhase::Refused
         | MigrationPhase::Rolling
         | MigrationPhase::Halted => {
-            roll::roll(context, cache, memory, migration, &settings, &mut status).await?;
+            return roll::roll(context, cache, memory, migration, settings, status).await;
         }
     }
-    Ok(status)
+    Ok(Vec::new())
+}
+
+/// Says in the status what the whole migration waits for.
+fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
+    reason.as_str().clone_into(&mut status.blocked);
+    status.message = message;
+}
+
+/// Gives a wait of the whole migration its deadline. A node in work has deadlines of its own.
+fn stand_still(migration: &Migration, status: &mut MigrationStatus) {
+    let before = status.standstill.take();
+    let reason = WaitReason::read(&status.blocked).filter(|_| status.progress.working.is_empty());
+    if let Some(reason) = reason {
+        let now = Timestamp::now();
+        let wait = Standstill::look(before.as_ref(), reason, status.message.clone(), now);
+        let limit = roll::step_timeout(migration);
+        if let Some(halt) = wait.overdue(limit, migration.spec.resumed_at, now) {
+            status.halted_in = Some(status.phase);
+            status.phase = MigrationPhase::Halted;
+            halt.reason.as_str().clone_into(&mut status.blocked);
+            status.message.clone_from(&halt.message);
+        }
+        status.standstill = Some(wait);
+    } else if status.phase == MigrationPhase::Halted {
+        status.halted_in = Some(MigrationPhase::Rolling);
+    }
+}
+
+/// Counts the nodes in work by why they wait; what only the whole migration waits for counts 1.
+fn count_blocked(context: &Context, status: &MigrationStatus, reasons: &[&'static str]) {
+    let blocked = &context.metrics.blocked;
+    blocked.reset();
+    for reason in reasons {
+        blocked.with_label_values(&[*reason]).inc();
+    }
+    if !status.blocked.is_empty() {
+        let whole = blocked.with_label_values(&[status.blocked.as_str()]);
+        whole.set(whole.get().max(1));
+    }
 }
 
 /// A migration that has made its first change works with the settings that it saved then.

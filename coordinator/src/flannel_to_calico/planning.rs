@@ -7,7 +7,7 @@ use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, ResourceExt};
-use plan::check::{Check, Verdict};
+use plan::check::Check;
 use plan::document::Document;
 use plan::flannel_to_calico::checks::{self, CheckPolicy};
 use plan::flannel_to_calico::cluster::ClusterFacts;
@@ -15,7 +15,6 @@ use plan::flannel_to_calico::detect::detect;
 use plan::flannel_to_calico::document;
 use plan::flannel_to_calico::host::HostSettings;
 use plan::flannel_to_calico::settings::Settings;
-use plan::rollout::MaxUnavailable;
 
 use super::{Memory, adopt, dereference, prepare, roll};
 use crate::cache::Cache;
@@ -148,20 +147,6 @@ fn judge(
     migration: &Migration,
     facts: &ClusterFacts,
 ) -> (Option<Settings>, Vec<Check>) {
-    let max_unavailable = match roll::max_unavailable(migration) {
-        Ok(max) => max,
-        Err(error) => {
-            let check = Check::not_pass(
-                "MaxUnavailable",
-                Verdict::Fail,
-                format!("Migration {}: spec.rollout.maxUnavailable", migration.name_any()),
-                error.found,
-                "a number from 1 or a percentage from 1% to 100%",
-                "correct it and apply again",
-            );
-            return (None, vec![check]);
-        }
-    };
     let settings = match detect(&spec.options, facts) {
         Ok(settings) => settings,
         Err(checks) => return (None, checks),
@@ -172,14 +157,10 @@ fn judge(
             delete_empty_dir_data: migration.spec.drain.delete_empty_dir_data,
             force: migration.spec.drain.force,
         },
-        max_unavailable: resolve(max_unavailable, facts),
+        max_unavailable: roll::max_unavailable(migration),
     };
     let found = checks::check(&settings, facts, &policy);
     (Some(settings), found)
-}
-
-fn resolve(max: MaxUnavailable, facts: &ClusterFacts) -> usize {
-    max.resolve(facts.nodes.len())
 }
 
 fn sorted(mut checks: Vec<Check>) -> Vec<Check> {

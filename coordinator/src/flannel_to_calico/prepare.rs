@@ -19,7 +19,7 @@ use plan::flannel_to_calico::settings::Settings;
 use serde_json::{Value, json};
 
 use super::node_objects::{self, Outcome};
-use super::{adopt, calico};
+use super::{adopt, calico, wait};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
@@ -103,11 +103,6 @@ pub async fn prepare(
     status.blocked = String::new();
     "cluster-wide objects are written; nodes follow".clone_into(&mut status.message);
     Ok(())
-}
-
-fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
-    reason.as_str().clone_into(&mut status.blocked);
-    status.message = message;
 }
 
 /// Gives flannel's `DaemonSet` the node selector and waits for its roll; `None` once every Ready node has the new pod.

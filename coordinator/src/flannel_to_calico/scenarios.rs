@@ -542,3 +542,52 @@ async fn a_second_migration_is_refused_and_the_first_goes_on() {
     );
     assert_ne!(api.get(MIGRATION).unwrap()["status"]["phase"], "Refused");
 }
+
+#[tokio::test]
+async fn a_rollout_that_does_not_move_halts_and_goes_on_once_it_is_mended() {
+    let api = cluster();
+    let available = |pods: u32| {
+        let status = json!({ "status": { "updatedNumberScheduled": pods, "numberAvailable": pods } });
+        api.edit(FLANNEL, &status);
+    };
+    let status = || api.get(MIGRATION).unwrap()["status"].clone();
+    let mut memory = Memory::default();
+    available(0);
+    let context = api.context();
+    for _ in 0..3 {
+        let _ = pass(&context, &api.cache(), &mut memory).await;
+    }
+    let waiting = status();
+    assert_eq!(
+        (&waiting["phase"], &waiting["blocked"]),
+        (&json!("Preparing"), &json!("DaemonSetRollout"))
+    );
+    assert!(waiting["standstill"]["since"].is_string(), "{waiting}");
+    let blocked = |reason: &str| context.metrics.blocked.with_label_values(&[reason]).get();
+    assert_eq!(blocked("DaemonSetRollout"), 1);
+
+    // As if it had said the same for a day.
+    api.edit(
+        MIGRATION,
+        &json!({ "status": { "standstill": { "since": "2026-01-01T00:00:00Z" } } }),
+    );
+    pass(&context, &api.cache(), &mut memory).await.unwrap();
+    let halted = status();
+    assert_eq!(
+        (&halted["phase"], &halted["haltedIn"], &halted["blocked"]),
+        (&json!("Halted"), &json!("Preparing"), &json!("DeadlineExceeded"))
+    );
+    let message = halted["message"].as_str().unwrap();
+    assert!(
+        message.contains("0 of 2 pods are new") && message.contains("resume"),
+        "{message}"
+    );
+    assert_eq!((blocked("DaemonSetRollout"), blocked("DeadlineExceeded")), (0, 1));
+    let said_once = api.get(MIGRATION);
+    pass(&context, &api.cache(), &mut memory).await.unwrap();
+    assert_eq!(api.get(MIGRATION), said_once, "a halt is written once");
+
+    available(2);
+    run_to_the_end(&api).await.unwrap();
+    assert_eq!(status().get("haltedIn"), None);
+}

@@ -143,6 +143,7 @@ impl Snapshot {
         Some(NodeView {
             name,
             ready: facts::nodes::is_ready(node),
+            ready_changed: facts::nodes::ready_changed(node),
             unschedulable: is_unschedulable(node),
             cordoned_by_us: is_cordoned_by(node, migration),
             network: NetworkLabel::read(node.labels().get(names::NODE_NETWORK_LABEL).map(String::as_str)),

@@ -4,6 +4,7 @@
 //! found, the value needed and what a person does about it. What could not be looked at is `Unknown`, and refuses.
 
 mod access;
+mod agents;
 mod calico;
 mod capacity;
 mod flannel;
@@ -13,6 +14,7 @@ mod nodes;
 mod owners;
 mod pods;
 mod report;
+mod rollout;
 mod version;
 mod webhooks;
 
@@ -23,18 +25,19 @@ use super::cluster::ClusterFacts;
 use super::settings::Settings;
 use crate::check::{Check, Verdict};
 use crate::drain;
+use crate::rollout::{MaxUnavailable, MaxUnavailableError};
 
 pub use report::names;
 
 /// What the user allows, as far as a check depends on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckPolicy {
     /// One schedulable node is enough: its pods wait while it is in work.
     pub allow_single_node: bool,
     /// What a drain may do.
     pub permissions: drain::Permissions,
-    /// How many nodes are in work at the same time.
-    pub max_unavailable: usize,
+    /// How many nodes are in work at the same time, as the spec says.
+    pub max_unavailable: Result<MaxUnavailable, MaxUnavailableError>,
 }
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
@@ -70,12 +73,16 @@ pub enum CheckName {
     FlannelSubnetManager,
     /// flannel is v0.9.1 or later.
     FlannelVersion,
+    /// The agents find nothing on their hosts that would stop them, beyond what the other checks judge.
+    HostChecks,
     /// Existing address blocks belong to the nodes that need them.
     IpamBlocks,
     /// An existing pool of flannel's network is as the migration needs it.
     IpPool,
     /// Every object was understood.
     MalformedObjects,
+    /// `rollout.maxUnavailable` is understood.
+    MaxUnavailable,
     /// Calico's own migration controller does not run.
     MigrationController,
     /// `net-conf.json` is understood.
@@ -110,7 +117,7 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::AddonManager,
         Self::AgentMissing,
         Self::BarePods,
@@ -126,9 +133,11 @@ impl CheckName {
         Self::FlannelDaemonSet,
         Self::FlannelSubnetManager,
         Self::FlannelVersion,
+        Self::HostChecks,
         Self::IpamBlocks,
         Self::IpPool,
         Self::MalformedObjects,
+        Self::MaxUnavailable,
         Self::MigrationController,
         Self::NetworkConfiguration,
         Self::NetworkConfigurationMatchesDevice,
@@ -164,9 +173,11 @@ impl CheckName {
             Self::FlannelDaemonSet => "FlannelDaemonSet",
             Self::FlannelSubnetManager => "FlannelSubnetManager",
             Self::FlannelVersion => "FlannelVersion",
+            Self::HostChecks => "HostChecks",
             Self::IpamBlocks => "IpamBlocks",
             Self::IpPool => "IpPool",
             Self::MalformedObjects => "MalformedObjects",
+            Self::MaxUnavailable => "MaxUnavailable",
             Self::MigrationController => "MigrationController",
             Self::NetworkConfiguration => "NetworkConfiguration",
             Self::NetworkConfigurationMatchesDevice => "NetworkConfigurationMatchesDevice",
@@ -266,6 +277,8 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     );
     let calico = facts.daemon_sets.get(&key);
     let mut checks = access::check(facts);
+    checks.extend(agents::check(facts));
+    checks.extend(rollout::check(facts, policy));
     checks.extend(flannel::check(settings, facts, flannel));
     checks.extend(owners::check(&[flannel, calico]));
     checks.extend(calico::check(settings, facts, calico));

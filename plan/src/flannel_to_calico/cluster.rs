@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv4Net};
 
 use super::facts::HostFacts;
+use crate::check::Check;
 use crate::drain::{Budget, Pod};
 
 /// The cluster, as far as the checks and the plan need it.
@@ -36,6 +37,8 @@ pub struct ClusterFacts {
     pub malformed: Vec<Malformed>,
     /// Facts of every node's host, as its agent reported them; a node without an entry has not reported.
     pub hosts: BTreeMap<String, HostFacts>,
+    /// Checks that the agents made of their hosts, by node.
+    pub host_checks: BTreeMap<String, Vec<Check>>,
 }
 
 /// An object that was read and not understood.

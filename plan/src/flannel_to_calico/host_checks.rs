@@ -76,6 +76,11 @@ impl HostCheck {
             Self::Journal => "Journal",
         }
     }
+
+    /// Reads [`HostCheck::as_str`].
+    pub fn read(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|check| check.as_str() == text)
+    }
 }
 
 /// What is judged: one host at one moment.

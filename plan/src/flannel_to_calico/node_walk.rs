@@ -12,7 +12,7 @@ use super::node::{
     decide,
 };
 use super::phase::{Goal, Phase};
-use crate::decision::{Decision, WaitReason};
+use crate::decision::{Decision, HaltReason, WaitReason};
 use crate::drain::{Permissions, Pod, residents};
 
 /// A pod's life, as the API shows it.
@@ -146,23 +146,15 @@ impl World {
         pods
     }
 
-    /// What the decision says now, and the safety of it.
-    fn decide(&self) -> (Stage, Decision<NodeStep>) {
-        let pods = self.pods();
-        let refusals: BTreeMap<String, Refusal> = if self.refused {
-            let refusal = Refusal {
-                since: at(0),
-                next_try: at(100),
-                by_budget: true,
-                message: "budget".to_owned(),
-            };
-            BTreeMap::from([("workload-Runs".to_owned(), refusal)])
-        } else {
-            BTreeMap::new()
-        };
-        let view = NodeView {
+    fn view<'world>(
+        &self,
+        pods: &'world [Pod],
+        refusals: &'world BTreeMap<String, Refusal>,
+    ) -> NodeView<'world> {
+        NodeView {
             name: "a",
             ready: self.node_ready,
+            ready_changed: Some(at(0)),
             unschedulable: !matches!(self.cordon, Cordon::Nobody | Cordon::Lifted),
             cordoned_by_us: matches!(self.cordon, Cordon::Us | Cordon::Lifted),
             network: match self.label {
@@ -177,9 +169,9 @@ impl World {
                 phase: Some(self.phase),
                 ..AgentReport::default()
             },
-            residents: residents(&pods, "a"),
+            residents: residents(pods, "a"),
             budgets: &[],
-            refusals: &refusals,
+            refusals,
             flannel_pods: self
                 .flannel_pod
                 .then(|| "kube-flannel/x".to_owned())
@@ -202,8 +194,24 @@ impl World {
                 message: String::new(),
             }],
             stage: self.stage.map(|stage| (stage, at(0))),
+        }
+    }
+
+    /// What the decision says now, and the safety of it.
+    fn decide(&self) -> (Stage, Decision<NodeStep>) {
+        let pods = self.pods();
+        let refusals: BTreeMap<String, Refusal> = if self.refused {
+            let refusal = Refusal {
+                since: at(0),
+                next_try: at(100),
+                by_budget: true,
+                message: "budget".to_owned(),
+            };
+            BTreeMap::from([("workload-Runs".to_owned(), refusal)])
+        } else {
+            BTreeMap::new()
         };
-        let next = decide(&view, &POLICY, at(10));
+        let next = decide(&self.view(&pods, &refusals), &POLICY, at(10));
         (next.stage, next.decision)
     }
 
@@ -399,11 +407,8 @@ impl World {
                         "the node is Ready: {self:?}"
                     );
                 } else {
-                    assert_eq!(
-                        (wait.reason, wait.until),
-                        (WaitReason::NodeNotReady, None),
-                        "{self:?}"
-                    );
+                    assert_eq!(wait.reason, WaitReason::NodeNotReady, "{self:?}");
+                    assert!(wait.until.is_some(), "a wait without an end: {self:?}");
                 }
                 let mut world = self;
                 world.stage = Some(stage);
@@ -499,6 +504,7 @@ fn past_the_deadline_each_policy_does_as_it_says() {
     let view = NodeView {
         name: "a",
         ready: true,
+        ready_changed: Some(at(0)),
         unschedulable: true,
         cordoned_by_us: true,
         network: NetworkLabel::Flannel,
@@ -549,4 +555,30 @@ fn past_the_deadline_each_policy_does_as_it_says() {
         decision(OnBlocked::Pause, Some(at(850)), 1750),
         Decision::Halt(_)
     ));
+}
+
+/// A node that goes away in the middle of a long drain has the time of a step from then on, and is halted after it.
+#[test]
+fn a_node_that_is_away_has_a_deadline_of_its_own() {
+    let mut world = World::start(Cordon::Us, Label::Flannel);
+    world.workload = Life::Terminates;
+    world.stage = Some(Stage::Drain);
+    let pods = world.pods();
+    let refusals = BTreeMap::new();
+    let mut view = world.view(&pods, &refusals);
+    view.ready = false;
+    view.ready_changed = Some(at(800));
+    let decision = |now| decide(&view, &POLICY, at(now)).decision;
+    let Decision::Wait(wait) = decision(950) else {
+        panic!("{:?}", decision(950));
+    };
+    assert_eq!(
+        (wait.reason, wait.until),
+        (WaitReason::NodeNotReady, Some(at(1400)))
+    );
+    let Decision::Halt(halt) = decision(1400) else {
+        panic!("{:?}", decision(1400));
+    };
+    assert_eq!(halt.reason, HaltReason::DeadlineExceeded);
+    assert!(halt.message.contains("NotReady since"), "{}", halt.message);
 }

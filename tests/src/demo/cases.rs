@@ -435,6 +435,35 @@ pub const CASES: &[Case] = &[
         ..PLAIN
     },
     Case {
+        name: "journal-broken",
+        about: "the agent of a node cannot keep its journal",
+        check: "HostChecks",
+        says: &["lab-worker-1", "Journal", "journal.jsonl, line 1"],
+        spoil: &[
+            Change::Node(
+                "lab-worker-1",
+                "cd /var/lib/replumb && if [ -e journal.jsonl ]; then mv journal.jsonl /run/journal.good; fi && \
+                 printf 'no record\nno record\n' > journal.jsonl",
+            ),
+            // An agent reads its journal when it starts.
+            Change::Kubectl(&[
+                "-n",
+                "replumb-system",
+                "delete",
+                "pod",
+                "-l",
+                "app.kubernetes.io/component=agent",
+                "--field-selector=spec.nodeName=lab-worker-1",
+            ]),
+        ],
+        mend: &[Change::Node(
+            "lab-worker-1",
+            "cd /var/lib/replumb && rm journal.jsonl && \
+             if [ -e /run/journal.good ]; then mv /run/journal.good journal.jsonl; fi",
+        )],
+        ..PLAIN
+    },
+    Case {
         name: "labels-forbidden",
         about: "the coordinator may not change Nodes",
         check: "Permissions",

@@ -1,43 +1,12 @@
-//! Can everything be looked at, and may everything be done?
+//! Was every object understood, and may everything be done?
 
 use super::report::{Finding, Report};
 use super::{CheckName, PERMISSIONS};
 use crate::check::Check;
 use crate::flannel_to_calico::cluster::ClusterFacts;
-use crate::flannel_to_calico::detect::linux_nodes;
 
 pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
-    [agents(facts), malformed(facts), permissions(facts)].concat()
-}
-
-fn agents(facts: &ClusterFacts) -> Vec<Check> {
-    let mut report = Report::new(CheckName::AgentMissing);
-    for node in linux_nodes(facts).filter(|node| !facts.hosts.contains_key(&node.name)) {
-        report.fail(
-            "Node",
-            &node.name,
-            Finding::new(
-                "",
-                if node.ready { "no report of an agent" } else { "no report of an agent; the Node is NotReady" },
-                "an agent that reports",
-                "see why the agent's pod does not run there: `kubectl get pods -n replumb-system -o wide`, and the \
-                 DaemonSet's tolerations and node selector",
-            ),
-        );
-    }
-    if facts.nodes.is_empty() {
-        report.unknown(
-            "the list of",
-            "Nodes",
-            Finding::new(
-                "",
-                "no Node",
-                "at least one",
-                "see whether the coordinator may list Nodes",
-            ),
-        );
-    }
-    report.finish("every Node", format!("{} agents report", facts.hosts.len()))
+    [malformed(facts), permissions(facts)].concat()
 }
 
 fn malformed(facts: &ClusterFacts) -> Vec<Check> {
@@ -99,42 +68,7 @@ mod tests {
     fn a_good_cluster() {
         assert_eq!(
             verdicts(&check(&fixture::cluster())),
-            [
-                ("AgentMissing", Pass),
-                ("MalformedObjects", Pass),
-                ("Permissions", Pass)
-            ]
-        );
-    }
-
-    #[test]
-    fn silent_agents_are_named_by_their_nodes() {
-        let mut facts = fixture::cluster();
-        facts.hosts.remove("b");
-        facts.nodes.get_mut("c").unwrap().ready = false;
-        facts.hosts.remove("c");
-        let checks = agents(&facts);
-        assert_eq!(
-            verdicts(&checks),
-            [("AgentMissing", Fail), ("AgentMissing", Fail)]
-        );
-        assert_eq!(checks[0].object, "Node b");
-        assert_eq!(checks[1].found, "no report of an agent; the Node is NotReady");
-    }
-
-    #[test]
-    fn no_agent_is_needed_on_windows() {
-        let mut facts = fixture::cluster();
-        facts.nodes.get_mut("c").unwrap().operating_system = "windows".to_owned();
-        facts.hosts.remove("c");
-        assert_eq!(verdicts(&agents(&facts)), [("AgentMissing", Pass)]);
-    }
-
-    #[test]
-    fn no_node_at_all_is_not_a_good_cluster() {
-        assert_eq!(
-            verdicts(&agents(&ClusterFacts::default())),
-            [("AgentMissing", Unknown)]
+            [("MalformedObjects", Pass), ("Permissions", Pass)]
         );
     }
 

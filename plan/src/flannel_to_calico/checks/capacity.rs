@@ -52,9 +52,11 @@ impl Place<'_> {
 pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::Capacity);
     let places = places(facts, &mut report);
+    // What is not understood is refused by a check of its own.
     let at_once = policy
         .max_unavailable
-        .max(1)
+        .as_ref()
+        .map_or(1, |limit| limit.resolve(facts.nodes.len()))
         .min(places.iter().filter(|place| place.to_do).count());
     let single = policy.allow_single_node && places.iter().filter(|place| place.usable).count() < 2;
     let verdict = if single { Verdict::Warn } else { Verdict::Fail };
@@ -232,6 +234,7 @@ mod tests {
     use super::super::fixture::{self, verdicts};
     use super::*;
     use crate::check::Verdict::{Fail, Pass, Unknown, Warn};
+    use crate::rollout::MaxUnavailable;
 
     fn pods(node: &str, count: usize, cpu_millis: u64, memory_bytes: u64) -> Vec<Pod> {
         (0..count)
@@ -243,7 +246,7 @@ mod tests {
             .collect()
     }
 
-    fn judge(pods: Vec<Pod>, max_unavailable: usize) -> Vec<Check> {
+    fn judge(pods: Vec<Pod>, max_unavailable: u32) -> Vec<Check> {
         let facts = ClusterFacts {
             pods,
             ..fixture::cluster()
@@ -251,7 +254,7 @@ mod tests {
         check(
             &facts,
             &CheckPolicy {
-                max_unavailable,
+                max_unavailable: Ok(MaxUnavailable::Nodes(max_unavailable)),
                 ..fixture::policy()
             },
         )

@@ -10,6 +10,7 @@ use crate::flannel::SubnetEnvironment;
 use crate::flannel_to_calico::cluster::{ClusterFacts, Container, DaemonSet, Node};
 use crate::flannel_to_calico::facts::{Bridge, Found, HostFacts, ReversePathFilter, VxlanDevice};
 use crate::flannel_to_calico::settings::{Settings, Source, Sourced};
+use crate::rollout::MaxUnavailable;
 
 /// Names and verdicts, in order.
 pub(crate) fn verdicts(checks: &[Check]) -> Vec<(&str, Verdict)> {
@@ -24,7 +25,7 @@ pub(crate) fn policy() -> CheckPolicy {
     CheckPolicy {
         allow_single_node: false,
         permissions: Permissions::default(),
-        max_unavailable: 1,
+        max_unavailable: Ok(MaxUnavailable::Nodes(1)),
     }
 }
 
@@ -223,6 +224,14 @@ pub(crate) fn cluster() -> ClusterFacts {
             .map(|(name, index)| (name.to_owned(), node(name, index)))
             .into(),
         hosts: names.map(|(name, index)| (name.to_owned(), host(index))).into(),
+        host_checks: names
+            .map(|(name, _)| {
+                (
+                    name.to_owned(),
+                    vec![Check::pass("HostReadable", format!("Node {name}"), "read")],
+                )
+            })
+            .into(),
         daemon_sets: [flannel(), calico()]
             .map(|set| ((set.namespace.clone(), set.name.clone()), set))
             .into(),

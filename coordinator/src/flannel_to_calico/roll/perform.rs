@@ -1,0 +1,125 @@
+//! Makes the change that was decided for a node.
+
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, names};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
+use plan::flannel_to_calico::node::NodeStep;
+use serde_json::{Value, json};
+
+use super::super::view::is_cordoned_by;
+use super::super::{Memory, probe};
+use super::record::finish_stage;
+use crate::context::Context;
+use crate::evict;
+use crate::tell::Tone;
+use crate::write::{self, WriteError};
+
+/// Makes one change. Idempotent: a crash before the spec is written repeats it.
+pub(super) async fn perform(
+    context: &Context,
+    memory: &mut Memory,
+    migration: &Migration,
+    node: &Node,
+    step: &NodeStep,
+    spec: &mut NodeMigrationSpec,
+    now: Timestamp,
+) -> Result<(), WriteError> {
+    let name = node.name_any();
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    match step {
+        NodeStep::Cordon => {
+            write::patch(&nodes, node, "cordoning", cordon(migration, node)).await?;
+            context
+                .teller
+                .node(
+                    node,
+                    Tone::Normal,
+                    "Cordoned",
+                    &format!("node {name} is cordoned by replumb"),
+                )
+                .await;
+        }
+        NodeStep::Evict(pods) => {
+            let grace = migration.spec.drain.grace_period_seconds;
+            evict::evict(
+                &context.client,
+                &context.metrics,
+                pods,
+                grace,
+                &mut memory.refusals,
+            )
+            .await;
+        }
+        NodeStep::Label(value) => {
+            let change = json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: value } } });
+            write::patch(&nodes, node, "labelling", change).await?;
+        }
+        NodeStep::Goal(goal) => spec.goal = *goal,
+        NodeStep::CreateProbePod => probe::create(context, migration, node).await?,
+        NodeStep::Uncordon => {
+            write::patch(&nodes, node, "uncordoning", uncordon(migration, node)).await?;
+        }
+        NodeStep::Complete => {
+            release_scale_down(context, migration, node).await?;
+            if let Some(step) = spec.step.take() {
+                finish_stage(context, spec, step, now);
+            }
+            spec.finished_at = Some(now);
+            context
+                .teller
+                .node(
+                    node,
+                    Tone::Normal,
+                    "Migrated",
+                    &format!("node {name} is on Calico"),
+                )
+                .await;
+        }
+        NodeStep::Skip => {
+            write::patch(&nodes, node, "uncordoning", uncordon(migration, node)).await?;
+            spec.admitted = false;
+            spec.skipped = true;
+            spec.step = None;
+            let note = format!("node {name} is set aside: its drain was blocked past drain.timeoutSeconds");
+            context.teller.node(node, Tone::Warning, "Skipped", &note).await;
+        }
+    }
+    Ok(())
+}
+
+/// `unschedulable`, and in the same write whose cordon it is; the cluster autoscaler keeps its hands off.
+fn cordon(migration: &Migration, node: &Node) -> Value {
+    let name = migration.name_any();
+    let mut annotations = json!({ names::CORDONED_BY_ANNOTATION: name });
+    if !node
+        .annotations()
+        .contains_key(names::SCALE_DOWN_DISABLED_ANNOTATION)
+    {
+        annotations[names::SCALE_DOWN_DISABLED_ANNOTATION] = json!("true");
+        annotations[names::SCALE_DOWN_OURS_ANNOTATION] = json!(name);
+    }
+    json!({ "spec": { "unschedulable": true }, "metadata": { "annotations": annotations } })
+}
+
+/// The reverse of [`cordon`], for what is ours: somebody else's cordon stays.
+fn uncordon(migration: &Migration, node: &Node) -> Value {
+    let mut change = json!({ "metadata": { "annotations": { names::CORDONED_BY_ANNOTATION: null } } });
+    if is_cordoned_by(node, &migration.name_any()) {
+        change["spec"] = json!({ "unschedulable": null });
+    }
+    if node.annotations().contains_key(names::SCALE_DOWN_OURS_ANNOTATION) {
+        change["metadata"]["annotations"][names::SCALE_DOWN_OURS_ANNOTATION] = Value::Null;
+        change["metadata"]["annotations"][names::SCALE_DOWN_DISABLED_ANNOTATION] = Value::Null;
+    }
+    change
+}
+
+async fn release_scale_down(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
+    if node.annotations().contains_key(names::SCALE_DOWN_OURS_ANNOTATION) {
+        let nodes: Api<Node> = Api::all(context.client.clone());
+        write::patch(&nodes, node, "releasing", uncordon(migration, node)).await?;
+    }
+    Ok(())
+}

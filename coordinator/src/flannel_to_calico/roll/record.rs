@@ -1,0 +1,82 @@
+//! What a node does now, told in its NodeMigration, in Events and in metrics.
+
+use api::node_migration::{NodeMigrationSpec, StepDone, StepNow};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use plan::decision::Decision;
+use plan::flannel_to_calico::node::{NodeStep, Stage};
+
+use crate::context::Context;
+use crate::tell::Tone;
+
+/// Writes what the node does now into its spec; a stage that is over goes to the history.
+pub(super) fn record(
+    context: &Context,
+    spec: &mut NodeMigrationSpec,
+    stage: Stage,
+    decision: &Decision<NodeStep>,
+    now: Timestamp,
+) {
+    let mut step = match spec.step.take() {
+        Some(step) if step.name == stage.as_str() => step,
+        Some(over) => {
+            finish_stage(context, spec, over, now);
+            step_now(stage, now)
+        }
+        None => step_now(stage, now),
+    };
+    let (reason, message, halted) = match decision {
+        Decision::Run(_) | Decision::Settled => (String::new(), String::new(), false),
+        Decision::Wait(wait) => (wait.reason.as_str().to_owned(), wait.message.clone(), false),
+        Decision::Halt(halt) => (halt.reason.as_str().to_owned(), halt.message.clone(), true),
+    };
+    // An eviction that is under way keeps the words of the last refusal: they say who blocks.
+    if !matches!(decision, Decision::Run(NodeStep::Evict(_))) {
+        step.reason = reason;
+        step.message = message;
+    }
+    step.halted = halted;
+    spec.step = Some(step);
+}
+
+pub(super) fn finish_stage(context: &Context, spec: &mut NodeMigrationSpec, over: StepNow, now: Timestamp) {
+    let seconds = now.duration_since(over.since).as_secs_f64();
+    context
+        .metrics
+        .step_duration
+        .with_label_values(&[over.name.as_str()])
+        .observe(seconds);
+    spec.history.push(StepDone {
+        name: over.name,
+        started_at: over.since,
+        finished_at: now,
+    });
+}
+
+pub(super) fn step_now(stage: Stage, now: Timestamp) -> StepNow {
+    StepNow {
+        name: stage.as_str().to_owned(),
+        since: now,
+        reason: String::new(),
+        message: String::new(),
+        halted: false,
+    }
+}
+
+pub(super) async fn tell(context: &Context, node: &Node, decision: &Decision<NodeStep>) {
+    match decision {
+        Decision::Run(_) | Decision::Settled => {}
+        Decision::Wait(wait) => {
+            context
+                .teller
+                .node(node, Tone::Normal, wait.reason.as_str(), &wait.message)
+                .await;
+        }
+        Decision::Halt(halt) => {
+            context
+                .teller
+                .node(node, Tone::Warning, halt.reason.as_str(), &halt.message)
+                .await;
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The rollout in one status: nodes by where they stand, and what has to be seen first.
+
+use std::collections::BTreeMap;
+
+use api::MigrationStatus;
+use api::migration::MigrationPhase;
+use plan::decision::{Halt, Wait, WaitReason};
+use plan::flannel_to_calico::node::Stage;
+use plan::rollout::{Seat, Standing};
+
+use super::super::view::Snapshot;
+use crate::context::Context;
+
+/// Why a node in work does not go on.
+pub(super) struct Held {
+    pub reason: &'static str,
+    message: String,
+    needs_a_person: bool,
+}
+
+impl Held {
+    pub(super) fn waiting(wait: &Wait) -> Self {
+        Self {
+            reason: wait.reason.as_str(),
+            message: wait.message.clone(),
+            needs_a_person: wait.reason.needs_a_person(),
+        }
+    }
+
+    pub(super) fn halted(halt: &Halt) -> Self {
+        Self {
+            reason: halt.reason.as_str(),
+            message: halt.message.clone(),
+            needs_a_person: true,
+        }
+    }
+}
+
+pub(super) fn summarize(
+    status: &mut MigrationStatus,
+    seats: &[Seat<'_>],
+    waits: &BTreeMap<String, Held>,
+    held: Option<&Wait>,
+    unprepared: &BTreeMap<String, String>,
+) {
+    let named = |wanted: fn(&Standing) -> bool| -> Vec<String> {
+        seats
+            .iter()
+            .filter(|seat| wanted(&seat.standing))
+            .map(|seat| seat.name.to_owned())
+            .collect()
+    };
+    let done = named(|standing| matches!(standing, Standing::Done(_))).len();
+    let halted = named(|standing| *standing == Standing::Halted);
+    let working = named(|standing| matches!(standing, Standing::Working | Standing::Halted));
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    status.progress = api::migration::Progress {
+        text: format!("{done}/{}", seats.len()),
+        nodes: count(seats.len()),
+        done: count(done),
+        working: working.clone(),
+        deferred: seats
+            .iter()
+            .filter(|seat| {
+                seat.standing == Standing::Skipped || (seat.standing == Standing::Waiting && !seat.ready)
+            })
+            .map(|seat| seat.name.to_owned())
+            .collect(),
+    };
+    status.phase = if halted.is_empty() {
+        MigrationPhase::Rolling
+    } else {
+        MigrationPhase::Halted
+    };
+    let held_up = || halted.iter().chain(&working).filter_map(|node| waits.get(node));
+    let first = held_up()
+        .find(|held| held.needs_a_person)
+        .or_else(|| held_up().next())
+        .map(|held| (held.reason.to_owned(), held.message.clone()));
+    let held = held.map(|wait| (wait.reason.as_str().to_owned(), wait.message.clone()));
+    let unprepared = unprepared
+        .values()
+        .next()
+        .map(|message| (WaitReason::CalicoObjects.as_str().to_owned(), message.clone()));
+    // What a node in work waits for says more than why the next one does not start.
+    let (blocked, message) = match (first, held) {
+        (Some(first), _) => first,
+        (None, held) if working.is_empty() && unprepared.is_some() => unprepared.or(held).unwrap_or_default(),
+        (None, Some(held)) if working.is_empty() => held,
+        (None, _) if working.is_empty() => (String::new(), String::new()),
+        (None, _) => (String::new(), format!("in work: {}", working.join(", "))),
+    };
+    status.blocked = blocked;
+    status.message = message;
+}
+
+pub(super) fn count_nodes(context: &Context, snapshot: &Snapshot) {
+    let mut by_stage: BTreeMap<&str, i64> = Stage::ALL.iter().map(|stage| (stage.as_str(), 0)).collect();
+    by_stage.extend([("Waiting", 0), ("Skipped", 0), ("Done", 0)]);
+    for object in snapshot.node_migrations.values() {
+        let spec = &object.spec;
+        let phase = match (&spec.step, spec.finished_at) {
+            (_, Some(_)) => "Done",
+            (Some(step), None) if spec.admitted => Stage::read(&step.name).map_or("Waiting", Stage::as_str),
+            (_, None) if spec.skipped => "Skipped",
+            (_, None) => "Waiting",
+        };
+        *by_stage.entry(phase).or_default() += 1;
+    }
+    for (phase, nodes) in by_stage {
+        context.metrics.nodes.with_label_values(&[phase]).set(nodes);
+    }
+}

@@ -1,0 +1,324 @@
+//! From the view of a node to its next step.
+
+use jiff::Timestamp;
+
+use super::evict::evict;
+use super::{NetworkLabel, Next, NodeStep, NodeView, OnBlocked, Policy, Stage};
+use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
+use crate::drain::Pod;
+use crate::flannel_to_calico::phase::{Goal, Phase};
+
+/// Chooses the next step of a node that is in work.
+pub fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
+    let next = undelayed(view, policy, now);
+    let Next {
+        stage,
+        decision: Decision::Wait(wait),
+    } = next
+    else {
+        return next;
+    };
+    // Nothing on an unreachable node can be waited for: first it has to return.
+    let wait = if !view.ready && wait.reason != WaitReason::NodeNotReady {
+        Wait {
+            reason: WaitReason::NodeNotReady,
+            message: format!(
+                "Node {} is NotReady; until it returns: {}",
+                view.name, wait.message
+            ),
+            until: None,
+        }
+    } else {
+        wait
+    };
+    Next {
+        stage,
+        decision: at_deadline(view, policy, stage, wait, now),
+    }
+}
+
+/// Gives the wait its deadline, and turns it into what the policy says once that is past.
+fn at_deadline(
+    view: &NodeView<'_>,
+    policy: &Policy,
+    stage: Stage,
+    wait: Wait,
+    now: Timestamp,
+) -> Decision<NodeStep> {
+    let is_away = wait.reason == WaitReason::NodeNotReady;
+    // A node that is away blocks no eviction: its own time is a step's.
+    let is_drain = matches!(stage, Stage::Drain | Stage::DrainDaemonSets) && !is_away;
+    let timeout = if is_drain {
+        policy.drain_timeout
+    } else {
+        policy.step_timeout
+    };
+    let began = match view.stage {
+        Some((recorded, since)) if recorded == stage => since,
+        Some(_) | None => now,
+    };
+    let away_since = view.ready_changed.filter(|_| is_away);
+    let since = began.max(away_since.unwrap_or(began));
+    let until = since.max(policy.resumed_at.unwrap_or(since)) + timeout;
+    if now < until {
+        return Decision::Wait(Wait {
+            until: Some(until),
+            ..wait
+        });
+    }
+    let waited = match away_since {
+        Some(away) => format!(
+            "Node {} is NotReady since {away}, stage {}",
+            view.name,
+            stage.as_str()
+        ),
+        None => format!("stage {} of node {} began at {since}", stage.as_str(), view.name),
+    };
+    match (is_drain, policy.on_blocked) {
+        (true, OnBlocked::Wait) => Decision::Wait(Wait { until: None, ..wait }),
+        // Once flannel is off the node there is no way to set it aside.
+        (true, OnBlocked::Skip) if stage == Stage::Drain => Decision::Run(NodeStep::Skip),
+        (true, OnBlocked::Pause | OnBlocked::Skip) => Decision::Halt(Halt {
+            reason: HaltReason::DrainBlocked,
+            message: format!(
+                "{}. {waited} and drain.timeoutSeconds is {}. Remove what blocks, then `kubectl replumb resume`",
+                wait.message,
+                timeout.as_secs()
+            ),
+        }),
+        (false, OnBlocked::Wait | OnBlocked::Skip | OnBlocked::Pause) => Decision::Halt(Halt {
+            reason: HaltReason::DeadlineExceeded,
+            message: format!(
+                "{}. {waited} and rollout.stepTimeoutSeconds is {}. Mend it, then `kubectl replumb resume`",
+                wait.message,
+                timeout.as_secs()
+            ),
+        }),
+    }
+}
+
+/// The next step or wait, without regard to deadlines.
+fn undelayed(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
+    if let Some(failure) = &view.agent.failure {
+        return next(
+            Stage::Attach.min(view.stage.map_or(Stage::Cordon, |(stage, _)| stage)),
+            Decision::Halt(Halt {
+                reason: HaltReason::AgentFailure,
+                message: format!("the agent of node {} reports: {failure}", view.name),
+            }),
+        );
+    }
+    match &view.network {
+        NetworkLabel::Missing | NetworkLabel::Flannel => from_flannel(view, policy, now),
+        NetworkLabel::Neither => between(view, policy, now),
+        NetworkLabel::Calico => to_calico(view),
+        NetworkLabel::Other(value) => next(
+            view.stage.map_or(Stage::Cordon, |(stage, _)| stage),
+            Decision::Halt(Halt {
+                reason: HaltReason::Contradiction,
+                message: format!(
+                    "Node {}: label projectcalico.org/node-network-during-migration is {value:?}, \
+                     needed flannel, none or calico. Somebody else wrote it; set it back",
+                    view.name
+                ),
+            }),
+        ),
+    }
+}
+
+/// The node is on flannel: cordon, drain, label away.
+fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
+    if view.goal.phase().is_some() {
+        return next(
+            Stage::StopFlannel,
+            Decision::Halt(Halt {
+                reason: HaltReason::Contradiction,
+                message: format!(
+                    "Node {} is labelled for flannel, but its agent was already told to remove flannel. \
+                     Somebody set the label back; set it to none to go on",
+                    view.name
+                ),
+            }),
+        );
+    }
+    if !view.unschedulable {
+        return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
+    }
+    if !view.agent.ready {
+        return wait(
+            Stage::Drain,
+            WaitReason::AgentSilent,
+            format!(
+                "no agent is Ready on node {}; nothing is evicted before",
+                view.name
+            ),
+        );
+    }
+    match evict(view, &view.residents.movable, policy, now) {
+        Some(decision) => next(Stage::Drain, decision),
+        None => next(Stage::StopFlannel, Decision::Run(NodeStep::Label("none"))),
+    }
+}
+
+/// The node is labelled for neither: flannel goes, the host is detached, then Calico's label.
+fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
+    if !view.unschedulable {
+        return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
+    }
+    if !view.flannel_pods.is_empty() {
+        return wait(
+            Stage::StopFlannel,
+            WaitReason::FlannelPodRunning,
+            format!(
+                "flannel's pod is still on node {}: {}",
+                view.name,
+                view.flannel_pods.join(", ")
+            ),
+        );
+    }
+    if let Some(next) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
+        return next;
+    }
+    // A pod without an address waits for the new network already; one with an address lives on the old one.
+    let old: Vec<&Pod> = view
+        .residents
+        .daemon_set
+        .iter()
+        .chain(&view.residents.movable)
+        .copied()
+        .filter(|pod| !pod.addresses.is_empty())
+        .collect();
+    // A host that is detached has no old pod left: an address that is still in the API is about to go.
+    if view.agent.phase < Some(Phase::Detached)
+        && let Some(decision) = evict(view, &old, policy, now)
+    {
+        return next(Stage::DrainDaemonSets, decision);
+    }
+    if let Some(next) = agent_reaches(view, Stage::Detach, Goal::Detached, Phase::Detached) {
+        return next;
+    }
+    next(Stage::StartCalico, Decision::Run(NodeStep::Label("calico")))
+}
+
+/// The node is labelled for Calico: wait for it, prove it, lift the cordon.
+fn to_calico(view: &NodeView<'_>) -> Next {
+    match view.calico_pods.as_slice() {
+        [] => {
+            return wait(
+                Stage::StartCalico,
+                WaitReason::CalicoNodeNotReady,
+                format!("Calico's DaemonSet has no pod on node {} yet", view.name),
+            );
+        }
+        pods if !pods.iter().any(|(_, ready)| *ready) => {
+            let names: Vec<&str> = pods.iter().map(|(name, _)| name.as_str()).collect();
+            return wait(
+                Stage::StartCalico,
+                WaitReason::CalicoNodeNotReady,
+                format!("{} on node {} is not Ready", names.join(", "), view.name),
+            );
+        }
+        _ => {}
+    }
+    if let Some(next) = agent_reaches(view, Stage::Attach, Goal::Calico, Phase::Calico) {
+        return next;
+    }
+    if let Some(check) = view.agent.failing_checks.first() {
+        return wait(
+            Stage::Attach,
+            WaitReason::CheckFailing,
+            format!("Node {}: {check}", view.name),
+        );
+    }
+    if !view.ready {
+        return wait(
+            Stage::Attach,
+            WaitReason::NodeNotReady,
+            format!("Node {} is NotReady after its change", view.name),
+        );
+    }
+    probe(view)
+}
+
+fn probe(view: &NodeView<'_>) -> Next {
+    let Some(pod) = &view.probe_pod else {
+        return next(Stage::Probe, Decision::Run(NodeStep::CreateProbePod));
+    };
+    if pod.address.is_none() {
+        return wait(
+            Stage::Probe,
+            WaitReason::ProbePodNotReady,
+            format!(
+                "the probe pod on node {} is not Ready: {}",
+                view.name, pod.message
+            ),
+        );
+    }
+    if let Some(prober) = view.probers.iter().find(|prober| prober.reached != Some(true)) {
+        return wait(
+            Stage::Probe,
+            WaitReason::ProbeUnanswered,
+            format!(
+                "the pod network of node {} is not reached from {} node {}: {}",
+                view.name, prober.side, prober.node, prober.message
+            ),
+        );
+    }
+    if view.probers.is_empty() {
+        return wait(
+            Stage::Probe,
+            WaitReason::ProbeUnanswered,
+            format!("no other Ready node can probe node {}", view.name),
+        );
+    }
+    if view.cordoned_by_us {
+        return next(Stage::Uncordon, Decision::Run(NodeStep::Uncordon));
+    }
+    next(Stage::Uncordon, Decision::Run(NodeStep::Complete))
+}
+
+/// Gives the agent its goal and waits until the host is there; `None` once it is.
+fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase: Phase) -> Option<Next> {
+    if view.goal.phase() < goal.phase() {
+        return Some(next(stage, Decision::Run(NodeStep::Goal(goal))));
+    }
+    if view.agent.phase >= Some(phase) {
+        return None;
+    }
+    if !view.agent.ready {
+        return Some(wait(
+            stage,
+            WaitReason::AgentSilent,
+            format!(
+                "no agent is Ready on node {}; it has to bring the host to {}",
+                view.name,
+                phase.as_str()
+            ),
+        ));
+    }
+    Some(wait(
+        stage,
+        WaitReason::AgentWorking,
+        format!(
+            "the agent of node {} brings the host to {}: {}",
+            view.name,
+            phase.as_str(),
+            view.agent.message
+        ),
+    ))
+}
+
+fn next(stage: Stage, decision: Decision<NodeStep>) -> Next {
+    Next { stage, decision }
+}
+
+fn wait(stage: Stage, reason: WaitReason, message: String) -> Next {
+    next(
+        stage,
+        Decision::Wait(Wait {
+            reason,
+            message,
+            until: None,
+        }),
+    )
+}

@@ -1,0 +1,97 @@
+//! A wait of the whole migration while no node is in work: since when nothing has moved, and when that is too long.
+
+use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::decision::{Halt, HaltReason, WaitReason};
+
+/// What the migration as a whole waits for. As long as its words change ("12 of 40 pods are new"), something moves,
+/// and the time starts anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Standstill {
+    /// Why.
+    pub reason: WaitReason,
+    /// What is waited for, on which object.
+    pub message: String,
+    /// Since when it says the same.
+    #[schemars(with = "String")]
+    pub since: Timestamp,
+}
+
+impl Standstill {
+    /// The wait as it is now; one that says what it said before has lasted since then.
+    pub fn look(before: Option<&Self>, reason: WaitReason, message: String, now: Timestamp) -> Self {
+        let since = before
+            .filter(|before| before.reason == reason && before.message == message)
+            .map_or(now, |before| before.since);
+        Self {
+            reason,
+            message,
+            since,
+        }
+    }
+
+    /// The halt that this wait turns into after `limit`, counted from a person's "resume" when that was later;
+    /// `None` before, and for a wait that the spec itself asks for.
+    pub fn overdue(
+        &self,
+        limit: SignedDuration,
+        resumed_at: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Halt> {
+        let until = self.since.max(resumed_at.unwrap_or(self.since)) + limit;
+        (!self.reason.is_asked_for() && now >= until).then(|| Halt {
+            reason: HaltReason::DeadlineExceeded,
+            message: format!(
+                "{}. Nothing has moved since {:.0}, and rollout.stepTimeoutSeconds is {}. Mend it, then `kubectl \
+                 replumb resume`",
+                self.message,
+                self.since,
+                limit.as_secs()
+            ),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: SignedDuration = SignedDuration::from_secs(600);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    fn look(before: Option<&Standstill>, message: &str, now: i64) -> Standstill {
+        Standstill::look(before, WaitReason::DaemonSetRollout, message.to_owned(), at(now))
+    }
+
+    #[test]
+    fn progress_starts_its_time_anew() {
+        let first = look(None, "1 of 3 pods are new", 0);
+        let same = look(Some(&first), "1 of 3 pods are new", 500);
+        assert_eq!(same.since, at(0));
+        let moved = look(Some(&same), "2 of 3 pods are new", 550);
+        assert_eq!(moved.since, at(550));
+        assert_eq!(moved.overdue(LIMIT, None, at(1149)), None);
+        let halt = moved.overdue(LIMIT, None, at(1150)).unwrap();
+        assert_eq!(halt.reason, HaltReason::DeadlineExceeded);
+        assert!(halt.message.contains("2 of 3 pods are new"), "{}", halt.message);
+    }
+
+    #[test]
+    fn resume_gives_it_its_time_again() {
+        let wait = look(None, "x", 0);
+        assert_eq!(wait.overdue(LIMIT, Some(at(700)), at(1299)), None);
+        assert!(wait.overdue(LIMIT, Some(at(700)), at(1300)).is_some());
+    }
+
+    #[test]
+    fn what_the_spec_asks_for_is_never_overdue() {
+        let wait = Standstill::look(None, WaitReason::CanarySoak, "soaks".to_owned(), at(0));
+        assert_eq!(wait.overdue(LIMIT, None, at(1_000_000)), None);
+    }
+}
