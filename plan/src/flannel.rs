@@ -1,16 +1,17 @@
 //! flannel's own texts: `subnet.env`, `net-conf.json`, node annotations.
 
+mod document;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use document::Document;
 use ipnet::Ipv4Net;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
-
-use crate::go_json;
 
 /// UDP port of VXLAN that the kernel takes when flannel names none.
 pub const DEFAULT_PORT: u16 = 8472;
@@ -361,108 +362,6 @@ fn mtu(text: &str, key: &str, found: &str) -> Result<u32, ParseError> {
         });
     }
     Ok(value)
-}
-
-/// A JSON object with the names that its errors need.
-struct Document {
-    text: String,
-    path: &'static str,
-    map: Map<String, Value>,
-}
-
-impl Document {
-    fn parse(text: &str, path: &'static str, json: &str) -> Result<Self, ParseError> {
-        let error = |problem: String| ParseError::NotJson {
-            text: text.to_owned(),
-            problem,
-        };
-        match serde_json::from_str(json) {
-            Ok(Value::Object(map)) => Ok(Self {
-                text: text.to_owned(),
-                path,
-                map,
-            }),
-            Ok(other) => Err(error(format!("it is {}", go_json::kind(&other)))),
-            Err(problem) => Err(error(problem.to_string())),
-        }
-    }
-
-    fn of(text: &str, path: &'static str, map: Map<String, Value>) -> Self {
-        Self {
-            text: text.to_owned(),
-            path,
-            map,
-        }
-    }
-
-    fn one(&self, key: &str) -> Result<Option<&Value>, ParseError> {
-        let values = go_json::values(&self.map, key);
-        match values.as_slice() {
-            [] => Ok(None),
-            [(_, value)] => Ok(Some(value)),
-            several => Err(ParseError::Repeated {
-                text: self.text.clone(),
-                key: format!("{}{key}", self.path),
-                times: several.len(),
-                spellings: several
-                    .iter()
-                    .map(|(spelling, _)| *spelling)
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            }),
-        }
-    }
-
-    fn wrong(&self, key: &str, found: &Value, needed: &'static str) -> ParseError {
-        ParseError::Value {
-            text: self.text.clone(),
-            key: format!("{}{key}", self.path),
-            found: found.to_string(),
-            needed,
-        }
-    }
-
-    fn missing(&self, key: &str, needed: &'static str) -> ParseError {
-        ParseError::Missing {
-            text: self.text.clone(),
-            key: format!("{}{key}", self.path),
-            needed,
-        }
-    }
-
-    fn string(&self, key: &str, needed: &'static str) -> Result<String, ParseError> {
-        match self.one(key)? {
-            Some(Value::String(text)) if !text.is_empty() => Ok(text.clone()),
-            Some(other) => Err(self.wrong(key, other, needed)),
-            None => Err(self.missing(key, needed)),
-        }
-    }
-
-    fn boolean(&self, key: &str) -> Result<bool, ParseError> {
-        match self.one(key)? {
-            Some(Value::Bool(value)) => Ok(*value),
-            Some(other) => Err(self.wrong(key, other, "true or false")),
-            None => Ok(false),
-        }
-    }
-
-    fn number(
-        &self,
-        key: &str,
-        least: u32,
-        most: u32,
-        needed: &'static str,
-    ) -> Result<Option<u32>, ParseError> {
-        let Some(value) = self.one(key)? else {
-            return Ok(None);
-        };
-        value
-            .as_u64()
-            .and_then(|number| u32::try_from(number).ok())
-            .filter(|number| (least..=most).contains(number))
-            .map(Some)
-            .ok_or_else(|| self.wrong(key, value, needed))
-    }
 }
 
 #[cfg(test)]
