@@ -44,6 +44,12 @@ pub struct Run {
     /// Folder of the state of CNI plugins.
     #[arg(long, env = "REPLUMB_CNI_STATE_DIR", default_value = "/var/lib/cni")]
     pub cni_state_dir: PathBuf,
+    /// Folder of the programs of CNI plugins.
+    #[arg(long, env = "REPLUMB_CNI_PLUGINS_DIR", default_value = "/opt/cni/bin")]
+    pub cni_plugins_dir: PathBuf,
+    /// The host's `/proc/sys/net`, where it can be written: a container's own is read-only.
+    #[arg(long, env = "REPLUMB_SYSCTL_DIR", default_value = "/host/proc/sys/net")]
+    pub sysctl_dir: PathBuf,
     /// Where the host's processes and kernel parameters are.
     #[arg(long, env = "REPLUMB_PROC_DIR", default_value = "/proc")]
     pub proc_dir: PathBuf,

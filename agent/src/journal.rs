@@ -174,6 +174,14 @@ impl Journal {
         self.open.as_ref().map(|open| &open.step)
     }
 
+    /// What was there before this step, when it was begun and not finished.
+    pub fn before_interrupted(&self, step: &HostStep) -> Option<&Before> {
+        self.open
+            .as_ref()
+            .filter(|open| open.step == *step)
+            .map(|open| &open.before)
+    }
+
     /// Steps that are finished, the newest last; the last few.
     pub fn done(&self) -> &[StepDone] {
         &self.done

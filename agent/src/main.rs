@@ -87,6 +87,8 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         state_dir,
         flannel_dir,
         cni_state_dir,
+        cni_plugins_dir,
+        sysctl_dir,
         proc_dir,
         log_format: _,
         log_filter: _,
@@ -114,6 +116,8 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
                 cni_state: cni_state_dir,
                 // What is looked at until the settings of a Migration say otherwise.
                 cni_configuration: CNI_CONFIGURATION_DIRECTORY.into(),
+                cni_plugins: cni_plugins_dir,
+                sysctl: sysctl_dir,
             },
             state: state_dir,
         },

@@ -16,6 +16,7 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
             goal: Goal::Hold,
             flannel_to_calico: None,
             probes: Vec::new(),
+            imported: Vec::new(),
             position: 0,
             admitted: false,
             skipped: false,

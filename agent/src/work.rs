@@ -109,7 +109,8 @@ impl Worker {
         let mut failure = missing;
         let mut message = String::new();
         for _ in 0..MOST_STEPS {
-            match host::decide(&seen.facts, &settings, goal) {
+            let interrupted = self.journal.as_ref().and_then(Journal::open_step).cloned();
+            match host::decide(&seen.facts, &settings, goal, interrupted.as_ref()) {
                 HostDecision::Run(step) => {
                     if failure.is_some() || goals.has_changed().unwrap_or(true) {
                         message = format!("next: {} ({})", step.name(), step.object());
@@ -210,7 +211,7 @@ impl Worker {
             Ok(mut journal) => {
                 if let Some(step) = journal
                     .open_step()
-                    .filter(|step| step.is_done(&seen.facts))
+                    .filter(|step| step.is_told_by_facts() && step.is_done(&seen.facts))
                     .cloned()
                 {
                     tracing::info!(step = step.name(), "a step that was interrupted is done");
@@ -278,6 +279,7 @@ fn usual_settings(paths: &Paths) -> HostSettings {
         vni: defaults::FLANNEL_VNI,
         port: defaults::FLANNEL_PORT,
         mtu: USUAL_MTU,
+        block_size: defaults::IP_POOL_BLOCK_SIZE,
         cni_configuration_directory: paths.cni_configuration.to_string_lossy().into_owned(),
     }
 }

@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
 use plan::check::Check;
 pub use plan::document::Action;
+pub use plan::flannel_to_calico::settings::Strategy;
 use plan::flannel_to_calico::settings::{Options, Settings};
 use plan::standstill::Standstill;
 use schemars::JsonSchema;
@@ -87,14 +88,6 @@ pub struct FlannelToCalico {
     /// Options of Calico's own migration controller.
     #[serde(default)]
     pub options: Options,
-}
-
-/// How a node changes its network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Strategy {
-    /// Pods leave the node by eviction before its network changes.
-    #[default]
-    Drain,
 }
 
 /// What is wanted now.
@@ -193,6 +186,8 @@ pub enum MigrationPhase {
     Preparing,
     /// Nodes change, one batch after the other.
     Rolling,
+    /// In place: every node is on the new network, and pods of the old one live on beside it.
+    Mixed,
     /// Every node is on the new network; the old network's objects are removed.
     Finishing,
     /// The old network is gone from every node and from the cluster.

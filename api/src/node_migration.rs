@@ -10,6 +10,7 @@ use kube::{CustomResource, KubeSchema};
 use plan::check::Check;
 use plan::flannel_to_calico::facts::HostFacts;
 use plan::flannel_to_calico::host::HostSettings;
+use plan::flannel_to_calico::import::ImportedAddress;
 use plan::flannel_to_calico::phase::{Goal, Phase};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,9 @@ pub struct NodeMigrationSpec {
     /// Addresses that the agent probes from its host, until the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeTarget>,
+    /// In place: addresses of living pods that Calico's IPAM was told of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imported: Vec<ImportedAddress>,
     /// Position in the order, from 0.
     #[serde(default)]
     pub position: u32,

@@ -284,10 +284,32 @@ pub struct RolloutFlags {
     #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     pub force: Option<bool>,
+    /// How a node changes its network. Default drain.
+    #[arg(long, value_enum, ignore_case = true)]
+    pub strategy: Option<Strategy>,
     /// Go on although the cluster has one schedulable node: all pods are down while it changes.
     #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     pub allow_single_node: Option<bool>,
+}
+
+/// How a node changes its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Strategy {
+    /// Pods leave the node by eviction before its network changes.
+    Drain,
+    /// The node changes its network under its pods: they keep running, with their addresses.
+    InPlace,
+}
+
+impl Strategy {
+    /// The strategy as the Migration has it.
+    pub fn wire(self) -> api::migration::Strategy {
+        match self {
+            Self::Drain => api::migration::Strategy::Drain,
+            Self::InPlace => api::migration::Strategy::InPlace,
+        }
+    }
 }
 
 /// What happens when a drain is blocked past its time.

@@ -207,6 +207,7 @@ fn progress(migration: &Migration) -> Option<String> {
         | MigrationPhase::Refused
         | MigrationPhase::Preparing
         | MigrationPhase::Rolling
+        | MigrationPhase::Mixed
         | MigrationPhase::Finishing
         | MigrationPhase::Completed
         | MigrationPhase::Halted => None,

@@ -10,7 +10,7 @@ use kube::CustomResourceExt as _;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::args::{OnBlocked, RolloutFlags, Wanted};
+use crate::args::{OnBlocked, RolloutFlags, Strategy, Wanted};
 use crate::error::CliError;
 use crate::flannel_to_calico::environment;
 use crate::flannel_to_calico::flags;
@@ -99,6 +99,7 @@ impl Asked {
         );
         if let Some(kind) = &mut spec.flannel_to_calico {
             kind.options = flags::merge(kind.options.clone(), options);
+            kind.strategy = self.flags.rollout.strategy.map_or(kind.strategy, Strategy::wire);
             kind.allow_single_node = self
                 .flags
                 .rollout
@@ -146,6 +147,7 @@ fn overlay(rollout: &mut Rollout, drain: &mut Drain, flags: &RolloutFlags) {
         delete_emptydir_data,
         force,
         // Of the kind, not of the rollout.
+        strategy: _,
         allow_single_node: _,
     } = flags.clone();
     rollout.max_unavailable = max_unavailable.or(rollout.max_unavailable.take());

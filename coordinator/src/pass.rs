@@ -225,6 +225,7 @@ async fn publish(
             | MigrationPhase::Planned
             | MigrationPhase::Preparing
             | MigrationPhase::Rolling
+            | MigrationPhase::Mixed
             | MigrationPhase::Finishing
             | MigrationPhase::Completed => Tone::Normal,
         };
@@ -241,13 +242,14 @@ async fn publish(
     Ok(())
 }
 
-const PHASES: [MigrationPhase; 9] = [
+const PHASES: [MigrationPhase; 10] = [
     MigrationPhase::Pending,
     MigrationPhase::Planning,
     MigrationPhase::Planned,
     MigrationPhase::Refused,
     MigrationPhase::Preparing,
     MigrationPhase::Rolling,
+    MigrationPhase::Mixed,
     MigrationPhase::Finishing,
     MigrationPhase::Completed,
     MigrationPhase::Halted,

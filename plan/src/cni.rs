@@ -1,5 +1,8 @@
 //! The CNI configuration folder: what the runtime reads there, and which file wins.
 
+mod attachment;
+
+pub use attachment::{Attachment, AttachmentError, PluginCall, deletion};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

@@ -141,6 +141,14 @@ fn host_steps() -> Vec<HostStep> {
         HostStep::DeleteFirewallObject(object),
         HostStep::RemoveLeases,
         HostStep::RemoveConflist("10-flannel.conflist".to_owned()),
+        HostStep::RouteLegacyPods(Vec::new()),
+        HostStep::AnswerForPods,
+        HostStep::RenameVxlanDevice {
+            from: "flannel.1".to_owned(),
+            to: "vxlan.calico".to_owned(),
+            block_size: 26,
+        },
+        HostStep::ForgetLegacyPod("16cc".to_owned()),
     ];
     let mut kinds = BTreeSet::new();
     for step in &steps {
@@ -151,6 +159,10 @@ fn host_steps() -> Vec<HostStep> {
             HostStep::DeleteFirewallObject(_) => 3,
             HostStep::RemoveLeases => 4,
             HostStep::RemoveConflist(_) => 5,
+            HostStep::RouteLegacyPods(_) => 6,
+            HostStep::AnswerForPods => 7,
+            HostStep::RenameVxlanDevice { .. } => 8,
+            HostStep::ForgetLegacyPod(_) => 9,
         });
     }
     assert_eq!(kinds.len(), steps.len());

@@ -503,7 +503,10 @@ fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
             mtu: 1450,
             addresses: vec!["10.244.0.1/24".parse().unwrap()],
             ports: vec!["veth1".to_owned()],
+            answers_for_pods: false,
         }),
+        legacy_pods: Vec::new(),
+        legacy_problems: Vec::new(),
         direct_routes: vec![DirectRoute {
             destination: "10.244.1.0/24".parse().unwrap(),
             gateway: "192.0.2.2".parse().unwrap(),

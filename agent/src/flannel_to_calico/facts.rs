@@ -1,9 +1,11 @@
 //! From the kernel's tables to the facts that decisions are made on. Reads nothing but its arguments.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net};
-use plan::flannel_to_calico::facts::{Bridge, DirectRoute, Found, VxlanDevice};
+use plan::cni::Attachment;
+use plan::flannel_to_calico::facts::{Bridge, DirectRoute, Found, LegacyPod, VxlanDevice};
 use plan::flannel_to_calico::host::BRIDGE;
 
 use crate::host::snapshot::{Link, Snapshot};
@@ -67,7 +69,7 @@ pub fn vxlan_devices(snapshot: &Snapshot) -> Vec<VxlanDevice> {
 }
 
 /// The bridge of flannel's CNI plugin. A link of that name that is no bridge is not understood.
-pub fn bridge(snapshot: &Snapshot) -> Found<Bridge> {
+pub fn bridge(snapshot: &Snapshot, answers_for_pods: bool) -> Found<Bridge> {
     let Some(link) = snapshot.link(BRIDGE) else {
         return Found::Absent;
     };
@@ -89,7 +91,60 @@ pub fn bridge(snapshot: &Snapshot) -> Found<Bridge> {
         mtu: link.mtu,
         addresses: addresses(snapshot, link),
         ports,
+        answers_for_pods,
     })
+}
+
+/// Pods that were attached to the old network, as libcni remembers them: those whose link is on the bridge live.
+pub fn legacy_pods(
+    snapshot: &Snapshot,
+    attachments: &[(PathBuf, Result<Attachment, String>)],
+) -> Vec<LegacyPod> {
+    let bridge = snapshot.link(BRIDGE).map(|link| link.index);
+    let mut pods: Vec<LegacyPod> = attachments
+        .iter()
+        .filter_map(|(_, attachment)| attachment.as_ref().ok())
+        .map(|attachment| {
+            let port = snapshot.links.iter().find(|link| {
+                bridge.is_some() && link.controller == bridge && attachment.links.contains(&link.name)
+            });
+            let has_route = |address: &IpAddr| {
+                snapshot.routes.iter().any(|route| {
+                    route.destination == IpNet::from(*address)
+                        && route
+                            .hops
+                            .iter()
+                            .any(|(_, link)| link.is_some() && *link == bridge)
+                })
+            };
+            let link = attachment.links.iter().find(|name| *name != BRIDGE);
+            LegacyPod {
+                namespace: attachment.namespace.clone(),
+                name: attachment.pod.clone(),
+                sandbox: attachment.sandbox.clone(),
+                link: link.cloned().unwrap_or_default(),
+                attached: port.is_some(),
+                routed: attachment.addresses.iter().all(has_route),
+                addresses: attachment.addresses.clone(),
+            }
+        })
+        .collect();
+    pods.sort_by(|left, right| left.sandbox.cmp(&right.sandbox));
+    pods
+}
+
+/// Records of attachments that were not understood, one sentence each.
+pub fn legacy_problems(attachments: &[(PathBuf, Result<Attachment, String>)]) -> Vec<String> {
+    attachments
+        .iter()
+        .filter_map(|(path, attachment)| {
+            let problem = attachment.as_ref().err()?;
+            Some(format!(
+                "{}: {problem}; nobody knows which address its pod has. Delete that pod, or use strategy Drain",
+                path.display()
+            ))
+        })
+        .collect()
 }
 
 /// Routes to pods of other nodes that do not go through a tunnel. Without flannel's network nobody can tell

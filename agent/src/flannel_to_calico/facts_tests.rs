@@ -72,7 +72,7 @@ fn the_tunnel_names_its_parent_and_counts_its_routes() {
 
 #[test]
 fn the_bridge_names_its_pods_and_no_link_local_address() {
-    let found = bridge(&host());
+    let found = bridge(&host(), false);
     let bridge = found.present().unwrap();
     assert_eq!(bridge.ports, ["veth1234"]);
     assert_eq!(bridge.addresses, ["10.244.1.1/24".parse::<IpNet>().unwrap()]);
@@ -82,7 +82,7 @@ fn the_bridge_names_its_pods_and_no_link_local_address() {
 fn a_link_of_the_bridges_name_that_is_none_is_said() {
     let mut host = host();
     host.links[3].kind = "dummy".to_owned();
-    assert!(matches!(bridge(&host), Found::Malformed(problem) if problem.contains("dummy")));
+    assert!(matches!(bridge(&host, false), Found::Malformed(problem) if problem.contains("dummy")));
 }
 
 #[test]

@@ -30,6 +30,10 @@ pub struct Paths {
     pub cni_state: PathBuf,
     /// `/etc/cni/net.d`, or what the settings say.
     pub cni_configuration: PathBuf,
+    /// `/opt/cni/bin`: the programs of CNI plugins.
+    pub cni_plugins: PathBuf,
+    /// `/proc/sys/net`, where it can be written.
+    pub sysctl: PathBuf,
 }
 
 impl Paths {
@@ -116,7 +120,9 @@ pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, Ob
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let facts = HostFacts {
         vxlan_devices: facts::vxlan_devices(&snapshot),
-        bridge: facts::bridge(&snapshot),
+        bridge: facts::bridge(&snapshot, sysctl::answers(&paths.sysctl, BRIDGE)?),
+        legacy_problems: facts::legacy_problems(&state.attachments),
+        legacy_pods: facts::legacy_pods(&snapshot, &state.attachments),
         direct_routes: facts::direct_routes(
             &snapshot,
             subnet_environment

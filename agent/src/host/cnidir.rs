@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use plan::cni::CniDirectory;
+use plan::cni::{Attachment, CniDirectory};
 
 use super::files::{FileError, list_if_there, read_if_there};
 
@@ -51,6 +51,8 @@ pub struct State {
     pub delegates: Vec<PathBuf>,
     /// Folders of the networks whose leases these are.
     pub folders: Vec<PathBuf>,
+    /// libcni's records of attachments to these networks, understood or with the reason why not.
+    pub attachments: Vec<(PathBuf, Result<Attachment, String>)>,
 }
 
 /// Lists the leases of these networks and the delegate files.
@@ -70,6 +72,27 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
             }
         }
         state.folders.push(network);
+    }
+    let results = folder.join("results");
+    for name in list_if_there(&results)?.unwrap_or_default() {
+        // `<network>-<sandbox>-<interface>`.
+        let ours = |network: &String| {
+            name.strip_prefix(network.as_str())
+                .is_some_and(|rest| rest.starts_with('-'))
+        };
+        if !networks.iter().any(ours) {
+            continue;
+        }
+        let path = results.join(&name);
+        let Some(bytes) = read_if_there(&path)? else {
+            continue;
+        };
+        match Attachment::parse(&bytes) {
+            // A network whose name begins like one of flannel's.
+            Ok(attachment) if !networks.contains(&attachment.network) => {}
+            Ok(attachment) => state.attachments.push((path, Ok(attachment))),
+            Err(error) => state.attachments.push((path, Err(error.to_string()))),
+        }
     }
     let delegates = folder.join("flannel");
     state.delegates = list_if_there(&delegates)?

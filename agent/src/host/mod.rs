@@ -1,6 +1,7 @@
 //! The host: kernel and files. Everything that this program touches outside itself and the API is below here.
 
 pub mod cnidir;
+pub mod cniplugin;
 pub mod files;
 pub mod firewall;
 pub mod folders;

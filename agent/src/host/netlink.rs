@@ -18,8 +18,10 @@ use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+mod change;
 mod messages;
 
+pub use self::change::{ROUTE_PROTOCOL, Renamed};
 use self::messages::{forwarding_entry, link, neighbour, route};
 use super::snapshot::{Address, Link, Route, Snapshot};
 

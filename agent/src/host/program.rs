@@ -1,4 +1,4 @@
-//! Runs the few programs that have no library: `nft` and the iptables of both backends. Starts processes.
+//! Runs the few programs that have no library: `nft`, the iptables of both backends, CNI plugins. Starts processes.
 
 use std::io;
 use std::process::Stdio;
@@ -83,6 +83,16 @@ pub fn command_line(program: &str, arguments: &[&str]) -> String {
 
 /// Runs a program in the network namespace of the calling thread, feeds it `input` and returns what it printed.
 pub async fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Result<String, ProgramError> {
+    run_with(program, arguments, &[], input).await
+}
+
+/// The same, with these variables in its environment besides the agent's own.
+pub async fn run_with(
+    program: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+    input: Option<&str>,
+) -> Result<String, ProgramError> {
     let pipe = |source| ProgramError::Pipe {
         program: program.to_owned(),
         source,
@@ -91,6 +101,7 @@ pub async fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Resu
         .args(arguments)
         // Messages are matched in one place (a missing chain): they have to be in English.
         .env("LC_ALL", "C")
+        .envs(environment.iter().copied())
         .stdin(if input.is_some() {
             Stdio::piped()
         } else {
@@ -122,10 +133,16 @@ pub async fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Resu
     };
     let output = output.map_err(pipe)?;
     if !output.status.success() {
+        // CNI plugins say what is wrong where others print their answer.
+        let said = if output.stderr.is_empty() {
+            &output.stdout
+        } else {
+            &output.stderr
+        };
         return Err(ProgramError::Refused {
             command: command_line(program, arguments),
             status: output.status.to_string(),
-            message: String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "),
+            message: String::from_utf8_lossy(said).trim().replace('\n', "; "),
         });
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

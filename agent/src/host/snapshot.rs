@@ -71,6 +71,21 @@ pub struct Route {
     pub metric: u32,
 }
 
+impl Route {
+    /// The same route through another link: that of a link that was made again.
+    #[must_use]
+    pub fn through(&self, link: u32) -> Self {
+        Self {
+            hops: self
+                .hops
+                .iter()
+                .map(|(gateway, _)| (*gateway, Some(link)))
+                .collect(),
+            ..self.clone()
+        }
+    }
+}
+
 /// A neighbour that somebody configured (not one that the kernel learned).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbour {

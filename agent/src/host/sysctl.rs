@@ -1,4 +1,4 @@
-//! Kernel parameters under /proc/sys. Reads only.
+//! Kernel parameters under /proc/sys.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -78,6 +78,42 @@ pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
         }
         Err(error) => Err(FileError::of("read", &path)(error).into()),
     }
+}
+
+/// Parameters that let a bridge answer ARP for addresses that are not on it, at once: path below `/proc/sys/net`, value.
+pub fn answering(bridge: &str) -> [(String, &'static str); 2] {
+    [
+        (format!("ipv4/neigh/{bridge}/proxy_delay"), "0"),
+        (format!("ipv4/conf/{bridge}/proxy_arp"), "1"),
+    ]
+}
+
+/// Whether a bridge answers so. One that is not there does not.
+pub fn answers(network: &Path, bridge: &str) -> Result<bool, SysctlError> {
+    // The folder of the parameters themselves must be there, else nobody looked.
+    read_if_there(&network.join("core/somaxconn"))?;
+    for (parameter, wanted) in answering(bridge) {
+        let path = network.join(parameter);
+        match fs::read_to_string(&path) {
+            Ok(found) if found.trim() == wanted => {}
+            Ok(_) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(FileError::of("read", &path)(error).into()),
+        }
+    }
+    Ok(true)
+}
+
+/// Writes a parameter. The file is the kernel's: it is neither created nor replaced.
+pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()))
+        .map_err(FileError::of(
+            "write kernel parameter (is /proc/sys/net mounted?)",
+            path,
+        ))
 }
 
 fn number(text: &str, parameter: impl FnOnce() -> String) -> Result<u8, SysctlError> {

@@ -147,6 +147,8 @@ impl Host {
             flannel: below("run/flannel"),
             cni_state: below("var/lib/cni"),
             cni_configuration: below("etc/cni/net.d"),
+            cni_plugins: "/usr/lib/cni".into(),
+            sysctl: "/proc/sys/net".into(),
         };
         fs::write(
             paths.subnet_environment(),
@@ -186,6 +188,7 @@ impl Host {
             port: 8472,
             mtu: 1450,
             cni_configuration_directory: self.paths.cni_configuration.to_string_lossy().into_owned(),
+            block_size: 26,
         }
     }
 

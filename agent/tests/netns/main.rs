@@ -9,6 +9,7 @@
 )]
 
 mod host;
+mod in_place;
 mod path;
 mod rights;
 mod turn;
@@ -44,10 +45,11 @@ async fn drive(host: &Host, goal: Goal) -> Option<String> {
     let settings = host.settings();
     let mut seen = host.look().await;
     for _ in 0..32 {
-        match decide(&seen.facts, &settings, goal) {
+        // A new process each time: nothing but the journal and the host is remembered.
+        let mut journal = Journal::open(&host.state()).unwrap();
+        let interrupted = journal.open_step().cloned();
+        match decide(&seen.facts, &settings, goal, interrupted.as_ref()) {
             HostDecision::Run(step) => {
-                // A new process each time: nothing but the journal and the host is remembered.
-                let mut journal = Journal::open(&host.state()).unwrap();
                 seen = apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
                     .await
                     .unwrap();
@@ -318,7 +320,7 @@ fn a_crash_between_journal_and_change_is_made_good() {
         let mut crashes = 0;
         loop {
             let seen = host.look().await;
-            let HostDecision::Run(step) = decide(&seen.facts, &settings, Goal::Detached) else {
+            let HostDecision::Run(step) = decide(&seen.facts, &settings, Goal::Detached, None) else {
                 break;
             };
             // kill -9 right after the record: the next process finds an open step and a host as it was.

@@ -1,6 +1,7 @@
 //! Whole turns of the loop on a real host, with an API server that is played: which calls, and no others.
 
 use std::fs;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -184,11 +185,17 @@ fn object(host: &Host) -> Value {
 }
 
 /// Runs an agent beside a scenario, and ends it with the scenario.
-async fn beside(agent: impl Future<Output = ()>, scenario: impl Future<Output = ()>) {
-    tokio::select! {
-        () = agent => panic!("the loop ended"),
-        () = scenario => {}
-    }
+/// Boxed: the agent's future holds a whole look at the host.
+fn beside<'both>(
+    agent: impl Future<Output = ()> + 'both,
+    scenario: impl Future<Output = ()> + 'both,
+) -> Pin<Box<dyn Future<Output = ()> + 'both>> {
+    Box::pin(async {
+        tokio::select! {
+            () = agent => panic!("the loop ended"),
+            () = scenario => {}
+        }
+    })
 }
 
 #[test]

@@ -120,7 +120,7 @@ pub(super) async fn run(
 /// Whether there is nothing to start any more, or nothing that `apply` may start.
 fn over(planned: &Planned) -> Result<Option<Outcome>, CliError> {
     match planned.phase() {
-        MigrationPhase::Completed => Ok(Some(Outcome::Done)),
+        MigrationPhase::Completed | MigrationPhase::Mixed => Ok(Some(Outcome::Done)),
         MigrationPhase::Halted => Err(CliError::NotNow {
             name: planned.name(),
             state: format!(

@@ -98,7 +98,8 @@ impl View {
             return None;
         }
         match self.phase {
-            MigrationPhase::Completed => Some(Outcome::Done),
+            // In place: the swap is over, and what is left to do follows pods that may live for days.
+            MigrationPhase::Completed | MigrationPhase::Mixed => Some(Outcome::Done),
             MigrationPhase::Halted => Some(Outcome::Failed),
             MigrationPhase::Refused => Some(Outcome::Refused),
             MigrationPhase::Rolling if self.paused && self.progress.working.is_empty() => {
@@ -118,6 +119,10 @@ impl View {
         match (self.phase, self.end()) {
             (MigrationPhase::Planned, _) => {
                 "next: `kubectl replumb plan`, then `kubectl replumb apply`".to_owned()
+            }
+            (MigrationPhase::Mixed, _) => {
+                "next: nothing has to be done; `kubectl rollout restart` of a workload moves its pods to Calico's network"
+                    .to_owned()
             }
             (_, Some(Outcome::Refused)) => "next: `kubectl replumb preflight` shows every check".to_owned(),
             (_, Some(Outcome::Failed)) => {

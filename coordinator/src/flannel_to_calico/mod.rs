@@ -6,6 +6,9 @@ mod adopt;
 mod calico;
 mod dereference;
 mod finish;
+mod import;
+#[cfg(test)]
+mod in_place_scenarios;
 mod node_objects;
 mod planning;
 mod prepare;
@@ -19,7 +22,7 @@ use api::migration::{Desired, FlannelToCalico, MigrationPhase};
 use api::{Migration, MigrationStatus};
 use jiff::Timestamp;
 use plan::decision::WaitReason;
-use plan::flannel_to_calico::settings::Settings;
+use plan::flannel_to_calico::settings::{Settings, Strategy};
 use plan::standstill::Standstill;
 
 use crate::cache::Cache;
@@ -57,7 +60,16 @@ pub async fn reconcile(
     if let Some(phase) = status.halted_in.take() {
         status.phase = phase;
     }
-    let reasons = go_on(context, cache, memory, migration, &settings, &mut status).await?;
+    let reasons = go_on(
+        context,
+        cache,
+        memory,
+        migration,
+        spec.strategy,
+        &settings,
+        &mut status,
+    )
+    .await?;
     stand_still(migration, &mut status);
     count_blocked(context, &status, &reasons);
     Ok(status)
@@ -69,6 +81,7 @@ async fn go_on(
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
+    strategy: Strategy,
     settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<Vec<&'static str>, WriteError> {
@@ -90,8 +103,9 @@ async fn go_on(
         | MigrationPhase::Planned
         | MigrationPhase::Refused
         | MigrationPhase::Rolling
+        | MigrationPhase::Mixed
         | MigrationPhase::Halted => {
-            return roll::roll(context, cache, memory, migration, settings, status).await;
+            return roll::roll(context, cache, memory, migration, strategy, settings, status).await;
         }
     }
     Ok(Vec::new())

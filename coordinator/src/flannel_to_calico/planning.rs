@@ -81,7 +81,7 @@ pub async fn plan(
         refuse(status);
         return Ok(());
     };
-    let plan = document::document(&settings, &facts, &context.node_name);
+    let plan = document::document(spec.strategy, &settings, &facts, &context.node_name);
     write_node_plans(context, &node_migrations, &settings, &plan).await?;
     status.plan = Some(api::migration::Plan {
         hash: plan.hash(),
@@ -152,6 +152,7 @@ fn judge(
         Err(checks) => return (None, checks),
     };
     let policy = CheckPolicy {
+        strategy: spec.strategy,
         allow_single_node: spec.allow_single_node,
         permissions: plan::drain::Permissions {
             delete_empty_dir_data: migration.spec.drain.delete_empty_dir_data,
@@ -240,5 +241,6 @@ pub fn host_settings(settings: &Settings) -> HostSettings {
         port: settings.flannel_port.value,
         mtu: settings.flannel_mtu.value,
         cni_configuration_directory: settings.cni_configuration_directory.value.clone(),
+        block_size: settings.ip_pool_block_size.value,
     }
 }

@@ -14,13 +14,15 @@ use jiff::{SignedDuration, Timestamp};
 use kube::{Api, ResourceExt};
 use perform::perform;
 use plan::decision::Decision;
-use plan::flannel_to_calico::node::{OnBlocked, Policy, Stage, decide};
-use plan::flannel_to_calico::settings::Settings;
+use plan::flannel_to_calico::node::{OnBlocked, Policy, Stage, decide, upkeep};
+use plan::flannel_to_calico::phase::Phase;
+use plan::flannel_to_calico::settings::{Settings, Strategy};
 use plan::order::{self, Place};
 use plan::rollout::{self, MaxUnavailable, Rules, Seat, Standing};
 use record::{record, step_now, tell};
 use summary::{Held, count_nodes, summarize};
 
+use super::node_objects::Outcome;
 use super::view::Snapshot;
 use super::{Memory, adopt, node_objects, probe};
 use crate::cache::Cache;
@@ -40,12 +42,13 @@ pub async fn roll(
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
+    strategy: Strategy,
     settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<Vec<&'static str>, WriteError> {
     let now = Timestamp::now();
     let name = migration.name_any();
-    let unprepared = adopt::adopt_nodes(context, cache, migration, settings).await?;
+    let mut unprepared = adopt::adopt_nodes(context, cache, migration, settings).await?;
     let snapshot = Snapshot::take(cache, settings, &name, &context.namespace);
     if let Some(malformed) = snapshot.malformed.first() {
         "Malformed".clone_into(&mut status.blocked);
@@ -62,28 +65,47 @@ pub async fn roll(
     ask_probers(context, &snapshot, &probes).await?;
     delete_spent_probe_pods(context, &snapshot).await?;
 
-    let policy = policy(migration);
+    let policy = policy(migration, strategy);
     let order = order_of(&snapshot, &context.node_name);
     let mut waits: BTreeMap<String, Held> = BTreeMap::new();
     for node in &order {
         let Some(object) = snapshot.node_migrations.get(node) else {
             continue;
         };
-        if !object.spec.admitted || object.spec.finished_at.is_some() {
+        if !object.spec.admitted {
             continue;
         }
         let probers = probes.probers.get(node).cloned().unwrap_or_default();
         let Some(view) = snapshot.view(node, &name, &memory.refusals, probers) else {
             continue;
         };
-        let next = decide(&view, &policy, now);
         let mut spec = object.spec.clone();
+        if let (Strategy::InPlace, Some(step), Some(node_object)) =
+            (policy.strategy, upkeep(&view), snapshot.nodes.get(node))
+        {
+            let outcome = perform(context, memory, migration, node_object, &step, &mut spec, now).await?;
+            if let Outcome::Blocked(message) = outcome {
+                unprepared.insert(node.clone(), message);
+            }
+            write_spec(context, object, &spec).await?;
+            continue;
+        }
+        if object.spec.finished_at.is_some() {
+            continue;
+        }
+        let next = decide(&view, &policy, now);
         record(context, &mut spec, next.stage, &next.decision, now);
         if let Some(node_object) = snapshot.nodes.get(node) {
             tell(context, node_object, &next.decision).await;
             match &next.decision {
                 Decision::Run(step) => {
-                    perform(context, memory, migration, node_object, step, &mut spec, now).await?;
+                    let outcome =
+                        perform(context, memory, migration, node_object, step, &mut spec, now).await?;
+                    if let Outcome::Blocked(message) = outcome {
+                        let held = Held::blocked(message);
+                        held.write_into(&mut spec);
+                        waits.insert(node.clone(), held);
+                    }
                 }
                 Decision::Wait(wait) => {
                     waits.insert(node.clone(), Held::waiting(wait));
@@ -114,15 +136,51 @@ pub async fn roll(
     }
     summarize(status, &seats, &waits, admission.held.as_ref(), &unprepared);
     count_nodes(context, &snapshot);
-    if !seats.is_empty()
+    let all_done = !seats.is_empty()
         && seats
             .iter()
-            .all(|seat| matches!(seat.standing, Standing::Done(_)))
-    {
-        status.phase = MigrationPhase::Finishing;
-        "every node is on Calico; the old network's objects are removed".clone_into(&mut status.message);
+            .all(|seat| matches!(seat.standing, Standing::Done(_)));
+    if all_done {
+        finish_or_stay(&snapshot, strategy, &unprepared, status);
     }
     Ok(waits.values().map(|held| held.reason).collect())
+}
+
+/// Every node is done. In place the old network's objects stay as long as a pod of it lives: they cost nothing, and
+/// they are the way back.
+fn finish_or_stay(
+    snapshot: &Snapshot,
+    strategy: Strategy,
+    blocked: &BTreeMap<String, String>,
+    status: &mut MigrationStatus,
+) {
+    let mixed: Vec<(&str, usize)> = snapshot
+        .node_migrations
+        .iter()
+        .filter(|(node, _)| snapshot.nodes.contains_key(*node))
+        .filter_map(|(node, object)| {
+            let report = object.status.as_ref()?;
+            let pods = report.facts.as_ref().map_or(0, |facts| facts.legacy_pods.len());
+            (report.phase != Some(Phase::Calico) || !object.spec.imported.is_empty())
+                .then_some((node.as_str(), pods))
+        })
+        .collect();
+    if strategy == Strategy::InPlace && !mixed.is_empty() {
+        status.phase = MigrationPhase::Mixed;
+        if !blocked.is_empty() {
+            return;
+        }
+        status.blocked = String::new();
+        status.message = format!(
+            "every node is on Calico. {} pods from before live on {} nodes and keep their addresses; each node is cleaned \
+             up when its last one has gone",
+            mixed.iter().map(|(_, pods)| pods).sum::<usize>(),
+            mixed.len()
+        );
+        return;
+    }
+    status.phase = MigrationPhase::Finishing;
+    "every node is on Calico; the old network's objects are removed".clone_into(&mut status.message);
 }
 
 /// Nodes in the order in which they are worked on.
@@ -151,9 +209,10 @@ fn seconds(value: Option<u32>, default: u32) -> SignedDuration {
 }
 
 /// The limits and permissions of the spec.
-fn policy(migration: &Migration) -> Policy {
+fn policy(migration: &Migration, strategy: Strategy) -> Policy {
     let drain = &migration.spec.drain;
     Policy {
+        strategy,
         step_timeout: step_timeout(migration),
         drain_timeout: seconds(drain.timeout_seconds, DRAIN_TIMEOUT_SECONDS),
         on_blocked: match drain.on_blocked {

@@ -7,17 +7,17 @@ use api::{MigrationStatus, names};
 use plan::flannel_to_calico::settings::{Settings, Source, Sourced};
 use serde_json::{Value, json};
 
-use super::Memory;
+use super::{Memory, in_place_scenarios};
 use crate::fake_api::FakeApi;
 use crate::pass::pass;
 
-const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
-const NODES: &str = "/api/v1/nodes";
+pub(super) const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
+pub(super) const NODES: &str = "/api/v1/nodes";
 const FLANNEL: &str = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds";
 const CALICO: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/calico-node";
-const CALICO_GROUP: &str = "/apis/crd.projectcalico.org/v1";
+pub(super) const CALICO_GROUP: &str = "/apis/crd.projectcalico.org/v1";
 
-fn node_migration(node: &str) -> String {
+pub(super) fn node_migration(node: &str) -> String {
     format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}")
 }
 
@@ -146,7 +146,7 @@ fn put_daemon_set(api: &FakeApi, path: &str, namespace: &str, name: &str, select
 }
 
 /// Two nodes on flannel; the checks have passed and the migration was started.
-fn cluster() -> FakeApi {
+pub(super) fn cluster() -> FakeApi {
     let api = FakeApi::default();
     put_node(&api, "a", 1);
     put_node(&api, "b", 2);
@@ -180,7 +180,7 @@ fn cluster() -> FakeApi {
 }
 
 /// What agents, kubelets and controllers do next, given what is written. Not counted as changes of ours.
-fn world_moves(api: &FakeApi) {
+pub(super) fn world_moves(api: &FakeApi) {
     for node in api.below(NODES) {
         let name = node["metadata"]["name"].as_str().unwrap();
         let label = node["metadata"]["labels"][names::NODE_NETWORK_LABEL]
@@ -231,6 +231,9 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
         ("Flannel", "Held" | "Detached" | "Calico") if api.get(flannel_pod).is_none() => "Held",
         ("Held", "Detached" | "Calico") => "Detached",
         ("Detached", "Calico") if api.get(calico_pod).is_some() => "Calico",
+        ("Held", "Swapped") => "Swapped",
+        ("Swapped", "Mixed") if api.get(calico_pod).is_some() => "Mixed",
+        ("Mixed", "Calico") if !in_place_scenarios::lives(api, name) => "Calico",
         (phase, _) => phase,
     };
     let probes: Vec<Value> = object["spec"]["probes"]
@@ -245,10 +248,15 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
         &path,
         &json!({ "status": { "phase": next, "message": "as told", "probes": probes } }),
     );
+    if let Some(facts) = in_place_scenarios::facts(api, name, next) {
+        // A report replaces the one before; an edit alone would merge them.
+        api.edit(&path, &json!({ "status": { "facts": null } }));
+        api.edit(&path, &json!({ "status": { "facts": facts } }));
+    }
 }
 
 /// Passes until the Migration is completed; an error of a pass is one more look, as in the loop.
-async fn run_to_the_end(api: &FakeApi) -> Result<(), String> {
+pub(super) async fn run_to_the_end(api: &FakeApi) -> Result<(), String> {
     let mut memory = Memory::default();
     for _ in 0..200 {
         let phase = api.get(MIGRATION).unwrap()["status"]["phase"]
@@ -266,7 +274,7 @@ async fn run_to_the_end(api: &FakeApi) -> Result<(), String> {
 }
 
 /// The changes that say something about order, shortened: `label a none`.
-fn story(changes: &[(String, Value)]) -> Vec<String> {
+pub(super) fn story(changes: &[(String, Value)]) -> Vec<String> {
     let mut lines = Vec::new();
     for (call, body) in changes {
         let path = call.split(' ').nth(1).unwrap();
@@ -309,7 +317,7 @@ fn story(changes: &[(String, Value)]) -> Vec<String> {
 }
 
 /// A text that differs from run to run: times, versions, sequence numbers.
-fn steady(mut all: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+pub(super) fn steady(mut all: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     fn walk(value: &mut Value) {
         match value {
             Value::Object(map) => {

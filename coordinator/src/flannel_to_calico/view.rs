@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use plan::drain::{self, Budget};
 use plan::flannel_to_calico::cluster::Malformed;
+use plan::flannel_to_calico::import;
 use plan::flannel_to_calico::node::{AgentReport, NetworkLabel, NodeView, ProbePod, Prober, Stage};
 use plan::flannel_to_calico::settings::Settings;
 
@@ -140,6 +141,9 @@ impl Snapshot {
         let node = self.nodes.get(name)?;
         let object = self.node_migrations.get(name)?;
         let status = object.status.clone().unwrap_or_default();
+        let host = status.facts.as_ref();
+        let range = facts::nodes::node(node).ok().and_then(|node| node.pod_cidr());
+        let wanted = host.map(|host| import::wanted(name, range, host));
         Some(NodeView {
             name,
             ready: facts::nodes::is_ready(node),
@@ -168,6 +172,15 @@ impl Snapshot {
             refusals,
             flannel_pods: self.flannel_pods.get(name).cloned().unwrap_or_default(),
             calico_pods: self.calico_pods.get(name).cloned().unwrap_or_default(),
+            to_import: wanted
+                .as_ref()
+                .map(|wanted| import::missing(wanted, &object.spec.imported))
+                .unwrap_or_default(),
+            to_release: wanted
+                .as_ref()
+                .map(|wanted| import::outdated(wanted, &object.spec.imported))
+                .unwrap_or_default(),
+            legacy_pods: host.map_or(0, |host| host.legacy_pods.len()),
             probe_pod: self.probe_pods.get(name).map(|pod| probe_pod(pod)),
             probers,
             stage: object

@@ -9,6 +9,7 @@ mod calico;
 mod capacity;
 mod flannel;
 mod host;
+mod legacy;
 mod network;
 mod nodes;
 mod owners;
@@ -22,7 +23,7 @@ mod webhooks;
 pub(super) mod fixture;
 
 use super::cluster::ClusterFacts;
-use super::settings::Settings;
+use super::settings::{Settings, Strategy};
 use crate::check::{Check, Verdict};
 use crate::drain;
 use crate::rollout::{MaxUnavailable, MaxUnavailableError};
@@ -32,6 +33,8 @@ pub use report::names;
 /// What the user allows, as far as a check depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckPolicy {
+    /// How a node changes its network.
+    pub strategy: Strategy,
     /// One schedulable node is enough: its pods wait while it is in work.
     pub allow_single_node: bool,
     /// What a drain may do.
@@ -79,6 +82,8 @@ pub enum CheckName {
     IpamBlocks,
     /// An existing pool of flannel's network is as the migration needs it.
     IpPool,
+    /// Every pod on flannel's bridge is known by its sandbox.
+    LegacyPods,
     /// Every object was understood.
     MalformedObjects,
     /// `rollout.maxUnavailable` is understood.
@@ -117,7 +122,7 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::AddonManager,
         Self::AgentMissing,
         Self::BarePods,
@@ -136,6 +141,7 @@ impl CheckName {
         Self::HostChecks,
         Self::IpamBlocks,
         Self::IpPool,
+        Self::LegacyPods,
         Self::MalformedObjects,
         Self::MaxUnavailable,
         Self::MigrationController,
@@ -176,6 +182,7 @@ impl CheckName {
             Self::HostChecks => "HostChecks",
             Self::IpamBlocks => "IpamBlocks",
             Self::IpPool => "IpPool",
+            Self::LegacyPods => "LegacyPods",
             Self::MalformedObjects => "MalformedObjects",
             Self::MaxUnavailable => "MaxUnavailable",
             Self::MigrationController => "MigrationController",
@@ -282,12 +289,20 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(flannel::check(settings, facts, flannel));
     checks.extend(owners::check(&[flannel, calico]));
     checks.extend(calico::check(settings, facts, calico));
-    checks.extend(nodes::check(settings, facts, policy));
+    checks.extend(nodes::check(settings, facts));
     checks.extend(network::check(settings, facts, flannel, calico));
     checks.extend(host::check(settings, facts, calico));
-    checks.extend(pods::check(facts, policy));
-    checks.extend(capacity::check(facts, policy));
-    checks.extend(webhooks::check(facts));
+    checks.extend(legacy::check(facts, policy));
+    match policy.strategy {
+        Strategy::Drain => {
+            checks.extend(pods::check(facts, policy));
+            checks.extend(nodes::schedulable(facts, policy));
+            checks.extend(capacity::check(facts, policy));
+            checks.extend(webhooks::check(facts));
+        }
+        // Nobody leaves a node, so nobody needs another place.
+        Strategy::InPlace => {}
+    }
     checks
 }
 

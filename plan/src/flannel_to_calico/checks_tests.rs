@@ -65,3 +65,29 @@ fn whatever_does_not_pass_says_all_of_it() {
         }
     }
 }
+
+/// In place nobody leaves a node: what a drain needs is not asked for.
+#[test]
+fn in_place_the_checks_of_a_drain_are_not_made() {
+    let policy = CheckPolicy {
+        strategy: Strategy::InPlace,
+        ..fixture::policy()
+    };
+    let checks = check(&fixture::settings(), &fixture::cluster(), &policy);
+    assert_eq!(worst(&checks), Verdict::Pass, "{checks:#?}");
+    let found: BTreeSet<&str> = verdicts(&checks).iter().map(|(name, _)| *name).collect();
+    let every: BTreeSet<&str> = CheckName::ALL.iter().map(|name| name.as_str()).collect();
+    let missing: Vec<&&str> = every.difference(&found).collect();
+    assert_eq!(
+        missing,
+        [
+            &"BarePods",
+            &"Capacity",
+            &"DisruptionBudgets",
+            &"EmptyDir",
+            &"SchedulableNodes",
+            &"StaticPods",
+            &"Webhooks"
+        ]
+    );
+}

@@ -3,7 +3,7 @@
 use super::cluster::{ClusterFacts, Node};
 use super::detect::NETWORK_LABEL as LABEL;
 use super::objects;
-use super::settings::Settings;
+use super::settings::{Settings, Strategy};
 use crate::document::{Action, Document};
 use crate::drain;
 use crate::order::{self, Place};
@@ -28,8 +28,17 @@ pub fn order<'facts>(facts: &'facts ClusterFacts, coordinator_node: &str) -> Vec
 }
 
 /// Every action on every object, in order.
-pub fn document(settings: &Settings, facts: &ClusterFacts, coordinator_node: &str) -> Document {
+pub fn document(
+    strategy: Strategy,
+    settings: &Settings,
+    facts: &ClusterFacts,
+    coordinator_node: &str,
+) -> Document {
     let nodes = order(facts, coordinator_node);
+    let of_node = match strategy {
+        Strategy::Drain => of_node,
+        Strategy::InPlace => of_node_in_place,
+    };
     Document {
         prepare: prepare(settings, facts, &nodes),
         nodes: nodes
@@ -161,6 +170,80 @@ fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action
         actions.push(Action::new("uncordon", &object, "unschedulable removed"));
     }
     actions
+}
+
+/// In place nobody is moved: the tunnel changes its name, and pods keep their cables to `cni0`.
+fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action> {
+    let object = format!("Node {}", node.name);
+    let host = format!("host {}", node.name);
+    let living = facts
+        .hosts
+        .get(&node.name)
+        .map_or(0, |host| host.legacy_pods.len());
+    vec![
+        Action::new(
+            "label",
+            &object,
+            format!("{LABEL}=none; flannel's pod ends, what it has set up carries on"),
+        ),
+        Action::new(
+            "hold",
+            &host,
+            "withdraw /run/flannel/subnet.env: new pods wait for some seconds",
+        ),
+        Action::as_of_now(
+            "import",
+            format!("IPAM blocks of node {}", node.name),
+            format!("addresses of {living} pods that live on cni0"),
+        ),
+        Action::new(
+            "import",
+            format!("IPAM blocks of node {}", node.name),
+            "cni0's own address and the last of the podCIDR: nobody may have them",
+        ),
+        Action::new(
+            "route",
+            &host,
+            "/32 to cni0 for each pod that lives there; cni0 answers ARP for Calico's pods",
+        ),
+        Action::new(
+            "rename",
+            &host,
+            format!(
+                "flannel.{} becomes vxlan.calico while it carries packets",
+                settings.flannel_vni.value
+            ),
+        ),
+        Action::new(
+            "label",
+            &object,
+            format!("{LABEL}=calico; calico-node starts and takes the link over"),
+        ),
+        Action::new(
+            "delete",
+            &host,
+            format!(
+                "flannel's conflist in {} (with a backup), once Calico's wins; new pods are Calico's",
+                settings.cni_configuration_directory.value
+            ),
+        ),
+        Action::new(
+            "probe",
+            &object,
+            "calico-node Ready, agent's checks pass, a pod on it reached from an old and a new node",
+        ),
+        Action::new(
+            "delete",
+            &host,
+            "cni0, FLANNEL-* chains and tables, host-local leases (with a backup), once the last pod from before has \
+             gone by itself; days later, perhaps",
+        ),
+        Action::new(
+            "release",
+            format!("IPAM blocks of node {}", node.name),
+            "cni0's own address and the last of the podCIDR",
+        ),
+    ]
 }
 
 fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {

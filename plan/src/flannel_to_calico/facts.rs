@@ -149,6 +149,30 @@ pub struct Bridge {
     pub addresses: Vec<IpNet>,
     /// Names of the links attached to it: one for each pod on the old network.
     pub ports: Vec<String>,
+    /// Whether it answers ARP for addresses that are not on it, at once (`proxy_arp` 1, `proxy_delay` 0).
+    #[serde(default)]
+    pub answers_for_pods: bool,
+}
+
+/// A pod that was attached to the old network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LegacyPod {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// ID of its sandbox.
+    pub sandbox: String,
+    /// The host's end of its cable.
+    pub link: String,
+    /// Its addresses.
+    #[schemars(with = "Vec<String>")]
+    pub addresses: Vec<IpAddr>,
+    /// Whether the link is there, on `cni0`: the pod lives.
+    pub attached: bool,
+    /// Whether each address has a route of its own to `cni0`.
+    pub routed: bool,
 }
 
 /// A route to another node's pods that does not go through a tunnel (flannel's `DirectRouting`, host-gw).
@@ -222,6 +246,12 @@ pub struct HostFacts {
     pub vxlan_devices: Vec<VxlanDevice>,
     /// `cni0`.
     pub bridge: Found<Bridge>,
+    /// Pods that were attached to the old network, by their sandboxes' IDs; those that are gone have left a record.
+    #[serde(default)]
+    pub legacy_pods: Vec<LegacyPod>,
+    /// Records of attachments that were not understood: file and reason.
+    #[serde(default)]
+    pub legacy_problems: Vec<String>,
     /// Routes to other nodes' pods past the tunnel.
     pub direct_routes: Vec<DirectRoute>,
     /// Reverse path filter of the interfaces that matter: uplink, `cni0`, `flannel.*`, `vxlan.calico`, and

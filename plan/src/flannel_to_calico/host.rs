@@ -1,5 +1,10 @@
 //! The node agent's side: the phase that the host is in, and the next change to it.
 
+mod in_place;
+
+use std::net::IpAddr;
+
+pub use in_place::unknown_ports;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +23,13 @@ pub struct HostSettings {
     pub mtu: u32,
     /// Folder of the CNI configuration on the host.
     pub cni_configuration_directory: String,
+    /// Length of the prefix of an address block in Calico's IPAM.
+    #[serde(default = "usual_block_size")]
+    pub block_size: u8,
+}
+
+fn usual_block_size() -> u8 {
+    super::settings::defaults::IP_POOL_BLOCK_SIZE
 }
 
 impl HostSettings {
@@ -45,6 +57,25 @@ pub enum HostStep {
     DeleteBridge,
     /// Delete one chain of flannel's with the jumps to it, or one table.
     DeleteFirewallObject(FirewallObject),
+    /// In place: give each of these pods a route of its own to `cni0`. Felix blackholes the blocks that they are in.
+    RouteLegacyPods(#[schemars(with = "Vec<String>")] Vec<IpAddr>),
+    /// In place: let `cni0` answer ARP for pods that are not on it. flannel's pods take the whole podCIDR for their
+    /// own link, and Calico's new pods on the node are not there.
+    AnswerForPods,
+    /// In place: give flannel's VXLAN link the name of Calico's. Where the kernel does not rename a link that is up, it
+    /// is made again under that name with everything that was on it.
+    RenameVxlanDevice {
+        /// flannel's name.
+        from: String,
+        /// Calico's name.
+        to: String,
+        /// Length of the prefix of an address block. Felix deletes flannel's routes, one for each node, before it makes
+        /// its own, one for each block: those are laid beside them first.
+        block_size: u8,
+    },
+    /// In place: remove what a pod of flannel's that is gone has left: its routes, its lease, its port mappings. Named
+    /// by its sandbox.
+    ForgetLegacyPod(String),
     /// Remove host-local leases and delegate files of the old network, with a backup.
     RemoveLeases,
     /// Move flannel's conflist of this file name into the agent's backup folder. Calico's has won by now.
@@ -59,6 +90,10 @@ impl HostStep {
             Self::DeleteVxlanDevice(_) => "DeleteVxlanDevice",
             Self::DeleteBridge => "DeleteBridge",
             Self::DeleteFirewallObject(_) => "DeleteFirewallObject",
+            Self::RouteLegacyPods(_) => "RouteLegacyPods",
+            Self::AnswerForPods => "AnswerForPods",
+            Self::RenameVxlanDevice { .. } => "RenameVxlanDevice",
+            Self::ForgetLegacyPod(_) => "ForgetLegacyPod",
             Self::RemoveLeases => "RemoveLeases",
             Self::RemoveConflist(_) => "RemoveConflist",
         }
@@ -71,10 +106,31 @@ impl HostStep {
             Self::DeleteVxlanDevice(name) => format!("link {name}"),
             Self::DeleteBridge => format!("link {BRIDGE}"),
             Self::DeleteFirewallObject(object) => describe_firewall_object(object),
+            Self::RouteLegacyPods(addresses) => format!("routes to {} pods on {BRIDGE}", addresses.len()),
+            Self::AnswerForPods => format!("proxy_arp of link {BRIDGE}"),
+            Self::RenameVxlanDevice { from, to, .. } => format!("link {from}, from now on {to}"),
+            Self::ForgetLegacyPod(sandbox) => format!("what sandbox {sandbox} has left"),
             Self::RemoveLeases => {
                 "host-local leases and flannel's delegate files under /var/lib/cni".to_owned()
             }
             Self::RemoveConflist(name) => format!("conflist {name}"),
+        }
+    }
+
+    /// Whether the facts alone tell of an interrupted step that it is complete. A link that was being made again may be
+    /// there under its new name without its routes.
+    pub fn is_told_by_facts(&self) -> bool {
+        match self {
+            Self::RenameVxlanDevice { .. } => false,
+            Self::WithdrawSubnetEnvironment
+            | Self::DeleteVxlanDevice(_)
+            | Self::DeleteBridge
+            | Self::DeleteFirewallObject(_)
+            | Self::RouteLegacyPods(_)
+            | Self::AnswerForPods
+            | Self::ForgetLegacyPod(_)
+            | Self::RemoveLeases
+            | Self::RemoveConflist(_) => true,
         }
     }
 
@@ -85,6 +141,17 @@ impl HostStep {
             Self::DeleteVxlanDevice(name) => facts.vxlan(name).is_none(),
             Self::DeleteBridge => facts.bridge.is_absent(),
             Self::DeleteFirewallObject(object) => !facts.firewall.contains(object),
+            Self::RouteLegacyPods(addresses) => !facts.legacy_pods.iter().any(|pod| {
+                pod.attached && !pod.routed && pod.addresses.iter().any(|address| addresses.contains(address))
+            }),
+            Self::AnswerForPods => facts
+                .bridge
+                .present()
+                .is_none_or(|bridge| bridge.answers_for_pods),
+            Self::RenameVxlanDevice { from, to, .. } => {
+                facts.vxlan(from).is_none() && facts.vxlan(to).is_some()
+            }
+            Self::ForgetLegacyPod(sandbox) => !facts.legacy_pods.iter().any(|pod| &pod.sandbox == sandbox),
             Self::RemoveLeases => facts.leases == 0 && facts.delegates == 0,
             Self::RemoveConflist(name) => !facts.cni.files.iter().any(|file| &file.name == name),
         }
@@ -146,39 +213,69 @@ pub fn phase(facts: &HostFacts, settings: &HostSettings) -> Phase {
     if !new_pods_held {
         return Phase::Flannel;
     }
-    let carries_packets = flannel_devices(facts, settings).next().is_some()
-        || !facts.bridge.is_absent()
-        || !facts.firewall.is_empty()
-        || facts.leases > 0
-        || facts.delegates > 0;
-    if carries_packets {
+    if flannel_devices(facts, settings).next().is_some() {
         return Phase::Held;
     }
     let calico_wins = facts
         .cni
         .winner()
         .is_some_and(super::super::cni::CniFile::is_calico);
-    let flannel_conflist = facts.cni.flannel_files().next().is_some();
-    if calico_wins && !flannel_conflist && calico_device_problem(facts, settings).is_none() {
-        return Phase::Calico;
+    let calico_alone = calico_wins
+        && facts.cni.flannel_files().next().is_none()
+        && calico_device_problem(facts, settings).is_none();
+    let old_pods_served = !facts.bridge.is_absent()
+        || !facts.firewall.is_empty()
+        || facts.leases > 0
+        || facts.delegates > 0
+        || !facts.legacy_pods.is_empty();
+    match (old_pods_served, calico_alone) {
+        (true, true) => Phase::Mixed,
+        (true, false) if facts.vxlan(CALICO_DEVICE).is_some() => Phase::Swapped,
+        (true, false) => Phase::Held,
+        (false, true) => Phase::Calico,
+        (false, false) => Phase::Detached,
     }
-    Phase::Detached
 }
 
 /// The next change that brings the host towards the goal.
 ///
-/// A host that is further than its goal is left where it is: going back is another verb.
-pub fn decide(facts: &HostFacts, settings: &HostSettings, goal: Goal) -> HostDecision {
+/// A host that is further than its goal is left where it is: going back is another verb. `interrupted` is the step that
+/// the journal has as begun and not as finished.
+pub fn decide(
+    facts: &HostFacts,
+    settings: &HostSettings,
+    goal: Goal,
+    interrupted: Option<&HostStep>,
+) -> HostDecision {
     let Some(wanted) = goal.phase() else {
         return HostDecision::Settled;
     };
+    // Between the two names there may be no link at all, or one that is half made: only the journal knows what it was.
+    if let Some(step @ HostStep::RenameVxlanDevice { from, .. }) = interrupted
+        && facts.vxlan(from).is_none()
+    {
+        return HostDecision::Run(step.clone());
+    }
     let at = phase(facts, settings);
-    if at >= wanted {
+    let upkeep = match at {
+        Phase::Swapped | Phase::Mixed => in_place::upkeep(facts),
+        Phase::Flannel | Phase::Held | Phase::Detached | Phase::Calico => None,
+    };
+    if let Some(step) = upkeep {
+        return HostDecision::Run(step);
+    }
+    if at.reaches(wanted) {
         return HostDecision::Settled;
     }
+    let in_place = match wanted {
+        Phase::Swapped | Phase::Mixed => true,
+        Phase::Flannel | Phase::Held | Phase::Detached | Phase::Calico => false,
+    };
     match at {
         Phase::Flannel => hold(facts),
-        Phase::Held => detach(facts, settings),
+        Phase::Held if in_place => in_place::swap(facts, settings),
+        Phase::Swapped if in_place => attach(facts, settings),
+        Phase::Held | Phase::Swapped | Phase::Mixed => detach(facts, settings),
         Phase::Detached => attach(facts, settings),
         Phase::Calico => HostDecision::Settled,
     }
@@ -214,6 +311,11 @@ fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
             bridge.ports.join(", ")
         ));
     }
+    let gone = facts
+        .legacy_pods
+        .iter()
+        .filter(|pod| !pod.attached)
+        .map(|pod| HostStep::ForgetLegacyPod(pod.sandbox.clone()));
     // Firewall first: until flannel's masquerade jump is gone, Calico's pods would be translated.
     let steps = facts
         .firewall
@@ -221,6 +323,7 @@ fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         .cloned()
         .map(HostStep::DeleteFirewallObject)
         .chain(flannel_devices(facts, settings).map(HostStep::DeleteVxlanDevice))
+        .chain(gone)
         .chain([HostStep::DeleteBridge, HostStep::RemoveLeases]);
     match steps.into_iter().find(|step| !step.is_done(facts)) {
         Some(step) => HostDecision::Run(step),

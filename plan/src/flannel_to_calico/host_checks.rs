@@ -159,8 +159,12 @@ pub fn checks(subject: Subject<'_>) -> Vec<Check> {
         bridge_netfilter(subject),
         host_address(subject),
     ]);
+    let on_calico = matches!(phase, Phase::Mixed | Phase::Calico);
+    if on_calico || matches!(goal, Goal::Mixed | Goal::Calico) {
+        checks.push(calico_device(subject));
+    }
     if phase == Phase::Calico || goal == Goal::Calico {
-        checks.extend([calico_device(subject), left(subject)]);
+        checks.push(left(subject));
     }
     checks
 }

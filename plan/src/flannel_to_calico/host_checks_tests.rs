@@ -26,7 +26,10 @@ fn healthy() -> HostFacts {
             mtu: 1450,
             addresses: Vec::new(),
             ports: vec!["veth1".to_owned()],
+            answers_for_pods: false,
         }),
+        legacy_pods: Vec::new(),
+        legacy_problems: Vec::new(),
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {
             all: 1,

@@ -11,6 +11,7 @@ pub(super) fn settings() -> HostSettings {
         port: 8472,
         mtu: 1450,
         cni_configuration_directory: "/etc/cni/net.d".to_owned(),
+        block_size: 26,
     }
 }
 

@@ -5,10 +5,17 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::cni::CniFile;
 use crate::flannel::SubnetEnvironment;
-use crate::flannel_to_calico::facts::{Bridge, ReversePathFilter};
+use crate::flannel_to_calico::facts::{Bridge, LegacyPod, ReversePathFilter};
 use crate::flannel_to_calico::host_fixture::{device, folder, settings};
 
-const GOALS: [Goal; 4] = [Goal::Hold, Goal::Held, Goal::Detached, Goal::Calico];
+const GOALS: [Goal; 6] = [
+    Goal::Hold,
+    Goal::Held,
+    Goal::Swapped,
+    Goal::Mixed,
+    Goal::Detached,
+    Goal::Calico,
+];
 const FLANNEL_CONFLIST: &str =
     r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#;
 const CALICO_CONFLIST: &str =
@@ -20,6 +27,7 @@ fn bridge(ports: &[&str]) -> Found<Bridge> {
         mtu: 1450,
         addresses: vec!["10.244.1.1/24".parse().unwrap()],
         ports: ports.iter().map(|port| (*port).to_owned()).collect(),
+        answers_for_pods: false,
     })
 }
 
@@ -37,6 +45,11 @@ fn flannel_host() -> HostFacts {
         cni: folder(&[("10-flannel.conflist", FLANNEL_CONFLIST)]),
         vxlan_devices: vec![device("flannel.1")],
         bridge: bridge(&["veth1", "veth2"]),
+        legacy_pods: vec![
+            legacy_pod("of-veth1", "veth1", "10.244.1.2"),
+            legacy_pod("of-veth2", "veth2", "10.244.1.3"),
+        ],
+        legacy_problems: Vec::new(),
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {
             all: 1,
@@ -59,6 +72,37 @@ fn flannel_host() -> HostFacts {
         uplink: Some("eth0".to_owned()),
         bridge_nf_call_iptables: Some(true),
     }
+}
+
+fn legacy_pod(sandbox: &str, link: &str, address: &str) -> LegacyPod {
+    LegacyPod {
+        namespace: "shop".to_owned(),
+        name: sandbox.to_owned(),
+        sandbox: sandbox.to_owned(),
+        link: link.to_owned(),
+        addresses: vec![address.parse().unwrap()],
+        attached: true,
+        routed: false,
+    }
+}
+
+/// Records of pods that may go with this bridge: none, of those that are on it, and of one that is gone.
+fn legacy_pods(bridge: &Found<Bridge>) -> Vec<Vec<LegacyPod>> {
+    let gone = LegacyPod {
+        attached: false,
+        ..legacy_pod("gone", "veth9", "10.244.1.9")
+    };
+    let ports = bridge
+        .present()
+        .map(|bridge| bridge.ports.clone())
+        .unwrap_or_default();
+    let mut living: Vec<LegacyPod> = (2_u8..)
+        .zip(&ports)
+        .map(|(last, port)| legacy_pod(&format!("of-{port}"), port, &format!("10.244.1.{last}")))
+        .collect();
+    let on_it = living.clone();
+    living.push(gone);
+    vec![Vec::new(), on_it, living]
 }
 
 /// Every combination of what can be on a host, the nonsensical ones too.
@@ -108,7 +152,8 @@ fn every_host() -> Vec<HostFacts> {
                     for firewall in &firewalls {
                         for (leases, delegates) in [(0, 0), (3, 0), (0, 2), (3, 2)] {
                             for cni in &folders {
-                                hosts.push(HostFacts {
+                                hosts.extend(legacy_pods(bridge).into_iter().map(|legacy_pods| HostFacts {
+                                    legacy_pods,
                                     cni: cni.clone(),
                                     vxlan_devices: vxlan_devices.clone(),
                                     bridge: bridge.clone(),
@@ -118,7 +163,7 @@ fn every_host() -> Vec<HostFacts> {
                                     leases,
                                     delegates,
                                     ..flannel_host()
-                                });
+                                }));
                             }
                         }
                     }
@@ -133,8 +178,33 @@ fn every_host() -> Vec<HostFacts> {
 fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
     let mut facts = facts.clone();
     match step {
+        HostStep::RouteLegacyPods(addresses) => {
+            let done = addresses.len() - usize::from(cut);
+            for pod in &mut facts.legacy_pods {
+                pod.routed |= pod
+                    .addresses
+                    .iter()
+                    .all(|address| addresses[..done].contains(address));
+            }
+        }
+        // The old link is gone, and the new one not there yet.
+        HostStep::RenameVxlanDevice { to, .. } if facts.vxlan(to).is_some() => {}
+        HostStep::RenameVxlanDevice { from, to, .. } => {
+            let found = facts.vxlan_devices.iter().position(|device| &device.name == from);
+            let mut renamed = found.map_or_else(|| device(to), |at| facts.vxlan_devices.remove(at));
+            if !cut {
+                renamed.name.clone_from(to);
+                facts.vxlan_devices.push(renamed);
+            }
+        }
         // One system call each: a crash comes before or after.
         _ if cut && !matches!(step, HostStep::RemoveLeases) => {}
+        HostStep::AnswerForPods => {
+            if let Found::Present(bridge) = &mut facts.bridge {
+                bridge.answers_for_pods = true;
+            }
+        }
+        HostStep::ForgetLegacyPod(sandbox) => facts.legacy_pods.retain(|pod| &pod.sandbox != sandbox),
         HostStep::WithdrawSubnetEnvironment => facts.subnet_environment = Found::Absent,
         HostStep::DeleteVxlanDevice(name) => facts.vxlan_devices.retain(|device| &device.name != name),
         HostStep::DeleteBridge => facts.bridge = Found::Absent,
@@ -175,6 +245,28 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
         }
         HostStep::DeleteBridge | HostStep::RemoveLeases => assert!(!pods, "a pod would lose its network"),
         HostStep::DeleteFirewallObject(_) => assert!(!pods, "a pod would lose its masquerade"),
+        HostStep::RouteLegacyPods(addresses) => {
+            let lives = |address| {
+                let mut pods = facts.legacy_pods.iter();
+                pods.any(|pod| pod.attached && pod.addresses.contains(address))
+            };
+            assert!(addresses.iter().all(lives), "a route to nobody: {addresses:?}");
+        }
+        HostStep::AnswerForPods => assert!(pods, "nobody to answer for"),
+        HostStep::RenameVxlanDevice { from, .. } => {
+            assert!(from.starts_with("flannel"), "{from} is somebody else's");
+            assert!(!facts.flanneld_running, "flanneld would make it again");
+            let served = |pod: &LegacyPod| pod.routed || !pod.attached;
+            assert!(
+                facts.legacy_pods.iter().all(served),
+                "Felix would blackhole a pod"
+            );
+            assert!(unknown_ports(facts).is_empty(), "a pod that nobody knows");
+        }
+        HostStep::ForgetLegacyPod(sandbox) => {
+            let gone = |pod: &LegacyPod| &pod.sandbox != sandbox || !pod.attached;
+            assert!(facts.legacy_pods.iter().all(gone), "a living pod is forgotten");
+        }
         HostStep::RemoveConflist(name) => {
             let after = perform(step, facts, false);
             let winner = after
@@ -189,18 +281,22 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
             assert!(name.contains("flannel"), "{name} is somebody else's");
         }
     }
-    if goal < Goal::Calico {
-        assert!(!matches!(step, HostStep::RemoveConflist(_)), "not asked for");
-    }
-    if goal < Goal::Detached {
-        assert_eq!(*step, HostStep::WithdrawSubnetEnvironment, "not asked for");
-    }
-}
-
-impl PartialOrd for Goal {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        self.phase().partial_cmp(&other.phase())
-    }
+    let asked_for: &[Goal] = match step {
+        HostStep::WithdrawSubnetEnvironment
+        | HostStep::RouteLegacyPods(_)
+        | HostStep::AnswerForPods
+        | HostStep::ForgetLegacyPod(_) => &GOALS[1..],
+        HostStep::RenameVxlanDevice { .. } => &[Goal::Swapped, Goal::Mixed],
+        HostStep::RemoveConflist(_) => &[Goal::Mixed, Goal::Calico],
+        HostStep::DeleteVxlanDevice(_)
+        | HostStep::DeleteBridge
+        | HostStep::DeleteFirewallObject(_)
+        | HostStep::RemoveLeases => &[Goal::Detached, Goal::Calico],
+    };
+    assert!(
+        asked_for.contains(&goal),
+        "{step:?} was not asked for by {goal:?}"
+    );
 }
 
 /// The rest of the world does what is waited for: flannel's pod goes, pods leave, Calico comes.
@@ -216,6 +312,9 @@ fn world_moves_on(facts: &HostFacts) -> HostFacts {
         .is_some_and(|bridge| !bridge.ports.is_empty())
     {
         facts.bridge = bridge(&[]);
+        for pod in &mut facts.legacy_pods {
+            pod.attached = false;
+        }
         return facts;
     }
     // Calico's installer writes its own file, and a person mends or removes the broken one.
@@ -236,12 +335,16 @@ fn drive(mut facts: HostFacts, goal: Goal, crash_at: Option<usize>) -> (HostFact
     let settings = settings();
     let mut steps = 0;
     let mut waits = 0;
+    let mut interrupted: Option<HostStep> = None;
     loop {
         let before = phase(&facts, &settings);
-        match decide(&facts, &settings, goal) {
+        match decide(&facts, &settings, goal, interrupted.as_ref()) {
             HostDecision::Run(step) => {
-                assert_allowed(&step, &facts, goal);
+                if interrupted.as_ref() != Some(&step) {
+                    assert_allowed(&step, &facts, goal);
+                }
                 let after = perform(&step, &facts, crash_at == Some(steps));
+                interrupted = (crash_at == Some(steps)).then(|| step.clone());
                 if crash_at != Some(steps) {
                     assert!(step.is_done(&after), "{step:?}");
                     assert_eq!(perform(&step, &after, false), after, "twice is once: {step:?}");
@@ -266,15 +369,81 @@ fn drive(mut facts: HostFacts, goal: Goal, crash_at: Option<usize>) -> (HostFact
     }
 }
 
+/// In place there has to be one link to rename, or one that has been.
+fn is_possible(host: &HostFacts, goal: Goal) -> bool {
+    let in_place = matches!(goal, Goal::Swapped | Goal::Mixed);
+    let flannels: Vec<String> = flannel_devices(host, &settings()).collect();
+    !in_place || flannels == ["flannel.1"] || (flannels.is_empty() && host.vxlan(CALICO_DEVICE).is_some())
+}
+
+#[test]
+fn in_place_a_host_without_the_link_or_with_two_stops_the_agent() {
+    let with = |devices: &[&str]| HostFacts {
+        subnet_environment: Found::Absent,
+        flanneld_running: false,
+        vxlan_devices: devices.iter().map(|name| device(name)).collect(),
+        ..flannel_host()
+    };
+    for (devices, word) in [
+        (vec![], "nothing to rename"),
+        (vec!["flannel.1", CALICO_DEVICE], "both there"),
+        (vec!["flannel.1", "flannel.7"], "flannel.7"),
+    ] {
+        match decide(&with(&devices), &settings(), Goal::Swapped, None) {
+            HostDecision::Halt(why) => assert!(why.contains(word), "{why}"),
+            other => panic!("{devices:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn in_place_a_pod_that_nobody_knows_is_named_and_waited_for() {
+    let facts = HostFacts {
+        subnet_environment: Found::Absent,
+        flanneld_running: false,
+        legacy_pods: vec![legacy_pod("of-veth1", "veth1", "10.244.1.2")],
+        ..flannel_host()
+    };
+    match decide(&facts, &settings(), Goal::Swapped, None) {
+        HostDecision::Wait(what) => assert!(what.contains("veth2"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn in_place_a_pod_that_comes_late_gets_its_route_and_one_that_goes_is_forgotten() {
+    let host = HostFacts {
+        subnet_environment: Found::Absent,
+        flanneld_running: false,
+        ..flannel_host()
+    };
+    let (mut swapped, _) = drive(host, Goal::Swapped, None);
+    assert_eq!(phase(&swapped, &settings()), Phase::Swapped);
+    swapped.legacy_pods[0].routed = false;
+    swapped.legacy_pods[1].attached = false;
+    let steps = ["RouteLegacyPods", "ForgetLegacyPod"].map(|name| {
+        let HostDecision::Run(step) = decide(&swapped, &settings(), Goal::Swapped, None) else {
+            panic!("nothing is done about {swapped:?}");
+        };
+        swapped = perform(&step, &swapped, false);
+        assert_eq!(step.name(), name);
+    });
+    assert_eq!(steps.len(), 2);
+    assert_eq!(
+        decide(&swapped, &settings(), Goal::Swapped, None),
+        HostDecision::Settled
+    );
+}
+
 #[test]
 fn every_host_reaches_every_goal() {
     let hosts = every_host();
     assert!(hosts.len() > 5000);
     for host in &hosts {
-        for goal in GOALS {
+        for goal in GOALS.into_iter().filter(|goal| is_possible(host, *goal)) {
             let (end, steps) = drive(host.clone(), goal, None);
             if let Some(wanted) = goal.phase() {
-                assert!(phase(&end, &settings()) >= wanted);
+                assert!(phase(&end, &settings()).reaches(wanted));
             } else {
                 assert_eq!((&end, steps), (host, 0), "Hold changes nothing");
             }
@@ -288,7 +457,7 @@ fn every_host_reaches_every_goal() {
 #[test]
 fn a_crash_in_any_step_leads_to_the_same_end() {
     for host in every_host().into_iter().step_by(7).chain([flannel_host()]) {
-        for goal in GOALS {
+        for goal in GOALS.into_iter().filter(|goal| is_possible(&host, *goal)) {
             let (end, steps) = drive(host.clone(), goal, None);
             for crash_at in 0..steps {
                 let (after_crash, _) = drive(host.clone(), goal, Some(crash_at));
@@ -303,7 +472,7 @@ fn a_host_that_is_further_than_its_goal_is_left_there() {
     let (calico, _) = drive(flannel_host(), Goal::Calico, None);
     for goal in GOALS {
         assert_eq!(
-            decide(&calico, &settings(), goal),
+            decide(&calico, &settings(), goal, None),
             HostDecision::Settled,
             "{goal:?}"
         );
@@ -318,7 +487,7 @@ fn a_link_of_the_bridges_name_that_is_not_flannels_stops_the_agent() {
         bridge: Found::Malformed("link cni0 is of kind \"dummy\", needed a bridge".to_owned()),
         ..flannel_host()
     };
-    let HostDecision::Halt(why) = decide(&facts, &settings(), Goal::Detached) else {
+    let HostDecision::Halt(why) = decide(&facts, &settings(), Goal::Detached, None) else {
         panic!("somebody else's link must not be deleted");
     };
     assert!(why.contains("dummy") && why.contains("rename"), "{why}");
@@ -337,6 +506,7 @@ fn what_would_win_without_flannel_decides_when_its_conflist_goes() {
             },
             &settings(),
             Goal::Calico,
+            None,
         )
     };
     let calico = ("10-calico.conflist", CALICO_CONFLIST);
@@ -367,7 +537,7 @@ fn a_living_pod_keeps_its_network_and_is_named() {
         flanneld_running: false,
         ..flannel_host()
     };
-    let HostDecision::Wait(what) = decide(&facts, &settings(), Goal::Detached) else {
+    let HostDecision::Wait(what) = decide(&facts, &settings(), Goal::Detached, None) else {
         panic!("pods are on the bridge");
     };
     assert!(what.contains("veth1, veth2"), "{what}");
@@ -398,6 +568,14 @@ fn every_step_names_itself_and_its_object() {
         HostStep::DeleteFirewallObject(chain(FirewallBackend::Nftables, "ip flannel-ipv4", "")),
         HostStep::RemoveLeases,
         HostStep::RemoveConflist("10-flannel.conflist".to_owned()),
+        HostStep::RouteLegacyPods(vec!["10.244.1.2".parse().unwrap()]),
+        HostStep::AnswerForPods,
+        HostStep::RenameVxlanDevice {
+            from: "flannel.1".to_owned(),
+            to: CALICO_DEVICE.to_owned(),
+            block_size: 26,
+        },
+        HostStep::ForgetLegacyPod("16cc".to_owned()),
     ];
     let objects: Vec<String> = steps.iter().map(HostStep::object).collect();
     assert_eq!(objects[3], "nftables table ip flannel-ipv4");

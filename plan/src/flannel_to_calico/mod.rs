@@ -9,6 +9,9 @@ pub mod host;
 pub mod host_checks;
 #[cfg(test)]
 mod host_fixture;
+pub mod import;
+#[cfg(test)]
+mod in_place_walk;
 pub mod node;
 #[cfg(test)]
 mod node_walk;

@@ -3,13 +3,18 @@
 
 mod decide;
 mod evict;
+mod in_place;
 
 use std::collections::BTreeMap;
 
 pub use decide::decide;
+pub use in_place::upkeep;
 use jiff::{SignedDuration, Timestamp};
 
+use super::import::ImportedAddress;
+use super::objects::Allocation;
 use super::phase::{Goal, Phase};
+use super::settings::Strategy;
 use crate::decision::Decision;
 use crate::drain::{self, Budget, Pod, Residents};
 
@@ -122,6 +127,12 @@ pub struct NodeView<'facts> {
     pub flannel_pods: Vec<String>,
     /// Names of Calico's pods on the node, and whether each is Ready and not terminating.
     pub calico_pods: Vec<(String, bool)>,
+    /// In place: addresses that Calico's IPAM does not know of yet.
+    pub to_import: Vec<Allocation>,
+    /// In place: addresses that it was told of, and that nobody of flannel's has any more.
+    pub to_release: Vec<ImportedAddress>,
+    /// In place: pods of flannel's that live on the node.
+    pub legacy_pods: usize,
     /// The probe pod, if there is one.
     pub probe_pod: Option<ProbePod>,
     /// Who was asked to reach it.
@@ -133,6 +144,8 @@ pub struct NodeView<'facts> {
 /// Limits and permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
+    /// How the node changes its network.
+    pub strategy: Strategy,
     /// How long one stage may take.
     pub step_timeout: SignedDuration,
     /// How long the pods of one node may take to leave.
@@ -171,6 +184,10 @@ pub enum Stage {
     DrainDaemonSets,
     /// The old network is removed from the host.
     Detach,
+    /// In place: Calico's IPAM is told of the addresses that living pods have.
+    Import,
+    /// In place: the tunnel changes its name.
+    Swap,
     /// The label moves to Calico, and calico-node becomes Ready.
     StartCalico,
     /// The host is on Calico, and the agent's checks pass.
@@ -183,13 +200,15 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, in order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Cordon,
         Self::Drain,
         Self::StopFlannel,
         Self::HoldNewPods,
         Self::DrainDaemonSets,
         Self::Detach,
+        Self::Import,
+        Self::Swap,
         Self::StartCalico,
         Self::Attach,
         Self::Probe,
@@ -205,6 +224,8 @@ impl Stage {
             Self::HoldNewPods => "HoldNewPods",
             Self::DrainDaemonSets => "DrainDaemonSets",
             Self::Detach => "Detach",
+            Self::Import => "Import",
+            Self::Swap => "Swap",
             Self::StartCalico => "StartCalico",
             Self::Attach => "Attach",
             Self::Probe => "Probe",
@@ -229,6 +250,10 @@ pub enum NodeStep {
     Label(&'static str),
     /// Give the agent this goal.
     Goal(Goal),
+    /// Tell Calico's IPAM of these addresses.
+    Import(Vec<Allocation>),
+    /// Take these back from Calico's IPAM, where they are still under that handle.
+    Release(Vec<ImportedAddress>),
     /// Create the probe pod.
     CreateProbePod,
     /// Lift our cordon.

@@ -12,6 +12,7 @@ use super::node::{
     decide,
 };
 use super::phase::{Goal, Phase};
+use super::settings::Strategy;
 use crate::decision::{Decision, HaltReason, WaitReason};
 use crate::drain::{Permissions, Pod, residents};
 
@@ -95,6 +96,7 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 const POLICY: Policy = Policy {
+    strategy: Strategy::Drain,
     step_timeout: SignedDuration::from_secs(600),
     drain_timeout: SignedDuration::from_secs(900),
     on_blocked: OnBlocked::Pause,
@@ -182,6 +184,9 @@ impl World {
                 .map(|ready| ("kube-system/calico-node-x".to_owned(), ready))
                 .into_iter()
                 .collect(),
+            to_import: Vec::new(),
+            to_release: Vec::new(),
+            legacy_pods: 0,
             probe_pod: (self.probe != Probe::None).then(|| ProbePod {
                 uid: "p".to_owned(),
                 address: (self.probe != Probe::Starting).then(|| "10.244.1.9".parse().unwrap()),
@@ -285,6 +290,7 @@ impl World {
                 assert_ne!(self.cordon, Cordon::Us, "our cordon was left: {self:?}");
                 assert_eq!(self.probe, Probe::Reached, "done unproved: {self:?}");
             }
+            NodeStep::Import(_) | NodeStep::Release(_) => panic!("nothing lives on after a drain: {self:?}"),
             NodeStep::Skip => panic!("nothing was blocked past its time: {self:?}"),
         }
     }
@@ -308,7 +314,7 @@ impl World {
             NodeStep::CreateProbePod => self.probe = Probe::Starting,
             NodeStep::Uncordon => self.cordon = Cordon::Nobody,
             NodeStep::Complete => self.done = true,
-            NodeStep::Skip => {}
+            NodeStep::Skip | NodeStep::Import(_) | NodeStep::Release(_) => {}
         }
         self
     }
@@ -352,10 +358,14 @@ impl World {
             Phase::Flannel => !self.flannel_pod,
             Phase::Held => self.workload == Life::Moved && self.daemon == Life::Moved,
             Phase::Detached => self.calico_ready == Some(true),
-            Phase::Calico => false,
+            Phase::Swapped | Phase::Mixed | Phase::Calico => false,
         };
         add(agent_moves && host_allows, &|world| {
-            world.phase = world.phase.next().unwrap();
+            world.phase = match world.phase {
+                Phase::Flannel => Phase::Held,
+                Phase::Held => Phase::Detached,
+                Phase::Swapped | Phase::Mixed | Phase::Detached | Phase::Calico => Phase::Calico,
+            };
         });
         add(
             self.label == Label::Calico && self.calico_ready.is_none(),
@@ -519,6 +529,9 @@ fn past_the_deadline_each_policy_does_as_it_says() {
         refusals: &refusals,
         flannel_pods: Vec::new(),
         calico_pods: Vec::new(),
+        to_import: Vec::new(),
+        to_release: Vec::new(),
+        legacy_pods: 0,
         probe_pod: None,
         probers: Vec::new(),
         stage: Some((Stage::Drain, at(0))),

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::settings::Settings;
 
-pub use block::{Allocation, BlockConflict, affinity, block, block_change};
+pub use block::{Allocation, BlockConflict, affinity, block, block_change, block_release};
 pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_handle};
 pub use node::{NodeError, NodeObjects, RangeError, blocks, of_node, tunnel_address};
 pub use pool::{Pool, PoolConflict, block_size, pool, pool_conflicts};

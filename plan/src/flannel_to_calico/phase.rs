@@ -1,4 +1,7 @@
 //! What is provably true of a node's host, and what may be asked of it.
+//!
+//! Two ways lead from flannel to Calico: by drain `Flannel → Held → Detached → Calico`, in place
+//! `Flannel → Held → Swapped → Mixed → Calico`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,6 +14,12 @@ pub enum Phase {
     /// flannel's devices are on the host, but new pods get no address: `subnet.env` is withdrawn and
     /// flanneld does not run. Pods that live keep their network; DEL works.
     Held,
+    /// In place: the tunnel link carries Calico's name, flannel's pods live on `cni0`, each with a route of its own.
+    /// New pods get no address yet.
+    Swapped,
+    /// In place: Calico's conflist wins, its device is there as configured, and pods of flannel's still live on
+    /// `cni0`, or what they needed is still there.
+    Mixed,
     /// Nothing of flannel carries packets any more: no device, no bridge, no firewall chain, no lease.
     /// flannel's conflist may still be there, so that the kubelet does not report NotReady.
     Detached,
@@ -20,16 +29,19 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase, in order.
-    pub const ALL: [Self; 4] = [Self::Flannel, Self::Held, Self::Detached, Self::Calico];
+    pub const ALL: [Self; 6] = [
+        Self::Flannel,
+        Self::Held,
+        Self::Swapped,
+        Self::Mixed,
+        Self::Detached,
+        Self::Calico,
+    ];
 
-    /// The phase after this one; `None` at the end.
-    pub fn next(self) -> Option<Self> {
-        match self {
-            Self::Flannel => Some(Self::Held),
-            Self::Held => Some(Self::Detached),
-            Self::Detached => Some(Self::Calico),
-            Self::Calico => None,
-        }
+    /// Whether a host in this phase is where `wanted` asks it to be. On a host without any pod of flannel's the swap
+    /// leaves nothing of flannel behind: it is detached, and Calico's conflist is not there yet.
+    pub fn reaches(self, wanted: Self) -> bool {
+        self >= wanted && (self, wanted) != (Self::Detached, Self::Mixed)
     }
 
     /// The phase as it stands in status and metrics.
@@ -37,6 +49,8 @@ impl Phase {
         match self {
             Self::Flannel => "Flannel",
             Self::Held => "Held",
+            Self::Swapped => "Swapped",
+            Self::Mixed => "Mixed",
             Self::Detached => "Detached",
             Self::Calico => "Calico",
         }
@@ -51,6 +65,10 @@ pub enum Goal {
     Hold,
     /// Bring the host to [`Phase::Held`].
     Held,
+    /// Bring the host to [`Phase::Swapped`].
+    Swapped,
+    /// Bring the host to [`Phase::Mixed`].
+    Mixed,
     /// Bring the host to [`Phase::Detached`].
     Detached,
     /// Bring the host to [`Phase::Calico`].
@@ -63,6 +81,8 @@ impl Goal {
         match self {
             Self::Hold => None,
             Self::Held => Some(Phase::Held),
+            Self::Swapped => Some(Phase::Swapped),
+            Self::Mixed => Some(Phase::Mixed),
             Self::Detached => Some(Phase::Detached),
             Self::Calico => Some(Phase::Calico),
         }

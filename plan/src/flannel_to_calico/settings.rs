@@ -189,6 +189,16 @@ pub mod defaults {
     pub const CNI_CONFIGURATION_DIRECTORY: &str = "/etc/cni/net.d";
 }
 
+/// How a node changes its network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Strategy {
+    /// Pods leave the node by eviction before its network changes.
+    #[default]
+    Drain,
+    /// The node changes its network under its pods: they keep running, with their addresses.
+    InPlace,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,12 +21,24 @@ pub struct Arguments {
     /// How many nodes may be out of work at the same time: a number or a percentage.
     #[arg(long, value_name = "N|N%", default_value = "1")]
     pub max_unavailable: String,
+    /// How a node changes its network.
+    #[arg(long, value_enum, default_value_t = Strategy::Drain)]
+    pub strategy: Strategy,
     /// Write how it went as JSON into this file.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Spoil a prerequisite first: the migration has to be refused. `list` names the cases.
     #[arg(long = "break", value_name = "CASE")]
     pub broken: Option<String>,
+}
+
+/// How a node changes its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Strategy {
+    /// Pods leave the node by eviction before its network changes.
+    Drain,
+    /// The node changes its network under its pods: they keep running, with their addresses.
+    InPlace,
 }
 
 /// Runs it. Exit code 0 when everything is as it should be; with `--break` 2, as the refused tool itself.
@@ -87,6 +99,10 @@ async fn perform(
     }
     let run = Run::begin(cluster, tools).await?;
     let wanted = Wanted {
+        strategy: match arguments.strategy {
+            Strategy::Drain => api::migration::Strategy::Drain,
+            Strategy::InPlace => api::migration::Strategy::InPlace,
+        },
         max_unavailable: arguments.max_unavailable.clone(),
         ..Wanted::default()
     };

@@ -45,6 +45,8 @@ pub enum Part {
     Api,
     /// Every refused prerequisite, then a migration in fair weather, in one cluster.
     Fair,
+    /// In place: nobody is moved, nothing is lost, and pods of both networks live side by side.
+    InPlace,
     /// Five nodes, two at a time.
     Wide,
     /// Bad weather.
@@ -52,7 +54,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -61,6 +63,7 @@ impl Part {
         Self::Kernel,
         Self::Api,
         Self::Fair,
+        Self::InPlace,
         Self::Wide,
         Self::Storm,
     ];
@@ -160,6 +163,12 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
                 let mut tally = end_to_end::refusals(cluster, tools).await;
                 tally.add(end_to_end::fair(cluster, tools).await);
                 tally
+            })
+            .await
+        }
+        Part::InPlace => {
+            in_cluster(arguments, 3, async |cluster, tools| {
+                end_to_end::in_place(cluster, tools).await
             })
             .await
         }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use api::Migration;
+use api::migration::Strategy;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -36,6 +37,8 @@ const MENDED: Duration = Duration::from_mins(3);
 /// What the demo is asked for.
 #[derive(Clone, Debug)]
 pub struct Wanted {
+    /// How a node changes its network.
+    pub strategy: Strategy,
     /// `rollout.maxUnavailable`, as written.
     pub max_unavailable: String,
     /// More fields of the spec, as JSON to merge.
@@ -45,6 +48,7 @@ pub struct Wanted {
 impl Default for Wanted {
     fn default() -> Self {
         Self {
+            strategy: Strategy::Drain,
             max_unavailable: "1".to_owned(),
             spec: serde_json::json!({}),
         }
@@ -62,7 +66,7 @@ pub fn manifest(wanted: &Wanted) -> serde_json::Value {
         "kind": "Migration",
         "metadata": { "name": MIGRATION },
         "spec": {
-            "flannelToCalico": {},
+            "flannelToCalico": { "strategy": wanted.strategy },
             "rollout": { "maxUnavailable": max_unavailable },
             // The sample has a bare pod: it goes for good, and the operator said so.
             "drain": { "force": true },
@@ -169,6 +173,8 @@ impl<'cluster> Run<'cluster> {
             .get(MIGRATION)
             .await
             .with_context(|| format!("read Migration {MIGRATION}"))?;
+        // Before the traffic ends: its pods are no pods that the migration has moved.
+        let restarts = report::restarts(self.cluster).await?;
         let probes = report::probes(self.cluster).await?;
         let mut hosts = BTreeMap::new();
         for node in self.cluster.node_names().await {
@@ -199,7 +205,7 @@ impl<'cluster> Run<'cluster> {
             peak,
             probes,
             hosts,
-            &self.restarts,
+            [&self.restarts, &restarts],
             &self.calico,
         )
         .await

@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
-use api::migration::MigrationPhase;
+use api::migration::{MigrationPhase, Strategy};
 use api::{Migration, NodeMigration};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
+use plan::flannel_to_calico::node::Stage;
 use serde::Serialize;
 use traffic::report::{Counts, Summary};
 
 use super::watch::Peak;
 use crate::cluster::Cluster;
+
+/// Where the lab's flannel is.
+const FLANNEL_NAMESPACE: &str = "kube-flannel";
 
 /// How a migration went.
 #[derive(Clone, Debug, Serialize)]
@@ -37,6 +41,8 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationReport {
+    /// How nodes changed their network.
+    pub strategy: Strategy,
     /// Where it ended.
     pub phase: MigrationPhase,
     /// From the first change to the last.
@@ -59,6 +65,8 @@ pub struct NodeReport {
     pub phase: String,
     /// From its cordon to its end.
     pub seconds: f64,
+    /// In place: how long the swap itself took, from the goal to the agent's proof.
+    pub swap_seconds: Option<f64>,
     /// Seconds by step, in order.
     pub steps: Vec<(String, f64)>,
     /// What is left of flannel, by other tools than ours.
@@ -118,13 +126,14 @@ pub async fn probes(cluster: &Cluster) -> Result<Probes> {
     })
 }
 
-/// Container restarts of every pod by UID.
+/// Container restarts of every pod by UID, without the old network's own pods: those end.
 pub async fn restarts(cluster: &Cluster) -> Result<BTreeMap<String, i32>> {
     let pods: Api<Pod> = Api::all(cluster.api().client());
     let list = pods.list(&ListParams::default()).await.context("list pods")?;
     Ok(list
         .items
         .into_iter()
+        .filter(|pod| pod.namespace().as_deref() != Some(FLANNEL_NAMESPACE))
         .map(|pod| {
             let restarts = pod
                 .status
@@ -145,7 +154,7 @@ impl Report {
         peak: Peak,
         probes: Probes,
         hosts: BTreeMap<String, HostReport>,
-        restarts_before: &BTreeMap<String, i32>,
+        [restarts_before, restarts]: [&BTreeMap<String, i32>; 2],
         calico: &str,
     ) -> Result<Self> {
         let status = migration.status.clone().unwrap_or_default();
@@ -160,7 +169,6 @@ impl Report {
             .iter()
             .map(|object| node(object, hosts.get(&object.spec.node_name)))
             .collect();
-        let restarts = restarts(cluster).await?;
         let pods = Pods {
             recreated: restarts_before
                 .keys()
@@ -171,12 +179,24 @@ impl Report {
                 .filter_map(|(uid, now)| Some(i64::from(now - restarts_before.get(uid)?)))
                 .sum(),
         };
-        let seconds = match (status.started_at, status.completed_at) {
+        let strategy = migration
+            .spec
+            .flannel_to_calico
+            .as_ref()
+            .map(|kind| kind.strategy)
+            .unwrap_or_default();
+        // In place the last node's end is the end of the change; what is cleaned up later follows the pods.
+        let last = objects.iter().filter_map(|object| object.spec.finished_at).max();
+        let ended = status
+            .completed_at
+            .or(last.filter(|_| strategy == Strategy::InPlace));
+        let seconds = match (status.started_at, ended) {
             (Some(started), Some(completed)) => completed.duration_since(started).as_secs_f64(),
             _ => 0.0,
         };
         let mut report = Self {
             migration: MigrationReport {
+                strategy,
                 phase: status.phase,
                 seconds,
                 plan_hash: status.plan.map(|plan| plan.hash).unwrap_or_default(),
@@ -196,9 +216,14 @@ impl Report {
     /// What has to hold after every migration, whatever the budget for lost probes.
     fn judge(&self, machines: usize) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.migration.phase != MigrationPhase::Completed {
+        let (end, proved) = match self.migration.strategy {
+            Strategy::Drain => (MigrationPhase::Completed, "Calico"),
+            Strategy::InPlace => (MigrationPhase::Mixed, "Mixed"),
+        };
+        if self.migration.phase != end {
             problems.push(format!("the migration ended as {:?}", self.migration.phase));
         }
+        problems.extend(self.harm());
         if self.nodes.len() != machines {
             problems.push(format!(
                 "{} nodes were migrated, there are {machines}",
@@ -206,12 +231,13 @@ impl Report {
             ));
         }
         for node in &self.nodes {
-            if node.phase != "Calico" {
+            if node.phase != proved {
                 problems.push(format!("node {} ended as {}", node.name, node.phase));
             }
             problems.extend(
                 node.leftovers
                     .iter()
+                    .filter(|line| self.migration.strategy == Strategy::Drain || goes_at_once(line))
                     .map(|line| format!("left on node {}: {line}", node.name)),
             );
             problems.extend(
@@ -232,6 +258,23 @@ impl Report {
             problems.push("nobody looked at the nodes: their number out of work is not known".to_owned());
         }
         problems
+    }
+
+    /// In place nothing is lost and nobody is moved.
+    fn harm(&self) -> Vec<String> {
+        let mut harm = Vec::new();
+        if self.migration.strategy == Strategy::InPlace {
+            if self.probes.all.lost > 0 {
+                harm.push(format!("{} probes were lost", self.probes.all.lost));
+            }
+            if self.pods.recreated > 0 || self.pods.restarted > 0 {
+                harm.push(format!(
+                    "{} pods were created again, {} containers restarted",
+                    self.pods.recreated, self.pods.restarted
+                ));
+            }
+        }
+        harm
     }
 
     /// For people.
@@ -273,7 +316,12 @@ impl Report {
             "pods: {} created again, {} containers restarted",
             self.pods.recreated, self.pods.restarted
         ));
-        if self.problems.is_empty() {
+        if self.problems.is_empty() && self.migration.strategy == Strategy::InPlace {
+            line(format_args!(
+                "by ip, bridge, iptables-save and nft: flannel's tunnel and conflist are gone, what its living pods need is \
+                 there, and no rule or route of anybody else has changed"
+            ));
+        } else if self.problems.is_empty() {
             line(format_args!(
                 "by ip, bridge, iptables-save and nft: nothing of flannel is left on any node, and no rule or route of \
                  anybody else has changed"
@@ -284,6 +332,21 @@ impl Report {
         }
         text
     }
+}
+
+/// In place what serves pods that live stays; the rest of flannel goes with the swap.
+fn goes_at_once(line: &str) -> bool {
+    let serves_pods = [
+        "link cni0",
+        "route ",
+        "iptables",
+        "ip6tables",
+        "nft",
+        "file /var/lib/cni/",
+    ];
+    let by_the_agent = ["files of host-local", "delegate files"];
+    !serves_pods.iter().any(|start| line.starts_with(start))
+        && !by_the_agent.iter().any(|part| line.contains(part))
 }
 
 fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
@@ -302,6 +365,11 @@ fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
             (Some(started), Some(finished)) => finished.duration_since(started).as_secs_f64(),
             _ => 0.0,
         },
+        swap_seconds: spec
+            .history
+            .iter()
+            .find(|step| step.name == Stage::Swap.as_str())
+            .map(|step| step.finished_at.duration_since(step.started_at).as_secs_f64()),
         steps: spec
             .history
             .iter()

@@ -1,12 +1,14 @@
 //! End-to-end cases: a real cluster, real traffic, and bad weather.
 
 mod fair;
+mod in_place;
 mod look;
 mod metrics;
 mod refusals;
 mod storm;
 
 pub use fair::{fair, wide};
+pub use in_place::in_place;
 pub use refusals::refusals;
 pub use storm::storm;
 

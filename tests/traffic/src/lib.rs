@@ -11,3 +11,4 @@ pub mod pause;
 pub mod probe;
 pub mod report;
 pub mod serve;
+mod socket;

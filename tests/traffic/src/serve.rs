@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::packet::Packet;
+use crate::socket;
 
 /// How to answer.
 #[derive(Clone, Debug, clap::Args)]
@@ -29,7 +30,7 @@ pub async fn run(options: Options) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let address = options.listen;
-    let udp = UdpSocket::bind(address)
+    let udp = socket::bind(address)
         .await
         .with_context(|| format!("listen on UDP {address}"))?;
     let tcp = TcpListener::bind(address)

@@ -186,7 +186,8 @@ pub(super) fn forwarding_entry(message: &NeighbourMessage) -> Option<ForwardingE
         link: message.header.ifindex,
         mac: link_layer_address(message),
         destination,
-        permanent: message.header.state == NeighbourState::Permanent,
+        // `bridge fdb add … permanent` sets NOARP as well.
+        permanent: u16::from(message.header.state) & u16::from(NeighbourState::Permanent) != 0,
     })
 }
 

@@ -8,8 +8,9 @@ use kube::{Api, ResourceExt};
 use plan::flannel_to_calico::node::NodeStep;
 use serde_json::{Value, json};
 
+use super::super::node_objects::Outcome;
 use super::super::view::is_cordoned_by;
-use super::super::{Memory, probe};
+use super::super::{Memory, import, probe};
 use super::record::finish_stage;
 use crate::context::Context;
 use crate::evict;
@@ -25,7 +26,7 @@ pub(super) async fn perform(
     step: &NodeStep,
     spec: &mut NodeMigrationSpec,
     now: Timestamp,
-) -> Result<(), WriteError> {
+) -> Result<Outcome, WriteError> {
     let name = node.name_any();
     let nodes: Api<Node> = Api::all(context.client.clone());
     match step {
@@ -57,6 +58,12 @@ pub(super) async fn perform(
             write::patch(&nodes, node, "labelling", change).await?;
         }
         NodeStep::Goal(goal) => spec.goal = *goal,
+        NodeStep::Import(allocations) => {
+            return import::import(context, &name, allocations, spec).await;
+        }
+        NodeStep::Release(addresses) => {
+            return import::release(context, &name, addresses, spec).await;
+        }
         NodeStep::CreateProbePod => probe::create(context, migration, node).await?,
         NodeStep::Uncordon => {
             write::patch(&nodes, node, "uncordoning", uncordon(migration, node)).await?;
@@ -86,7 +93,7 @@ pub(super) async fn perform(
             context.teller.node(node, Tone::Warning, "Skipped", &note).await;
         }
     }
-    Ok(())
+    Ok(Outcome::Written)
 }
 
 /// `unschedulable`, and in the same write whose cordon it is; the cluster autoscaler keeps its hands off.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use api::MigrationStatus;
 use api::migration::MigrationPhase;
+use api::node_migration::NodeMigrationSpec;
 use plan::decision::{Halt, Wait, WaitReason};
 use plan::flannel_to_calico::node::Stage;
 use plan::rollout::{Seat, Standing};
@@ -24,6 +25,23 @@ impl Held {
             reason: wait.reason.as_str(),
             message: wait.message.clone(),
             needs_a_person: wait.reason.needs_a_person(),
+        }
+    }
+
+    /// An object of Calico's is in the way of a write.
+    pub(super) fn blocked(message: String) -> Self {
+        Self {
+            reason: WaitReason::CalicoObjects.as_str(),
+            message,
+            needs_a_person: true,
+        }
+    }
+
+    /// Says in the node's own step why it does not go on.
+    pub(super) fn write_into(&self, spec: &mut NodeMigrationSpec) {
+        if let Some(step) = &mut spec.step {
+            self.reason.clone_into(&mut step.reason);
+            step.message.clone_from(&self.message);
         }
     }
 

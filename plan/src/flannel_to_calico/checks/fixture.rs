@@ -9,7 +9,7 @@ use crate::drain::{Permissions, Pod};
 use crate::flannel::SubnetEnvironment;
 use crate::flannel_to_calico::cluster::{ClusterFacts, Container, DaemonSet, Node};
 use crate::flannel_to_calico::facts::{Bridge, Found, HostFacts, ReversePathFilter, VxlanDevice};
-use crate::flannel_to_calico::settings::{Settings, Source, Sourced};
+use crate::flannel_to_calico::settings::{Settings, Source, Sourced, Strategy};
 use crate::rollout::MaxUnavailable;
 
 /// Names and verdicts, in order.
@@ -23,6 +23,7 @@ pub(crate) fn verdicts(checks: &[Check]) -> Vec<(&str, Verdict)> {
 /// A policy that allows nothing special.
 pub(crate) fn policy() -> CheckPolicy {
     CheckPolicy {
+        strategy: Strategy::Drain,
         allow_single_node: false,
         permissions: Permissions::default(),
         max_unavailable: Ok(MaxUnavailable::Nodes(1)),
@@ -170,7 +171,10 @@ pub(crate) fn host(index: u8) -> HostFacts {
             mtu: 1450,
             addresses: vec![format!("10.244.{index}.1/24").parse().unwrap()],
             ports: Vec::new(),
+            answers_for_pods: false,
         }),
+        legacy_pods: Vec::new(),
+        legacy_problems: Vec::new(),
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {
             all: 1,

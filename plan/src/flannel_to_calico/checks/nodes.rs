@@ -21,14 +21,13 @@ const CONTROLLER: (&str, &str) = ("k8s-app", "flannel-migration-controller");
 /// What the coordinator must be allowed to do for the labels.
 const LABEL_PERMISSION: &str = "patch nodes";
 
-pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     [
         labels(facts),
         migration_controller(facts),
         operating_system(settings, facts),
         annotations(settings, facts),
         pod_cidr(settings, facts),
-        schedulable(facts, policy),
     ]
     .concat()
 }
@@ -271,7 +270,7 @@ fn overlap(left: Ipv4Net, right: Ipv4Net) -> bool {
     left.contains(&right) || right.contains(&left)
 }
 
-fn schedulable(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+pub(super) fn schedulable(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::SchedulableNodes);
     let (usable, others): (Vec<&Node>, Vec<&Node>) = linux_nodes(facts).partition(|node| node.schedulable());
     let reasons: Vec<String> = others

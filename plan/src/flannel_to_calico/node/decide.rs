@@ -3,10 +3,12 @@
 use jiff::Timestamp;
 
 use super::evict::evict;
+use super::in_place;
 use super::{NetworkLabel, Next, NodeStep, NodeView, OnBlocked, Policy, Stage};
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 use crate::drain::Pod;
 use crate::flannel_to_calico::phase::{Goal, Phase};
+use crate::flannel_to_calico::settings::Strategy;
 
 /// Chooses the next step of a node that is in work.
 pub fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
@@ -108,11 +110,24 @@ fn undelayed(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
             }),
         );
     }
-    match &view.network {
-        NetworkLabel::Missing | NetworkLabel::Flannel => from_flannel(view, policy, now),
-        NetworkLabel::Neither => between(view, policy, now),
-        NetworkLabel::Calico => to_calico(view),
-        NetworkLabel::Other(value) => next(
+    match (&view.network, policy.strategy) {
+        (NetworkLabel::Missing | NetworkLabel::Flannel, _) if view.goal.phase().is_some() => next(
+            Stage::StopFlannel,
+            Decision::Halt(Halt {
+                reason: HaltReason::Contradiction,
+                message: format!(
+                    "Node {} is labelled for flannel, but its agent was already told to remove flannel. \
+                     Somebody set the label back; set it to none to go on",
+                    view.name
+                ),
+            }),
+        ),
+        (NetworkLabel::Missing | NetworkLabel::Flannel, Strategy::Drain) => from_flannel(view, policy, now),
+        (NetworkLabel::Missing | NetworkLabel::Flannel, Strategy::InPlace) => in_place::from_flannel(view),
+        (NetworkLabel::Neither, Strategy::Drain) => between(view, policy, now),
+        (NetworkLabel::Neither, Strategy::InPlace) => in_place::between(view),
+        (NetworkLabel::Calico, strategy) => to_calico(view, strategy),
+        (NetworkLabel::Other(value), _) => next(
             view.stage.map_or(Stage::Cordon, |(stage, _)| stage),
             Decision::Halt(Halt {
                 reason: HaltReason::Contradiction,
@@ -128,19 +143,6 @@ fn undelayed(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
 
 /// The node is on flannel: cordon, drain, label away.
 fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
-    if view.goal.phase().is_some() {
-        return next(
-            Stage::StopFlannel,
-            Decision::Halt(Halt {
-                reason: HaltReason::Contradiction,
-                message: format!(
-                    "Node {} is labelled for flannel, but its agent was already told to remove flannel. \
-                     Somebody set the label back; set it to none to go on",
-                    view.name
-                ),
-            }),
-        );
-    }
     if !view.unschedulable {
         return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
     }
@@ -165,16 +167,8 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if !view.unschedulable {
         return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
     }
-    if !view.flannel_pods.is_empty() {
-        return wait(
-            Stage::StopFlannel,
-            WaitReason::FlannelPodRunning,
-            format!(
-                "flannel's pod is still on node {}: {}",
-                view.name,
-                view.flannel_pods.join(", ")
-            ),
-        );
+    if let Some(next) = flannel_is_gone(view) {
+        return next;
     }
     if let Some(next) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
         return next;
@@ -201,7 +195,7 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
 }
 
 /// The node is labelled for Calico: wait for it, prove it, lift the cordon.
-fn to_calico(view: &NodeView<'_>) -> Next {
+fn to_calico(view: &NodeView<'_>, strategy: Strategy) -> Next {
     match view.calico_pods.as_slice() {
         [] => {
             return wait(
@@ -220,7 +214,11 @@ fn to_calico(view: &NodeView<'_>) -> Next {
         }
         _ => {}
     }
-    if let Some(next) = agent_reaches(view, Stage::Attach, Goal::Calico, Phase::Calico) {
+    let (goal, phase) = match strategy {
+        Strategy::Drain => (Goal::Calico, Phase::Calico),
+        Strategy::InPlace => (Goal::Mixed, Phase::Mixed),
+    };
+    if let Some(next) = agent_reaches(view, Stage::Attach, goal, phase) {
         return next;
     }
     if let Some(check) = view.agent.failing_checks.first() {
@@ -277,12 +275,27 @@ fn probe(view: &NodeView<'_>) -> Next {
     next(Stage::Uncordon, Decision::Run(NodeStep::Complete))
 }
 
+/// Waits for the end of flannel's pod; `None` once it is gone.
+pub(super) fn flannel_is_gone(view: &NodeView<'_>) -> Option<Next> {
+    (!view.flannel_pods.is_empty()).then(|| {
+        wait(
+            Stage::StopFlannel,
+            WaitReason::FlannelPodRunning,
+            format!(
+                "flannel's pod is still on node {}: {}",
+                view.name,
+                view.flannel_pods.join(", ")
+            ),
+        )
+    })
+}
+
 /// Gives the agent its goal and waits until the host is there; `None` once it is.
-fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase: Phase) -> Option<Next> {
+pub(super) fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase: Phase) -> Option<Next> {
     if view.goal.phase() < goal.phase() {
         return Some(next(stage, Decision::Run(NodeStep::Goal(goal))));
     }
-    if view.agent.phase >= Some(phase) {
+    if view.agent.phase.is_some_and(|at| at.reaches(phase)) {
         return None;
     }
     if !view.agent.ready {
@@ -308,11 +321,11 @@ fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase: Phase) ->
     ))
 }
 
-fn next(stage: Stage, decision: Decision<NodeStep>) -> Next {
+pub(super) fn next(stage: Stage, decision: Decision<NodeStep>) -> Next {
     Next { stage, decision }
 }
 
-fn wait(stage: Stage, reason: WaitReason, message: String) -> Next {
+pub(super) fn wait(stage: Stage, reason: WaitReason, message: String) -> Next {
     next(
         stage,
         Decision::Wait(Wait {

@@ -145,6 +145,40 @@ pub fn block_change(
     Ok(Some(Value::Object(change)))
 }
 
+/// What to patch in the spec of an `IPAMBlock` so that these addresses are free again, each only where it is under the
+/// handle that is given with it; `None` when none is. The last to be freed is the last to be given out again.
+pub fn block_release(
+    spec: &Value,
+    range: Ipv4Net,
+    released: &[(Ipv4Addr, &str)],
+) -> Result<Option<Value>, BlockConflict> {
+    let mut content = Content::read(spec, range)?;
+    let freed: Vec<usize> = released
+        .iter()
+        .filter_map(|(address, handle)| content.release(*address, handle))
+        .collect();
+    if freed.is_empty() {
+        return Ok(None);
+    }
+    content.drop_unused_attributes();
+    let sequence = spec
+        .get("sequenceNumber")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
+    // A merge patch takes a key away by null.
+    let sequences: Map<String, Value> = freed
+        .iter()
+        .map(|ordinal| (ordinal.to_string(), Value::Null))
+        .collect();
+    Ok(Some(json!({
+        "allocations": content.allocations,
+        "unallocated": content.unallocated,
+        "attributes": content.attributes,
+        "sequenceNumber": sequence.saturating_add(1),
+        "sequenceNumberForAllocation": sequences,
+    })))
+}
+
 /// The affinity of a node's block, as Calico writes it.
 pub fn affinity(node: &str) -> String {
     format!("host:{node}")
@@ -276,6 +310,31 @@ impl Content {
         self.unallocated.retain(|free| *free != ordinal);
         self.sequences.insert(ordinal.to_string(), sequence.into());
         Ok(true)
+    }
+
+    /// Frees an address that is under this handle, and says its place in the block; `None` when it is not.
+    fn release(&mut self, address: Ipv4Addr, handle: &str) -> Option<usize> {
+        let ordinal = self
+            .range
+            .contains(&address)
+            .then(|| (u32::from(address) - u32::from(self.range.network())) as usize)?;
+        let index = self.allocations[ordinal]?;
+        if self.attributes[index]["handle_id"].as_str() != Some(handle) {
+            return None;
+        }
+        self.allocations[ordinal] = None;
+        self.unallocated.push(ordinal);
+        Some(ordinal)
+    }
+
+    /// Attributes that no address refers to go, and the places of the others move up.
+    fn drop_unused_attributes(&mut self) {
+        let used: BTreeSet<usize> = self.allocations.iter().flatten().copied().collect();
+        let places: BTreeMap<usize, usize> = used.iter().copied().zip(0..).collect();
+        self.attributes = used.iter().map(|index| self.attributes[*index].clone()).collect();
+        for index in self.allocations.iter_mut().flatten() {
+            *index = places[&*index];
+        }
     }
 }
 
@@ -468,5 +527,38 @@ mod tests {
             }
             proptest::prop_assert_eq!(block_change(&spec, range(), "n1", &allocations(&second)), Ok(None));
         }
+    }
+
+    #[test]
+    fn a_released_address_is_the_last_to_be_given_out() {
+        let mut spec = used();
+        let tunnel_and_pod = [tunnel(), allocation("10.244.1.5", "k8s-pod-network.b")];
+        let change = block_change(&spec, range(), "n1", &tunnel_and_pod)
+            .unwrap()
+            .unwrap();
+        for (key, value) in change.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        let pod = ("10.244.1.5".parse().unwrap(), "k8s-pod-network.b");
+        let change = block_release(&spec, range(), &[pod]).unwrap().unwrap();
+        assert_eq!(
+            change["allocations"],
+            json!([1, null, null, 0, null, null, null, null])
+        );
+        assert_eq!(change["unallocated"], json!([4, 6, 7, 1, 2, 5]));
+        assert_eq!(change["sequenceNumberForAllocation"], json!({"5": null}));
+        assert_eq!(change["attributes"].as_array().unwrap().len(), 2);
+        assert_eq!(
+            change["attributes"][0]["later"], 1,
+            "fields that we do not know are kept"
+        );
+    }
+
+    #[test]
+    fn an_address_that_is_somebody_elses_by_now_stays() {
+        let of_another = ("10.244.1.3".parse().unwrap(), "k8s-pod-network.old");
+        assert_eq!(block_release(&used(), range(), &[of_another]), Ok(None));
+        let free = ("10.244.1.6".parse().unwrap(), "k8s-pod-network.a");
+        assert_eq!(block_release(&used(), range(), &[free]), Ok(None));
     }
 }

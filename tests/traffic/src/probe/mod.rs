@@ -20,6 +20,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::packet::Packet;
 use crate::report::Report;
+use crate::socket;
 use connection::Event;
 use count::Limits;
 use flow::{Flows, Kind, Start};
@@ -121,7 +122,7 @@ struct Prober {
 
 impl Prober {
     async fn new(options: Options) -> Result<Self> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        let socket = socket::bind((Ipv4Addr::UNSPECIFIED, 0))
             .await
             .context("open a UDP socket")?;
         let (publish, known) = watch::channel(Known::default());

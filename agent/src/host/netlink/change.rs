@@ -1,0 +1,268 @@
+//! Changes by netlink beyond deletion: routes to pods, a link's name, a VXLAN link made again as it was.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourState};
+use netlink_packet_route::route::{RouteMessage, RouteProtocol, RouteScope};
+use rtnetlink::{LinkUnspec, LinkVxlan, RouteMessageBuilder};
+
+use super::{Netlink, NetlinkError};
+use crate::host::snapshot::{Link, Route, Snapshot};
+
+/// Who installed a route, as the kernel keeps it: our own number, which no routing daemon of iproute2's list has.
+pub const ROUTE_PROTOCOL: u8 = 82;
+/// Felix' own number: routes under it on its device are its to keep and to remove.
+const FELIX: u8 = 80;
+/// Routes that the kernel makes itself, together with an address.
+const KERNEL: u8 = 2;
+
+/// How a rename ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renamed {
+    /// The link has its new name.
+    Yes,
+    /// The kernel does not rename a link that is up.
+    Refused,
+}
+
+impl Netlink {
+    /// Adds a route to one address through a link, or replaces the one that is there.
+    pub async fn add_host_route(&self, address: IpAddr, link: u32) -> Result<(), NetlinkError> {
+        self.add_route(&host_route(address, link)).await
+    }
+
+    /// Lays, beside each route of a tunnel to a node, the routes that Felix makes: one to the node's end of the tunnel, and
+    /// one to each of its address blocks. The same next hop: no packet takes another way.
+    pub async fn add_block_routes(&self, tunnel: &Snapshot, block_size: u8) -> Result<(), NetlinkError> {
+        for route in &tunnel.routes {
+            let (IpNet::V4(range), [(Some(gateway), Some(link))]) =
+                (route.destination, route.hops.as_slice())
+            else {
+                continue;
+            };
+            // A node's own range is never smaller than a block; what is, is a block's already.
+            let Ok(blocks) = range.subnets(block_size) else {
+                continue;
+            };
+            if range.prefix_len() == block_size {
+                continue;
+            }
+            self.add_route(&Route {
+                protocol: FELIX,
+                ..host_route(*gateway, *link)
+            })
+            .await?;
+            for block in blocks {
+                self.add_route(&Route {
+                    destination: block.into(),
+                    protocol: FELIX,
+                    ..route.clone()
+                })
+                .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes a route as it was seen. One that is gone already is no error.
+    pub async fn delete_route(&self, route: &Route) -> Result<(), NetlinkError> {
+        let message = message(route)?;
+        match self.handle.route().del(message).execute().await {
+            Err(rtnetlink::Error::NetlinkError(message))
+                if message.raw_code() == -(nix::errno::Errno::ESRCH as i32) =>
+            {
+                Ok(())
+            }
+            Err(source) => Err(request(
+                format!("delete the route to {}", route.destination),
+                source,
+            )),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Gives a link another name while it carries packets.
+    pub async fn rename_link(&self, link: &Link, name: &str) -> Result<Renamed, NetlinkError> {
+        let message = LinkUnspec::new_with_index(link.index).name(name).build();
+        match self.handle.link().set(message).execute().await {
+            Err(rtnetlink::Error::NetlinkError(message))
+                if message.raw_code() == -(nix::errno::Errno::EBUSY as i32) =>
+            {
+                Ok(Renamed::Refused)
+            }
+            Err(source) => Err(request(format!("rename link {} to {name}", link.name), source)),
+            Ok(()) => Ok(Renamed::Yes),
+        }
+    }
+
+    /// Makes a VXLAN link of this name with everything that `saved` has of one link: attributes, addresses, neighbours,
+    /// forwarding entries, routes. What is there already is left or replaced, so that an interrupted call is repeated.
+    pub async fn restore_vxlan(&self, saved: &Snapshot, name: &str) -> Result<u32, NetlinkError> {
+        let Some(link) = saved.links.first() else {
+            return Err(request(
+                format!("make link {name} again: the journal says nothing of it"),
+                rtnetlink::Error::RequestFailed,
+            ));
+        };
+        let mut there = self.links().await?;
+        if !there.iter().any(|other| other.name == name) {
+            self.create_vxlan(link, name).await?;
+            there = self.links().await?;
+        }
+        let Some(index) = there
+            .iter()
+            .find(|other| other.name == name)
+            .map(|other| other.index)
+        else {
+            return Err(request(
+                format!("find link {name}, which was made a moment ago"),
+                rtnetlink::Error::RequestFailed,
+            ));
+        };
+        for address in &saved.addresses {
+            let (own, length) = (address.address.addr(), address.address.prefix_len());
+            self.handle
+                .address()
+                .add(index, own, length)
+                .replace()
+                .execute()
+                .await
+                .map_err(|source| request(format!("give {} to link {name}", address.address), source))?;
+        }
+        for neighbour in &saved.neighbours {
+            self.handle
+                .neighbours()
+                .add(index, neighbour.address)
+                .link_layer_address(&bytes(&neighbour.mac))
+                .replace()
+                .execute()
+                .await
+                .map_err(|source| {
+                    request(
+                        format!("add neighbour {} to link {name}", neighbour.address),
+                        source,
+                    )
+                })?;
+        }
+        for entry in &saved.forwarding {
+            let add = self
+                .handle
+                .neighbours()
+                .add_bridge(index, &bytes(&entry.mac))
+                .flags(NeighbourFlags::Own)
+                .state(if entry.permanent {
+                    NeighbourState::Permanent
+                } else {
+                    NeighbourState::Reachable
+                });
+            let add = match entry.destination {
+                Some(destination) => add.destination(destination),
+                None => add,
+            };
+            add.replace().execute().await.map_err(|source| {
+                request(
+                    format!("add forwarding entry {} to link {name}", entry.mac),
+                    source,
+                )
+            })?;
+        }
+        for route in saved.routes.iter().filter(|route| route.protocol != KERNEL) {
+            self.add_route(&route.through(index)).await?;
+        }
+        Ok(index)
+    }
+
+    async fn create_vxlan(&self, link: &Link, name: &str) -> Result<(), NetlinkError> {
+        let vxlan = link.vxlan.clone().unwrap_or_default();
+        let mut message = LinkVxlan::new(name, vxlan.vni)
+            .port(vxlan.port)
+            .learning(vxlan.learning)
+            .mtu(link.mtu)
+            .address(bytes(&link.mac));
+        if let Some(parent) = vxlan.parent {
+            message = message.dev(parent);
+        }
+        message = match vxlan.local {
+            Some(IpAddr::V4(local)) => message.local(local),
+            Some(IpAddr::V6(local)) => message.local6(local),
+            None => message,
+        };
+        if link.up {
+            message = message.up();
+        }
+        self.handle
+            .link()
+            .add(message.build())
+            .execute()
+            .await
+            .map_err(|source| request(format!("make VXLAN link {name}"), source))
+    }
+
+    async fn add_route(&self, route: &Route) -> Result<(), NetlinkError> {
+        self.handle
+            .route()
+            .add(message(route)?)
+            .replace()
+            .execute()
+            .await
+            .map_err(|source| request(format!("add the route to {}", route.destination), source))
+    }
+}
+
+/// A route to one address that is on the link itself.
+fn host_route(address: IpAddr, link: u32) -> Route {
+    Route {
+        destination: address.into(),
+        hops: vec![(None, Some(link))],
+        protocol: ROUTE_PROTOCOL,
+        scope: u8::from(RouteScope::Link),
+        on_link: false,
+        source: None,
+        metric: 0,
+    }
+}
+
+fn message(route: &Route) -> Result<RouteMessage, NetlinkError> {
+    let malformed = |error: &dyn std::error::Error| {
+        request(
+            format!("build the route to {}: {error}", route.destination),
+            rtnetlink::Error::RequestFailed,
+        )
+    };
+    let mut builder = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(route.destination.addr(), route.destination.prefix_len())
+        .map_err(|error| malformed(&error))?
+        .protocol(RouteProtocol::from(route.protocol))
+        .scope(RouteScope::from(route.scope));
+    // Tunnels have one next hop; a route of several is not ours to make.
+    if let Some((gateway, link)) = route.hops.first() {
+        if let Some(link) = link {
+            builder = builder.output_interface(*link);
+        }
+        if let Some(gateway) = gateway {
+            builder = builder.gateway(*gateway).map_err(|error| malformed(&error))?;
+        }
+    }
+    if route.on_link {
+        builder = builder.onlink();
+    }
+    if let Some(source) = route.source {
+        builder = builder.pref_source(source).map_err(|error| malformed(&error))?;
+    }
+    if route.metric != 0 {
+        builder = builder.priority(route.metric);
+    }
+    Ok(builder.build())
+}
+
+/// A link-layer address as bytes; what is no pair of hexadecimal digits is left out.
+fn bytes(mac: &str) -> Vec<u8> {
+    mac.split(':')
+        .filter_map(|part| u8::from_str_radix(part, 16).ok())
+        .collect()
+}
+
+fn request(attempt: String, source: rtnetlink::Error) -> NetlinkError {
+    NetlinkError::Request { attempt, source }
+}

@@ -1,0 +1,132 @@
+//! Addresses of living pods into Calico's IPAM, and out of it: handle and block, in Calico's own order.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use api::node_migration::NodeMigrationSpec;
+use ipnet::Ipv4Net;
+use plan::flannel_to_calico::import::{ImportedAddress, imported_as};
+use plan::flannel_to_calico::objects::{self, Allocation};
+
+use super::calico;
+use super::node_objects::{Outcome, ensure};
+use crate::context::Context;
+use crate::write::WriteError;
+
+/// Tells Calico's IPAM of these addresses, and remembers in `spec` what it was told.
+pub async fn import(
+    context: &Context,
+    node: &str,
+    allocations: &[Allocation],
+    spec: &mut NodeMigrationSpec,
+) -> Result<Outcome, WriteError> {
+    for (block, read) in blocks_of(context, node).await? {
+        let of_block: Vec<Allocation> = allocations
+            .iter()
+            .filter(|allocation| block.contains(&allocation.address))
+            .cloned()
+            .collect();
+        if of_block.is_empty() {
+            continue;
+        }
+        // The handle first: an address that no handle knows is released by nobody.
+        for (handle, addresses) in count(&of_block, &spec.imported, block) {
+            let object = objects::handle(&handle, block, addresses);
+            let change = |found: &serde_json::Value| objects::handle_change(found, block, addresses);
+            ensure(context, calico::IPAM_HANDLE, &object, change).await?;
+        }
+        match objects::block_change(&read.data["spec"], block, node, &of_block) {
+            Ok(Some(change)) => {
+                calico::IPAM_BLOCK
+                    .patch_spec(&context.client, &read, &change)
+                    .await?;
+            }
+            Ok(None) => {}
+            Err(conflict) => return Ok(Outcome::Blocked(conflict.to_string())),
+        }
+        spec.imported.extend(of_block.iter().map(imported_as));
+    }
+    let told = |allocation: &&Allocation| spec.imported.contains(&imported_as(allocation));
+    match allocations.iter().find(|allocation| !told(allocation)) {
+        Some(allocation) => Ok(Outcome::Blocked(format!(
+            "no IPAMBlock of node {node} holds address {}, which {} has; see `kubectl get ipamblocks.crd.projectcalico.org`",
+            allocation.address, allocation.handle
+        ))),
+        None => Ok(Outcome::Written),
+    }
+}
+
+/// Takes these back, each where it is still under its handle: Calico's own DEL may have been first, and the address may
+/// be another pod's by now.
+pub async fn release(
+    context: &Context,
+    node: &str,
+    addresses: &[ImportedAddress],
+    spec: &mut NodeMigrationSpec,
+) -> Result<Outcome, WriteError> {
+    for (block, read) in blocks_of(context, node).await? {
+        let of_block: Vec<(Ipv4Addr, &str)> = addresses
+            .iter()
+            .filter(|imported| block.contains(&imported.address))
+            .map(|imported| (imported.address, imported.handle.as_str()))
+            .collect();
+        if of_block.is_empty() {
+            continue;
+        }
+        match objects::block_release(&read.data["spec"], block, &of_block) {
+            Ok(Some(change)) => {
+                calico::IPAM_BLOCK
+                    .patch_spec(&context.client, &read, &change)
+                    .await?;
+            }
+            Ok(None) => {}
+            Err(conflict) => return Ok(Outcome::Blocked(conflict.to_string())),
+        }
+    }
+    spec.imported.retain(|imported| !addresses.contains(imported));
+    for imported in addresses {
+        // A handle of several addresses (those that are reserved) goes with its last.
+        if !spec.imported.iter().any(|kept| kept.handle == imported.handle) {
+            let name = objects::handle_name(&imported.handle);
+            calico::IPAM_HANDLE.delete(&context.client, &name).await?;
+        }
+    }
+    Ok(Outcome::Written)
+}
+
+/// How many addresses of the block each handle has, those that were told before included.
+fn count(allocations: &[Allocation], imported: &[ImportedAddress], block: Ipv4Net) -> BTreeMap<String, u32> {
+    let mut counted: BTreeMap<String, u32> = BTreeMap::new();
+    for allocation in allocations {
+        *counted.entry(allocation.handle.clone()).or_default() += 1;
+    }
+    for known in imported.iter().filter(|known| block.contains(&known.address)) {
+        let again = allocations
+            .iter()
+            .any(|allocation| imported_as(allocation) == *known);
+        if let Some(count) = counted.get_mut(&known.handle).filter(|_| !again) {
+            *count += 1;
+        }
+    }
+    counted
+}
+
+/// The node's blocks, as they are now.
+async fn blocks_of(
+    context: &Context,
+    node: &str,
+) -> Result<Vec<(Ipv4Net, kube::core::DynamicObject)>, WriteError> {
+    let affinity = objects::affinity(node);
+    let mut found = Vec::new();
+    for read in calico::IPAM_BLOCK.list(&context.client).await? {
+        let spec = &read.data["spec"];
+        if spec["affinity"].as_str() != Some(&affinity) {
+            continue;
+        }
+        // An IPv6 block holds no address of ours.
+        if let Some(Ok(range)) = spec["cidr"].as_str().map(str::parse) {
+            found.push((range, read));
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,234 @@
+//! The same in place: nobody is evicted, every living pod's address is told to Calico's IPAM before Calico starts, and
+//! taken back when its pod has gone.
+
+use std::collections::BTreeMap;
+
+use plan::cni::CniDirectory;
+use plan::flannel_to_calico::facts::{Bridge, Found, HostFacts, LegacyPod, ReversePathFilter};
+use serde_json::{Value, json};
+
+use super::Memory;
+use super::scenarios::{CALICO_GROUP, MIGRATION, cluster, run_to_the_end, steady, story, world_moves};
+use crate::fake_api::FakeApi;
+use crate::pass::pass;
+
+/// Where the test remembers that a pod of flannel's lives on a node.
+fn mark(node: &str) -> String {
+    format!("/test/living/{node}")
+}
+
+/// Whether a pod of flannel's lives on this node. Nobody marks one when a node is drained.
+pub(super) fn lives(api: &FakeApi, node: &str) -> bool {
+    api.get(&mark(node)).is_some()
+}
+
+/// What the agent reports of the host; `None` where the test is not about it.
+pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
+    api.get("/test/in-place")?;
+    let number = if node == "a" { 1 } else { 2 };
+    let living = lives(api, node).then(|| LegacyPod {
+        namespace: "default".to_owned(),
+        name: format!("log-{node}"),
+        sandbox: format!("Sandbox-{node}"),
+        link: "veth1".to_owned(),
+        addresses: vec![format!("10.244.{number}.9").parse().unwrap()],
+        attached: true,
+        routed: true,
+    });
+    let bridge = Bridge {
+        name: "cni0".to_owned(),
+        mtu: 1450,
+        addresses: vec![format!("10.244.{number}.1/24").parse().unwrap()],
+        ports: Vec::new(),
+        answers_for_pods: false,
+    };
+    let facts = HostFacts {
+        cni: CniDirectory::read("/etc/cni/net.d", Vec::new()),
+        vxlan_devices: Vec::new(),
+        bridge: if phase == "Calico" {
+            Found::Absent
+        } else {
+            Found::Present(bridge)
+        },
+        legacy_pods: living.into_iter().collect(),
+        legacy_problems: Vec::new(),
+        direct_routes: Vec::new(),
+        reverse_path_filter: ReversePathFilter {
+            all: 1,
+            interfaces: BTreeMap::new(),
+        },
+        subnet_environment: Found::Absent,
+        flanneld_running: false,
+        firewall: Vec::new(),
+        leases: 0,
+        delegates: 0,
+        detected_address: None,
+        uplink: None,
+        bridge_nf_call_iptables: None,
+    };
+    Some(serde_json::to_value(facts).unwrap())
+}
+
+fn in_place() -> FakeApi {
+    let api = cluster();
+    api.put("/test/in-place", json!({}));
+    for node in ["a", "b"] {
+        api.put(&mark(node), json!({}));
+    }
+    api.edit(
+        MIGRATION,
+        &json!({ "spec": { "flannelToCalico": { "strategy": "InPlace" } } }),
+    );
+    api.take_changes();
+    api
+}
+
+/// Passes until every node is on Calico beside its living pods.
+async fn until_mixed(api: &FakeApi) -> Result<(), String> {
+    let mut memory = Memory::default();
+    for _ in 0..200 {
+        if api.get(MIGRATION).unwrap()["status"]["phase"] == "Mixed" {
+            return Ok(());
+        }
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        world_moves(api);
+    }
+    Err(format!(
+        "not mixed after 200 passes: {}",
+        api.get(MIGRATION).unwrap()["status"]
+    ))
+}
+
+/// Handles in one block, by place in it.
+fn allocated(api: &FakeApi, block: &str) -> BTreeMap<usize, String> {
+    let spec = api.get(&format!("{CALICO_GROUP}/ipamblocks/{block}")).unwrap()["spec"].clone();
+    let places = spec["allocations"].as_array().unwrap().iter().enumerate();
+    places
+        .filter_map(|(place, index)| {
+            let attribute = &spec["attributes"][usize::try_from(index.as_u64()?).unwrap()];
+            Some((place, attribute["handle_id"].as_str().unwrap().to_owned()))
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn nobody_is_moved_and_calico_learns_of_everybody_before_it_starts() {
+    let api = in_place();
+    until_mixed(&api).await.unwrap();
+    let story = story(&api.take_changes());
+    let at = |line: &str| {
+        story
+            .iter()
+            .position(|found| found == line)
+            .unwrap_or_else(|| panic!("no {line:?} in {story:#?}"))
+    };
+    let in_order = [
+        "annotate a",
+        "label a none",
+        "goal a Held",
+        "post ipamhandles k8s-pod-network.sandbox-a",
+        "goal a Swapped",
+        "label a calico",
+        "goal a Mixed",
+        "probe a",
+        "label b none",
+    ];
+    for pair in in_order.windows(2) {
+        assert!(
+            at(pair[0]) < at(pair[1]),
+            "{:?} came after {:?} in {story:#?}",
+            pair[0],
+            pair[1]
+        );
+    }
+    for word in ["cordon", "evict", "delete kube-flannel-ds", "goal a Detached"] {
+        assert!(
+            !story.iter().any(|line| line.starts_with(word)),
+            "{word}: {story:#?}"
+        );
+    }
+    assert_eq!(
+        allocated(&api, "10-244-1-0-26"),
+        BTreeMap::from([
+            (0, "vxlan-tunnel-addr-a".to_owned()),
+            (1, "replumb-reserved-a".to_owned()),
+            (9, "k8s-pod-network.Sandbox-a".to_owned()),
+        ])
+    );
+    assert_eq!(
+        allocated(&api, "10-244-1-192-26"),
+        BTreeMap::from([(63, "replumb-reserved-a".to_owned())]),
+        "the last address of the podCIDR"
+    );
+    let reserved = api
+        .get(&format!("{CALICO_GROUP}/ipamhandles/replumb-reserved-a"))
+        .unwrap();
+    assert_eq!(
+        reserved["spec"]["block"],
+        json!({ "10.244.1.0/26": 1, "10.244.1.192/26": 1 })
+    );
+}
+
+#[tokio::test]
+async fn the_last_pod_takes_everything_along() {
+    let api = in_place();
+    until_mixed(&api).await.unwrap();
+    api.remove(&mark("a"));
+    let mut memory = Memory::default();
+    for _ in 0..20 {
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        world_moves(&api);
+    }
+    assert_eq!(
+        api.get(MIGRATION).unwrap()["status"]["phase"],
+        "Mixed",
+        "a pod lives on node b"
+    );
+    assert_eq!(
+        allocated(&api, "10-244-1-0-26").len(),
+        1,
+        "the tunnel's address alone"
+    );
+    assert_eq!(allocated(&api, "10-244-1-192-26"), BTreeMap::new());
+    assert_eq!(allocated(&api, "10-244-2-0-26").len(), 3);
+    for handle in ["k8s-pod-network.sandbox-a", "replumb-reserved-a"] {
+        assert_eq!(api.get(&format!("{CALICO_GROUP}/ipamhandles/{handle}")), None);
+    }
+    api.remove(&mark("b"));
+    run_to_the_end(&api).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
+    let undisturbed = in_place();
+    until_mixed(&undisturbed).await.unwrap();
+    let writes = undisturbed.take_changes().len();
+    assert!(writes > 40, "{writes} writes");
+    let end = steady(undisturbed.everything());
+    for last in 0..writes {
+        let api = in_place();
+        api.allow(Some(last));
+        let _ = until_mixed(&api).await;
+        api.allow(None);
+        until_mixed(&api)
+            .await
+            .unwrap_or_else(|error| panic!("after a crash at write {last}: {error}"));
+        similar_to(&end, &steady(api.everything()), last);
+    }
+}
+
+fn similar_to(end: &BTreeMap<String, Value>, found: &BTreeMap<String, Value>, last: usize) {
+    let differs: Vec<&String> = end
+        .keys()
+        .chain(found.keys())
+        // The probe pod is deleted by the pass after the last.
+        .filter(|path| !path.contains("/pods/replumb-probe-"))
+        .filter(|path| end.get(*path) != found.get(*path))
+        .collect();
+    assert!(
+        differs.is_empty(),
+        "after a crash at write {last} {differs:?} differ; the first is {:#?}, was {:#?}",
+        found.get(differs[0]),
+        end.get(differs[0])
+    );
+}

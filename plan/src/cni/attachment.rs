@@ -1,0 +1,276 @@
+//! libcni's own record of one attachment, `/var/lib/cni/results/<network>-<sandbox>-<interface>`: which pod has which
+//! addresses, and which link of the host is its end of the cable.
+
+use std::net::IpAddr;
+
+use base64::Engine as _;
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// One attachment of a pod to a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Name of the network.
+    pub network: String,
+    /// ID of the pod's sandbox, as the runtime gave it to the plugins.
+    pub sandbox: String,
+    /// Name of the interface in the pod.
+    pub interface: String,
+    /// Namespace of the pod; empty when the runtime did not say.
+    pub namespace: String,
+    /// Name of the pod; empty when the runtime did not say.
+    pub pod: String,
+    /// Links of the host that the plugins made or used: the bridge, the host's end of the cable.
+    pub links: Vec<String>,
+    /// Addresses of the pod.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Why a record was not understood.
+#[derive(Debug, Error)]
+pub enum AttachmentError {
+    /// It is not libcni's JSON.
+    #[error("not a record of libcni: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Its configuration is not in base64.
+    #[error("the configuration in a record of libcni is not base64: {0}")]
+    Base64(#[from] base64::DecodeError),
+    /// A plugin that is no program's name.
+    #[error("plugin type {found:?}, needed the name of a program")]
+    Plugin {
+        /// The type that was found.
+        found: String,
+    },
+    /// Another kind or version than is known.
+    #[error("kind {found:?}, needed \"cniCacheV1\"")]
+    Kind {
+        /// The kind that was found.
+        found: String,
+    },
+}
+
+/// One call of a CNI plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginCall {
+    /// The program's name, below the folder of CNI plugins.
+    pub plugin: String,
+    /// Environment: `CNI_COMMAND` and its companions, without `CNI_PATH`.
+    pub environment: Vec<(&'static str, String)>,
+    /// Standard input.
+    pub input: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    container_id: String,
+    #[serde(default)]
+    network_name: String,
+    #[serde(default)]
+    if_name: String,
+    #[serde(default)]
+    cni_args: Option<Vec<(String, String)>>,
+    #[serde(default)]
+    config: String,
+    #[serde(default)]
+    capability_args: Map<String, Value>,
+    #[serde(default)]
+    result: Value,
+}
+
+#[derive(Default, Deserialize)]
+struct Outcome {
+    #[serde(default)]
+    interfaces: Vec<Interface>,
+    #[serde(default)]
+    ips: Vec<Address>,
+}
+
+#[derive(Deserialize)]
+struct Interface {
+    name: String,
+    #[serde(default)]
+    sandbox: String,
+}
+
+#[derive(Deserialize)]
+struct Address {
+    address: IpNet,
+}
+
+impl Attachment {
+    /// Reads a record.
+    pub fn parse(bytes: &[u8]) -> Result<Self, AttachmentError> {
+        let record: Record = serde_json::from_slice(bytes)?;
+        if record.kind != "cniCacheV1" {
+            return Err(AttachmentError::Kind { found: record.kind });
+        }
+        let outcome: Outcome = match record.result {
+            Value::Null => Outcome::default(),
+            result => serde_json::from_value(result)?,
+        };
+        let arguments = record.cni_args.unwrap_or_default();
+        let argument = |name: &str| {
+            arguments
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value.clone())
+                .unwrap_or_default()
+        };
+        Ok(Self {
+            namespace: argument("K8S_POD_NAMESPACE"),
+            pod: argument("K8S_POD_NAME"),
+            network: record.network_name,
+            sandbox: record.container_id,
+            interface: record.if_name,
+            links: outcome
+                .interfaces
+                .into_iter()
+                .filter(|interface| interface.sandbox.is_empty())
+                .map(|interface| interface.name)
+                .collect(),
+            addresses: outcome.ips.iter().map(|ip| ip.address.addr()).collect(),
+        })
+    }
+}
+
+/// The calls that undo an attachment, in order, as libcni makes them: DEL, from the last plugin to the first, with the
+/// configuration by which it was made. The pod's network namespace is gone, so none is named.
+pub fn deletion(bytes: &[u8]) -> Result<Vec<PluginCall>, AttachmentError> {
+    let record: Record = serde_json::from_slice(bytes)?;
+    let list: Value = serde_json::from_slice(&base64::prelude::BASE64_STANDARD.decode(&record.config)?)?;
+    let arguments: Vec<String> = record
+        .cni_args
+        .iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let environment = vec![
+        ("CNI_COMMAND", "DEL".to_owned()),
+        ("CNI_CONTAINERID", record.container_id.clone()),
+        ("CNI_NETNS", String::new()),
+        ("CNI_IFNAME", record.if_name.clone()),
+        ("CNI_ARGS", arguments.join(";")),
+    ];
+    let plugins = list["plugins"].as_array().cloned().unwrap_or_default();
+    plugins
+        .into_iter()
+        .rev()
+        .map(|mut plugin| {
+            let name = plugin["type"].as_str().unwrap_or_default().to_owned();
+            // A program below one folder, and nothing else.
+            if name.is_empty() || name.contains('/') {
+                return Err(AttachmentError::Plugin { found: name });
+            }
+            let wanted: Map<String, Value> = plugin["capabilities"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(_, on)| **on == Value::Bool(true))
+                .filter_map(|(capability, _)| {
+                    let value = record.capability_args.get(capability)?;
+                    Some((capability.clone(), value.clone()))
+                })
+                .collect();
+            if let Some(plugin) = plugin.as_object_mut() {
+                plugin.remove("capabilities");
+                plugin.insert("name".to_owned(), list["name"].clone());
+                plugin.insert("cniVersion".to_owned(), list["cniVersion"].clone());
+                plugin.insert("prevResult".to_owned(), record.result.clone());
+                if !wanted.is_empty() {
+                    plugin.insert("runtimeConfig".to_owned(), Value::Object(wanted));
+                }
+            }
+            Ok(PluginCall {
+                plugin: name,
+                environment: environment.clone(),
+                input: plugin.to_string(),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As containerd 2.4 with flannel's plugin writes it (shortened).
+    const RECORD: &str = r#"{
+        "kind": "cniCacheV1", "containerId": "16cc", "config": "e30=", "ifName": "eth0", "networkName": "cbr0",
+        "netns": "/var/run/netns/cni-35e0",
+        "cniArgs": [["K8S_POD_UID", "16bd"], ["IgnoreUnknown", "1"], ["K8S_POD_NAMESPACE", "sample"],
+                    ["K8S_POD_NAME", "web-59fd879788-s7bfz"]],
+        "capabilityArgs": {"dns": {"Servers": ["10.96.0.10"]}},
+        "result": {"cniVersion": "0.3.1", "dns": {},
+            "interfaces": [{"mac": "ce:e4", "name": "cni0"}, {"mac": "aa:a5", "name": "veth46b1d73b"},
+                           {"mac": "9a:f5", "name": "eth0", "sandbox": "/var/run/netns/cni-35e0"}],
+            "ips": [{"address": "10.244.1.2/24", "gateway": "10.244.1.1", "interface": 2, "version": "4"}]}}"#;
+
+    #[test]
+    fn a_record_of_containerd() {
+        let attachment = Attachment::parse(RECORD.as_bytes()).unwrap();
+        assert_eq!(attachment.network, "cbr0");
+        assert_eq!(attachment.sandbox, "16cc");
+        assert_eq!(
+            (attachment.namespace.as_str(), attachment.pod.as_str()),
+            ("sample", "web-59fd879788-s7bfz")
+        );
+        assert_eq!(attachment.links, ["cni0", "veth46b1d73b"]);
+        assert_eq!(attachment.addresses, ["10.244.1.2".parse::<IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn what_is_not_understood_says_why() {
+        let half = Attachment::parse(&RECORD.as_bytes()[..80]).unwrap_err();
+        assert!(half.to_string().starts_with("not a record of libcni"), "{half}");
+        let other = Attachment::parse(br#"{"kind": "cniCacheV2"}"#).unwrap_err();
+        assert_eq!(other.to_string(), "kind \"cniCacheV2\", needed \"cniCacheV1\"");
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_is_deleted_from_the_last_plugin_to_the_first() {
+        use base64::Engine as _;
+        let list = r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"hairpinMode":true}},
+            {"type":"portmap","capabilities":{"portMappings":true}}]}"#;
+        let config = base64::prelude::BASE64_STANDARD.encode(list);
+        let record = RECORD.replace("e30=", &config).replace(
+            r#""capabilityArgs": {"#,
+            r#""capabilityArgs": {"portMappings": [{"hostPort": 8080}], "#,
+        );
+        let calls = deletion(record.as_bytes()).unwrap();
+        let names: Vec<&str> = calls.iter().map(|call| call.plugin.as_str()).collect();
+        assert_eq!(names, ["portmap", "flannel"]);
+        let input: Value = serde_json::from_str(&calls[0].input).unwrap();
+        assert_eq!(input["name"], "cbr0");
+        assert_eq!(
+            input["runtimeConfig"],
+            serde_json::json!({"portMappings": [{"hostPort": 8080}]})
+        );
+        assert_eq!(input["prevResult"]["ips"][0]["address"], "10.244.1.2/24");
+        assert_eq!(input.get("capabilities"), None);
+        assert!(
+            calls[1]
+                .environment
+                .contains(&("CNI_CONTAINERID", "16cc".to_owned()))
+        );
+        assert!(
+            calls[1]
+                .environment
+                .iter()
+                .any(|(key, value)| *key == "CNI_ARGS" && value.contains("K8S_POD_NAME=web"))
+        );
+    }
+
+    #[test]
+    fn a_plugin_is_a_program_of_the_folder() {
+        use base64::Engine as _;
+        let config = base64::prelude::BASE64_STANDARD.encode(r#"{"plugins":[{"type":"../../bin/sh"}]}"#);
+        let error = deletion(RECORD.replace("e30=", &config).as_bytes()).unwrap_err();
+        assert!(error.to_string().contains("../../bin/sh"), "{error}");
+    }
+}

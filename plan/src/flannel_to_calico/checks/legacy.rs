@@ -1,0 +1,66 @@
+//! Pods on flannel's bridge: is each of them known?
+
+use super::network::hosts;
+use super::report::{Finding, Report};
+use super::{CheckName, CheckPolicy};
+use crate::check::{Check, Verdict};
+use crate::flannel_to_calico::cluster::ClusterFacts;
+use crate::flannel_to_calico::host::unknown_ports;
+use crate::flannel_to_calico::settings::Strategy;
+
+pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+    let mut report = Report::new(CheckName::LegacyPods);
+    // In place an address that nobody knows would be given to another pod. A drain waits for the link to go.
+    let verdict = match policy.strategy {
+        Strategy::InPlace => Verdict::Fail,
+        Strategy::Drain => Verdict::Warn,
+    };
+    let mut known = 0;
+    for (node, host) in hosts(facts, &mut report) {
+        known += host.legacy_pods.iter().filter(|pod| pod.attached).count();
+        for problem in unknown_ports(host) {
+            let finding = Finding::new(
+                "cni0",
+                problem,
+                "a record of libcni for each link on it",
+                "delete that pod; it gets a record when it is created again",
+            );
+            report.add(verdict, "Node", &node.name, finding);
+        }
+    }
+    report.finish("pods on cni0", format!("{known}, each known by its sandbox"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{self, verdicts};
+    use super::*;
+    use crate::check::Verdict::{Fail, Pass, Warn};
+    use crate::flannel_to_calico::facts::Found;
+
+    #[test]
+    fn a_link_without_a_record_is_named() {
+        let mut facts = fixture::cluster();
+        let judge = |facts: &ClusterFacts, strategy| {
+            let policy = CheckPolicy {
+                strategy,
+                ..fixture::policy()
+            };
+            check(facts, &policy)
+        };
+        assert_eq!(
+            verdicts(&judge(&facts, Strategy::InPlace)),
+            [("LegacyPods", Pass)]
+        );
+        if let Found::Present(bridge) = &mut facts.hosts.get_mut("b").unwrap().bridge {
+            bridge.ports.push("veth9".to_owned());
+        }
+        let found = judge(&facts, Strategy::InPlace);
+        assert_eq!(verdicts(&found), [("LegacyPods", Fail)]);
+        assert!(
+            found[0].object.contains("Node b") && found[0].found.contains("veth9"),
+            "{found:?}"
+        );
+        assert_eq!(verdicts(&judge(&facts, Strategy::Drain)), [("LegacyPods", Warn)]);
+    }
+}

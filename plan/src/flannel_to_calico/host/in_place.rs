@@ -1,0 +1,110 @@
+//! In place: the tunnel link changes its name, and pods of flannel's live on beside Calico's.
+
+use std::net::IpAddr;
+
+use super::{CALICO_DEVICE, HostDecision, HostSettings, HostStep, flannel_devices};
+use crate::flannel_to_calico::facts::{Found, HostFacts};
+
+/// Name of Calico's VXLAN link for IPv6.
+const CALICO_DEVICE_V6: &str = "vxlan-v6.calico";
+
+/// The next change that makes the tunnel Calico's while every pod keeps its packets.
+///
+/// Routes first: from its first moment Felix blackholes the node's own blocks, and flannel's pods live in them.
+pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
+    if let Found::Malformed(problem) = &facts.bridge {
+        return HostDecision::Halt(format!(
+            "{problem}. It is not flannel's, and its pods cannot be told; rename or delete it"
+        ));
+    }
+    if let Some(first) = unknown_ports(facts).first() {
+        return HostDecision::Wait(first.clone());
+    }
+    let own = (settings.flannel_device(), CALICO_DEVICE);
+    let own_v6 = (format!("flannel-v6.{}", settings.vni), CALICO_DEVICE_V6);
+    let known = [&own.0, &own_v6.0];
+    let foreign: Vec<String> = flannel_devices(facts, settings)
+        .filter(|name| !known.contains(&name))
+        .collect();
+    if !foreign.is_empty() {
+        return HostDecision::Halt(format!(
+            "VXLAN links {} are named as flannel names its own, and flannel's VNI is {}; delete those that nobody uses",
+            foreign.join(", "),
+            settings.vni
+        ));
+    }
+    let renames: Vec<(String, &str)> = [own, own_v6]
+        .into_iter()
+        .filter(|(from, _)| facts.vxlan(from).is_some())
+        .collect();
+    if let Some((from, to)) = renames.iter().find(|(_, to)| facts.vxlan(to).is_some()) {
+        return HostDecision::Halt(format!(
+            "links {from} and {to} are both there, and only one can carry the packets; see whether calico-node runs \
+             on this node already, and delete the one that carries no packets"
+        ));
+    }
+    if !renames.iter().any(|(_, to)| *to == CALICO_DEVICE) && facts.vxlan(CALICO_DEVICE).is_none() {
+        return HostDecision::Halt(format!(
+            "link {} is not there, so there is nothing to rename; restart flannel's pod on this node, or use \
+             strategy Drain",
+            settings.flannel_device()
+        ));
+    }
+    upkeep_step(facts)
+        .into_iter()
+        .chain(renames.into_iter().map(|(from, to)| HostStep::RenameVxlanDevice {
+            from,
+            to: to.to_owned(),
+            block_size: settings.block_size,
+        }))
+        .next()
+        .map_or(HostDecision::Settled, HostDecision::Run)
+}
+
+/// What a host with pods of both networks needs: pods come late, pods go.
+pub(super) fn upkeep(facts: &HostFacts) -> Option<HostStep> {
+    upkeep_step(facts).or_else(|| {
+        let gone = facts.legacy_pods.iter().find(|pod| !pod.attached)?;
+        Some(HostStep::ForgetLegacyPod(gone.sandbox.clone()))
+    })
+}
+
+fn upkeep_step(facts: &HostFacts) -> Option<HostStep> {
+    let unrouted: Vec<IpAddr> = facts
+        .legacy_pods
+        .iter()
+        .filter(|pod| pod.attached && !pod.routed)
+        .flat_map(|pod| pod.addresses.iter().copied())
+        .collect();
+    if !unrouted.is_empty() {
+        return Some(HostStep::RouteLegacyPods(unrouted));
+    }
+    let bridge = facts.bridge.present()?;
+    (!bridge.ports.is_empty() && !bridge.answers_for_pods).then_some(HostStep::AnswerForPods)
+}
+
+/// Pods on the bridge that nobody can name: their addresses would be given to others. One sentence each.
+pub fn unknown_ports(facts: &HostFacts) -> Vec<String> {
+    let mut found = facts.legacy_problems.clone();
+    if let Found::Present(bridge) = &facts.bridge {
+        found.extend(
+            bridge
+                .ports
+                .iter()
+                .filter(|port| {
+                    !facts
+                        .legacy_pods
+                        .iter()
+                        .any(|pod| pod.attached && pod.link == **port)
+                })
+                .map(|port| {
+                    format!(
+                        "link {port} is on {}, and no record under /var/lib/cni/results says whose it is: its address \
+                         cannot be kept from others. End that container, or use strategy Drain",
+                        bridge.name
+                    )
+                }),
+        );
+    }
+    found
+}

@@ -1,0 +1,167 @@
+//! In place: addresses that flannel's living pods have, and that Calico's IPAM must not give to anybody else.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::{IpNet, Ipv4Net};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::facts::HostFacts;
+use super::objects::Allocation;
+
+/// An address that Calico's IPAM was told of, for something of flannel's on the node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImportedAddress {
+    /// The address.
+    #[schemars(with = "String")]
+    pub address: Ipv4Addr,
+    /// The handle that it was given under. For a pod it is the one that Calico's own DEL releases.
+    pub handle: String,
+}
+
+/// The handle under which Calico's CNI plugin keeps a pod's address.
+pub fn pod_handle(sandbox: &str) -> String {
+    format!("k8s-pod-network.{sandbox}")
+}
+
+/// The handle of addresses of a node that are no pod's: those of `cni0`, which is the gateway of every legacy pod, and
+/// the range's last one, which its pods take for broadcast.
+pub fn reserved_handle(node: &str) -> String {
+    format!("replumb-reserved-{node}")
+}
+
+/// Everything on this host that Calico's IPAM has to know of, in the order of addresses.
+pub fn wanted(node: &str, range: Option<Ipv4Net>, host: &HostFacts) -> Vec<Allocation> {
+    let mut found: BTreeMap<Ipv4Addr, Allocation> = BTreeMap::new();
+    let reserved = |address: Ipv4Addr| Allocation {
+        address,
+        handle: reserved_handle(node),
+        attributes: text([("node", node), ("type", "replumbReserved")]),
+    };
+    if let Some(bridge) = host.bridge.present() {
+        let own = bridge.addresses.iter().filter_map(|address| match address {
+            IpNet::V4(address) => Some(address.addr()),
+            IpNet::V6(_) => None,
+        });
+        let last = range.map(|range| range.broadcast());
+        found.extend(own.chain(last).map(|address| (address, reserved(address))));
+    }
+    for pod in host.legacy_pods.iter().filter(|pod| pod.attached) {
+        for address in &pod.addresses {
+            let IpAddr::V4(address) = *address else { continue };
+            let allocation = Allocation {
+                address,
+                handle: pod_handle(&pod.sandbox),
+                attributes: text([("node", node), ("namespace", &pod.namespace), ("pod", &pod.name)]),
+            };
+            found.insert(address, allocation);
+        }
+    }
+    found.into_values().collect()
+}
+
+/// What has to be told to Calico's IPAM still.
+pub fn missing(wanted: &[Allocation], imported: &[ImportedAddress]) -> Vec<Allocation> {
+    wanted
+        .iter()
+        .filter(|allocation| !imported.contains(&imported_as(allocation)))
+        .cloned()
+        .collect()
+}
+
+/// What was told, and is of something that is not there any more.
+pub fn outdated(wanted: &[Allocation], imported: &[ImportedAddress]) -> Vec<ImportedAddress> {
+    imported
+        .iter()
+        .filter(|address| {
+            !wanted
+                .iter()
+                .any(|allocation| imported_as(allocation) == **address)
+        })
+        .cloned()
+        .collect()
+}
+
+/// An allocation as it is remembered.
+pub fn imported_as(allocation: &Allocation) -> ImportedAddress {
+    ImportedAddress {
+        address: allocation.address,
+        handle: allocation.handle.clone(),
+    }
+}
+
+fn text<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flannel_to_calico::checks::fixture;
+    use crate::flannel_to_calico::facts::LegacyPod;
+
+    fn host() -> HostFacts {
+        let pod = |sandbox: &str, address: &str, attached| LegacyPod {
+            namespace: "shop".to_owned(),
+            name: format!("pod-{sandbox}"),
+            sandbox: sandbox.to_owned(),
+            link: format!("veth-{sandbox}"),
+            addresses: vec![address.parse().unwrap()],
+            attached,
+            routed: false,
+        };
+        HostFacts {
+            legacy_pods: vec![pod("s1", "10.244.1.7", true), pod("s2", "10.244.1.8", false)],
+            ..fixture::host(1)
+        }
+    }
+
+    #[test]
+    fn living_pods_the_gateway_and_the_last_address_are_told() {
+        let wanted = wanted("a", Some("10.244.1.0/24".parse().unwrap()), &host());
+        let found: Vec<(String, &str)> = wanted
+            .iter()
+            .map(|allocation| (allocation.address.to_string(), allocation.handle.as_str()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("10.244.1.1".to_owned(), "replumb-reserved-a"),
+                ("10.244.1.7".to_owned(), "k8s-pod-network.s1"),
+                ("10.244.1.255".to_owned(), "replumb-reserved-a"),
+            ]
+        );
+        assert_eq!(wanted[1].attributes["pod"], "pod-s1");
+        assert_eq!(
+            wanted[0].attributes.get("pod"),
+            None,
+            "Calico's garbage collection takes it for a pod"
+        );
+    }
+
+    #[test]
+    fn what_is_told_is_not_missing_and_what_is_gone_is_outdated() {
+        let range = Some("10.244.1.0/24".parse().unwrap());
+        let all = wanted("a", range, &host());
+        let imported: Vec<ImportedAddress> = all.iter().map(imported_as).collect();
+        assert_eq!(missing(&all, &imported), []);
+        assert_eq!(missing(&all, &imported[1..]), all[..1]);
+        let mut later = host();
+        later.legacy_pods[0].attached = false;
+        let outdated = outdated(&wanted("a", range, &later), &imported);
+        assert_eq!(outdated, [imported[1].clone()]);
+    }
+
+    #[test]
+    fn a_host_without_the_bridge_wants_nothing() {
+        let host = HostFacts {
+            bridge: crate::flannel_to_calico::facts::Found::Absent,
+            ..fixture::host(1)
+        };
+        assert_eq!(wanted("a", Some("10.244.1.0/24".parse().unwrap()), &host), []);
+    }
+}

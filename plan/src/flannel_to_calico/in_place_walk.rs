@@ -1,0 +1,316 @@
+//! Walks a node that changes its network in place through every state that it can reach: each step of the decision, each
+//! move of the world in any order, a crash after each step. No living pod may lose its network or its address, and every
+//! state leads to the end.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::import::{ImportedAddress, imported_as};
+use super::node::{
+    AgentReport, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Stage, decide, upkeep,
+};
+use super::objects::Allocation;
+use super::phase::{Goal, Phase};
+use super::settings::Strategy;
+use crate::decision::{Decision, WaitReason};
+use crate::drain::{Permissions, Residents};
+
+/// A pod of flannel's: the address 10.244.1.7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Pod {
+    /// Not born yet: its ADD may be on its way.
+    Coming,
+    Lives,
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+struct World {
+    label: &'static str,
+    goal: u8,
+    phase: Phase,
+    pod: Pod,
+    imported: bool,
+    flannel_pod: bool,
+    calico_ready: Option<bool>,
+    probe: u8,
+    agent_ready: bool,
+    done: bool,
+    released: bool,
+}
+
+const GOALS: [Goal; 5] = [Goal::Hold, Goal::Held, Goal::Swapped, Goal::Mixed, Goal::Calico];
+const NONE: BTreeMap<String, super::node::Refusal> = BTreeMap::new();
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+const POLICY: Policy = Policy {
+    strategy: Strategy::InPlace,
+    step_timeout: SignedDuration::from_secs(600),
+    drain_timeout: SignedDuration::from_secs(900),
+    on_blocked: OnBlocked::Pause,
+    permissions: Permissions {
+        delete_empty_dir_data: false,
+        force: false,
+    },
+    resumed_at: None,
+};
+
+fn allocation() -> Allocation {
+    Allocation {
+        address: Ipv4Addr::new(10, 244, 1, 7),
+        handle: "k8s-pod-network.s1".to_owned(),
+        attributes: BTreeMap::new(),
+    }
+}
+
+impl World {
+    const START: Self = Self {
+        label: "flannel",
+        goal: 0,
+        phase: Phase::Flannel,
+        pod: Pod::Lives,
+        imported: false,
+        flannel_pod: true,
+        calico_ready: None,
+        probe: 0,
+        agent_ready: true,
+        done: false,
+        released: false,
+    };
+
+    fn goal(self) -> Goal {
+        GOALS[usize::from(self.goal)]
+    }
+
+    fn view(self, refusals: &BTreeMap<String, super::node::Refusal>) -> NodeView<'_> {
+        let lives = self.pod == Pod::Lives;
+        let told: Vec<ImportedAddress> = self
+            .imported
+            .then(|| imported_as(&allocation()))
+            .into_iter()
+            .collect();
+        NodeView {
+            name: "a",
+            ready: true,
+            ready_changed: None,
+            unschedulable: false,
+            cordoned_by_us: false,
+            network: NetworkLabel::read(Some(self.label)),
+            goal: self.goal(),
+            agent: AgentReport {
+                ready: self.agent_ready,
+                phase: Some(self.phase),
+                ..AgentReport::default()
+            },
+            residents: Residents::default(),
+            budgets: &[],
+            refusals,
+            flannel_pods: self
+                .flannel_pod
+                .then(|| "kube-flannel/x".to_owned())
+                .into_iter()
+                .collect(),
+            calico_pods: self
+                .calico_ready
+                .map(|ready| ("kube-system/calico-node-x".to_owned(), ready))
+                .into_iter()
+                .collect(),
+            to_import: (lives && !self.imported).then(allocation).into_iter().collect(),
+            to_release: if lives { Vec::new() } else { told },
+            legacy_pods: usize::from(lives),
+            probe_pod: (self.probe > 0).then(|| ProbePod {
+                uid: "p".to_owned(),
+                address: Some("10.244.1.9".parse().unwrap()),
+                message: String::new(),
+            }),
+            probers: vec![Prober {
+                node: "b".to_owned(),
+                side: "old",
+                reached: Some(self.probe == 2),
+                message: String::new(),
+            }],
+            stage: None,
+        }
+    }
+
+    fn assert_safe(self, step: &NodeStep) {
+        match step {
+            NodeStep::Cordon | NodeStep::Uncordon | NodeStep::Evict(_) | NodeStep::Skip => {
+                panic!("in place nobody is moved: {step:?}")
+            }
+            NodeStep::Label("none") => assert_eq!(self.label, "flannel", "{self:?}"),
+            NodeStep::Label("calico") => {
+                assert!(
+                    self.phase >= Phase::Swapped,
+                    "Felix would find flannel's link: {self:?}"
+                );
+                assert!(!self.flannel_pod, "both networks run: {self:?}");
+                assert!(
+                    self.pod != Pod::Lives || self.imported,
+                    "its address would be given away: {self:?}"
+                );
+            }
+            NodeStep::Label(other) => panic!("a label that nobody knows: {other}"),
+            NodeStep::Goal(goal) => {
+                assert_ne!(
+                    *goal,
+                    Goal::Detached,
+                    "a living pod would be waited for: {self:?}"
+                );
+                assert!(goal.phase() > self.goal().phase(), "goal went back: {self:?}");
+                assert!(!self.flannel_pod, "flanneld would make its link again: {self:?}");
+                if *goal == Goal::Swapped {
+                    assert!(
+                        self.pod != Pod::Lives || self.imported,
+                        "swapped unknown: {self:?}"
+                    );
+                }
+                if *goal == Goal::Mixed {
+                    assert_eq!(self.calico_ready, Some(true), "{self:?}");
+                }
+                if *goal == Goal::Calico {
+                    assert_ne!(self.pod, Pod::Lives, "a living pod's bridge is taken: {self:?}");
+                }
+            }
+            NodeStep::Import(allocations) => {
+                assert_eq!(allocations.len(), 1);
+                assert!(self.phase >= Phase::Held, "more may come: {self:?}");
+            }
+            NodeStep::Release(_) => {
+                assert_ne!(self.pod, Pod::Lives, "a living pod's address is freed: {self:?}");
+            }
+            NodeStep::CreateProbePod => assert!(self.phase >= Phase::Mixed, "probed too early: {self:?}"),
+            NodeStep::Complete => assert_eq!(self.probe, 2, "done unproved: {self:?}"),
+        }
+    }
+
+    fn performed(mut self, step: &NodeStep) -> Self {
+        self.assert_safe(step);
+        match step {
+            NodeStep::Label(value) => self.label = value,
+            NodeStep::Goal(goal) => {
+                self.goal = u8::try_from(GOALS.iter().position(|known| known == goal).unwrap()).unwrap();
+            }
+            NodeStep::Import(_) => self.imported = true,
+            NodeStep::Release(_) => (self.imported, self.released) = (false, true),
+            NodeStep::CreateProbePod => self.probe = 1,
+            NodeStep::Complete => self.done = true,
+            NodeStep::Cordon | NodeStep::Uncordon | NodeStep::Evict(_) | NodeStep::Skip => {}
+        }
+        self
+    }
+
+    fn coordinator(self) -> Option<Self> {
+        if let Some(step) = upkeep(&self.view(&NONE)) {
+            return Some(self.performed(&step));
+        }
+        if self.done {
+            return None;
+        }
+        let next = decide(&self.view(&NONE), &POLICY, now());
+        match next.decision {
+            Decision::Run(step) => Some(self.performed(&step)),
+            Decision::Wait(wait) => {
+                assert_ne!(wait.reason, WaitReason::NodeNotReady);
+                assert!(
+                    wait.until.is_some(),
+                    "a wait without an end in {}: {wait:?}",
+                    Stage::as_str(next.stage)
+                );
+                None
+            }
+            Decision::Settled => panic!("settled before it was done: {self:?}"),
+            Decision::Halt(halt) => panic!("halted without a cause: {halt:?} in {self:?}"),
+        }
+    }
+
+    fn moves(self) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut add = |possible: bool, change: &dyn Fn(&mut Self)| {
+            if possible {
+                let mut world = self;
+                change(&mut world);
+                all.push(world);
+            }
+        };
+        add(true, &|world| world.agent_ready = !world.agent_ready);
+        // An ADD that had read subnet.env before it was withdrawn ends late.
+        add(self.pod == Pod::Coming && self.phase <= Phase::Held, &|world| {
+            world.pod = Pod::Lives;
+        });
+        add(self.pod == Pod::Lives, &|world| world.pod = Pod::Gone);
+        add(self.pod == Pod::Coming, &|world| world.pod = Pod::Gone);
+        add(self.label != "flannel" && self.flannel_pod, &|world| {
+            world.flannel_pod = false;
+        });
+        let wanted = self.goal().phase().filter(|_| self.agent_ready);
+        let host = match self.phase {
+            Phase::Flannel => (!self.flannel_pod).then_some(Phase::Held),
+            Phase::Held => Some(Phase::Swapped),
+            Phase::Swapped => (self.calico_ready == Some(true)).then_some(Phase::Mixed),
+            Phase::Mixed => (self.pod == Pod::Gone).then_some(Phase::Calico),
+            Phase::Detached | Phase::Calico => None,
+        };
+        add(
+            wanted.is_some_and(|wanted| !self.phase.reaches(wanted)) && host.is_some(),
+            &|world| world.phase = host.unwrap(),
+        );
+        add(self.label == "calico" && self.calico_ready.is_none(), &|world| {
+            world.calico_ready = Some(false);
+        });
+        add(self.calico_ready.is_some() && !self.done, &|world| {
+            world.calico_ready = world.calico_ready.map(|ready| !ready);
+        });
+        add(self.probe == 1, &|world| world.probe = 2);
+        all
+    }
+}
+
+#[test]
+fn every_reachable_state_is_safe_and_leads_to_the_end() {
+    let starts = [Pod::Coming, Pod::Lives, Pod::Gone].map(|pod| World { pod, ..World::START });
+    let mut edges: BTreeMap<World, Vec<World>> = BTreeMap::new();
+    let mut queue: VecDeque<World> = starts.into();
+    while let Some(world) = queue.pop_front() {
+        if edges.contains_key(&world) {
+            continue;
+        }
+        // A crash after a step is no move of its own: nothing but the world remembers the step.
+        let next: Vec<World> = world.moves().into_iter().chain(world.coordinator()).collect();
+        queue.extend(next.iter().copied());
+        edges.insert(world, next);
+    }
+    assert!(
+        edges.len() > 200,
+        "the walk is too small to prove anything: {} states",
+        edges.len()
+    );
+
+    let is_end = |world: &World| world.done && world.phase == Phase::Calico && !world.imported;
+    let mut before: BTreeMap<World, Vec<World>> = BTreeMap::new();
+    for (world, next) in &edges {
+        for after in next {
+            before.entry(*after).or_default().push(*world);
+        }
+    }
+    let mut finishes: BTreeSet<World> = BTreeSet::new();
+    let mut queue: VecDeque<World> = edges.keys().filter(|world| is_end(world)).copied().collect();
+    while let Some(world) = queue.pop_front() {
+        if finishes.insert(world) {
+            queue.extend(before.get(&world).into_iter().flatten().copied());
+        }
+    }
+    let stuck: Vec<&World> = edges.keys().filter(|world| !finishes.contains(world)).collect();
+    assert!(
+        stuck.is_empty(),
+        "{} states lead nowhere; the first: {:?}",
+        stuck.len(),
+        stuck.first()
+    );
+}

@@ -1,0 +1,59 @@
+//! A node that changes its network under its pods: nobody is evicted, nothing is cordoned.
+
+use super::decide::{agent_reaches, flannel_is_gone, next, wait};
+use super::{Next, NodeStep, NodeView, Stage};
+use crate::decision::{Decision, WaitReason};
+use crate::flannel_to_calico::phase::{Goal, Phase};
+
+/// The node is on flannel: its daemon ends, and what it has set up carries on in the kernel.
+pub(super) fn from_flannel(view: &NodeView<'_>) -> Next {
+    if !view.agent.ready {
+        return wait(
+            Stage::StopFlannel,
+            WaitReason::AgentSilent,
+            format!(
+                "no agent is Ready on node {}; flannel is not ended before",
+                view.name
+            ),
+        );
+    }
+    next(Stage::StopFlannel, Decision::Run(NodeStep::Label("none")))
+}
+
+/// The node is labelled for neither: new pods wait, Calico learns who is there, the tunnel changes its name.
+pub(super) fn between(view: &NodeView<'_>) -> Next {
+    if let Some(next) = flannel_is_gone(view) {
+        return next;
+    }
+    if let Some(next) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
+        return next;
+    }
+    if let Some(step) = import(view) {
+        return next(Stage::Import, Decision::Run(step));
+    }
+    if let Some(next) = agent_reaches(view, Stage::Swap, Goal::Swapped, Phase::Swapped) {
+        return next;
+    }
+    next(Stage::StartCalico, Decision::Run(NodeStep::Label("calico")))
+}
+
+fn import(view: &NodeView<'_>) -> Option<NodeStep> {
+    (!view.to_import.is_empty()).then(|| NodeStep::Import(view.to_import.clone()))
+}
+
+/// What a node needs while pods of both networks live on it, and once the last of flannel's is gone; `None` when there
+/// is nothing to do. Does not ask whether the node is in work: pods come and go for days after.
+pub fn upkeep(view: &NodeView<'_>) -> Option<NodeStep> {
+    let phase = view.agent.phase?;
+    if !view.agent.ready || !matches!(phase, Phase::Swapped | Phase::Mixed | Phase::Calico) {
+        return None;
+    }
+    if let Some(step) = import(view) {
+        return Some(step);
+    }
+    if !view.to_release.is_empty() {
+        return Some(NodeStep::Release(view.to_release.clone()));
+    }
+    let last_is_gone = phase == Phase::Mixed && view.legacy_pods == 0;
+    (last_is_gone && view.goal == Goal::Mixed).then_some(NodeStep::Goal(Goal::Calico))
+}

@@ -1,0 +1,307 @@
+//! In place: nobody is moved and nothing is lost; then pods of both networks live side by side, until the last of
+//! flannel's has gone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde_json::Value;
+
+use super::Tally;
+use super::fair::is_completed;
+use super::look::Looker;
+use crate::cluster::Cluster;
+use crate::cluster::wait::{Look, until};
+use crate::demo::host::Host;
+use crate::demo::{Run, Tools, Wanted};
+
+const STEP: Duration = Duration::from_mins(3);
+/// One probe of so many may be lost: single packets go missing on a busy machine without any migration, and what is
+/// pulled down under a path costs hundreds (docs/limits.md).
+const LOST_OF: u64 = 10_000;
+/// Port of the host that a pod of flannel's has, and its successor of Calico's takes.
+const HOST_PORT: &str = "18080";
+/// The node that this pod is on.
+const NODE: &str = "lab-worker-1";
+
+/// Three nodes, with the traffic all the way.
+pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
+    let mut tally = Tally::default();
+    let Some(run) = tally.count("in place: begin", Run::begin(cluster, tools).await) else {
+        return tally;
+    };
+    tally.count(
+        "in place: a pod of flannel's has a port of its host",
+        host_port(cluster, "before").await,
+    );
+    let wanted = Wanted {
+        strategy: api::migration::Strategy::InPlace,
+        ..Wanted::default()
+    };
+    let Some(watch) = tally.count("in place: every node is on Calico", run.migrate(&wanted).await) else {
+        return tally;
+    };
+    tally.count(
+        "in place: Calico's IPAM knows every pod, and nobody else",
+        ipam_agrees(cluster).await,
+    );
+    tally.count(
+        "in place: the port of the host answers still",
+        answers(cluster).await,
+    );
+    let mixed = async {
+        replace(cluster, "statefulset/store", "sample").await?;
+        replace(cluster, "deployment/web", "sample").await?;
+        cluster
+            .api()
+            .kubectl(&["-n", "sample", "delete", "pod", "port-before", "--wait"])
+            .await?;
+        host_port(cluster, "after").await
+    };
+    tally.count(
+        "in place: pods of flannel's are replaced by Calico's, a StatefulSet's and one with a port of its host",
+        mixed.await,
+    );
+    tally.count(
+        "in place: Calico's IPAM agrees with the pods of both",
+        ipam_agrees(cluster).await,
+    );
+    let report = async {
+        let report = run.report(watch).await?;
+        println!("{}", report.text());
+        ensure!(
+            report.probes.all.sent > 20_000,
+            "{} probes were sent",
+            report.probes.all.sent
+        );
+        let (sent, lost) = (report.probes.all.sent, report.probes.all.lost);
+        ensure!(
+            lost.saturating_mul(LOST_OF) <= sent,
+            "{lost} of {sent} probes were lost, allowed is one of {LOST_OF}"
+        );
+        // Replaced by us above, one after the other: what is counted is told apart from what was moved.
+        let allowed = [
+            "pods were created again, 0 containers restarted",
+            "probes were lost",
+        ];
+        let others: Vec<&String> = report
+            .problems
+            .iter()
+            .filter(|problem| !allowed.iter().any(|part| problem.contains(part)))
+            .collect();
+        ensure!(others.is_empty(), "{others:?}");
+        Ok(())
+    };
+    tally.count(
+        "in place: traffic goes on, flannel's tunnel and conflist are gone",
+        report.await,
+    );
+    let last = async {
+        for (workload, namespace) in [
+            ("deployment/coredns", "kube-system"),
+            ("deployment/echo", "traffic"),
+            ("daemonset/everywhere", "sample"),
+        ] {
+            replace(cluster, workload, namespace).await?;
+        }
+        cluster
+            .api()
+            .kubectl(&["-n", "sample", "delete", "pod", "lonely", "--wait"])
+            .await?;
+        Looker::new(cluster)
+            .until_migration("the Migration is completed", STEP, is_completed)
+            .await
+    };
+    tally.count(
+        "in place: when the last pod from before has gone, it is completed",
+        last.await,
+    );
+    tally.count(
+        "in place: nothing of flannel is left on any node",
+        is_clean(cluster).await,
+    );
+    tally.count(
+        "in place: no address is left behind in Calico's IPAM",
+        ipam_agrees(cluster).await,
+    );
+    tally
+}
+
+/// A web server on the pod network with a port of its host; answers when it is there.
+async fn host_port(cluster: &Cluster, name: &str) -> Result<()> {
+    let image = cluster
+        .api()
+        .kubectl(&[
+            "-n",
+            "sample",
+            "get",
+            "deployment",
+            "web",
+            "-o",
+            "jsonpath={.spec.template.spec.containers[0].image}",
+        ])
+        .await?;
+    cluster
+        .api()
+        .apply(&format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{ name: port-{name}, namespace: sample }}
+spec:
+  nodeName: {NODE}
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: web
+      image: {image}
+      command: [busybox, httpd, -f, -p, '80', -h, /]
+      ports: [{{ containerPort: 80, hostPort: {HOST_PORT} }}]
+"
+        ))
+        .await?;
+    answers(cluster).await
+}
+
+/// Whether the port of the node answers from another node.
+async fn answers(cluster: &Cluster) -> Result<()> {
+    let address = cluster
+        .api()
+        .kubectl(&[
+            "get",
+            "node",
+            NODE,
+            "-o",
+            "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}",
+        ])
+        .await?;
+    // bash alone: a client of its own is not on every machine.
+    let ask = format!(
+        "exec 3<>/dev/tcp/{address}/{HOST_PORT} && printf 'GET /etc/hostname HTTP/1.0\\r\\n\\r\\n' >&3 && head -n 1 <&3"
+    );
+    let what = format!("port {HOST_PORT} of {NODE} answers");
+    until(&what, STEP, &cluster.directory().logs(), async || {
+        let tried = cluster
+            .run_in_node("lab-worker-2", &["timeout", "3", "bash", "-c", &ask])
+            .await;
+        Ok(match tried {
+            Ok(_) => Look::Done(()),
+            Err(error) => Look::NotYet(format!("{error:#}")),
+        })
+    })
+    .await
+}
+
+/// Replaces every pod of a workload, as its owner would, and waits.
+async fn replace(cluster: &Cluster, workload: &str, namespace: &str) -> Result<()> {
+    cluster
+        .api()
+        .kubectl(&["-n", namespace, "rollout", "restart", workload])
+        .await?;
+    cluster.api().rolled_out(workload, namespace, STEP).await
+}
+
+/// Every pod on the pod network has its one address in the IPAM under its own name, and no other pod has one. A pod
+/// that ends has a moment.
+async fn ipam_agrees(cluster: &Cluster) -> Result<()> {
+    until(
+        "the IPAM agrees with the pods",
+        STEP,
+        &cluster.directory().logs(),
+        async || {
+            let (pods, allocated) = (pods(cluster).await?, allocations(cluster).await?);
+            Ok(if pods == allocated {
+                Look::Done(())
+            } else {
+                let only = |left: &BTreeMap<String, String>, right: &BTreeMap<String, String>| {
+                    left.iter()
+                        .filter(|(address, name)| right.get(*address) != Some(*name))
+                        .map(|(address, name)| format!("{address} {name}"))
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                };
+                Look::NotYet(format!(
+                    "only in the API: {}; only in the IPAM: {}",
+                    only(&pods, &allocated),
+                    only(&allocated, &pods)
+                ))
+            })
+        },
+    )
+    .await
+}
+
+/// Names of pods on the pod network by address.
+async fn pods(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
+    let pods: Api<Pod> = Api::all(cluster.api().client());
+    let list = pods.list(&ListParams::default()).await.context("list pods")?;
+    Ok(list
+        .items
+        .iter()
+        .filter(|pod| {
+            pod.spec
+                .as_ref()
+                .is_some_and(|spec| spec.host_network != Some(true))
+        })
+        .filter_map(|pod| {
+            let address = pod.status.as_ref()?.pod_ip.clone()?;
+            Some((address, format!("{}/{}", pod.namespace()?, pod.name_any())))
+        })
+        .collect())
+}
+
+/// Names of pods in the IPAM by address; each block is checked in itself, and against the handles.
+async fn allocations(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
+    let read = async |kind: &str| -> Result<Vec<Value>> {
+        let text = cluster.api().kubectl(&["get", kind, "-o", "json"]).await?;
+        let list: Value = serde_json::from_str(&text).context("parse kubectl's list")?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    };
+    let mut found = BTreeMap::new();
+    let mut handles: BTreeMap<String, u64> = BTreeMap::new();
+    for block in read("ipamblocks.crd.projectcalico.org").await? {
+        let spec = &block["spec"];
+        let range: ipnet::Ipv4Net = spec["cidr"].as_str().unwrap_or_default().parse()?;
+        let first = u32::from(range.network());
+        for (place, index) in (0_u32..).zip(spec["allocations"].as_array().into_iter().flatten()) {
+            let Some(index) = index.as_u64() else { continue };
+            let attribute = &spec["attributes"][usize::try_from(index)?];
+            let handle = attribute["handle_id"]
+                .as_str()
+                .context("an allocation without a handle")?;
+            *handles.entry(handle.to_lowercase()).or_default() += 1;
+            if let Some(pod) = attribute["secondary"]["pod"].as_str() {
+                let namespace = attribute["secondary"]["namespace"].as_str().unwrap_or_default();
+                let address = std::net::Ipv4Addr::from(first + place);
+                found.insert(address.to_string(), format!("{namespace}/{pod}"));
+            }
+        }
+    }
+    let mut counted: BTreeMap<String, u64> = BTreeMap::new();
+    for handle in read("ipamhandles.crd.projectcalico.org").await? {
+        let blocks = handle["spec"]["block"].as_object().cloned().unwrap_or_default();
+        counted.insert(
+            handle["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+            blocks.values().filter_map(Value::as_u64).sum(),
+        );
+    }
+    if handles != counted {
+        bail!("IPAMBlocks hold {handles:?}, IPAMHandles count {counted:?}");
+    }
+    Ok(found)
+}
+
+/// By other tools than ours.
+async fn is_clean(cluster: &Cluster) -> Result<()> {
+    for node in cluster.node_names().await {
+        let left = Host::look(cluster, &node).await?.flannel();
+        ensure!(left.is_empty(), "node {node}: {}", left.join(", "));
+        let routes = cluster
+            .run_in_node(&node, &["ip", "route", "show", "proto", "82"])
+            .await?;
+        ensure!(routes.trim().is_empty(), "node {node}: routes of ours: {routes}");
+    }
+    Ok(())
+}
