@@ -291,7 +291,14 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
         HostStep::DeleteVxlanDevice(_)
         | HostStep::DeleteBridge
         | HostStep::DeleteFirewallObject(_)
-        | HostStep::RemoveLeases => &[Goal::Detached, Goal::Calico],
+        | HostStep::RemoveLeases => {
+            let nobody = !facts.legacy_pods.iter().any(|pod| pod.attached);
+            if nobody && flannel_devices(facts, &settings()).next().is_none() {
+                &GOALS[2..]
+            } else {
+                &[Goal::Detached, Goal::Calico]
+            }
+        }
     };
     assert!(
         asked_for.contains(&goal),
@@ -369,11 +376,35 @@ fn drive(mut facts: HostFacts, goal: Goal, crash_at: Option<usize>) -> (HostFact
     }
 }
 
-/// In place there has to be one link to rename, or one that has been.
+/// In place there has to be one link to rename, or one that has been, or nobody who needs one.
 fn is_possible(host: &HostFacts, goal: Goal) -> bool {
     let in_place = matches!(goal, Goal::Swapped | Goal::Mixed);
     let flannels: Vec<String> = flannel_devices(host, &settings()).collect();
-    !in_place || flannels == ["flannel.1"] || (flannels.is_empty() && host.vxlan(CALICO_DEVICE).is_some())
+    let nobody = !host.legacy_pods.iter().any(|pod| pod.attached);
+    !in_place
+        || flannels == ["flannel.1"]
+        || (flannels.is_empty() && (nobody || host.vxlan(CALICO_DEVICE).is_some()))
+}
+
+/// Its power was cut between the swap and Calico: links, routes and files under /run are gone, records on disk are not.
+#[test]
+fn in_place_a_host_that_was_started_anew_goes_on() {
+    let mut gone = flannel_host().legacy_pods;
+    for pod in &mut gone {
+        pod.attached = false;
+    }
+    let host = HostFacts {
+        subnet_environment: Found::Absent,
+        flanneld_running: false,
+        vxlan_devices: Vec::new(),
+        bridge: Found::Absent,
+        firewall: Vec::new(),
+        legacy_pods: gone,
+        ..flannel_host()
+    };
+    let (end, steps) = drive(host, Goal::Mixed, None);
+    assert_eq!(phase(&end, &settings()), Phase::Calico);
+    assert!(steps >= 3, "two pods to forget, and the conflist: {steps}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{CALICO_DEVICE, HostDecision, HostSettings, HostStep, flannel_devices};
+use super::{CALICO_DEVICE, HostDecision, HostSettings, HostStep, detach, flannel_devices};
 use crate::flannel_to_calico::facts::{Found, HostFacts};
 
 /// Name of Calico's VXLAN link for IPv6.
@@ -44,6 +44,10 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         ));
     }
     if !renames.iter().any(|(_, to)| *to == CALICO_DEVICE) && facts.vxlan(CALICO_DEVICE).is_none() {
+        // The host was started anew in between: no pod lives on the bridge, and Felix makes the tunnel by itself.
+        if !facts.legacy_pods.iter().any(|pod| pod.attached) {
+            return detach(facts, settings);
+        }
         return HostDecision::Halt(format!(
             "link {} is not there, so there is nothing to rename; restart flannel's pod on this node, or use \
              strategy Drain",
