@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
 use plan::check::Check;
 pub use plan::document::Action;
-pub use plan::flannel_to_calico::settings::Strategy;
+pub use plan::flannel_to_calico::settings::{LegacyPods, Strategy};
 use plan::flannel_to_calico::settings::{Options, Settings};
 use plan::standstill::Standstill;
 use schemars::JsonSchema;
@@ -82,6 +82,9 @@ pub struct FlannelToCalico {
     /// How a node changes its network.
     #[serde(default)]
     pub strategy: Strategy,
+    /// In place: what happens to pods that were there before.
+    #[serde(default)]
+    pub legacy_pods: LegacyPods,
     /// Go on although the cluster has one schedulable node: every pod is down while that node changes.
     #[serde(default)]
     pub allow_single_node: bool,

@@ -287,6 +287,9 @@ pub struct RolloutFlags {
     /// How a node changes its network. Default drain.
     #[arg(long, value_enum, ignore_case = true)]
     pub strategy: Option<Strategy>,
+    /// In place: what happens to pods that were there before. Default keep.
+    #[arg(long, value_enum, ignore_case = true)]
+    pub legacy_pods: Option<LegacyPods>,
     /// Go on although the cluster has one schedulable node: all pods are down while it changes.
     #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
@@ -308,6 +311,25 @@ impl Strategy {
         match self {
             Self::Drain => api::migration::Strategy::Drain,
             Self::InPlace => api::migration::Strategy::InPlace,
+        }
+    }
+}
+
+/// What happens, in place, to pods that were there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LegacyPods {
+    /// They live on, and go when their owners replace them.
+    Keep,
+    /// They are evicted under their budgets, once every node is on Calico.
+    Restart,
+}
+
+impl LegacyPods {
+    /// The choice as the Migration has it.
+    pub fn wire(self) -> api::migration::LegacyPods {
+        match self {
+            Self::Keep => api::migration::LegacyPods::Keep,
+            Self::Restart => api::migration::LegacyPods::Restart,
         }
     }
 }

@@ -10,7 +10,7 @@ use kube::CustomResourceExt as _;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::args::{OnBlocked, RolloutFlags, Strategy, Wanted};
+use crate::args::{LegacyPods, OnBlocked, RolloutFlags, Strategy, Wanted};
 use crate::error::CliError;
 use crate::flannel_to_calico::environment;
 use crate::flannel_to_calico::flags;
@@ -100,6 +100,11 @@ impl Asked {
         if let Some(kind) = &mut spec.flannel_to_calico {
             kind.options = flags::merge(kind.options.clone(), options);
             kind.strategy = self.flags.rollout.strategy.map_or(kind.strategy, Strategy::wire);
+            kind.legacy_pods = self
+                .flags
+                .rollout
+                .legacy_pods
+                .map_or(kind.legacy_pods, LegacyPods::wire);
             kind.allow_single_node = self
                 .flags
                 .rollout
@@ -148,6 +153,7 @@ fn overlay(rollout: &mut Rollout, drain: &mut Drain, flags: &RolloutFlags) {
         force,
         // Of the kind, not of the rollout.
         strategy: _,
+        legacy_pods: _,
         allow_single_node: _,
     } = flags.clone();
     rollout.max_unavailable = max_unavailable.or(rollout.max_unavailable.take());

@@ -1,6 +1,6 @@
 //! How far a migration is: one view of it, for people and for programs.
 
-use api::migration::{Desired, MigrationPhase, Progress};
+use api::migration::{Desired, LegacyPods, MigrationPhase, Progress};
 use api::{Migration, NodeMigration};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -27,6 +27,8 @@ pub struct View {
     pub paused: bool,
     /// Whether the status speaks of the spec as it is now.
     pub current: bool,
+    /// Whether pods from before are restarted once every node is on the new network: then it goes on to its end.
+    pub restarts_pods: bool,
     /// Why it does not go on; empty when it does.
     pub blocked: String,
     /// What happens now.
@@ -79,6 +81,11 @@ impl View {
             desired: migration.spec.desired,
             paused: status.paused,
             current: status.observed_generation >= migration.metadata.generation.unwrap_or_default(),
+            restarts_pods: migration
+                .spec
+                .flannel_to_calico
+                .as_ref()
+                .is_some_and(|kind| kind.legacy_pods == LegacyPods::Restart),
             blocked: status.blocked,
             message: status.message,
             nodes: nodes
@@ -98,8 +105,9 @@ impl View {
             return None;
         }
         match self.phase {
+            MigrationPhase::Completed => Some(Outcome::Done),
             // In place: the swap is over, and what is left to do follows pods that may live for days.
-            MigrationPhase::Completed | MigrationPhase::Mixed => Some(Outcome::Done),
+            MigrationPhase::Mixed => (!self.restarts_pods).then_some(Outcome::Done),
             MigrationPhase::Halted => Some(Outcome::Failed),
             MigrationPhase::Refused => Some(Outcome::Refused),
             MigrationPhase::Rolling if self.paused && self.progress.working.is_empty() => {
@@ -120,7 +128,7 @@ impl View {
             (MigrationPhase::Planned, _) => {
                 "next: `kubectl replumb plan`, then `kubectl replumb apply`".to_owned()
             }
-            (MigrationPhase::Mixed, _) => {
+            (MigrationPhase::Mixed, Some(_)) => {
                 "next: nothing has to be done; `kubectl rollout restart` of a workload moves its pods to Calico's network"
                     .to_owned()
             }

@@ -99,6 +99,51 @@ async fn until_mixed(api: &FakeApi) -> Result<(), String> {
     ))
 }
 
+/// Pods from before are evicted, one node after the other, and not one of Calico's.
+#[tokio::test]
+async fn on_request_pods_from_before_are_restarted_and_it_is_completed() {
+    let api = in_place();
+    api.edit(
+        MIGRATION,
+        &json!({ "spec": { "flannelToCalico": { "legacyPods": "Restart" } } }),
+    );
+    let mut memory = Memory::default();
+    for _ in 0..200 {
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        // An evicted pod has left its bridge; its successor is Calico's.
+        for node in ["a", "b"] {
+            if api
+                .get(&format!("/api/v1/namespaces/default/pods/log-{node}"))
+                .is_none()
+            {
+                api.remove(&mark(node));
+            }
+        }
+        world_moves(&api);
+        if api.get(MIGRATION).unwrap()["status"]["phase"] == "Completed" {
+            break;
+        }
+    }
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(status["phase"], "Completed", "{status}");
+    let story = story(&api.take_changes());
+    let at = |line: &str| {
+        story
+            .iter()
+            .position(|found| found == line)
+            .unwrap_or_else(|| panic!("{line}: {story:#?}"))
+    };
+    assert!(
+        at("goal b Mixed") < at("evict log-a"),
+        "every node is on Calico first: {story:#?}"
+    );
+    assert!(
+        at("evict log-a") < at("evict log-b"),
+        "one node at a time: {story:#?}"
+    );
+    assert!(!story.iter().any(|line| line.starts_with("cordon")), "{story:#?}");
+}
+
 /// Handles in one block, by place in it.
 fn allocated(api: &FakeApi, block: &str) -> BTreeMap<usize, String> {
     let spec = api.get(&format!("{CALICO_GROUP}/ipamblocks/{block}")).unwrap()["spec"].clone();

@@ -22,7 +22,7 @@ use api::migration::{Desired, FlannelToCalico, MigrationPhase};
 use api::{Migration, MigrationStatus};
 use jiff::Timestamp;
 use plan::decision::WaitReason;
-use plan::flannel_to_calico::settings::{Settings, Strategy};
+use plan::flannel_to_calico::settings::Settings;
 use plan::standstill::Standstill;
 
 use crate::cache::Cache;
@@ -60,16 +60,7 @@ pub async fn reconcile(
     if let Some(phase) = status.halted_in.take() {
         status.phase = phase;
     }
-    let reasons = go_on(
-        context,
-        cache,
-        memory,
-        migration,
-        spec.strategy,
-        &settings,
-        &mut status,
-    )
-    .await?;
+    let reasons = go_on(context, cache, memory, migration, spec, &settings, &mut status).await?;
     stand_still(migration, &mut status);
     count_blocked(context, &status, &reasons);
     Ok(status)
@@ -81,7 +72,7 @@ async fn go_on(
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
-    strategy: Strategy,
+    spec: &FlannelToCalico,
     settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<Vec<&'static str>, WriteError> {
@@ -105,7 +96,7 @@ async fn go_on(
         | MigrationPhase::Rolling
         | MigrationPhase::Mixed
         | MigrationPhase::Halted => {
-            return roll::roll(context, cache, memory, migration, strategy, settings, status).await;
+            return roll::roll(context, cache, memory, migration, spec, settings, status).await;
         }
     }
     Ok(Vec::new())

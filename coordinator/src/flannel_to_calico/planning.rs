@@ -81,7 +81,13 @@ pub async fn plan(
         refuse(status);
         return Ok(());
     };
-    let plan = document::document(spec.strategy, &settings, &facts, &context.node_name);
+    let plan = document::document(
+        spec.strategy,
+        spec.legacy_pods,
+        &settings,
+        &facts,
+        &context.node_name,
+    );
     write_node_plans(context, &node_migrations, &settings, &plan).await?;
     status.plan = Some(api::migration::Plan {
         hash: plan.hash(),
@@ -153,6 +159,7 @@ fn judge(
     };
     let policy = CheckPolicy {
         strategy: spec.strategy,
+        legacy_pods: spec.legacy_pods,
         allow_single_node: spec.allow_single_node,
         permissions: plan::drain::Permissions {
             delete_empty_dir_data: migration.spec.drain.delete_empty_dir_data,

@@ -1,5 +1,6 @@
 //! The rollout: which nodes are in work, and the next step of each.
 
+mod mixed;
 mod perform;
 mod record;
 mod summary;
@@ -7,16 +8,18 @@ mod summary;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::migration::{Desired, MigrationPhase, OnBlocked as WireOnBlocked};
+use api::migration::{
+    Desired, FlannelToCalico, LegacyPods, MigrationPhase, OnBlocked as WireOnBlocked, Strategy,
+};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, ResourceExt};
+use mixed::{finish_or_stay, restart_pods};
 use perform::perform;
 use plan::decision::Decision;
 use plan::flannel_to_calico::node::{OnBlocked, Policy, Stage, decide, upkeep};
-use plan::flannel_to_calico::phase::Phase;
-use plan::flannel_to_calico::settings::{Settings, Strategy};
+use plan::flannel_to_calico::settings::Settings;
 use plan::order::{self, Place};
 use plan::rollout::{self, MaxUnavailable, Rules, Seat, Standing};
 use record::{record, step_now, tell};
@@ -42,7 +45,7 @@ pub async fn roll(
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
-    strategy: Strategy,
+    kind: &FlannelToCalico,
     settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<Vec<&'static str>, WriteError> {
@@ -50,12 +53,9 @@ pub async fn roll(
     let name = migration.name_any();
     let mut unprepared = adopt::adopt_nodes(context, cache, migration, settings).await?;
     let snapshot = Snapshot::take(cache, settings, &name, &context.namespace);
-    if let Some(malformed) = snapshot.malformed.first() {
+    if let Some(message) = malformed(&snapshot) {
         "Malformed".clone_into(&mut status.blocked);
-        status.message = format!(
-            "{}: {}; nothing is done until it is corrected",
-            malformed.object, malformed.problem
-        );
+        status.message = message;
         return Ok(Vec::new());
     }
     evict::forget(&mut memory.refusals, |uid| {
@@ -65,7 +65,7 @@ pub async fn roll(
     ask_probers(context, &snapshot, &probes).await?;
     delete_spent_probe_pods(context, &snapshot).await?;
 
-    let policy = policy(migration, strategy);
+    let policy = policy(migration, kind.strategy);
     let order = order_of(&snapshot, &context.node_name);
     let mut waits: BTreeMap<String, Held> = BTreeMap::new();
     for node in &order {
@@ -84,8 +84,14 @@ pub async fn roll(
             (policy.strategy, upkeep(&view), snapshot.nodes.get(node))
         {
             let outcome = perform(context, memory, migration, node_object, &step, &mut spec, now).await?;
-            if let Outcome::Blocked(message) = outcome {
-                unprepared.insert(node.clone(), message);
+            match (outcome, spec.finished_at) {
+                (Outcome::Written, _) => {}
+                (Outcome::Blocked(message), Some(_)) => {
+                    unprepared.insert(node.clone(), message);
+                }
+                (Outcome::Blocked(message), None) => {
+                    waits.insert(node.clone(), Held::blocked(message));
+                }
             }
             write_spec(context, object, &spec).await?;
             continue;
@@ -121,7 +127,46 @@ pub async fn roll(
 
     let seats = seats(&snapshot, migration, &order);
     let admission = rollout::admit(&seats, &rules(migration), now);
-    for node in &admission.start {
+    start_nodes(context, &snapshot, &admission.start, now).await?;
+    summarize(status, &seats, &waits, admission.held.as_ref(), &unprepared);
+    count_nodes(context, &snapshot);
+    let all_done = !seats.is_empty()
+        && seats
+            .iter()
+            .all(|seat| matches!(seat.standing, Standing::Done(_)));
+    if all_done {
+        let wanted = kind.legacy_pods == LegacyPods::Restart && migration.spec.desired == Desired::Run;
+        let restarting = if kind.strategy == Strategy::InPlace && wanted {
+            restart_pods(context, memory, migration, &snapshot, &order, &policy).await?
+        } else {
+            None
+        };
+        if unprepared.is_empty() {
+            finish_or_stay(&snapshot, kind.strategy, restarting, status);
+        } else {
+            status.phase = MigrationPhase::Mixed;
+        }
+    }
+    Ok(waits.values().map(|held| held.reason).collect())
+}
+
+/// The first object that was not understood: nobody knows what may be done then.
+fn malformed(snapshot: &Snapshot) -> Option<String> {
+    let first = snapshot.malformed.first()?;
+    Some(format!(
+        "{}: {}; nothing is done until it is corrected",
+        first.object, first.problem
+    ))
+}
+
+/// Takes these nodes into work.
+async fn start_nodes(
+    context: &Context,
+    snapshot: &Snapshot,
+    nodes: &[&str],
+    now: Timestamp,
+) -> Result<(), WriteError> {
+    for node in nodes {
         let Some(object) = snapshot.node_migrations.get(*node) else {
             continue;
         };
@@ -134,53 +179,7 @@ pub async fn roll(
         };
         write_spec(context, object, &spec).await?;
     }
-    summarize(status, &seats, &waits, admission.held.as_ref(), &unprepared);
-    count_nodes(context, &snapshot);
-    let all_done = !seats.is_empty()
-        && seats
-            .iter()
-            .all(|seat| matches!(seat.standing, Standing::Done(_)));
-    if all_done {
-        finish_or_stay(&snapshot, strategy, &unprepared, status);
-    }
-    Ok(waits.values().map(|held| held.reason).collect())
-}
-
-/// Every node is done. In place the old network's objects stay as long as a pod of it lives: they cost nothing, and
-/// they are the way back.
-fn finish_or_stay(
-    snapshot: &Snapshot,
-    strategy: Strategy,
-    blocked: &BTreeMap<String, String>,
-    status: &mut MigrationStatus,
-) {
-    let mixed: Vec<(&str, usize)> = snapshot
-        .node_migrations
-        .iter()
-        .filter(|(node, _)| snapshot.nodes.contains_key(*node))
-        .filter_map(|(node, object)| {
-            let report = object.status.as_ref()?;
-            let pods = report.facts.as_ref().map_or(0, |facts| facts.legacy_pods.len());
-            (report.phase != Some(Phase::Calico) || !object.spec.imported.is_empty())
-                .then_some((node.as_str(), pods))
-        })
-        .collect();
-    if strategy == Strategy::InPlace && !mixed.is_empty() {
-        status.phase = MigrationPhase::Mixed;
-        if !blocked.is_empty() {
-            return;
-        }
-        status.blocked = String::new();
-        status.message = format!(
-            "every node is on Calico. {} pods from before live on {} nodes and keep their addresses; each node is cleaned \
-             up when its last one has gone",
-            mixed.iter().map(|(_, pods)| pods).sum::<usize>(),
-            mixed.len()
-        );
-        return;
-    }
-    status.phase = MigrationPhase::Finishing;
-    "every node is on Calico; the old network's objects are removed".clone_into(&mut status.message);
+    Ok(())
 }
 
 /// Nodes in the order in which they are worked on.

@@ -180,7 +180,11 @@ impl Snapshot {
                 .as_ref()
                 .map(|wanted| import::outdated(wanted, &object.spec.imported))
                 .unwrap_or_default(),
-            legacy_pods: host.map_or(0, |host| host.legacy_pods.len()),
+            legacy_pods: host
+                .into_iter()
+                .flat_map(|host| &host.legacy_pods)
+                .flat_map(|pod| pod.addresses.iter().copied())
+                .collect(),
             probe_pod: self.probe_pods.get(name).map(|pod| probe_pod(pod)),
             probers,
             stage: object

@@ -23,7 +23,7 @@ mod webhooks;
 pub(super) mod fixture;
 
 use super::cluster::ClusterFacts;
-use super::settings::{Settings, Strategy};
+use super::settings::{LegacyPods, Settings, Strategy};
 use crate::check::{Check, Verdict};
 use crate::drain;
 use crate::rollout::{MaxUnavailable, MaxUnavailableError};
@@ -35,6 +35,8 @@ pub use report::names;
 pub struct CheckPolicy {
     /// How a node changes its network.
     pub strategy: Strategy,
+    /// What happens to pods that were there before, in place.
+    pub legacy_pods: LegacyPods,
     /// One schedulable node is enough: its pods wait while it is in work.
     pub allow_single_node: bool,
     /// What a drain may do.
@@ -293,15 +295,17 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(network::check(settings, facts, flannel, calico));
     checks.extend(host::check(settings, facts, calico));
     checks.extend(legacy::check(facts, policy));
-    match policy.strategy {
-        Strategy::Drain => {
+    match (policy.strategy, policy.legacy_pods) {
+        (Strategy::Drain, _) => {
             checks.extend(pods::check(facts, policy));
             checks.extend(nodes::schedulable(facts, policy));
             checks.extend(capacity::check(facts, policy));
             checks.extend(webhooks::check(facts));
         }
+        // They are evicted in the end; each may come back to its own node.
+        (Strategy::InPlace, LegacyPods::Restart) => checks.extend(pods::check(facts, policy)),
         // Nobody leaves a node, so nobody needs another place.
-        Strategy::InPlace => {}
+        (Strategy::InPlace, LegacyPods::Keep) => {}
     }
     checks
 }

@@ -3,7 +3,7 @@
 use super::cluster::{ClusterFacts, Node};
 use super::detect::NETWORK_LABEL as LABEL;
 use super::objects;
-use super::settings::{Settings, Strategy};
+use super::settings::{LegacyPods, Settings, Strategy};
 use crate::document::{Action, Document};
 use crate::drain;
 use crate::order::{self, Place};
@@ -30,6 +30,7 @@ pub fn order<'facts>(facts: &'facts ClusterFacts, coordinator_node: &str) -> Vec
 /// Every action on every object, in order.
 pub fn document(
     strategy: Strategy,
+    legacy_pods: LegacyPods,
     settings: &Settings,
     facts: &ClusterFacts,
     coordinator_node: &str,
@@ -45,7 +46,10 @@ pub fn document(
             .iter()
             .map(|node| (node.name.clone(), of_node(settings, facts, node)))
             .collect(),
-        finish: finish(settings, &nodes),
+        finish: restart(strategy, legacy_pods)
+            .into_iter()
+            .chain(finish(settings, &nodes))
+            .collect(),
     }
 }
 
@@ -244,6 +248,18 @@ fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> V
             "cni0's own address and the last of the podCIDR",
         ),
     ]
+}
+
+/// What happens to pods from before, once every node is on Calico.
+fn restart(strategy: Strategy, legacy_pods: LegacyPods) -> Option<Action> {
+    match (strategy, legacy_pods) {
+        (Strategy::Drain, _) | (Strategy::InPlace, LegacyPods::Keep) => None,
+        (Strategy::InPlace, LegacyPods::Restart) => Some(Action::new(
+            "evict",
+            "pods from before on every node",
+            "under their budgets, maxUnavailable nodes at a time, until none is on cni0",
+        )),
+    }
 }
 
 fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {

@@ -9,7 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::import::{ImportedAddress, imported_as};
 use super::node::{
-    AgentReport, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Stage, decide, upkeep,
+    AgentReport, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Stage, decide,
+    restart, upkeep,
 };
 use super::objects::Allocation;
 use super::phase::{Goal, Phase};
@@ -123,7 +124,7 @@ impl World {
                 .collect(),
             to_import: (lives && !self.imported).then(allocation).into_iter().collect(),
             to_release: if lives { Vec::new() } else { told },
-            legacy_pods: usize::from(lives),
+            legacy_pods: lives.then(|| allocation().address.into()).into_iter().collect(),
             probe_pod: (self.probe > 0).then(|| ProbePod {
                 uid: "p".to_owned(),
                 address: Some("10.244.1.9".parse().unwrap()),
@@ -313,4 +314,46 @@ fn every_reachable_state_is_safe_and_leads_to_the_end() {
         stuck.len(),
         stuck.first()
     );
+}
+
+/// Those of flannel's leave, those of Calico's stay; a budget is waited for by name.
+#[test]
+fn pods_from_before_are_restarted_at_the_pace_of_their_budgets() {
+    let pod = |name: &str, address: &str| crate::drain::Pod {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        node: "a".to_owned(),
+        controller: Some(("ReplicaSet".to_owned(), "web".to_owned())),
+        addresses: vec![address.parse().unwrap()],
+        ..crate::drain::Pod::default()
+    };
+    let pods = [pod("old", "10.244.1.7"), pod("new", "10.244.1.20")];
+    let mut world = World::START;
+    world.phase = Phase::Mixed;
+    let none = NONE;
+    let mut view = world.view(&none);
+    view.residents = crate::drain::residents(&pods, "a");
+    let Some(Decision::Run(NodeStep::Evict(due))) = restart(&view, &POLICY, now()) else {
+        panic!("nobody is evicted");
+    };
+    assert_eq!(
+        due.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(),
+        ["old"]
+    );
+    let refusal = super::node::Refusal {
+        since: now(),
+        next_try: now() + SignedDuration::from_secs(5),
+        by_budget: true,
+        message: "Cannot evict pod".to_owned(),
+    };
+    let refusals = BTreeMap::from([("old".to_owned(), refusal)]);
+    view.refusals = &refusals;
+    let Some(Decision::Wait(wait)) = restart(&view, &POLICY, now()) else {
+        panic!("the budget is passed over");
+    };
+    assert_eq!(wait.reason, WaitReason::DisruptionBudget);
+    assert!(wait.message.contains("shop/old"), "{}", wait.message);
+    view.legacy_pods.clear();
+    assert_eq!(restart(&view, &POLICY, now()), None);
 }

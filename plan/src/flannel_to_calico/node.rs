@@ -5,10 +5,11 @@ mod decide;
 mod evict;
 mod in_place;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 pub use decide::decide;
-pub use in_place::upkeep;
+pub use in_place::{restart, upkeep};
 use jiff::{SignedDuration, Timestamp};
 
 use super::import::ImportedAddress;
@@ -131,8 +132,8 @@ pub struct NodeView<'facts> {
     pub to_import: Vec<Allocation>,
     /// In place: addresses that it was told of, and that nobody of flannel's has any more.
     pub to_release: Vec<ImportedAddress>,
-    /// In place: pods of flannel's that live on the node.
-    pub legacy_pods: usize,
+    /// In place: addresses of flannel's pods that live on the node, or have left something.
+    pub legacy_pods: BTreeSet<IpAddr>,
     /// The probe pod, if there is one.
     pub probe_pod: Option<ProbePod>,
     /// Who was asked to reach it.

@@ -186,7 +186,7 @@ impl World {
                 .collect(),
             to_import: Vec::new(),
             to_release: Vec::new(),
-            legacy_pods: 0,
+            legacy_pods: BTreeSet::new(),
             probe_pod: (self.probe != Probe::None).then(|| ProbePod {
                 uid: "p".to_owned(),
                 address: (self.probe != Probe::Starting).then(|| "10.244.1.9".parse().unwrap()),
@@ -531,7 +531,7 @@ fn past_the_deadline_each_policy_does_as_it_says() {
         calico_pods: Vec::new(),
         to_import: Vec::new(),
         to_release: Vec::new(),
-        legacy_pods: 0,
+        legacy_pods: BTreeSet::new(),
         probe_pod: None,
         probers: Vec::new(),
         stage: Some((Stage::Drain, at(0))),

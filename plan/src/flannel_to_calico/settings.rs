@@ -199,6 +199,16 @@ pub enum Strategy {
     InPlace,
 }
 
+/// What happens, in place, to pods that were there before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum LegacyPods {
+    /// They live on, and go when their owners replace them.
+    #[default]
+    Keep,
+    /// Once every node is on Calico they are evicted, under their budgets, `maxUnavailable` nodes at a time.
+    Restart,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,6 +24,9 @@ pub struct Arguments {
     /// How a node changes its network.
     #[arg(long, value_enum, default_value_t = Strategy::Drain)]
     pub strategy: Strategy,
+    /// In place: restart the pods that were there before, under their budgets, once every node is on Calico.
+    #[arg(long)]
+    pub restart_pods: bool,
     /// Write how it went as JSON into this file.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -104,7 +107,11 @@ async fn perform(
             Strategy::InPlace => api::migration::Strategy::InPlace,
         },
         max_unavailable: arguments.max_unavailable.clone(),
-        ..Wanted::default()
+        spec: if arguments.restart_pods {
+            serde_json::json!({ "flannelToCalico": { "legacyPods": "Restart" } })
+        } else {
+            serde_json::json!({})
+        },
     };
     let watch = run.migrate(&wanted).await?;
     let report = run.report(watch).await?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
-use api::migration::{MigrationPhase, Strategy};
+use api::migration::{LegacyPods, MigrationPhase, Strategy};
 use api::{Migration, NodeMigration};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
@@ -43,6 +43,8 @@ pub struct Report {
 pub struct MigrationReport {
     /// How nodes changed their network.
     pub strategy: Strategy,
+    /// In place: what happened to pods that were there before.
+    pub legacy_pods: LegacyPods,
     /// Where it ended.
     pub phase: MigrationPhase,
     /// From the first change to the last.
@@ -179,12 +181,8 @@ impl Report {
                 .filter_map(|(uid, now)| Some(i64::from(now - restarts_before.get(uid)?)))
                 .sum(),
         };
-        let strategy = migration
-            .spec
-            .flannel_to_calico
-            .as_ref()
-            .map(|kind| kind.strategy)
-            .unwrap_or_default();
+        let kind = migration.spec.flannel_to_calico.clone().unwrap_or_default();
+        let (strategy, legacy_pods) = (kind.strategy, kind.legacy_pods);
         // In place the last node's end is the end of the change; what is cleaned up later follows the pods.
         let last = objects.iter().filter_map(|object| object.spec.finished_at).max();
         let ended = status
@@ -197,6 +195,7 @@ impl Report {
         let mut report = Self {
             migration: MigrationReport {
                 strategy,
+                legacy_pods,
                 phase: status.phase,
                 seconds,
                 plan_hash: status.plan.map(|plan| plan.hash).unwrap_or_default(),
@@ -216,9 +215,10 @@ impl Report {
     /// What has to hold after every migration, whatever the budget for lost probes.
     fn judge(&self, machines: usize) -> Vec<String> {
         let mut problems = Vec::new();
-        let (end, proved) = match self.migration.strategy {
-            Strategy::Drain => (MigrationPhase::Completed, "Calico"),
-            Strategy::InPlace => (MigrationPhase::Mixed, "Mixed"),
+        let (end, proved) = if self.lives_on() {
+            (MigrationPhase::Mixed, "Mixed")
+        } else {
+            (MigrationPhase::Completed, "Calico")
         };
         if self.migration.phase != end {
             problems.push(format!("the migration ended as {:?}", self.migration.phase));
@@ -237,7 +237,7 @@ impl Report {
             problems.extend(
                 node.leftovers
                     .iter()
-                    .filter(|line| self.migration.strategy == Strategy::Drain || goes_at_once(line))
+                    .filter(|line| !self.lives_on() || goes_at_once(line))
                     .map(|line| format!("left on node {}: {line}", node.name)),
             );
             problems.extend(
@@ -260,14 +260,19 @@ impl Report {
         problems
     }
 
-    /// In place nothing is lost and nobody is moved.
+    /// Whether pods from before live on at the end, with what they need.
+    fn lives_on(&self) -> bool {
+        (self.migration.strategy, self.migration.legacy_pods) == (Strategy::InPlace, LegacyPods::Keep)
+    }
+
+    /// In place nothing is lost, and nobody is moved who was not meant to be.
     fn harm(&self) -> Vec<String> {
         let mut harm = Vec::new();
         if self.migration.strategy == Strategy::InPlace {
             if self.probes.all.lost > 0 {
                 harm.push(format!("{} probes were lost", self.probes.all.lost));
             }
-            if self.pods.recreated > 0 || self.pods.restarted > 0 {
+            if self.pods.restarted > 0 || (self.pods.recreated > 0 && self.lives_on()) {
                 harm.push(format!(
                     "{} pods were created again, {} containers restarted",
                     self.pods.recreated, self.pods.restarted
@@ -316,7 +321,7 @@ impl Report {
             "pods: {} created again, {} containers restarted",
             self.pods.recreated, self.pods.restarted
         ));
-        if self.problems.is_empty() && self.migration.strategy == Strategy::InPlace {
+        if self.problems.is_empty() && self.lives_on() {
             line(format_args!(
                 "by ip, bridge, iptables-save and nft: flannel's tunnel and conflist are gone, what its living pods need is \
                  there, and no rule or route of anybody else has changed"

@@ -15,8 +15,8 @@ use crate::context::Context;
 /// Why a node in work does not go on.
 pub(super) struct Held {
     pub reason: &'static str,
-    message: String,
-    needs_a_person: bool,
+    pub message: String,
+    pub needs_a_person: bool,
 }
 
 impl Held {

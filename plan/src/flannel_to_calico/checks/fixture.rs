@@ -9,7 +9,7 @@ use crate::drain::{Permissions, Pod};
 use crate::flannel::SubnetEnvironment;
 use crate::flannel_to_calico::cluster::{ClusterFacts, Container, DaemonSet, Node};
 use crate::flannel_to_calico::facts::{Bridge, Found, HostFacts, ReversePathFilter, VxlanDevice};
-use crate::flannel_to_calico::settings::{Settings, Source, Sourced, Strategy};
+use crate::flannel_to_calico::settings::{LegacyPods, Settings, Source, Sourced, Strategy};
 use crate::rollout::MaxUnavailable;
 
 /// Names and verdicts, in order.
@@ -24,6 +24,7 @@ pub(crate) fn verdicts(checks: &[Check]) -> Vec<(&str, Verdict)> {
 pub(crate) fn policy() -> CheckPolicy {
     CheckPolicy {
         strategy: Strategy::Drain,
+        legacy_pods: LegacyPods::Keep,
         allow_single_node: false,
         permissions: Permissions::default(),
         max_unavailable: Ok(MaxUnavailable::Nodes(1)),

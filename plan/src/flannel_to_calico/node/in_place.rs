@@ -1,8 +1,12 @@
 //! A node that changes its network under its pods: nobody is evicted, nothing is cordoned.
 
+use jiff::Timestamp;
+
 use super::decide::{agent_reaches, flannel_is_gone, next, wait};
-use super::{Next, NodeStep, NodeView, Stage};
+use super::evict::evict;
+use super::{Next, NodeStep, NodeView, Policy, Stage};
 use crate::decision::{Decision, WaitReason};
+use crate::drain::Pod;
 use crate::flannel_to_calico::phase::{Goal, Phase};
 
 /// The node is on flannel: its daemon ends, and what it has set up carries on in the kernel.
@@ -54,6 +58,27 @@ pub fn upkeep(view: &NodeView<'_>) -> Option<NodeStep> {
     if !view.to_release.is_empty() {
         return Some(NodeStep::Release(view.to_release.clone()));
     }
-    let last_is_gone = phase == Phase::Mixed && view.legacy_pods == 0;
+    let last_is_gone = phase == Phase::Mixed && view.legacy_pods.is_empty();
     (last_is_gone && view.goal == Goal::Mixed).then_some(NodeStep::Goal(Goal::Calico))
+}
+
+/// Evicts what lives of flannel's on a node that is on Calico, at the pace of its budgets; `None` when nobody is left who
+/// could be. Those that terminate are waited for by the agent's report.
+pub fn restart(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Option<Decision<NodeStep>> {
+    let old: Vec<&Pod> = view
+        .residents
+        .movable
+        .iter()
+        .chain(&view.residents.daemon_set)
+        .copied()
+        .filter(|pod| {
+            pod.addresses
+                .iter()
+                .any(|address| view.legacy_pods.contains(address))
+        })
+        .collect();
+    if old.is_empty() {
+        return None;
+    }
+    evict(view, &old, policy, now)
 }

@@ -1,0 +1,104 @@
+//! In place, once every node is on Calico: pods from before live on beside Calico's, or are restarted.
+
+use api::migration::{MigrationPhase, Strategy};
+use api::{Migration, MigrationStatus};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use plan::decision::{Decision, Wait, WaitReason};
+use plan::flannel_to_calico::node::{Policy, restart};
+use plan::flannel_to_calico::phase::Phase;
+
+use super::super::Memory;
+use super::super::view::Snapshot;
+use super::perform::perform;
+use super::rules;
+use super::summary::Held;
+use crate::context::Context;
+use crate::write::WriteError;
+
+/// Evicts pods from before, on as many nodes at a time as may be out of work. Returns what has to be said: of the first
+/// node that is held up, or else of the first in work.
+pub(super) async fn restart_pods(
+    context: &Context,
+    memory: &mut Memory,
+    migration: &Migration,
+    snapshot: &Snapshot,
+    order: &[String],
+    policy: &Policy,
+) -> Result<Option<Held>, WriteError> {
+    let now = Timestamp::now();
+    let limit = rules(migration).max_unavailable.resolve(order.len());
+    let mut held = Vec::new();
+    for node in order {
+        if held.len() >= limit {
+            break;
+        }
+        let view = snapshot.view(node, &migration.name_any(), &memory.refusals, Vec::new());
+        let (Some(view), Some(node_object), Some(object)) =
+            (view, snapshot.nodes.get(node), snapshot.node_migrations.get(node))
+        else {
+            continue;
+        };
+        if view.legacy_pods.is_empty() {
+            continue;
+        }
+        let in_work = Wait {
+            reason: WaitReason::PodsTerminating,
+            message: format!("{} pods from before leave node {node}", view.legacy_pods.len()),
+            until: None,
+        };
+        match restart(&view, policy, now) {
+            Some(Decision::Run(step)) => {
+                let mut spec = object.spec.clone();
+                let _ = perform(context, memory, migration, node_object, &step, &mut spec, now).await?;
+                held.push(Held::waiting(&in_work));
+            }
+            Some(Decision::Wait(wait)) => held.push(Held::waiting(&wait)),
+            Some(Decision::Halt(halt)) => held.push(Held::halted(&halt)),
+            Some(Decision::Settled) | None => held.push(Held::waiting(&in_work)),
+        }
+    }
+    let first = held
+        .iter()
+        .position(|held| held.needs_a_person)
+        .unwrap_or_default();
+    Ok((!held.is_empty()).then(|| held.swap_remove(first)))
+}
+
+/// Every node is done. In place the old network's objects stay as long as a pod of it lives: they cost nothing, and
+/// they are the way back.
+pub(super) fn finish_or_stay(
+    snapshot: &Snapshot,
+    strategy: Strategy,
+    restarting: Option<Held>,
+    status: &mut MigrationStatus,
+) {
+    let mixed: Vec<(&str, usize)> = snapshot
+        .node_migrations
+        .iter()
+        .filter(|(node, _)| snapshot.nodes.contains_key(*node))
+        .filter_map(|(node, object)| {
+            let report = object.status.as_ref()?;
+            let pods = report.facts.as_ref().map_or(0, |facts| facts.legacy_pods.len());
+            (report.phase != Some(Phase::Calico) || !object.spec.imported.is_empty())
+                .then_some((node.as_str(), pods))
+        })
+        .collect();
+    if strategy == Strategy::Drain || mixed.is_empty() {
+        status.phase = MigrationPhase::Finishing;
+        "every node is on Calico; the old network's objects are removed".clone_into(&mut status.message);
+        return;
+    }
+    status.phase = MigrationPhase::Mixed;
+    status.blocked = String::new();
+    status.message = format!(
+        "every node is on Calico. {} pods from before live on {} nodes and keep their addresses; each node is cleaned \
+         up when its last one has gone",
+        mixed.iter().map(|(_, pods)| pods).sum::<usize>(),
+        mixed.len()
+    );
+    if let Some(held) = restarting {
+        held.reason.clone_into(&mut status.blocked);
+        status.message = held.message;
+    }
+}
