@@ -30,6 +30,18 @@ impl Place {
     }
 }
 
+/// The program was told to end, and what it had made is taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended(pub &'static str);
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "ended by {}", self.0)
+    }
+}
+
+impl std::error::Error for Ended {}
+
 /// Completes when somebody wants us to end: Ctrl-C, SIGTERM or a closed terminal.
 pub async fn interrupted() -> Result<&'static str> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for Ctrl-C")?;

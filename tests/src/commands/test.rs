@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 use super::up::ClusterArguments;
-use super::{Place, interrupted};
+use super::{Ended, Place, interrupted};
 use crate::assets;
 use crate::cluster::Cluster;
 use crate::demo::Tools;
@@ -69,6 +69,18 @@ impl Part {
     ];
 }
 
+impl Part {
+    /// Whether it runs in a lab of its own.
+    fn makes_a_lab(self) -> bool {
+        match self {
+            Self::Fair | Self::InPlace | Self::Wide | Self::Storm => true,
+            Self::Format | Self::Unit | Self::Clippy | Self::Deny | Self::Go | Self::Kernel | Self::Api => {
+                false
+            }
+        }
+    }
+}
+
 /// Runs it. A part that fails does not keep the others from running.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let parts = if arguments.only.is_empty() {
@@ -80,12 +92,19 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let mut tally = Tally::default();
     for part in Part::ALL.into_iter().filter(|part| parts.contains(part)) {
         progress.say(format_args!("{part:?}"));
-        let result = tokio::select! {
-            result = Box::pin(perform(part, &arguments, &progress)) => result,
-            signal = interrupted() => bail!("ended by {}", signal?),
+        let work = Box::pin(perform(part, &arguments, &progress));
+        // What makes a lab takes it away when it is told to end: nobody else may listen, and be the first.
+        let result = if part.makes_a_lab() {
+            work.await
+        } else {
+            tokio::select! {
+                result = work => result,
+                signal = interrupted() => Err(Ended(signal?).into()),
+            }
         };
         match result {
             Ok(counted) => tally.add(counted),
+            Err(error) if error.is::<Ended>() => return Err(error),
             Err(error) => {
                 tally.count::<()>(format_args!("{part:?}"), Err(error));
             }
@@ -205,7 +224,7 @@ async fn in_cluster(
     let mut tally = tokio::select! {
         tally = Box::pin(cases(&cluster, &tools)) => tally,
         signal = interrupted() => {
-            let error = anyhow::anyhow!("ended by {}", signal?);
+            let error = anyhow::Error::from(Ended(signal?));
             drop(cluster);
             return Err(wanted.abandon(&directory, error).await);
         }
