@@ -99,6 +99,43 @@ async fn until_mixed(api: &FakeApi) -> Result<(), String> {
     ))
 }
 
+/// Somebody has the address of a living pod: the node is not swapped, and the message names address and owner.
+#[tokio::test]
+async fn an_address_that_somebody_has_stops_the_node_and_is_named() {
+    let api = in_place();
+    let mut memory = Memory::default();
+    let block = format!("{CALICO_GROUP}/ipamblocks/10-244-1-0-26");
+    for _ in 0..60 {
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        if let Some(found) = api.get(&block)
+            && found["spec"]["attributes"]
+                .as_array()
+                .is_some_and(|all| all.len() == 1)
+        {
+            let mut spec = found["spec"].clone();
+            spec["allocations"][9] = json!(1);
+            let attributes = spec["attributes"].as_array_mut().unwrap();
+            attributes.push(json!({ "handle_id": "k8s-pod-network.another", "secondary": {} }));
+            let free = spec["unallocated"].as_array_mut().unwrap();
+            free.retain(|place| *place != json!(9));
+            api.edit(&block, &json!({ "spec": spec }));
+        }
+        world_moves(&api);
+    }
+    let node = api.get(&super::scenarios::node_migration("a")).unwrap();
+    assert_eq!(
+        node["spec"]["goal"], "Held",
+        "it was swapped all the same: {node}"
+    );
+    assert_eq!(node["spec"]["step"]["reason"], "CalicoObjects");
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("10.244.1.9") && message.contains("k8s-pod-network.another"),
+        "{message}"
+    );
+}
+
 /// Pods from before are evicted, one node after the other, and not one of Calico's.
 #[tokio::test]
 async fn on_request_pods_from_before_are_restarted_and_it_is_completed() {

@@ -17,8 +17,10 @@ use jiff::{SignedDuration, Timestamp};
 use kube::{Api, ResourceExt};
 use mixed::{finish_or_stay, restart_pods};
 use perform::perform;
-use plan::decision::Decision;
-use plan::flannel_to_calico::node::{OnBlocked, Policy, Stage, decide, upkeep};
+use plan::decision::{Decision, Wait, WaitReason};
+use plan::flannel_to_calico::node::{
+    NodeStep, NodeView, OnBlocked, Policy, Stage, at_deadline, decide, upkeep,
+};
 use plan::flannel_to_calico::settings::Settings;
 use plan::order::{self, Place};
 use plan::rollout::{self, MaxUnavailable, Rules, Seat, Standing};
@@ -76,7 +78,9 @@ pub async fn roll(
             continue;
         }
         let probers = probes.probers.get(node).cloned().unwrap_or_default();
-        let Some(view) = snapshot.view(node, &name, &memory.refusals, probers) else {
+        // As they are now: an eviction below adds to them.
+        let refusals = memory.refusals.clone();
+        let Some(view) = snapshot.view(node, &name, &refusals, probers) else {
             continue;
         };
         let mut spec = object.spec.clone();
@@ -90,7 +94,10 @@ pub async fn roll(
                     unprepared.insert(node.clone(), message);
                 }
                 (Outcome::Blocked(message), None) => {
-                    waits.insert(node.clone(), Held::blocked(message));
+                    let stage = view.stage.map_or(Stage::Import, |(stage, _)| stage);
+                    let decision = blocked(&view, &policy, stage, message, now);
+                    record(context, &mut spec, stage, &decision, now);
+                    waits.extend(Held::of(&decision).map(|held| (node.clone(), held)));
                 }
             }
             write_spec(context, object, &spec).await?;
@@ -99,28 +106,18 @@ pub async fn roll(
         if object.spec.finished_at.is_some() {
             continue;
         }
-        let next = decide(&view, &policy, now);
+        let mut next = decide(&view, &policy, now);
         record(context, &mut spec, next.stage, &next.decision, now);
         if let Some(node_object) = snapshot.nodes.get(node) {
             tell(context, node_object, &next.decision).await;
-            match &next.decision {
-                Decision::Run(step) => {
-                    let outcome =
-                        perform(context, memory, migration, node_object, step, &mut spec, now).await?;
-                    if let Outcome::Blocked(message) = outcome {
-                        let held = Held::blocked(message);
-                        held.write_into(&mut spec);
-                        waits.insert(node.clone(), held);
-                    }
+            if let Decision::Run(step) = &next.decision {
+                let outcome = perform(context, memory, migration, node_object, step, &mut spec, now).await?;
+                if let Outcome::Blocked(message) = outcome {
+                    next.decision = blocked(&view, &policy, next.stage, message, now);
+                    record(context, &mut spec, next.stage, &next.decision, now);
                 }
-                Decision::Wait(wait) => {
-                    waits.insert(node.clone(), Held::waiting(wait));
-                }
-                Decision::Halt(halt) => {
-                    waits.insert(node.clone(), Held::halted(halt));
-                }
-                Decision::Settled => {}
             }
+            waits.extend(Held::of(&next.decision).map(|held| (node.clone(), held)));
         }
         write_spec(context, object, &spec).await?;
     }
@@ -148,6 +145,22 @@ pub async fn roll(
         }
     }
     Ok(waits.values().map(|held| held.reason).collect())
+}
+
+/// A write that an object of Calico's is in the way of: a wait of the node like any other, with its deadline.
+fn blocked(
+    view: &NodeView<'_>,
+    policy: &Policy,
+    stage: Stage,
+    message: String,
+    now: Timestamp,
+) -> Decision<NodeStep> {
+    let wait = Wait {
+        reason: WaitReason::CalicoObjects,
+        message,
+        until: None,
+    };
+    at_deadline(view, policy, stage, wait, now)
 }
 
 /// The first object that was not understood: nobody knows what may be done then.

@@ -8,7 +8,7 @@ mod in_place;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-pub use decide::decide;
+pub use decide::{at_deadline, decide};
 pub use in_place::{restart, upkeep};
 use jiff::{SignedDuration, Timestamp};
 

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use api::MigrationStatus;
 use api::migration::MigrationPhase;
-use api::node_migration::NodeMigrationSpec;
-use plan::decision::{Halt, Wait, WaitReason};
-use plan::flannel_to_calico::node::Stage;
+use plan::decision::{Decision, Halt, Wait, WaitReason};
+use plan::flannel_to_calico::node::{NodeStep, Stage};
 use plan::rollout::{Seat, Standing};
 
 use super::super::view::Snapshot;
@@ -28,20 +27,12 @@ impl Held {
         }
     }
 
-    /// An object of Calico's is in the way of a write.
-    pub(super) fn blocked(message: String) -> Self {
-        Self {
-            reason: WaitReason::CalicoObjects.as_str(),
-            message,
-            needs_a_person: true,
-        }
-    }
-
-    /// Says in the node's own step why it does not go on.
-    pub(super) fn write_into(&self, spec: &mut NodeMigrationSpec) {
-        if let Some(step) = &mut spec.step {
-            self.reason.clone_into(&mut step.reason);
-            step.message.clone_from(&self.message);
+    /// Why a node with this decision does not go on; `None` when it does.
+    pub(super) fn of(decision: &Decision<NodeStep>) -> Option<Self> {
+        match decision {
+            Decision::Wait(wait) => Some(Self::waiting(wait)),
+            Decision::Halt(halt) => Some(Self::halted(halt)),
+            Decision::Run(_) | Decision::Settled => None,
         }
     }
 

@@ -40,7 +40,7 @@ pub fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
 }
 
 /// Gives the wait its deadline, and turns it into what the policy says once that is past.
-fn at_deadline(
+pub fn at_deadline(
     view: &NodeView<'_>,
     policy: &Policy,
     stage: Stage,
