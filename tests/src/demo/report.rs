@@ -265,19 +265,19 @@ impl Report {
         (self.migration.strategy, self.migration.legacy_pods) == (Strategy::InPlace, LegacyPods::Keep)
     }
 
-    /// In place nothing is lost, and nobody is moved who was not meant to be.
+    /// In place nothing is lost and nobody is moved. Where pods are restarted in the end, their own ends cost what a
+    /// rolling restart costs.
     fn harm(&self) -> Vec<String> {
         let mut harm = Vec::new();
-        if self.migration.strategy == Strategy::InPlace {
-            if self.probes.all.lost > 0 {
-                harm.push(format!("{} probes were lost", self.probes.all.lost));
-            }
-            if self.pods.restarted > 0 || (self.pods.recreated > 0 && self.lives_on()) {
-                harm.push(format!(
-                    "{} pods were created again, {} containers restarted",
-                    self.pods.recreated, self.pods.restarted
-                ));
-            }
+        if self.lives_on() && self.probes.all.lost > 0 {
+            harm.push(format!("{} probes were lost", self.probes.all.lost));
+        }
+        let in_place = self.migration.strategy == Strategy::InPlace;
+        if in_place && (self.pods.restarted > 0 || (self.lives_on() && self.pods.recreated > 0)) {
+            harm.push(format!(
+                "{} pods were created again, {} containers restarted",
+                self.pods.recreated, self.pods.restarted
+            ));
         }
         harm
     }
