@@ -1,5 +1,5 @@
-//! Links, addresses, routes, neighbours and forwarding entries over netlink. Only this file names rtnetlink, and only
-//! this one and `messages` name netlink-packet-route. Touches the network namespace of the thread that connected.
+//! Links, addresses, routes, neighbours and forwarding entries over netlink. Only this module names rtnetlink
+//! and netlink-packet-route: reading here, words of the wire in `messages`, changes in `change`. Touches the network namespace of the thread that connected.
 
 use std::io;
 use std::sync::Arc;
