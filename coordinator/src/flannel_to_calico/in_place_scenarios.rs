@@ -8,7 +8,9 @@ use plan::flannel_to_calico::facts::{Bridge, Found, HostFacts, LegacyPod, Revers
 use serde_json::{Value, json};
 
 use super::Memory;
-use super::scenarios::{CALICO_GROUP, MIGRATION, cluster, run_to_the_end, steady, story, world_moves};
+use super::scenarios::{
+    CALICO_GROUP, MIGRATION, assert_in_order, cluster, run_to_the_end, steady, story, world_moves,
+};
 use crate::fake_api::FakeApi;
 use crate::pass::pass;
 
@@ -164,20 +166,8 @@ async fn on_request_pods_from_before_are_restarted_and_it_is_completed() {
     let status = api.get(MIGRATION).unwrap()["status"].clone();
     assert_eq!(status["phase"], "Completed", "{status}");
     let story = story(&api.take_changes());
-    let at = |line: &str| {
-        story
-            .iter()
-            .position(|found| found == line)
-            .unwrap_or_else(|| panic!("{line}: {story:#?}"))
-    };
-    assert!(
-        at("goal b Mixed") < at("evict log-a"),
-        "every node is on Calico first: {story:#?}"
-    );
-    assert!(
-        at("evict log-a") < at("evict log-b"),
-        "one node at a time: {story:#?}"
-    );
+    // Every node is on Calico first, and then one after the other.
+    assert_in_order(&story, &["goal b Mixed", "evict log-a", "evict log-b"]);
     assert!(!story.iter().any(|line| line.starts_with("cordon")), "{story:#?}");
 }
 
@@ -198,12 +188,6 @@ async fn nobody_is_moved_and_calico_learns_of_everybody_before_it_starts() {
     let api = in_place();
     until_mixed(&api).await.unwrap();
     let story = story(&api.take_changes());
-    let at = |line: &str| {
-        story
-            .iter()
-            .position(|found| found == line)
-            .unwrap_or_else(|| panic!("no {line:?} in {story:#?}"))
-    };
     let in_order = [
         "annotate a",
         "label a none",
@@ -215,14 +199,7 @@ async fn nobody_is_moved_and_calico_learns_of_everybody_before_it_starts() {
         "probe a",
         "label b none",
     ];
-    for pair in in_order.windows(2) {
-        assert!(
-            at(pair[0]) < at(pair[1]),
-            "{:?} came after {:?} in {story:#?}",
-            pair[0],
-            pair[1]
-        );
-    }
+    assert_in_order(&story, &in_order);
     for word in ["cordon", "evict", "delete kube-flannel-ds", "goal a Detached"] {
         assert!(
             !story.iter().any(|line| line.starts_with(word)),

@@ -316,6 +316,24 @@ pub(super) fn story(changes: &[(String, Value)]) -> Vec<String> {
     lines
 }
 
+/// Whether these lines are in the story, in this order.
+pub(super) fn assert_in_order(story: &[String], lines: &[&str]) {
+    let at = |line: &str| {
+        story
+            .iter()
+            .position(|found| found == line)
+            .unwrap_or_else(|| panic!("no {line:?} in {story:#?}"))
+    };
+    for pair in lines.windows(2) {
+        assert!(
+            at(pair[0]) < at(pair[1]),
+            "{:?} came after {:?} in {story:#?}",
+            pair[0],
+            pair[1]
+        );
+    }
+}
+
 /// A text that differs from run to run: times, versions, sequence numbers.
 pub(super) fn steady(mut all: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     fn walk(value: &mut Value) {
@@ -351,12 +369,6 @@ async fn every_write_in_its_order() {
     run_to_the_end(&api).await.unwrap();
     let changes = api.take_changes();
     let story = story(&changes);
-    let at = |line: &str| {
-        story
-            .iter()
-            .position(|found| found == line)
-            .unwrap_or_else(|| panic!("no {line:?} in {story:#?}"))
-    };
     let in_order = [
         "label a flannel",
         "patch kube-flannel-ds",
@@ -384,14 +396,7 @@ async fn every_write_in_its_order() {
         "label a removed",
         "delete ipamconfigs default",
     ];
-    for pair in in_order.windows(2) {
-        assert!(
-            at(pair[0]) < at(pair[1]),
-            "{:?} came after {:?} in {story:#?}",
-            pair[0],
-            pair[1]
-        );
-    }
+    assert_in_order(&story, &in_order);
     // Every write names the version that it was decided on, so that nobody's change is lost.
     for (call, body) in changes.iter().filter(|(call, _)| call.starts_with("PATCH")) {
         assert!(

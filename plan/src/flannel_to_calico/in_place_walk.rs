@@ -2,7 +2,7 @@
 //! move of the world in any order, a crash after each step. No living pod may lose its network or its address, and every
 //! state leads to the end.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use jiff::{SignedDuration, Timestamp};
@@ -15,6 +15,7 @@ use super::node::{
 use super::objects::Allocation;
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
+use super::walk;
 use crate::decision::{Decision, WaitReason};
 use crate::drain::{Permissions, Residents};
 
@@ -276,17 +277,10 @@ impl World {
 #[test]
 fn every_reachable_state_is_safe_and_leads_to_the_end() {
     let starts = [Pod::Coming, Pod::Lives, Pod::Gone].map(|pod| World { pod, ..World::START });
-    let mut edges: BTreeMap<World, Vec<World>> = BTreeMap::new();
-    let mut queue: VecDeque<World> = starts.into();
-    while let Some(world) = queue.pop_front() {
-        if edges.contains_key(&world) {
-            continue;
-        }
-        // A crash after a step is no move of its own: nothing but the world remembers the step.
-        let next: Vec<World> = world.moves().into_iter().chain(world.coordinator()).collect();
-        queue.extend(next.iter().copied());
-        edges.insert(world, next);
-    }
+    // A crash after a step is no move of its own: nothing but the world remembers the step.
+    let edges = walk::reachable(starts, |world| {
+        world.moves().into_iter().chain(world.coordinator()).collect()
+    });
     assert!(
         edges.len() > 200,
         "the walk is too small to prove anything: {} states",
@@ -294,20 +288,7 @@ fn every_reachable_state_is_safe_and_leads_to_the_end() {
     );
 
     let is_end = |world: &World| world.done && world.phase == Phase::Calico && !world.imported;
-    let mut before: BTreeMap<World, Vec<World>> = BTreeMap::new();
-    for (world, next) in &edges {
-        for after in next {
-            before.entry(*after).or_default().push(*world);
-        }
-    }
-    let mut finishes: BTreeSet<World> = BTreeSet::new();
-    let mut queue: VecDeque<World> = edges.keys().filter(|world| is_end(world)).copied().collect();
-    while let Some(world) = queue.pop_front() {
-        if finishes.insert(world) {
-            queue.extend(before.get(&world).into_iter().flatten().copied());
-        }
-    }
-    let stuck: Vec<&World> = edges.keys().filter(|world| !finishes.contains(world)).collect();
+    let stuck = walk::stuck(&edges, is_end);
     assert!(
         stuck.is_empty(),
         "{} states lead nowhere; the first: {:?}",

@@ -18,3 +18,5 @@ mod node_walk;
 pub mod objects;
 pub mod phase;
 pub mod settings;
+#[cfg(test)]
+mod walk;

@@ -3,7 +3,7 @@
 //!
 //! At every state the step that is chosen must be safe, and from every state the node must come to its end.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -13,6 +13,7 @@ use super::node::{
 };
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
+use super::walk;
 use crate::decision::{Decision, HaltReason, WaitReason};
 use crate::drain::{Permissions, Pod, residents};
 
@@ -432,17 +433,9 @@ impl World {
 
 /// Every state that can be reached from these.
 fn reachable(starts: Vec<World>) -> BTreeMap<World, Vec<World>> {
-    let mut edges = BTreeMap::new();
-    let mut queue: VecDeque<World> = starts.into();
-    while let Some(world) = queue.pop_front() {
-        if edges.contains_key(&world) {
-            continue;
-        }
-        let next: Vec<World> = world.moves().into_iter().chain(world.coordinator()).collect();
-        queue.extend(next.iter().copied());
-        edges.insert(world, next);
-    }
-    edges
+    walk::reachable(starts, |world| {
+        world.moves().into_iter().chain(world.coordinator()).collect()
+    })
 }
 
 #[test]
@@ -458,22 +451,7 @@ fn every_reachable_state_is_safe_and_leads_to_the_end() {
         edges.len()
     );
 
-    // Backwards from the ends: who is not met can never finish.
-    let mut before: BTreeMap<World, Vec<World>> = BTreeMap::new();
-    for (world, next) in &edges {
-        for after in next {
-            before.entry(*after).or_default().push(*world);
-        }
-    }
-    let mut finishes: BTreeSet<World> = BTreeSet::new();
-    let mut queue: VecDeque<World> = edges.keys().filter(|world| world.done).copied().collect();
-    assert!(!queue.is_empty(), "no state is an end");
-    while let Some(world) = queue.pop_front() {
-        if finishes.insert(world) {
-            queue.extend(before.get(&world).into_iter().flatten().copied());
-        }
-    }
-    let stuck: Vec<&World> = edges.keys().filter(|world| !finishes.contains(world)).collect();
+    let stuck = walk::stuck(&edges, |world| world.done);
     assert!(
         stuck.is_empty(),
         "{} states lead nowhere; the first: {:?}",
