@@ -1,28 +1,31 @@
 //! The journal: what was there before each change, on disk before the change is made. Touches one folder.
 //!
-//! One JSON record a line, each synced before the step goes on. A line that a crash cut short is taken away at
-//! the next start: the change that it would have announced was not made.
+//! One JSON record a line, each synced before the step goes on. A last line that a crash cut short or spoilt is taken away
+//! at the next start: the change that it would have announced was not made. A file that grows large is written anew with
+//! what is needed of it: changes that stand, with what was there before each.
 
-use std::collections::BTreeMap;
+mod record;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use api::node_migration::StepDone;
 use jiff::Timestamp;
-use plan::flannel_to_calico::host::HostStep;
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use plan::flannel_to_calico::host::{HostStep, Remembered, Undo};
+pub use record::{Before, SavedFile};
+use record::{Change, Event, Record};
 use thiserror::Error;
 
 use crate::host::files::{self, FileError};
-use crate::host::snapshot::Snapshot;
 
 /// How many finished steps are shown in status: three migrations' worth.
 const SHOWN_STEPS: usize = 32;
 
 /// A record of a link with the routes of a few hundred nodes.
 const LARGE_RECORD: usize = 64 * 1024;
+/// From this length on the file is written anew, if that makes it half as long.
+const LARGE_FILE: u64 = 1024 * 1024;
 
 /// Why the journal could not be kept. No step is performed without it.
 #[derive(Debug, Error)]
@@ -54,57 +57,6 @@ impl JournalError {
     }
 }
 
-/// What was there before a change: enough to put it back, by the program or by hand.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Before {
-    /// Files that are moved away.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub files: Vec<SavedFile>,
-    /// Small files that are removed: path and text.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub texts: BTreeMap<PathBuf, String>,
-    /// A link with its addresses, routes, neighbours and forwarding entries.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub network: Option<Snapshot>,
-    /// Firewall rules, in the words of the program that lists them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<String>,
-}
-
-/// A file that is moved away, and where its bytes are kept.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SavedFile {
-    /// Where it stood.
-    pub path: PathBuf,
-    /// Its copy, in the journal's folder.
-    pub copy: PathBuf,
-    /// SHA-256 of its bytes, hexadecimal.
-    pub sha256: String,
-    /// Permission bits.
-    pub mode: u32,
-    /// Owner.
-    pub user: u32,
-    /// Group.
-    pub group: u32,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Record {
-    sequence: u64,
-    at: Timestamp,
-    event: Event,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum Event {
-    Started { step: HostStep, before: Before },
-    Finished { step: HostStep },
-}
-
 #[derive(Debug)]
 struct OpenStep {
     step: HostStep,
@@ -121,6 +73,8 @@ pub struct Journal {
     length: u64,
     /// The step that was begun and not finished.
     open: Option<OpenStep>,
+    /// Changes that have not been taken back, the newest last.
+    standing: Vec<Change>,
     done: Vec<StepDone>,
 }
 
@@ -132,6 +86,7 @@ impl Journal {
             sequence: 0,
             length: 0,
             open: None,
+            standing: Vec::new(),
             done: Vec::new(),
         };
         fs::create_dir_all(journal.backups()).map_err(FileError::of("make folder", &journal.backups()))?;
@@ -140,20 +95,22 @@ impl Journal {
         let Some(bytes) = files::read_if_there(&path)? else {
             return Ok(journal);
         };
-        let whole = bytes
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(0, |end| end + 1);
-        for (index, line) in bytes[..whole].split(|byte| *byte == b'\n').enumerate() {
-            if line.is_empty() {
-                continue;
+        let mut whole = 0;
+        for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            let is_last = whole + line.len() == bytes.len();
+            match Record::read(line) {
+                Ok(record) => journal.take(&record),
+                // Power went before it was on disk: nothing was changed on its account.
+                Err(unreadable) if is_last && unreadable.spoilt => break,
+                Err(unreadable) => {
+                    return Err(JournalError::Broken {
+                        path,
+                        line: index + 1,
+                        problem: unreadable.problem,
+                    });
+                }
             }
-            let record: Record = serde_json::from_slice(line).map_err(|error| JournalError::Broken {
-                path: path.clone(),
-                line: index + 1,
-                problem: error.to_string(),
-            })?;
-            journal.take(&record);
+            whole += line.len();
         }
         journal.length = whole as u64;
         if whole < bytes.len() {
@@ -172,6 +129,23 @@ impl Journal {
     /// The step that was begun and is not known to be finished: the process ended in the middle of it.
     pub fn open_step(&self) -> Option<&HostStep> {
         self.open.as_ref().map(|open| &open.step)
+    }
+
+    /// What a decision has to know of the past.
+    pub fn remembered(&self) -> Remembered {
+        Remembered {
+            interrupted: self.open_step().cloned(),
+            standing: self.standing.iter().map(|change| change.step.clone()).collect(),
+        }
+    }
+
+    /// What was there before the change that this step takes back.
+    pub fn before_change(&self, undo: &HostStep) -> Option<&Before> {
+        self.standing
+            .iter()
+            .rev()
+            .find(|change| undo.takes_back(&change.step))
+            .map(|change| &change.before)
     }
 
     /// What was there before this step, when it was begun and not finished.
@@ -219,7 +193,7 @@ impl Journal {
         };
         let metadata = fs::metadata(path).map_err(FileError::of("look at", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let sha256 = hexadecimal(&Sha256::digest(&bytes));
+        let sha256 = record::sha256(&bytes);
         // Named by content: a second try finds its copy, and another content never overwrites it.
         let copy = self
             .backups()
@@ -248,16 +222,9 @@ impl Journal {
     }
 
     fn append(&mut self, now: Timestamp, event: Event) -> Result<(), JournalError> {
-        let record = Record {
-            sequence: self.sequence + 1,
-            at: now,
-            event,
-        };
+        let record = Record::new(self.sequence + 1, now, event);
         let path = self.path();
-        let mut line = serde_json::to_vec(&record)
-            .map_err(io::Error::from)
-            .map_err(FileError::of("write a record of", &path))?;
-        line.push(b'\n');
+        let line = record.line().map_err(FileError::of("write a record of", &path))?;
         let write = || -> io::Result<()> {
             let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
             file.write_all(&line)?;
@@ -274,6 +241,26 @@ impl Journal {
         }
         self.length += line.len() as u64;
         self.take(&record);
+        self.shorten(now)
+    }
+
+    /// Writes the file anew once it is large. Between two steps only: an open step has its own record.
+    fn shorten(&mut self, now: Timestamp) -> Result<(), JournalError> {
+        if self.length < LARGE_FILE || self.open.is_some() {
+            return Ok(());
+        }
+        let path = self.path();
+        let kept = Event::Kept {
+            standing: self.standing.clone(),
+            done: self.done.clone(),
+        };
+        let record = Record::new(self.sequence + 1, now, kept);
+        let line = record.line().map_err(FileError::of("write a record of", &path))?;
+        if line.len() as u64 > LARGE_FILE / 2 {
+            return Ok(());
+        }
+        files::write_durably(&path, &line)?;
+        (self.length, self.sequence) = (line.len() as u64, record.sequence);
         Ok(())
     }
 
@@ -283,10 +270,30 @@ impl Journal {
         file.sync_all()
     }
 
+    /// A change stands from the moment at which it is announced: a crash may have come before or after it.
+    fn stand(&mut self, step: &HostStep, before: &Before) {
+        let undo = step.undo();
+        if let Undo::Nothing(_) = undo {
+            return;
+        }
+        let same = self.standing.iter().position(|change| change.step.undo() == undo);
+        let first = same.map(|at| self.standing.remove(at).before).unwrap_or_default();
+        self.standing.push(Change {
+            step: step.clone(),
+            before: before.clone().merged(first),
+        });
+    }
+
     fn take(&mut self, record: &Record) {
         self.sequence = record.sequence;
         match &record.event {
+            Event::Kept { standing, done } => {
+                self.open = None;
+                self.standing.clone_from(standing);
+                self.done.clone_from(done);
+            }
             Event::Started { step, before } => {
+                self.stand(step, before);
                 self.open = Some(OpenStep {
                     step: step.clone(),
                     before: before.clone(),
@@ -294,6 +301,7 @@ impl Journal {
                 });
             }
             Event::Finished { step } => {
+                self.standing.retain(|change| !step.takes_back(&change.step));
                 let began = self
                     .open
                     .take()
@@ -310,15 +318,6 @@ impl Journal {
             }
         }
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use plan::check::Check;
 use plan::flannel_to_calico::facts::HostFacts;
-use plan::flannel_to_calico::phase::Phase;
+use plan::flannel_to_calico::phase::{Goal, Phase};
 use serde_json::{Value, json};
 use thiserror::Error;
 
@@ -24,6 +24,10 @@ pub struct Report {
     pub facts: Option<HostFacts>,
     /// What of the old network is there.
     pub leftovers: Vec<String>,
+    /// What is different from before the migration.
+    pub changes: Vec<String>,
+    /// The goal that was worked towards.
+    pub goal: Option<Goal>,
     /// Its checks.
     pub checks: Vec<Check>,
     /// Steps performed, the newest last.
@@ -55,6 +59,8 @@ pub fn status(
         failure,
         facts,
         leftovers,
+        changes,
+        goal,
         checks,
         steps,
         probes,
@@ -84,6 +90,8 @@ pub fn status(
         failure: failure.clone(),
         facts: facts.clone(),
         leftovers: leftovers.clone(),
+        changes: changes.clone(),
+        goal: *goal,
         checks: checks.clone(),
         steps: steps.clone(),
         probes,

@@ -147,8 +147,14 @@ impl Agent {
         self.tell_metrics(&report, targets.len());
 
         let goal = spec.as_ref().map(|spec| spec.goal).unwrap_or_default();
-        let reached = goal.phase().is_none_or(|wanted| report.phase >= Some(wanted));
-        let process = report.facts.as_ref().is_some_and(|facts| facts.flanneld_running);
+        let reached = match goal {
+            Goal::Flannel => report.changes.is_empty(),
+            _ => goal.phase().is_none_or(|wanted| report.phase >= Some(wanted)),
+        };
+        let process = report
+            .facts
+            .as_ref()
+            .is_some_and(|facts| facts.flanneld_running || facts.calico.node_running);
         let well = report.checks.iter().all(|check| check.verdict == Verdict::Pass);
         let slow = if well { RESYNC } else { RESYNC_WHILE_REFUSED };
         let (next, rest) = match (&report.failure, reached) {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use api::node_migration::{Failure, NodeMigrationSpec, StepDone};
 use jiff::Timestamp;
-use plan::flannel_to_calico::host::{self, HostDecision, HostSettings};
+use plan::flannel_to_calico::host::{self, HostDecision, HostSettings, Remembered};
 use plan::flannel_to_calico::host_checks::{self, Subject};
-use plan::flannel_to_calico::phase::Goal;
+use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::flannel_to_calico::settings::defaults;
 use tokio::sync::watch;
 
@@ -75,6 +75,10 @@ impl Worker {
             .unwrap_or_default()
     }
 
+    fn remembered(&self) -> Remembered {
+        self.journal.as_ref().map(Journal::remembered).unwrap_or_default()
+    }
+
     /// Looks at the host and performs steps until the goal is reached or something has to happen first.
     ///
     /// `goals` says whether another goal has come meanwhile: no further step is begun for the old one.
@@ -109,8 +113,7 @@ impl Worker {
         let mut failure = missing;
         let mut message = String::new();
         for _ in 0..MOST_STEPS {
-            let interrupted = self.journal.as_ref().and_then(Journal::open_step).cloned();
-            match host::decide(&seen.facts, &settings, goal, interrupted.as_ref()) {
+            match host::decide(&seen.facts, &settings, goal, &self.remembered()) {
                 HostDecision::Run(step) => {
                     if failure.is_some() || goals.has_changed().unwrap_or(true) {
                         message = format!("next: {} ({})", step.name(), step.object());
@@ -127,6 +130,7 @@ impl Worker {
                 }
                 HostDecision::Settled => {
                     message = match goal.phase() {
+                        Some(Phase::Flannel) => "the host is as it was before the migration".to_owned(),
                         Some(phase) => format!("the host is at {} or further", phase.as_str()),
                         None => "looks and changes nothing".to_owned(),
                     };
@@ -168,6 +172,8 @@ impl Worker {
             message,
             failure,
             leftovers: host::leftovers(&seen.facts, &settings),
+            changes: host::changes(&seen.facts, &settings, &self.remembered().standing),
+            goal: Some(goal),
             checks,
             facts: Some(seen.facts),
             ..Report::default()
@@ -280,6 +286,7 @@ fn usual_settings(paths: &Paths) -> HostSettings {
         port: defaults::FLANNEL_PORT,
         mtu: USUAL_MTU,
         block_size: defaults::IP_POOL_BLOCK_SIZE,
+        node_range_length: defaults::FLANNEL_SUBNET_LENGTH,
         cni_configuration_directory: paths.cni_configuration.to_string_lossy().into_owned(),
     }
 }

@@ -159,6 +159,12 @@ pub struct NodeMigrationStatus {
     /// What of the old network is still there.
     #[serde(default)]
     pub leftovers: Vec<String>,
+    /// What is different on the host from before the migration: what the way back would do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
+    /// The goal that the agent has acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<Goal>,
     /// The agent's own checks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,

@@ -138,7 +138,7 @@ fn host_steps() -> Vec<HostStep> {
         HostStep::WithdrawSubnetEnvironment,
         HostStep::DeleteVxlanDevice("flannel.1".to_owned()),
         HostStep::DeleteBridge,
-        HostStep::DeleteFirewallObject(object),
+        HostStep::DeleteFirewallObject(object.clone()),
         HostStep::RemoveLeases,
         HostStep::RemoveConflist("10-flannel.conflist".to_owned()),
         HostStep::RouteLegacyPods(Vec::new()),
@@ -149,6 +149,25 @@ fn host_steps() -> Vec<HostStep> {
             block_size: 26,
         },
         HostStep::ForgetLegacyPod("16cc".to_owned()),
+        HostStep::RestoreConflist("10-flannel.conflist".to_owned()),
+        HostStep::RemoveCalicoConflist("10-calico.conflist".to_owned()),
+        HostStep::DeleteCalicoFirewall(object.clone()),
+        HostStep::DeleteCalicoSets,
+        HostStep::RestoreFirewallObject(object),
+        HostStep::DeleteBlackholes,
+        HostStep::RestoreNodeRoutes {
+            link: "vxlan.calico".to_owned(),
+            length: 24,
+        },
+        HostStep::ReturnVxlanDevice {
+            from: "vxlan.calico".to_owned(),
+            to: "flannel.1".to_owned(),
+        },
+        HostStep::RestoreVxlanDevice("flannel.1".to_owned()),
+        HostStep::UnrouteLegacyPods,
+        HostStep::StopAnsweringForPods,
+        HostStep::RemoveCalicoRecords,
+        HostStep::RestoreSubnetEnvironment,
     ];
     let mut kinds = BTreeSet::new();
     for step in &steps {
@@ -163,6 +182,19 @@ fn host_steps() -> Vec<HostStep> {
             HostStep::AnswerForPods => 7,
             HostStep::RenameVxlanDevice { .. } => 8,
             HostStep::ForgetLegacyPod(_) => 9,
+            HostStep::RestoreConflist(_) => 10,
+            HostStep::RemoveCalicoConflist(_) => 11,
+            HostStep::DeleteCalicoFirewall(_) => 12,
+            HostStep::DeleteCalicoSets => 13,
+            HostStep::RestoreFirewallObject(_) => 14,
+            HostStep::DeleteBlackholes => 15,
+            HostStep::RestoreNodeRoutes { .. } => 16,
+            HostStep::ReturnVxlanDevice { .. } => 17,
+            HostStep::RestoreVxlanDevice(_) => 18,
+            HostStep::UnrouteLegacyPods => 19,
+            HostStep::StopAnsweringForPods => 20,
+            HostStep::RemoveCalicoRecords => 21,
+            HostStep::RestoreSubnetEnvironment => 22,
         });
     }
     assert_eq!(kinds.len(), steps.len());

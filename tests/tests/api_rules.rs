@@ -478,8 +478,8 @@ fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
     use std::collections::BTreeMap;
 
     use plan::flannel_to_calico::facts::{
-        Bridge, DirectRoute, FirewallBackend, FirewallObject, Found, HostFacts, ReversePathFilter,
-        VxlanDevice,
+        Bridge, CalicoTraces, DirectRoute, FirewallBackend, FirewallObject, Found, HostFacts,
+        ReversePathFilter, VxlanDevice,
     };
     HostFacts {
         cni: full_cni(),
@@ -507,6 +507,20 @@ fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),
+        calico: CalicoTraces {
+            node_running: true,
+            pods: vec!["cali0123456789a".to_owned()],
+            firewall: vec![FirewallObject {
+                backend: FirewallBackend::IptablesNft,
+                table: "raw".to_owned(),
+                chain: String::new(),
+            }],
+            sets: 3,
+            blackholes: 4,
+            block_routes: 8,
+            pod_routes: 2,
+            records: 1,
+        },
         direct_routes: vec![DirectRoute {
             destination: "10.244.1.0/24".parse().unwrap(),
             gateway: "192.0.2.2".parse().unwrap(),

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use ipnet::{IpNet, Ipv4Net};
 use plan::cni::Attachment;
 use plan::flannel_to_calico::facts::{Bridge, DirectRoute, Found, LegacyPod, VxlanDevice};
-use plan::flannel_to_calico::host::BRIDGE;
+use plan::flannel_to_calico::host::{BRIDGE, CALICO_DEVICE};
 
-use crate::host::snapshot::{Link, Snapshot};
+use crate::host::netlink::{FELIX, KERNEL, ROUTE_PROTOCOL};
+use crate::host::snapshot::{Link, Route, Snapshot};
 
 /// Interfaces whose addresses Calico's `first-found` detection passes over, by the beginning of their names.
 const PASSED_OVER: [&str; 16] = [
@@ -145,6 +146,53 @@ pub fn legacy_problems(attachments: &[(PathBuf, Result<Attachment, String>)]) ->
             ))
         })
         .collect()
+}
+
+/// Routes by which Calico drops packets to its own blocks.
+pub fn blackholes(snapshot: &Snapshot) -> impl Iterator<Item = &Route> {
+    snapshot.blackholes.iter().filter(|route| route.protocol == FELIX)
+}
+
+/// Routes of this tool's to single pods.
+pub fn pod_routes(snapshot: &Snapshot) -> impl Iterator<Item = &Route> {
+    snapshot
+        .routes
+        .iter()
+        .filter(|route| route.protocol == ROUTE_PROTOCOL)
+}
+
+/// Number of routes on the tunnel as Calico makes them: under its number, or to the end of another node. flannel lays
+/// neither.
+pub fn block_routes(snapshot: &Snapshot, tunnels: &[VxlanDevice]) -> usize {
+    let tunnels: Vec<u32> = tunnels
+        .iter()
+        .filter(|device| device.name.starts_with("flannel.") || device.name == CALICO_DEVICE)
+        .filter_map(|device| snapshot.link(&device.name))
+        .map(|link| link.index)
+        .collect();
+    let is_calicos = |route: &Route| {
+        route.hops.iter().any(|(gateway, link)| {
+            link.is_some_and(|link| tunnels.contains(&link)) && (route.protocol == FELIX || gateway.is_none())
+        })
+    };
+    snapshot
+        .routes
+        .iter()
+        .filter(|route| matches!(route.destination, IpNet::V4(_)) && route.protocol != KERNEL)
+        .filter(|route| is_calicos(route))
+        .count()
+}
+
+/// The host's ends of cables to Calico's pods.
+pub fn calico_pods(snapshot: &Snapshot) -> Vec<String> {
+    let mut pods: Vec<String> = snapshot
+        .links
+        .iter()
+        .filter(|link| link.name.starts_with("cali") && link.kind == "veth")
+        .map(|link| link.name.clone())
+        .collect();
+    pods.sort();
+    pods
 }
 
 /// Routes to pods of other nodes that do not go through a tunnel. Without flannel's network nobody can tell

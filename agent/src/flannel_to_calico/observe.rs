@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use plan::flannel::SubnetEnvironment;
-use plan::flannel_to_calico::facts::{Found, HostFacts, ReversePathFilter};
+use plan::flannel_to_calico::facts::{CalicoTraces, Found, HostFacts, ReversePathFilter};
 use plan::flannel_to_calico::host::BRIDGE;
 use thiserror::Error;
 
@@ -18,6 +18,8 @@ use crate::host::sysctl::{self, SysctlError};
 
 /// flannel's daemon, as its process is named.
 const FLANNELD: &str = "flanneld";
+/// Calico's, likewise.
+const CALICO_NODE: &str = "calico-node";
 
 /// Where the host's folders are, as this process sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +92,7 @@ impl ObserveError {
 /// Reads everything. One part that cannot be read leaves no facts at all: half of them would be taken for all.
 pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, ObserveError> {
     // The process before the file: a flanneld that ends in between has written its file before.
-    let flanneld_running = processes::is_running(&paths.proc, FLANNELD)?;
+    let running = processes::running(&paths.proc, &[FLANNELD, CALICO_NODE])?;
     let cni = cnidir::read(
         &paths.cni_configuration,
         &paths.cni_configuration.to_string_lossy(),
@@ -118,8 +120,20 @@ pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, Ob
             || detected.as_ref().is_some_and(|(_, link)| link == name)
     });
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let vxlan_devices = facts::vxlan_devices(&snapshot);
+    let calico = CalicoTraces {
+        node_running: running.contains(CALICO_NODE),
+        pods: facts::calico_pods(&snapshot),
+        firewall: firewall.calico,
+        sets: count(firewall::calico::sets().await.map_err(FirewallError::from)?),
+        blackholes: count(facts::blackholes(&snapshot).count()),
+        block_routes: count(facts::block_routes(&snapshot, &vxlan_devices)),
+        pod_routes: count(facts::pod_routes(&snapshot).count()),
+        records: count(state.of_calico.len()),
+    };
     let facts = HostFacts {
-        vxlan_devices: facts::vxlan_devices(&snapshot),
+        vxlan_devices,
+        calico,
         bridge: facts::bridge(&snapshot, sysctl::answers(&paths.sysctl, BRIDGE)?),
         legacy_problems: facts::legacy_problems(&state.attachments),
         legacy_pods: facts::legacy_pods(&snapshot, &state.attachments),
@@ -131,8 +145,8 @@ pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, Ob
         ),
         reverse_path_filter: ReversePathFilter { all, interfaces },
         subnet_environment,
-        flanneld_running,
-        firewall,
+        flanneld_running: running.contains(FLANNELD),
+        firewall: firewall.flannel,
         leases: count(state.leases.len() + state.bookkeeping.len()),
         delegates: count(state.delegates.len()),
         detected_address: detected.map(|(address, _)| address),

@@ -40,6 +40,9 @@ pub fn flannel_networks(directory: &CniDirectory) -> Vec<String> {
     names
 }
 
+/// The name of Calico's network, as its manifest has it.
+const CALICO_NETWORK: &str = "k8s-pod-network";
+
 /// State of flannel's CNI plugins under `/var/lib/cni`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
@@ -53,6 +56,8 @@ pub struct State {
     pub folders: Vec<PathBuf>,
     /// libcni's records of attachments to these networks, understood or with the reason why not.
     pub attachments: Vec<(PathBuf, Result<Attachment, String>)>,
+    /// libcni's records of attachments to Calico's network.
+    pub of_calico: Vec<PathBuf>,
 }
 
 /// Lists the leases of these networks and the delegate files.
@@ -81,6 +86,9 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
                 .is_some_and(|rest| rest.starts_with('-'))
         };
         if !networks.iter().any(ours) {
+            if ours(&CALICO_NETWORK.to_owned()) {
+                state.of_calico.push(results.join(&name));
+            }
             continue;
         }
         let path = results.join(&name);

@@ -107,13 +107,36 @@ pub fn remove_folder_if_empty(folder: &Path) -> Result<(), FileError> {
     }
 }
 
+/// Reads a file that has to be there.
+pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    fs::read(path).map_err(FileError::of("read", path))
+}
+
 /// Writes a file so that a crash leaves the old content or the new, never a part.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    replace(path, bytes, |_| Ok(()))
+}
+
+/// The same, with these permission bits and this owner (user and group) from the first moment on.
+pub fn write_durably_as(path: &Path, bytes: &[u8], mode: u32, owner: (u32, u32)) -> Result<(), FileError> {
+    use std::os::unix::fs::{PermissionsExt as _, fchown};
+    replace(path, bytes, |file| {
+        fchown(file, Some(owner.0), Some(owner.1))?;
+        file.set_permissions(fs::Permissions::from_mode(mode))
+    })
+}
+
+fn replace(
+    path: &Path,
+    bytes: &[u8],
+    prepare: impl Fn(&fs::File) -> io::Result<()>,
+) -> Result<(), FileError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary: PathBuf = folder.join(format!(".{name}.part"));
     let write = || -> io::Result<()> {
         let mut file = fs::File::create(&temporary)?;
+        prepare(&file)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, path)

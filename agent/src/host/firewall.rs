@@ -1,6 +1,8 @@
 //! flannel's chains, rules and tables in every firewall backend of the kernel. Reads them, and deletes them one
 //! object at a time in one transaction each; a rule of anybody else is never named.
 
+pub mod calico;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
@@ -73,9 +75,25 @@ impl FirewallError {
     }
 }
 
-/// Lists flannel's chains, rules and tables in every backend that the kernel holds.
-pub async fn read(proc: &Path) -> Result<Vec<FirewallObject>, FirewallError> {
+/// What is in the firewall of the two networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Firewall {
+    /// flannel's chains, rules and tables.
+    pub flannel: Vec<FirewallObject>,
+    /// Tables with something of Calico's in them, and Calico's own tables.
+    pub calico: Vec<FirewallObject>,
+}
+
+/// Looks into every backend that the kernel holds.
+pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
     let nft = Nftables::read().await?;
+    Ok(Firewall {
+        flannel: flannel(proc, &nft).await?,
+        calico: calico::list(proc, &nft).await?,
+    })
+}
+
+async fn flannel(proc: &Path, nft: &Nftables) -> Result<Vec<FirewallObject>, FirewallError> {
     let mut objects: Vec<FirewallObject> = TABLES
         .iter()
         .filter(|(family, table)| nft.tables.contains(&((*family).to_owned(), (*table).to_owned())))
@@ -118,7 +136,7 @@ pub async fn read(proc: &Path) -> Result<Vec<FirewallObject>, FirewallError> {
     for backend in [FirewallBackend::IptablesLegacy, FirewallBackend::Ip6tablesLegacy] {
         let tables = legacy_tables(proc, backend)?;
         for place in PLACES.iter().filter(|place| tables.contains(place.table)) {
-            let saved = legacy_table(backend, place).await?;
+            let saved = save(backend, place.table).await?;
             if saved
                 .iter()
                 .any(|line| line.starts_with(&format!(":{} ", place.own)))
@@ -160,10 +178,41 @@ pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
     }
     let place = place(object)?;
     let script = deletion(place, &object.chain, &own_rules(object, place).await?);
-    let restore = format!("{}-restore", program(object.backend));
-    // One transaction: either all of it is gone or nothing is. --noflush leaves every chain that is not named.
-    run(&restore, &["--noflush", "-w", LOCK_SECONDS], Some(&script)).await?;
+    transact(object.backend, &script).await?;
     Ok(())
+}
+
+/// Makes one object again, from the lines that [`rules`] gave. Rules in the kernel's chains come after those that are
+/// there.
+pub async fn restore(object: &FirewallObject, saved: &[String]) -> Result<(), FirewallError> {
+    if object.backend == FirewallBackend::Nftables {
+        native_table(object)?;
+        run("nft", &["-f", "-"], Some(&format!("{}\n", saved.join("\n")))).await?;
+        return Ok(());
+    }
+    transact(object.backend, &restoration(place(object)?, &object.chain, saved)).await?;
+    Ok(())
+}
+
+/// One transaction: either all of it is done or nothing is. --noflush leaves every chain that is not named.
+async fn transact(backend: FirewallBackend, script: &str) -> Result<(), ProgramError> {
+    let restore = format!("{}-restore", program(backend));
+    run(&restore, &["--noflush", "-w", LOCK_SECONDS], Some(script)).await?;
+    Ok(())
+}
+
+/// What `iptables-restore --noflush` reads to make one object again.
+fn restoration(place: &Place, chain: &str, saved: &[String]) -> String {
+    let own = format!("-A {} ", place.own);
+    let rules = saved.iter().filter(|rule| rule.starts_with("-A "));
+    let (of_chain, jumps): (Vec<&String>, Vec<&String>) = rules.partition(|rule| rule.starts_with(&own));
+    let mut lines = vec![format!("*{}", place.table)];
+    if chain == place.own {
+        lines.push(format!(":{} - [0:0]", place.own));
+    }
+    lines.extend(of_chain.into_iter().chain(jumps).cloned());
+    lines.push("COMMIT\n".to_owned());
+    lines.join("\n")
 }
 
 /// What `iptables-restore --noflush` reads to delete one object.
@@ -203,9 +252,9 @@ async fn base_rules(backend: FirewallBackend, place: &Place) -> Result<Vec<Strin
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-async fn legacy_table(backend: FirewallBackend, place: &Place) -> Result<Vec<String>, ProgramError> {
+async fn save(backend: FirewallBackend, table: &str) -> Result<Vec<String>, ProgramError> {
     let save = format!("{}-save", program(backend));
-    let text = run(&save, &["-t", place.table], None).await?;
+    let text = run(&save, &["-t", table], None).await?;
     Ok(text.lines().map(str::to_owned).collect())
 }
 
@@ -372,6 +421,24 @@ mod tests {
         assert_eq!(
             deletion(NAT, NAT.base, &["-A POSTROUTING -j RETURN".to_owned()]),
             "*nat\n-D POSTROUTING -j RETURN\nCOMMIT\n"
+        );
+    }
+
+    #[test]
+    fn what_was_deleted_is_made_again_the_chain_before_its_jumps() {
+        let jump = r#"-A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG"#.to_owned();
+        let saved = [
+            jump.clone(),
+            "-N FLANNEL-POSTRTG".to_owned(),
+            "-A FLANNEL-POSTRTG -j RETURN".to_owned(),
+        ];
+        assert_eq!(
+            restoration(NAT, NAT.own, &saved),
+            format!("*nat\n:FLANNEL-POSTRTG - [0:0]\n-A FLANNEL-POSTRTG -j RETURN\n{jump}\nCOMMIT\n")
+        );
+        assert_eq!(
+            restoration(NAT, NAT.base, &["-A POSTROUTING -j RETURN".to_owned()]),
+            "*nat\n-A POSTROUTING -j RETURN\nCOMMIT\n"
         );
     }
 

@@ -21,9 +21,9 @@ use tokio::task::JoinHandle;
 mod change;
 mod messages;
 
-pub use self::change::{ROUTE_PROTOCOL, Renamed};
-use self::messages::{forwarding_entry, link, neighbour, route};
-use super::snapshot::{Address, Link, Route, Snapshot};
+pub use self::change::{FELIX, KERNEL, ROUTE_PROTOCOL, Renamed};
+use self::messages::{blackhole, forwarding_entry, link, neighbour, route};
+use super::snapshot::{Address, Link, Snapshot};
 
 /// Why the kernel's network state could not be read or changed.
 #[derive(Debug, Error)]
@@ -78,8 +78,8 @@ impl Netlink {
     /// Reads everything that the agent looks at.
     pub async fn snapshot(&self) -> Result<Snapshot, NetlinkError> {
         let links = self.links().await?;
-        let mut routes = self.routes(AddressFamily::Inet).await?;
-        routes.extend(self.routes(AddressFamily::Inet6).await?);
+        let mut routes = self.route_messages(AddressFamily::Inet).await?;
+        routes.extend(self.route_messages(AddressFamily::Inet6).await?);
         let forwarding = self
             .neighbour_messages(AddressFamily::Bridge)
             .await?
@@ -93,7 +93,8 @@ impl Netlink {
             .collect();
         Ok(Snapshot {
             addresses: self.addresses().await?,
-            routes,
+            blackholes: routes.iter().filter_map(blackhole).collect(),
+            routes: routes.iter().filter_map(route).collect(),
             neighbours: self
                 .neighbour_messages(AddressFamily::Unspec)
                 .await?
@@ -164,18 +165,16 @@ impl Netlink {
             .collect())
     }
 
-    async fn routes(&self, family: AddressFamily) -> Result<Vec<Route>, NetlinkError> {
+    async fn route_messages(&self, family: AddressFamily) -> Result<Vec<RouteMessage>, NetlinkError> {
         let mut request = RouteMessage::default();
         request.header.address_family = family;
-        let messages: Vec<RouteMessage> = self
-            .handle
+        self.handle
             .route()
             .get(request)
             .execute()
             .try_collect()
             .await
-            .map_err(|source| reading("routes", source))?;
-        Ok(messages.iter().filter_map(route).collect())
+            .map_err(|source| reading("routes", source))
     }
 
     async fn neighbour_messages(&self, family: AddressFamily) -> Result<Vec<NeighbourMessage>, NetlinkError> {

@@ -1,5 +1,6 @@
 //! Which processes run on the host. Reads /proc.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,16 +30,17 @@ impl ProcessError {
     }
 }
 
-/// Whether a process of this name runs in the agent's own network namespace.
+/// Which of these names a process in the agent's own network namespace has.
 ///
 /// Processes of other namespaces (a node inside a node) are told apart by their network namespace. Where that
 /// cannot be read, the process counts: to wait for one that is not ours is safer than to overlook one that is.
-pub fn is_running(proc: &Path, name: &str) -> Result<bool, ProcessError> {
+pub fn running(proc: &Path, names: &[&'static str]) -> Result<BTreeSet<&'static str>, ProcessError> {
     if nix::unistd::getpid().as_raw() == 1 {
         return Err(ProcessError::OwnNamespace);
     }
     let own = fs::read_link(proc.join("thread-self/ns/net")).ok();
     let entries = fs::read_dir(proc).map_err(FileError::of("list folder", proc))?;
+    let mut found = BTreeSet::new();
     for entry in entries {
         let entry = entry.map_err(FileError::of("list folder", proc))?;
         if !entry
@@ -49,15 +51,17 @@ pub fn is_running(proc: &Path, name: &str) -> Result<bool, ProcessError> {
         {
             continue;
         }
-        if runs(&entry.path(), name)? && shares_network(&entry.path(), own.as_ref()) {
-            return Ok(true);
+        if let Some(name) = living_name(&entry.path(), names)?
+            && shares_network(&entry.path(), own.as_ref())
+        {
+            found.insert(name);
         }
     }
-    Ok(false)
+    Ok(found)
 }
 
-/// Whether this process has the name and lives.
-fn runs(process: &Path, name: &str) -> Result<bool, ProcessError> {
+/// Which of these names this process has, if it lives.
+fn living_name(process: &Path, names: &[&'static str]) -> Result<Option<&'static str>, ProcessError> {
     let stat = process.join("stat");
     let text = match fs::read(&stat) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -66,13 +70,13 @@ fn runs(process: &Path, name: &str) -> Result<bool, ProcessError> {
             if error.kind() == io::ErrorKind::NotFound
                 || error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) =>
         {
-            return Ok(false);
+            return Ok(None);
         }
         Err(error) => return Err(FileError::of("read", &stat)(error).into()),
     };
     // pid (name) state ...: the name may hold anything, a bracket too.
     let (Some(open), Some(close)) = (text.find('('), text.rfind(')')) else {
-        return Ok(false);
+        return Ok(None);
     };
     let command = text.get(open + 1..close).unwrap_or_default();
     let state = text
@@ -82,10 +86,14 @@ fn runs(process: &Path, name: &str) -> Result<bool, ProcessError> {
         .chars()
         .next();
     if matches!(state, Some('Z' | 'X')) {
-        return Ok(false);
+        return Ok(None);
     }
     // A thread may rename itself; the first argument still says what was started.
-    Ok(command == name || first_argument(process).is_some_and(|argument| argument == name))
+    let first = first_argument(process);
+    Ok(names
+        .iter()
+        .copied()
+        .find(|name| command == *name || first.as_deref() == Some(*name)))
 }
 
 fn first_argument(process: &Path) -> Option<String> {

@@ -119,6 +119,9 @@ pub struct Snapshot {
     pub addresses: Vec<Address>,
     /// Routes of the main table, both families.
     pub routes: Vec<Route>,
+    /// Routes of the main table by which packets are dropped; without next hop.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blackholes: Vec<Route>,
     /// Permanent neighbours, both families.
     pub neighbours: Vec<Neighbour>,
     /// Forwarding entries of VXLAN links.
@@ -161,6 +164,7 @@ impl Snapshot {
                 .filter(|route| route.hops.iter().any(|(_, link)| *link == Some(index)))
                 .cloned()
                 .collect(),
+            blackholes: Vec::new(),
             neighbours: self
                 .neighbours
                 .iter()

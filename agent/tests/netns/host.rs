@@ -189,6 +189,7 @@ impl Host {
             mtu: 1450,
             cni_configuration_directory: self.paths.cni_configuration.to_string_lossy().into_owned(),
             block_size: 26,
+            node_range_length: 24,
         }
     }
 

@@ -80,7 +80,7 @@ fn felix_finds_its_routes() {
 }
 
 /// libcni's record of the pod that [`Host::new`] has on `cni0`, attached by these plugins.
-fn record(host: &Host, plugins: &Value) {
+pub fn record(host: &Host, plugins: &Value) {
     let list = json!({ "name": "cbr0", "cniVersion": "0.4.0", "plugins": plugins });
     let record = json!({
         "kind": "cniCacheV1",

@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod back;
 mod host;
 mod in_place;
 mod path;
@@ -26,7 +27,7 @@ use agent::journal::{Before, Journal};
 use jiff::Timestamp;
 use nix::mount::{MsFlags, mount};
 use plan::flannel_to_calico::facts::{FirewallBackend, FirewallObject};
-use plan::flannel_to_calico::host::{HostDecision, HostStep, decide, leftovers, phase};
+use plan::flannel_to_calico::host::{HostDecision, HostStep, Remembered, decide, leftovers, phase};
 use plan::flannel_to_calico::phase::{Goal, Phase};
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -47,8 +48,7 @@ async fn drive(host: &Host, goal: Goal) -> Option<String> {
     for _ in 0..32 {
         // A new process each time: nothing but the journal and the host is remembered.
         let mut journal = Journal::open(&host.state()).unwrap();
-        let interrupted = journal.open_step().cloned();
-        match decide(&seen.facts, &settings, goal, interrupted.as_ref()) {
+        match decide(&seen.facts, &settings, goal, &journal.remembered()) {
             HostDecision::Run(step) => {
                 seen = apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
                     .await
@@ -320,7 +320,9 @@ fn a_crash_between_journal_and_change_is_made_good() {
         let mut crashes = 0;
         loop {
             let seen = host.look().await;
-            let HostDecision::Run(step) = decide(&seen.facts, &settings, Goal::Detached, None) else {
+            let HostDecision::Run(step) =
+                decide(&seen.facts, &settings, Goal::Detached, &Remembered::default())
+            else {
                 break;
             };
             // kill -9 right after the record: the next process finds an open step and a host as it was.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use plan::cni::CniDirectory;
-use plan::flannel_to_calico::facts::{Bridge, Found, HostFacts, LegacyPod, ReversePathFilter};
+use plan::flannel_to_calico::facts::{Bridge, CalicoTraces, Found, HostFacts, LegacyPod, ReversePathFilter};
 use serde_json::{Value, json};
 
 use super::Memory;
@@ -54,6 +54,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         },
         legacy_pods: living.into_iter().collect(),
         legacy_problems: Vec::new(),
+        calico: CalicoTraces::default(),
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {
             all: 1,

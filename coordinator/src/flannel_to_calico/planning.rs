@@ -249,5 +249,6 @@ pub fn host_settings(settings: &Settings) -> HostSettings {
         mtu: settings.flannel_mtu.value,
         cni_configuration_directory: settings.cni_configuration_directory.value.clone(),
         block_size: settings.ip_pool_block_size.value,
+        node_range_length: settings.flannel_subnet_length.value,
     }
 }

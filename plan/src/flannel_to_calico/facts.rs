@@ -236,6 +236,36 @@ pub enum FirewallBackend {
     Nftables,
 }
 
+/// What is on the host of the new network and of this tool: what the way back has to remove.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CalicoTraces {
+    /// Whether a process named `calico-node` runs on the host.
+    #[serde(default)]
+    pub node_running: bool,
+    /// The host's ends of cables to Calico's pods: one for each pod.
+    #[serde(default)]
+    pub pods: Vec<String>,
+    /// Tables in which Calico has chains or rules, and tables of its own; `chain` is empty.
+    #[serde(default)]
+    pub firewall: Vec<FirewallObject>,
+    /// Number of Calico's sets of addresses (`ipset`).
+    #[serde(default)]
+    pub sets: u32,
+    /// Number of routes by which Calico drops packets to its own blocks.
+    #[serde(default)]
+    pub blackholes: u32,
+    /// Number of routes on the tunnel as Calico makes them: to a node's end, under Calico's protocol number.
+    #[serde(default)]
+    pub block_routes: u32,
+    /// Number of routes of this tool's to single pods of flannel's.
+    #[serde(default)]
+    pub pod_routes: u32,
+    /// Number of libcni's records of Calico's pods.
+    #[serde(default)]
+    pub records: u32,
+}
+
 /// Everything that an agent knows of its host. Each field says what was looked at, not what it means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -252,6 +282,9 @@ pub struct HostFacts {
     /// Records of attachments that were not understood: file and reason.
     #[serde(default)]
     pub legacy_problems: Vec<String>,
+    /// What is there of the new network and of this tool.
+    #[serde(default)]
+    pub calico: CalicoTraces,
     /// Routes to other nodes' pods past the tunnel.
     pub direct_routes: Vec<DirectRoute>,
     /// Reverse path filter of the interfaces that matter: uplink, `cni0`, `flannel.*`, `vxlan.calico`, and

@@ -1,14 +1,17 @@
 //! The node agent's side: the phase that the host is in, and the next change to it.
 
+mod back;
 mod in_place;
+mod step;
 
-use std::net::IpAddr;
-
+pub use back::changes;
 pub use in_place::unknown_ports;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use step::describe_firewall_object;
+pub use step::{HostStep, Undo};
 
-use super::facts::{FirewallBackend, FirewallObject, Found, HostFacts};
+use super::facts::{Found, HostFacts};
 use super::phase::{Goal, Phase};
 
 /// What the agent must know to tell flannel's things from everybody else's, and to judge Calico's device.
@@ -26,10 +29,17 @@ pub struct HostSettings {
     /// Length of the prefix of an address block in Calico's IPAM.
     #[serde(default = "usual_block_size")]
     pub block_size: u8,
+    /// Length of the prefix of a node's own range.
+    #[serde(default = "usual_node_range_length")]
+    pub node_range_length: u8,
 }
 
 fn usual_block_size() -> u8 {
     super::settings::defaults::IP_POOL_BLOCK_SIZE
+}
+
+fn usual_node_range_length() -> u8 {
+    super::settings::defaults::FLANNEL_SUBNET_LENGTH
 }
 
 impl HostSettings {
@@ -37,125 +47,30 @@ impl HostSettings {
     pub fn flannel_device(&self) -> String {
         format!("flannel.{}", self.vni)
     }
+
+    /// The tunnel links by their two names, flannel's and Calico's: one for each family of addresses.
+    fn tunnels(&self) -> [(String, &'static str); 2] {
+        [
+            (self.flannel_device(), CALICO_DEVICE),
+            (format!("flannel-v6.{}", self.vni), CALICO_DEVICE_V6),
+        ]
+    }
 }
 
 /// Name of Calico's VXLAN link.
 pub const CALICO_DEVICE: &str = "vxlan.calico";
+/// Name of Calico's VXLAN link for IPv6.
+pub const CALICO_DEVICE_V6: &str = "vxlan-v6.calico";
 /// Name of the bridge of flannel's CNI plugin.
 pub const BRIDGE: &str = "cni0";
 
-/// One change to a host: idempotent, with a done-check in [`HostStep::is_done`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum HostStep {
-    /// Move `subnet.env` into the agent's backup folder: flannel's CNI plugin then refuses new pods and
-    /// the kubelet tries again later, while the deletion of pods still works.
-    WithdrawSubnetEnvironment,
-    /// Delete flannel's VXLAN link of this name.
-    DeleteVxlanDevice(String),
-    /// Delete the bridge of flannel's CNI plugin.
-    DeleteBridge,
-    /// Delete one chain of flannel's with the jumps to it, or one table.
-    DeleteFirewallObject(FirewallObject),
-    /// In place: give each of these pods a route of its own to `cni0`. Felix blackholes the blocks that they are in.
-    RouteLegacyPods(#[schemars(with = "Vec<String>")] Vec<IpAddr>),
-    /// In place: let `cni0` answer ARP for pods that are not on it. flannel's pods take the whole podCIDR for their
-    /// own link, and Calico's new pods on the node are not there.
-    AnswerForPods,
-    /// In place: give flannel's VXLAN link the name of Calico's. Where the kernel does not rename a link that is up, it
-    /// is made again under that name with everything that was on it.
-    RenameVxlanDevice {
-        /// flannel's name.
-        from: String,
-        /// Calico's name.
-        to: String,
-        /// Length of the prefix of an address block. Felix deletes flannel's routes, one for each node, before it makes
-        /// its own, one for each block: those are laid beside them first.
-        block_size: u8,
-    },
-    /// In place: remove what a pod of flannel's that is gone has left: its routes, its lease, its port mappings. Named
-    /// by its sandbox.
-    ForgetLegacyPod(String),
-    /// Remove host-local leases and delegate files of the old network, with a backup.
-    RemoveLeases,
-    /// Move flannel's conflist of this file name into the agent's backup folder. Calico's has won by now.
-    RemoveConflist(String),
-}
-
-impl HostStep {
-    /// The step as it stands in status, metrics and the journal; bounded, without names of objects.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::WithdrawSubnetEnvironment => "WithdrawSubnetEnvironment",
-            Self::DeleteVxlanDevice(_) => "DeleteVxlanDevice",
-            Self::DeleteBridge => "DeleteBridge",
-            Self::DeleteFirewallObject(_) => "DeleteFirewallObject",
-            Self::RouteLegacyPods(_) => "RouteLegacyPods",
-            Self::AnswerForPods => "AnswerForPods",
-            Self::RenameVxlanDevice { .. } => "RenameVxlanDevice",
-            Self::ForgetLegacyPod(_) => "ForgetLegacyPod",
-            Self::RemoveLeases => "RemoveLeases",
-            Self::RemoveConflist(_) => "RemoveConflist",
-        }
-    }
-
-    /// The object that the step changes, as a person names it.
-    pub fn object(&self) -> String {
-        match self {
-            Self::WithdrawSubnetEnvironment => "file /run/flannel/subnet.env".to_owned(),
-            Self::DeleteVxlanDevice(name) => format!("link {name}"),
-            Self::DeleteBridge => format!("link {BRIDGE}"),
-            Self::DeleteFirewallObject(object) => describe_firewall_object(object),
-            Self::RouteLegacyPods(addresses) => format!("routes to {} pods on {BRIDGE}", addresses.len()),
-            Self::AnswerForPods => format!("proxy_arp of link {BRIDGE}"),
-            Self::RenameVxlanDevice { from, to, .. } => format!("link {from}, from now on {to}"),
-            Self::ForgetLegacyPod(sandbox) => format!("what sandbox {sandbox} has left"),
-            Self::RemoveLeases => {
-                "host-local leases and flannel's delegate files under /var/lib/cni".to_owned()
-            }
-            Self::RemoveConflist(name) => format!("conflist {name}"),
-        }
-    }
-
-    /// Whether the facts alone tell of an interrupted step that it is complete. A link that was being made again may be
-    /// there under its new name without its routes.
-    pub fn is_told_by_facts(&self) -> bool {
-        match self {
-            Self::RenameVxlanDevice { .. } => false,
-            Self::WithdrawSubnetEnvironment
-            | Self::DeleteVxlanDevice(_)
-            | Self::DeleteBridge
-            | Self::DeleteFirewallObject(_)
-            | Self::RouteLegacyPods(_)
-            | Self::AnswerForPods
-            | Self::ForgetLegacyPod(_)
-            | Self::RemoveLeases
-            | Self::RemoveConflist(_) => true,
-        }
-    }
-
-    /// Whether the facts show that the step has nothing left to do.
-    pub fn is_done(&self, facts: &HostFacts) -> bool {
-        match self {
-            Self::WithdrawSubnetEnvironment => facts.subnet_environment.is_absent(),
-            Self::DeleteVxlanDevice(name) => facts.vxlan(name).is_none(),
-            Self::DeleteBridge => facts.bridge.is_absent(),
-            Self::DeleteFirewallObject(object) => !facts.firewall.contains(object),
-            Self::RouteLegacyPods(addresses) => !facts.legacy_pods.iter().any(|pod| {
-                pod.attached && !pod.routed && pod.addresses.iter().any(|address| addresses.contains(address))
-            }),
-            Self::AnswerForPods => facts
-                .bridge
-                .present()
-                .is_none_or(|bridge| bridge.answers_for_pods),
-            Self::RenameVxlanDevice { from, to, .. } => {
-                facts.vxlan(from).is_none() && facts.vxlan(to).is_some()
-            }
-            Self::ForgetLegacyPod(sandbox) => !facts.legacy_pods.iter().any(|pod| &pod.sandbox == sandbox),
-            Self::RemoveLeases => facts.leases == 0 && facts.delegates == 0,
-            Self::RemoveConflist(name) => !facts.cni.files.iter().any(|file| &file.name == name),
-        }
-    }
+/// What the agent's journal knows and the host does not show.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// The step that was begun and not finished.
+    pub interrupted: Option<HostStep>,
+    /// Changes that were made and have not been taken back, the newest last.
+    pub standing: Vec<HostStep>,
 }
 
 /// What the agent does next.
@@ -239,22 +154,26 @@ pub fn phase(facts: &HostFacts, settings: &HostSettings) -> Phase {
 
 /// The next change that brings the host towards the goal.
 ///
-/// A host that is further than its goal is left where it is: going back is another verb. `interrupted` is the step that
-/// the journal has as begun and not as finished.
+/// A host that is further than its goal is left where it is: only [`Goal::Flannel`] leads back.
 pub fn decide(
     facts: &HostFacts,
     settings: &HostSettings,
     goal: Goal,
-    interrupted: Option<&HostStep>,
+    remembered: &Remembered,
 ) -> HostDecision {
     let Some(wanted) = goal.phase() else {
         return HostDecision::Settled;
     };
     // Between the two names there may be no link at all, or one that is half made: only the journal knows what it was.
-    if let Some(step @ HostStep::RenameVxlanDevice { from, .. }) = interrupted
-        && facts.vxlan(from).is_none()
-    {
-        return HostDecision::Run(step.clone());
+    match &remembered.interrupted {
+        Some(
+            step @ (HostStep::RenameVxlanDevice { from, .. } | HostStep::ReturnVxlanDevice { from, .. }),
+        ) if facts.vxlan(from).is_none() => return HostDecision::Run(step.clone()),
+        Some(step @ HostStep::RestoreVxlanDevice(_)) => return HostDecision::Run(step.clone()),
+        Some(_) | None => {}
+    }
+    if goal == Goal::Flannel {
+        return back::decide(facts, settings, &remembered.standing);
     }
     let at = phase(facts, settings);
     let upkeep = match at {
@@ -396,26 +315,6 @@ fn flannel_devices<'facts>(
             });
         is_flannel.then(|| device.name.clone())
     })
-}
-
-fn describe_firewall_object(object: &FirewallObject) -> String {
-    let backend = match object.backend {
-        FirewallBackend::IptablesNft => "iptables (nf_tables)",
-        FirewallBackend::Ip6tablesNft => "ip6tables (nf_tables)",
-        FirewallBackend::IptablesLegacy => "iptables (legacy)",
-        FirewallBackend::Ip6tablesLegacy => "ip6tables (legacy)",
-        FirewallBackend::Nftables => "nftables",
-    };
-    if object.chain.is_empty() {
-        format!("{backend} table {}", object.table)
-    } else if object.chain.starts_with("FLANNEL-") {
-        format!("{backend} chain {} in table {}", object.chain, object.table)
-    } else {
-        format!(
-            "{backend} rules of flannel's in chain {} of table {}",
-            object.chain, object.table
-        )
-    }
 }
 
 #[cfg(test)]

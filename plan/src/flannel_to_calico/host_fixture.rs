@@ -12,6 +12,7 @@ pub(super) fn settings() -> HostSettings {
         mtu: 1450,
         cni_configuration_directory: "/etc/cni/net.d".to_owned(),
         block_size: 26,
+        node_range_length: 24,
     }
 }
 

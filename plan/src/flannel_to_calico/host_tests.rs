@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::cni::CniFile;
 use crate::flannel::SubnetEnvironment;
-use crate::flannel_to_calico::facts::{Bridge, LegacyPod, ReversePathFilter};
+use crate::flannel_to_calico::facts::{
+    Bridge, CalicoTraces, FirewallBackend, FirewallObject, LegacyPod, ReversePathFilter,
+};
 use crate::flannel_to_calico::host_fixture::{device, folder, settings};
 
 const GOALS: [Goal; 6] = [
@@ -50,6 +52,7 @@ fn flannel_host() -> HostFacts {
             legacy_pod("of-veth2", "veth2", "10.244.1.3"),
         ],
         legacy_problems: Vec::new(),
+        calico: CalicoTraces::default(),
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {
             all: 1,
@@ -186,15 +189,22 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
                     .iter()
                     .all(|address| addresses[..done].contains(address));
             }
+            let routed = facts.legacy_pods.iter().filter(|pod| pod.routed).count();
+            facts.calico.pod_routes = u32::try_from(routed).unwrap();
         }
         // The old link is gone, and the new one not there yet.
-        HostStep::RenameVxlanDevice { to, .. } if facts.vxlan(to).is_some() => {}
-        HostStep::RenameVxlanDevice { from, to, .. } => {
+        HostStep::RenameVxlanDevice { to, .. } | HostStep::ReturnVxlanDevice { to, .. }
+            if facts.vxlan(to).is_some() => {}
+        HostStep::RenameVxlanDevice { from, to, .. } | HostStep::ReturnVxlanDevice { from, to } => {
             let found = facts.vxlan_devices.iter().position(|device| &device.name == from);
             let mut renamed = found.map_or_else(|| device(to), |at| facts.vxlan_devices.remove(at));
             if !cut {
                 renamed.name.clone_from(to);
                 facts.vxlan_devices.push(renamed);
+            }
+            // Felix' routes are laid beside flannel's on the way there; on the way back they are gone by now.
+            if matches!(step, HostStep::RenameVxlanDevice { .. }) {
+                facts.calico.block_routes = 8;
             }
         }
         // One system call each: a crash comes before or after.
@@ -217,7 +227,44 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
                 (0, 0)
             };
         }
-        HostStep::RemoveConflist(name) => facts.cni.files.retain(|file| &file.name != name),
+        HostStep::RemoveConflist(name) | HostStep::RemoveCalicoConflist(name) => {
+            facts.cni.files.retain(|file| &file.name != name);
+        }
+        HostStep::RestoreConflist(name) => {
+            let mut files = folder(&[(name, FLANNEL_CONFLIST)]).files;
+            facts.cni.files.append(&mut files);
+            facts.cni.files.sort_by(|left, right| left.name.cmp(&right.name));
+        }
+        HostStep::DeleteCalicoFirewall(object) => {
+            facts.calico.firewall.retain(|other| other != object);
+        }
+        HostStep::DeleteCalicoSets => facts.calico.sets = 0,
+        HostStep::RestoreFirewallObject(object) => {
+            facts.firewall.push(object.clone());
+            facts.firewall.sort();
+        }
+        HostStep::DeleteBlackholes => facts.calico.blackholes = 0,
+        HostStep::RestoreNodeRoutes { .. } => facts.calico.block_routes = 0,
+        HostStep::RestoreVxlanDevice(name) => {
+            if facts.vxlan(name).is_none() {
+                facts.vxlan_devices.push(device(name));
+            }
+        }
+        HostStep::UnrouteLegacyPods => {
+            facts.calico.pod_routes = 0;
+            for pod in &mut facts.legacy_pods {
+                pod.routed = false;
+            }
+        }
+        HostStep::StopAnsweringForPods => {
+            if let Found::Present(bridge) = &mut facts.bridge {
+                bridge.answers_for_pods = false;
+            }
+        }
+        HostStep::RemoveCalicoRecords => facts.calico.records = 0,
+        HostStep::RestoreSubnetEnvironment => {
+            facts.subnet_environment = flannel_host().subnet_environment;
+        }
     }
     facts
 }
@@ -280,6 +327,7 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
             );
             assert!(name.contains("flannel"), "{name} is somebody else's");
         }
+        other => panic!("{other:?} leads back, and nobody asked for it"),
     }
     let asked_for: &[Goal] = match step {
         HostStep::WithdrawSubnetEnvironment
@@ -299,6 +347,7 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
                 &[Goal::Detached, Goal::Calico]
             }
         }
+        other => panic!("{other:?} leads back, and nobody asked for it"),
     };
     assert!(
         asked_for.contains(&goal),
@@ -342,16 +391,16 @@ fn drive(mut facts: HostFacts, goal: Goal, crash_at: Option<usize>) -> (HostFact
     let settings = settings();
     let mut steps = 0;
     let mut waits = 0;
-    let mut interrupted: Option<HostStep> = None;
+    let mut remembered = Remembered::default();
     loop {
         let before = phase(&facts, &settings);
-        match decide(&facts, &settings, goal, interrupted.as_ref()) {
+        match decide(&facts, &settings, goal, &remembered) {
             HostDecision::Run(step) => {
-                if interrupted.as_ref() != Some(&step) {
+                if remembered.interrupted.as_ref() != Some(&step) {
                     assert_allowed(&step, &facts, goal);
                 }
                 let after = perform(&step, &facts, crash_at == Some(steps));
-                interrupted = (crash_at == Some(steps)).then(|| step.clone());
+                remembered.interrupted = (crash_at == Some(steps)).then(|| step.clone());
                 if crash_at != Some(steps) {
                     assert!(step.is_done(&after), "{step:?}");
                     assert_eq!(perform(&step, &after, false), after, "twice is once: {step:?}");
@@ -420,7 +469,12 @@ fn in_place_a_host_without_the_link_or_with_two_stops_the_agent() {
         (vec!["flannel.1", CALICO_DEVICE], "both there"),
         (vec!["flannel.1", "flannel.7"], "flannel.7"),
     ] {
-        match decide(&with(&devices), &settings(), Goal::Swapped, None) {
+        match decide(
+            &with(&devices),
+            &settings(),
+            Goal::Swapped,
+            &Remembered::default(),
+        ) {
             HostDecision::Halt(why) => assert!(why.contains(word), "{why}"),
             other => panic!("{devices:?}: {other:?}"),
         }
@@ -435,7 +489,7 @@ fn in_place_a_pod_that_nobody_knows_is_named_and_waited_for() {
         legacy_pods: vec![legacy_pod("of-veth1", "veth1", "10.244.1.2")],
         ..flannel_host()
     };
-    match decide(&facts, &settings(), Goal::Swapped, None) {
+    match decide(&facts, &settings(), Goal::Swapped, &Remembered::default()) {
         HostDecision::Wait(what) => assert!(what.contains("veth2"), "{what}"),
         other => panic!("{other:?}"),
     }
@@ -453,7 +507,8 @@ fn in_place_a_pod_that_comes_late_gets_its_route_and_one_that_goes_is_forgotten(
     swapped.legacy_pods[0].routed = false;
     swapped.legacy_pods[1].attached = false;
     let steps = ["RouteLegacyPods", "ForgetLegacyPod"].map(|name| {
-        let HostDecision::Run(step) = decide(&swapped, &settings(), Goal::Swapped, None) else {
+        let HostDecision::Run(step) = decide(&swapped, &settings(), Goal::Swapped, &Remembered::default())
+        else {
             panic!("nothing is done about {swapped:?}");
         };
         swapped = perform(&step, &swapped, false);
@@ -461,7 +516,7 @@ fn in_place_a_pod_that_comes_late_gets_its_route_and_one_that_goes_is_forgotten(
     });
     assert_eq!(steps.len(), 2);
     assert_eq!(
-        decide(&swapped, &settings(), Goal::Swapped, None),
+        decide(&swapped, &settings(), Goal::Swapped, &Remembered::default()),
         HostDecision::Settled
     );
 }
@@ -503,7 +558,7 @@ fn a_host_that_is_further_than_its_goal_is_left_there() {
     let (calico, _) = drive(flannel_host(), Goal::Calico, None);
     for goal in GOALS {
         assert_eq!(
-            decide(&calico, &settings(), goal, None),
+            decide(&calico, &settings(), goal, &Remembered::default()),
             HostDecision::Settled,
             "{goal:?}"
         );
@@ -518,7 +573,7 @@ fn a_link_of_the_bridges_name_that_is_not_flannels_stops_the_agent() {
         bridge: Found::Malformed("link cni0 is of kind \"dummy\", needed a bridge".to_owned()),
         ..flannel_host()
     };
-    let HostDecision::Halt(why) = decide(&facts, &settings(), Goal::Detached, None) else {
+    let HostDecision::Halt(why) = decide(&facts, &settings(), Goal::Detached, &Remembered::default()) else {
         panic!("somebody else's link must not be deleted");
     };
     assert!(why.contains("dummy") && why.contains("rename"), "{why}");
@@ -537,7 +592,7 @@ fn what_would_win_without_flannel_decides_when_its_conflist_goes() {
             },
             &settings(),
             Goal::Calico,
-            None,
+            &Remembered::default(),
         )
     };
     let calico = ("10-calico.conflist", CALICO_CONFLIST);
@@ -568,7 +623,7 @@ fn a_living_pod_keeps_its_network_and_is_named() {
         flanneld_running: false,
         ..flannel_host()
     };
-    let HostDecision::Wait(what) = decide(&facts, &settings(), Goal::Detached, None) else {
+    let HostDecision::Wait(what) = decide(&facts, &settings(), Goal::Detached, &Remembered::default()) else {
         panic!("pods are on the bridge");
     };
     assert!(what.contains("veth1, veth2"), "{what}");
@@ -613,3 +668,6 @@ fn every_step_names_itself_and_its_object() {
     let names: std::collections::BTreeSet<&str> = steps.iter().map(HostStep::name).collect();
     assert_eq!(names.len(), steps.len());
 }
+
+#[path = "host_back_tests.rs"]
+mod back;

@@ -63,6 +63,8 @@ pub enum Goal {
     /// Look and report; change nothing.
     #[default]
     Hold,
+    /// Take every change back: bring the host to [`Phase::Flannel`] as it was before.
+    Flannel,
     /// Bring the host to [`Phase::Held`].
     Held,
     /// Bring the host to [`Phase::Swapped`].
@@ -76,10 +78,19 @@ pub enum Goal {
 }
 
 impl Goal {
+    /// Whether the host is brought towards Calico.
+    pub fn is_forward(self) -> bool {
+        match self {
+            Self::Hold | Self::Flannel => false,
+            Self::Held | Self::Swapped | Self::Mixed | Self::Detached | Self::Calico => true,
+        }
+    }
+
     /// The phase that is asked for; `None` for [`Goal::Hold`].
     pub fn phase(self) -> Option<Phase> {
         match self {
             Self::Hold => None,
+            Self::Flannel => Some(Phase::Flannel),
             Self::Held => Some(Phase::Held),
             Self::Swapped => Some(Phase::Swapped),
             Self::Mixed => Some(Phase::Mixed),

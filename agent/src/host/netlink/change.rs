@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourState};
-use netlink_packet_route::route::{RouteMessage, RouteProtocol, RouteScope};
+use netlink_packet_route::route::{RouteMessage, RouteProtocol, RouteScope, RouteType};
 use rtnetlink::{LinkUnspec, LinkVxlan, RouteMessageBuilder};
 
 use super::{Netlink, NetlinkError};
@@ -13,9 +13,11 @@ use crate::host::snapshot::{Link, Route, Snapshot};
 /// Who installed a route, as the kernel keeps it: our own number, which no routing daemon of iproute2's list has.
 pub const ROUTE_PROTOCOL: u8 = 82;
 /// Felix' own number: routes under it on its device are its to keep and to remove.
-const FELIX: u8 = 80;
+pub const FELIX: u8 = 80;
 /// Routes that the kernel makes itself, together with an address.
-const KERNEL: u8 = 2;
+pub const KERNEL: u8 = 2;
+/// The number under which flannel lays its routes: that of whoever does not say one.
+const BOOT: u8 = 3;
 
 /// How a rename ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,41 @@ impl Netlink {
                     ..route.clone()
                 })
                 .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The reverse of [`Self::add_block_routes`]: lays flannel's route to each node that the tunnel leads to, then deletes
+    /// every other one. The routes to the nodes' ends go last: as long as one is there, this is not done.
+    pub async fn restore_node_routes(&self, tunnel: &Snapshot, length: u8) -> Result<(), NetlinkError> {
+        let mut kept = Vec::new();
+        for route in &tunnel.routes {
+            let [(Some(IpAddr::V4(gateway)), Some(_))] = route.hops.as_slice() else {
+                continue;
+            };
+            let Ok(range) = Ipv4Net::new(*gateway, length) else {
+                continue;
+            };
+            // Routes that lead elsewhere than to the node whose end it is are nobody's of ours.
+            if range.trunc().network() != *gateway || kept.contains(&IpNet::V4(range)) {
+                continue;
+            }
+            self.add_route(&Route {
+                destination: range.into(),
+                protocol: BOOT,
+                ..route.clone()
+            })
+            .await?;
+            kept.push(range.into());
+        }
+        let spare = |route: &&Route| route.protocol != KERNEL && !kept.contains(&route.destination);
+        let is_end = |route: &Route| route.hops.iter().all(|(gateway, _)| gateway.is_none());
+        for ends in [false, true] {
+            for route in tunnel.routes.iter().filter(spare) {
+                if matches!(route.destination, IpNet::V4(_)) && is_end(route) == ends {
+                    self.delete_route(route).await?;
+                }
             }
         }
         Ok(())
@@ -180,7 +217,13 @@ impl Netlink {
             .learning(vxlan.learning)
             .mtu(link.mtu)
             .address(bytes(&link.mac));
-        if let Some(parent) = vxlan.parent {
+        // The host may have been started anew since: what counts is the link that has the address.
+        let addresses = self.addresses().await?;
+        let carrier = addresses
+            .iter()
+            .find(|address| Some(address.address.addr()) == vxlan.local)
+            .map(|address| address.link);
+        if let Some(parent) = carrier.or(vxlan.parent) {
             message = message.dev(parent);
         }
         message = match vxlan.local {
@@ -235,6 +278,9 @@ fn message(route: &Route) -> Result<RouteMessage, NetlinkError> {
         .map_err(|error| malformed(&error))?
         .protocol(RouteProtocol::from(route.protocol))
         .scope(RouteScope::from(route.scope));
+    if route.hops.is_empty() {
+        builder = builder.kind(RouteType::BlackHole);
+    }
     // Tunnels have one next hop; a route of several is not ours to make.
     if let Some((gateway, link)) = route.hops.first() {
         if let Some(link) = link {

@@ -78,10 +78,25 @@ fn vxlan(attributes: &[InfoVxlan]) -> Vxlan {
     vxlan
 }
 
+/// A route of the main table by which packets are dropped.
+pub(super) fn blackhole(message: &RouteMessage) -> Option<Route> {
+    (message.header.kind == RouteType::BlackHole)
+        .then(|| of_main_table(message))
+        .flatten()
+        .map(|route| Route {
+            hops: Vec::new(),
+            ..route
+        })
+}
+
+/// A unicast route of the main table.
 pub(super) fn route(message: &RouteMessage) -> Option<Route> {
-    if message.header.kind != RouteType::Unicast {
-        return None;
-    }
+    (message.header.kind == RouteType::Unicast)
+        .then(|| of_main_table(message))
+        .flatten()
+}
+
+fn of_main_table(message: &RouteMessage) -> Option<Route> {
     let mut table = u32::from(message.header.table);
     let mut destination = None;
     let mut gateway = None;

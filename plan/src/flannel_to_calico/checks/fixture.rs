@@ -176,6 +176,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),
+        calico: crate::flannel_to_calico::facts::CalicoTraces::default(),
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {
             all: 1,

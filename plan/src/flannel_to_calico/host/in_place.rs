@@ -5,9 +5,6 @@ use std::net::IpAddr;
 use super::{CALICO_DEVICE, HostDecision, HostSettings, HostStep, detach, flannel_devices};
 use crate::flannel_to_calico::facts::{Found, HostFacts};
 
-/// Name of Calico's VXLAN link for IPv6.
-const CALICO_DEVICE_V6: &str = "vxlan-v6.calico";
-
 /// The next change that makes the tunnel Calico's while every pod keeps its packets.
 ///
 /// Routes first: from its first moment Felix blackholes the node's own blocks, and flannel's pods live in them.
@@ -20,11 +17,9 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     if let Some(first) = unknown_ports(facts).first() {
         return HostDecision::Wait(first.clone());
     }
-    let own = (settings.flannel_device(), CALICO_DEVICE);
-    let own_v6 = (format!("flannel-v6.{}", settings.vni), CALICO_DEVICE_V6);
-    let known = [&own.0, &own_v6.0];
+    let tunnels = settings.tunnels();
     let foreign: Vec<String> = flannel_devices(facts, settings)
-        .filter(|name| !known.contains(&name))
+        .filter(|name| !tunnels.iter().any(|(own, _)| own == name))
         .collect();
     if !foreign.is_empty() {
         return HostDecision::Halt(format!(
@@ -33,15 +28,12 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
             settings.vni
         ));
     }
-    let renames: Vec<(String, &str)> = [own, own_v6]
+    let renames: Vec<(String, &str)> = tunnels
         .into_iter()
         .filter(|(from, _)| facts.vxlan(from).is_some())
         .collect();
     if let Some((from, to)) = renames.iter().find(|(_, to)| facts.vxlan(to).is_some()) {
-        return HostDecision::Halt(format!(
-            "links {from} and {to} are both there, and only one can carry the packets; see whether calico-node runs \
-             on this node already, and delete the one that carries no packets"
-        ));
+        return two_tunnels(from, to);
     }
     if !renames.iter().any(|(_, to)| *to == CALICO_DEVICE) && facts.vxlan(CALICO_DEVICE).is_none() {
         // The host was started anew in between: no pod lives on the bridge, and Felix makes the tunnel by itself.
@@ -63,6 +55,14 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         }))
         .next()
         .map_or(HostDecision::Settled, HostDecision::Run)
+}
+
+/// Both names are taken: nobody but a person can tell which link is in use.
+pub(super) fn two_tunnels(from: &str, to: &str) -> HostDecision {
+    HostDecision::Halt(format!(
+        "links {from} and {to} are both there, and only one can carry the packets; see whether flanneld and calico-node \
+         both run on this node, and delete the one that carries no packets"
+    ))
 }
 
 /// What a host with pods of both networks needs: pods come late, pods go.

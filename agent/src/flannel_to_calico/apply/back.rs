@@ -1,0 +1,104 @@
+//! Changes back to flannel that are more than one call.
+
+use std::path::Path;
+
+use super::error::ApplyError;
+use crate::flannel_to_calico::observe::Observation;
+use crate::host::files;
+use crate::host::netlink::{Netlink, NetlinkError, Renamed};
+use crate::host::snapshot::Route;
+use crate::host::sysctl;
+use crate::journal::Before;
+
+/// Puts a file where it was, with its bytes, its owner and its permissions.
+pub(super) fn put_back(step: &'static str, saved: &Before, path: &Path) -> Result<(), ApplyError> {
+    let file = saved
+        .files
+        .iter()
+        .find(|file| file.path == path)
+        .ok_or_else(|| ApplyError::Lost {
+            step,
+            problem: format!(
+                "the journal has no copy of {}; restart flannel's pod on this node, which writes it",
+                path.display()
+            ),
+        })?;
+    if !file.is_whole().map_err(ApplyError::file(step))? {
+        return Err(ApplyError::Lost {
+            step,
+            problem: format!(
+                "{} is not as it was saved (its SHA-256 is not {}); put {} there by hand, or restart flannel's pod on \
+                 this node, which writes it",
+                file.copy.display(),
+                file.sha256,
+                path.display()
+            ),
+        });
+    }
+    let bytes = files::read(&file.copy).map_err(ApplyError::file(step))?;
+    files::write_durably_as(path, &bytes, file.mode, (file.user, file.group)).map_err(ApplyError::file(step))
+}
+
+/// Deletes routes as they were seen.
+pub(super) async fn delete_routes<'seen>(
+    routes: impl Iterator<Item = &'seen Route>,
+    netlink: &Netlink,
+) -> Result<(), NetlinkError> {
+    for route in routes {
+        netlink.delete_route(route).await?;
+    }
+    Ok(())
+}
+
+/// The old name, while packets go through; or, where the kernel does not do that, the link made again.
+pub(super) async fn return_link(
+    from: &str,
+    to: &str,
+    seen: &Observation,
+    saved: &Before,
+    netlink: &Netlink,
+) -> Result<(), NetlinkError> {
+    if let Some(link) = seen.snapshot.link(from) {
+        match netlink.rename_link(link, to).await? {
+            Renamed::Yes => return Ok(()),
+            Renamed::Refused => netlink.delete_link(link.index, from).await?,
+        }
+    }
+    match &saved.network {
+        Some(network) => netlink.restore_vxlan(network, to).await.map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+/// flannel's link, as the journal has it.
+pub(super) async fn restore_link(
+    step: &'static str,
+    link: &str,
+    saved: &Before,
+    netlink: &Netlink,
+) -> Result<(), ApplyError> {
+    let network = saved.network.as_ref().ok_or_else(|| ApplyError::Lost {
+        step,
+        problem: format!(
+            "the journal does not say what link {link} was; flanneld makes it when its pod starts"
+        ),
+    })?;
+    netlink
+        .restore_vxlan(network, link)
+        .await
+        .map(|_| ())
+        .map_err(ApplyError::netlink(step))
+}
+
+/// Kernel parameters as they were. Those of a link that is gone went with it.
+pub(super) fn put_parameters_back(step: &'static str, saved: &Before) -> Result<(), ApplyError> {
+    for (path, value) in &saved.texts {
+        if files::read_if_there(path)
+            .map_err(ApplyError::file(step))?
+            .is_some()
+        {
+            sysctl::write(path, value).map_err(ApplyError::file(step))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! The way back: everything of the new network goes, and what the journal has of the old one is put where it was.
+//!
+//! No packet of a living pod is lost on it: what carries packets is there under one name or the other at every moment.
+
+use super::in_place::two_tunnels;
+use super::{HostDecision, HostSettings, HostStep};
+use crate::cni::CniFile;
+use crate::flannel_to_calico::facts::HostFacts;
+
+/// The next change on the way back.
+pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) -> HostDecision {
+    let pending = pending(facts, settings, standing);
+    if facts.calico.node_running {
+        return HostDecision::Wait(
+            "calico-node still runs on this host; it would make its link and its routes again".to_owned(),
+        );
+    }
+    let Some(first) = pending.first() else {
+        return HostDecision::Settled;
+    };
+    // The folder first. New pods wait from then on, and those of Calico's that live still leave.
+    match first {
+        HostStep::RestoreConflist(_) => return HostDecision::Run(first.clone()),
+        HostStep::RemoveCalicoConflist(_) if facts.cni.flannel_files().next().is_some() => {
+            return HostDecision::Run(first.clone());
+        }
+        HostStep::RemoveCalicoConflist(name) => {
+            return HostDecision::Halt(format!(
+                "flannel's conflist is neither in {folder} nor in the journal, and without one the node would be \
+                 NotReady; write it to {folder} from key cni-conf.json of flannel's ConfigMap. {name} goes then",
+                folder = facts.cni.path
+            ));
+        }
+        _ => {}
+    }
+    // A cable of Calico's is a pod that lives: its network is not taken from it. It goes by eviction.
+    if !facts.calico.pods.is_empty() {
+        return HostDecision::Wait(format!(
+            "{} pods of Calico's are still attached: {}",
+            facts.calico.pods.len(),
+            facts.calico.pods.join(", ")
+        ));
+    }
+    if let Some((flannels, calicos)) = settings
+        .tunnels()
+        .iter()
+        .find(|(flannels, calicos)| facts.vxlan(flannels).is_some() && facts.vxlan(calicos).is_some())
+    {
+        return two_tunnels(flannels, calicos);
+    }
+    // Its plugins' DEL did not come: the conflist of the moment was another network's.
+    let gone = facts.legacy_pods.iter().find(|pod| !pod.attached);
+    HostDecision::Run(gone.map_or_else(
+        || first.clone(),
+        |pod| HostStep::ForgetLegacyPod(pod.sandbox.clone()),
+    ))
+}
+
+/// What is different from before, one line each: what the way back has to do still.
+pub fn changes(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) -> Vec<String> {
+    let running = facts
+        .calico
+        .node_running
+        .then(|| "process calico-node".to_owned());
+    let attached = (!facts.calico.pods.is_empty()).then(|| "pods of Calico's".to_owned());
+    let pending = pending(facts, settings, standing);
+    running
+        .into_iter()
+        .chain(attached)
+        .chain(
+            pending
+                .iter()
+                .map(|step| format!("{} ({})", step.name(), step.object())),
+        )
+        .collect()
+}
+
+/// Every step of the way back that has something to do, in order.
+fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) -> Vec<HostStep> {
+    let undo = |wanted: fn(&HostStep) -> Option<HostStep>| standing.iter().filter_map(wanted);
+    let conflists = undo(|step| match step {
+        HostStep::RemoveConflist(name) => Some(HostStep::RestoreConflist(name.clone())),
+        _ => None,
+    });
+    let calicos = facts
+        .cni
+        .files
+        .iter()
+        .filter(|file| CniFile::is_calico(file))
+        .map(|file| HostStep::RemoveCalicoConflist(file.name.clone()));
+    let firewall = facts
+        .calico
+        .firewall
+        .iter()
+        .cloned()
+        .map(HostStep::DeleteCalicoFirewall);
+    let flannels = undo(|step| match step {
+        HostStep::DeleteFirewallObject(object) => Some(HostStep::RestoreFirewallObject(object.clone())),
+        _ => None,
+    });
+    let tunnels = settings.tunnels();
+    let routes = tunnels
+        .iter()
+        .flat_map(|(flannels, calicos)| [*calicos, flannels.as_str()])
+        .find(|name| facts.vxlan(name).is_some())
+        .map(|link| HostStep::RestoreNodeRoutes {
+            link: link.to_owned(),
+            length: settings.node_range_length,
+        });
+    let names = tunnels
+        .iter()
+        .filter(|(_, calicos)| facts.vxlan(calicos).is_some())
+        .map(|(flannels, calicos)| HostStep::ReturnVxlanDevice {
+            from: (*calicos).to_owned(),
+            to: flannels.clone(),
+        });
+    // One that was renamed and is gone by now (the host was started anew) is made by flanneld.
+    let links = undo(|step| match step {
+        HostStep::DeleteVxlanDevice(name) => Some(HostStep::RestoreVxlanDevice(name.clone())),
+        _ => None,
+    });
+    let environment = undo(|step| match step {
+        HostStep::WithdrawSubnetEnvironment => Some(HostStep::RestoreSubnetEnvironment),
+        _ => None,
+    });
+    let answering = undo(|step| match step {
+        HostStep::AnswerForPods => Some(HostStep::StopAnsweringForPods),
+        _ => None,
+    });
+    conflists
+        .chain(calicos)
+        .chain(firewall)
+        .chain([HostStep::DeleteCalicoSets])
+        .chain(flannels)
+        .chain([HostStep::DeleteBlackholes])
+        .chain(routes)
+        .chain(names)
+        .chain(links)
+        .chain([HostStep::UnrouteLegacyPods])
+        .chain(answering)
+        .chain([HostStep::RemoveCalicoRecords])
+        // Last: from here on new pods are flannel's, and none of Calico's routes may hide them.
+        .chain(environment)
+        .filter(|step| !step.is_done(facts))
+        .collect()
+}
