@@ -59,8 +59,7 @@ impl JournalError {
 
 #[derive(Debug)]
 struct OpenStep {
-    step: HostStep,
-    before: Before,
+    change: Change,
     since: Timestamp,
 }
 
@@ -128,7 +127,7 @@ impl Journal {
 
     /// The step that was begun and is not known to be finished: the process ended in the middle of it.
     pub fn open_step(&self) -> Option<&HostStep> {
-        self.open.as_ref().map(|open| &open.step)
+        self.open.as_ref().map(|open| &open.change.step)
     }
 
     /// What a decision has to know of the past.
@@ -152,8 +151,8 @@ impl Journal {
     pub fn before_interrupted(&self, step: &HostStep) -> Option<&Before> {
         self.open
             .as_ref()
-            .filter(|open| open.step == *step)
-            .map(|open| &open.before)
+            .filter(|open| open.change.step == *step)
+            .map(|open| &open.change.before)
     }
 
     /// Steps that are finished, the newest last; the last few.
@@ -167,16 +166,16 @@ impl Journal {
         if self
             .open
             .as_ref()
-            .is_some_and(|open| open.step == *step && open.before == before)
+            .is_some_and(|open| open.change.step == *step && open.change.before == before)
         {
             return Ok(());
         }
         self.append(
             now,
-            Event::Started {
+            Event::Started(Box::new(Change {
                 step: step.clone(),
                 before,
-            },
+            })),
         )
     }
 
@@ -271,16 +270,16 @@ impl Journal {
     }
 
     /// A change stands from the moment at which it is announced: a crash may have come before or after it.
-    fn stand(&mut self, step: &HostStep, before: &Before) {
-        let undo = step.undo();
+    fn stand(&mut self, change: &Change) {
+        let undo = change.step.undo();
         if let Undo::Nothing(_) = undo {
             return;
         }
         let same = self.standing.iter().position(|change| change.step.undo() == undo);
         let first = same.map(|at| self.standing.remove(at).before).unwrap_or_default();
         self.standing.push(Change {
-            step: step.clone(),
-            before: before.clone().merged(first),
+            step: change.step.clone(),
+            before: change.before.clone().merged(first),
         });
     }
 
@@ -292,11 +291,10 @@ impl Journal {
                 self.standing.clone_from(standing);
                 self.done.clone_from(done);
             }
-            Event::Started { step, before } => {
-                self.stand(step, before);
+            Event::Started(change) => {
+                self.stand(change);
                 self.open = Some(OpenStep {
-                    step: step.clone(),
-                    before: before.clone(),
+                    change: (**change).clone(),
                     since: record.at,
                 });
             }
@@ -305,7 +303,7 @@ impl Journal {
                 let began = self
                     .open
                     .take()
-                    .filter(|open| open.step == *step)
+                    .filter(|open| open.change.step == *step)
                     .map_or(record.at, |open| open.since);
                 self.done.push(StepDone {
                     name: step.name().to_owned(),

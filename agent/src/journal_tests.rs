@@ -124,3 +124,110 @@ fn a_journal_that_cannot_be_written_says_so_and_keeps_what_it_had() {
     journal.finish(&HostStep::DeleteBridge, at(3)).unwrap();
     assert_eq!(Journal::open(folder.path()).unwrap().done().len(), 1);
 }
+
+fn texts(pairs: &[(&str, &str)]) -> Before {
+    Before {
+        texts: pairs
+            .iter()
+            .map(|(path, text)| (path.into(), (*text).to_owned()))
+            .collect(),
+        ..Before::default()
+    }
+}
+
+#[test]
+fn a_change_stands_until_it_is_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path()).unwrap();
+    let change = HostStep::AnswerForPods;
+    journal
+        .begin(
+            &change,
+            texts(&[("proxy_delay", "80"), ("proxy_arp", "0")]),
+            at(1),
+        )
+        .unwrap();
+    // It is announced, and nobody knows whether it was made: it stands.
+    let mut journal = Journal::open(folder.path()).unwrap();
+    assert_eq!(journal.remembered().standing, std::slice::from_ref(&change));
+    // It was half made. What was there is what was there the first time.
+    journal
+        .begin(&change, texts(&[("proxy_delay", "0"), ("proxy_arp", "0")]), at(2))
+        .unwrap();
+    journal.finish(&change, at(3)).unwrap();
+    let mut journal = Journal::open(folder.path()).unwrap();
+    assert_eq!(journal.remembered().standing, [change]);
+    let undo = HostStep::StopAnsweringForPods;
+    let before = journal.before_change(&undo).unwrap();
+    assert_eq!(*before, texts(&[("proxy_delay", "80"), ("proxy_arp", "0")]));
+    journal.begin(&undo, Before::default(), at(4)).unwrap();
+    assert_eq!(journal.remembered().standing.len(), 1, "it is not taken back yet");
+    journal.finish(&undo, at(5)).unwrap();
+    assert_eq!(
+        Journal::open(folder.path()).unwrap().remembered(),
+        Remembered::default()
+    );
+}
+
+#[test]
+fn what_has_no_undo_does_not_stand_and_routes_to_pods_stand_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path()).unwrap();
+    for step in [
+        HostStep::ForgetLegacyPod("16cc".to_owned()),
+        HostStep::RouteLegacyPods(vec!["10.244.1.2".parse().unwrap()]),
+        HostStep::RouteLegacyPods(vec!["10.244.1.3".parse().unwrap()]),
+    ] {
+        journal.begin(&step, Before::default(), at(1)).unwrap();
+        journal.finish(&step, at(2)).unwrap();
+    }
+    assert_eq!(journal.remembered().standing.len(), 1);
+}
+
+#[test]
+fn a_last_record_that_was_spoilt_is_taken_away_and_one_of_a_later_agent_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path()).unwrap();
+    let step = HostStep::WithdrawSubnetEnvironment;
+    journal.begin(&step, Before::default(), at(1)).unwrap();
+    let good = fs::read_to_string(journal.path()).unwrap();
+    for spoilt in ["\0\0\0\0\n", "{\"version\":1,\"seq\n"] {
+        fs::write(journal.path(), format!("{good}{spoilt}")).unwrap();
+        let again = Journal::open(folder.path()).unwrap();
+        assert_eq!(again.open_step(), Some(&step));
+        assert_eq!(fs::read_to_string(again.path()).unwrap(), good);
+    }
+    let later = "{\"version\":2,\"anything\":true}\n";
+    fs::write(journal.path(), format!("{good}{later}")).unwrap();
+    let error = Journal::open(folder.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("version 2") && error.contains("later agent"),
+        "{error}"
+    );
+    assert_eq!(
+        fs::read_to_string(journal.path()).unwrap(),
+        format!("{good}{later}")
+    );
+}
+
+#[test]
+fn a_long_journal_keeps_what_stands_and_forgets_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path()).unwrap();
+    let change = HostStep::WithdrawSubnetEnvironment;
+    let kept = texts(&[("subnet.env", "FLANNEL_MTU=1450")]);
+    journal.begin(&change, kept.clone(), at(1)).unwrap();
+    journal.finish(&change, at(2)).unwrap();
+    let long = texts(&[("record", &"x".repeat(20_000))]);
+    for pod in 0..200 {
+        let step = HostStep::ForgetLegacyPod(format!("sandbox-{pod}"));
+        journal.begin(&step, long.clone(), at(3)).unwrap();
+        journal.finish(&step, at(4)).unwrap();
+        assert!(fs::metadata(journal.path()).unwrap().len() < LARGE_FILE + 30_000);
+    }
+    let again = Journal::open(folder.path()).unwrap();
+    assert_eq!(again.remembered().standing, [change]);
+    let undo = HostStep::RestoreSubnetEnvironment;
+    assert_eq!(again.before_change(&undo), Some(&kept));
+    assert_eq!(again.done().len(), SHOWN_STEPS);
+}

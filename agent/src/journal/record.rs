@@ -107,10 +107,7 @@ pub(super) struct Record {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Event {
-    Started {
-        step: HostStep,
-        before: Before,
-    },
+    Started(Box<Change>),
     Finished {
         step: HostStep,
     },
