@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use api::node_migration::StepDone;
 use jiff::Timestamp;
-use plan::flannel_to_calico::host::{HostStep, Remembered, Undo};
+use plan::flannel_to_calico::host::{HostStep, Orders, Remembered, Undo};
 pub use record::{Before, SavedFile};
 use record::{Change, Event, Record};
 use thiserror::Error;
@@ -75,6 +75,10 @@ pub struct Journal {
     /// Changes that have not been taken back, the newest last.
     standing: Vec<Change>,
     done: Vec<StepDone>,
+    orders: Option<Orders>,
+    fell_back: Option<String>,
+    /// When the last record was written.
+    last_at: Option<Timestamp>,
 }
 
 impl Journal {
@@ -87,6 +91,9 @@ impl Journal {
             open: None,
             standing: Vec::new(),
             done: Vec::new(),
+            orders: None,
+            fell_back: None,
+            last_at: None,
         };
         fs::create_dir_all(journal.backups()).map_err(FileError::of("make folder", &journal.backups()))?;
         journal.try_out()?;
@@ -158,6 +165,42 @@ impl Journal {
     /// Steps that are finished, the newest last; the last few.
     pub fn done(&self) -> &[StepDone] {
         &self.done
+    }
+
+    /// What the coordinator wanted last.
+    pub fn orders(&self) -> Option<&Orders> {
+        self.orders.as_ref()
+    }
+
+    /// Why the host goes back by itself; `None` when it does not.
+    pub fn fell_back(&self) -> Option<&str> {
+        self.fell_back.as_deref()
+    }
+
+    /// When something was last recorded.
+    pub fn last_at(&self) -> Option<Timestamp> {
+        self.last_at
+    }
+
+    /// Records what the coordinator wants, where it differs from what is known.
+    pub fn order(&mut self, orders: Orders, now: Timestamp) -> Result<(), JournalError> {
+        if self.orders.as_ref() == Some(&orders) {
+            return Ok(());
+        }
+        self.append(now, Event::Ordered(orders))
+    }
+
+    /// Records that the host goes back by itself.
+    pub fn fall_back(&mut self, why: String, now: Timestamp) -> Result<(), JournalError> {
+        self.append(now, Event::FellBack { why })
+    }
+
+    /// Records that the coordinator knows of it.
+    pub fn take_notice(&mut self, now: Timestamp) -> Result<(), JournalError> {
+        if self.fell_back.is_none() {
+            return Ok(());
+        }
+        self.append(now, Event::TakenNotice)
     }
 
     /// Records that a step begins, and what is there before it. Returns once that is on disk.
@@ -252,6 +295,8 @@ impl Journal {
         let kept = Event::Kept {
             standing: self.standing.clone(),
             done: self.done.clone(),
+            orders: self.orders.clone(),
+            fell_back: self.fell_back.clone(),
         };
         let record = Record::new(self.sequence + 1, now, kept);
         let line = record.line().map_err(FileError::of("write a record of", &path))?;
@@ -285,9 +330,20 @@ impl Journal {
 
     fn take(&mut self, record: &Record) {
         self.sequence = record.sequence;
+        self.last_at = Some(record.at);
         match &record.event {
-            Event::Kept { standing, done } => {
+            Event::Ordered(orders) => self.orders = Some(orders.clone()),
+            Event::FellBack { why } => self.fell_back = Some(why.clone()),
+            Event::TakenNotice => self.fell_back = None,
+            Event::Kept {
+                standing,
+                done,
+                orders,
+                fell_back,
+            } => {
                 self.open = None;
+                self.orders.clone_from(orders);
+                self.fell_back.clone_from(fell_back);
                 self.standing.clone_from(standing);
                 self.done.clone_from(done);
             }

@@ -13,6 +13,7 @@ pub mod host;
 pub mod journal;
 pub mod metrics;
 pub mod probe;
+pub mod quiet;
 pub mod report;
 pub mod turn;
 pub mod work;

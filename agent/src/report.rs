@@ -1,5 +1,7 @@
 //! What the agent says of its node, and the smallest patch that says it.
 
+use std::time::Duration;
+
 use api::node_migration::{Failure, NodeMigrationStatus, ProbeResult, StepDone};
 use api::{NodeMigration, names};
 use jiff::Timestamp;
@@ -28,6 +30,10 @@ pub struct Report {
     pub changes: Vec<String>,
     /// The goal that was worked towards.
     pub goal: Option<Goal>,
+    /// Why the host goes back by itself.
+    pub fell_back: Option<String>,
+    /// When it goes back by itself, if nobody does anything until then.
+    pub falls_back_in: Option<Duration>,
     /// Its checks.
     pub checks: Vec<Check>,
     /// Steps performed, the newest last.
@@ -61,6 +67,8 @@ pub fn status(
         leftovers,
         changes,
         goal,
+        fell_back,
+        falls_back_in: _,
         checks,
         steps,
         probes,
@@ -92,6 +100,7 @@ pub fn status(
         leftovers: leftovers.clone(),
         changes: changes.clone(),
         goal: *goal,
+        fell_back: fell_back.clone(),
         checks: checks.clone(),
         steps: steps.clone(),
         probes,

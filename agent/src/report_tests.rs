@@ -25,6 +25,9 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
             history: Vec::new(),
             started_at: None,
             finished_at: None,
+            returning: false,
+            returned_at: None,
+            fell_back: None,
         },
     );
     object.metadata.uid = Some("u-1".to_owned());

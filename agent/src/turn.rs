@@ -148,6 +148,7 @@ impl Agent {
 
         let goal = spec.as_ref().map(|spec| spec.goal).unwrap_or_default();
         let reached = match goal {
+            _ if report.fell_back.is_some() => report.changes.is_empty(),
             Goal::Flannel => report.changes.is_empty(),
             _ => goal.phase().is_none_or(|wanted| report.phase >= Some(wanted)),
         };
@@ -165,6 +166,9 @@ impl Agent {
             (None, true) => (slow, BURST),
         };
         let mut pace = Pace { next, rest };
+        if let Some(left) = report.falls_back_in {
+            pace.next = pace.next.min(left);
+        }
         if let Some(object) = object {
             pace.next = pace.next.min(self.tell(&object, &report).await);
         }

@@ -1,5 +1,7 @@
 //! One look at the host and the steps that follow from it. Touches the host and the journal, never the API.
 
+mod orders;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ use crate::host::folders::FolderWatch;
 use crate::host::netlink::Netlink;
 use crate::journal::Journal;
 use crate::metrics::Metrics;
+use crate::quiet::Quiet;
 use crate::report::{Report, chain};
 
 /// More steps than any host has: past it, something puts back what is removed.
@@ -46,6 +49,7 @@ pub struct Worker {
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     journal: Option<Journal>,
+    quiet: Quiet,
 }
 
 impl Worker {
@@ -64,6 +68,7 @@ impl Worker {
             metrics,
             health,
             journal: None,
+            quiet: Quiet::new(),
         }
     }
 
@@ -83,21 +88,13 @@ impl Worker {
     ///
     /// `goals` says whether another goal has come meanwhile: no further step is begun for the old one.
     pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
-        let asked = spec.map(|spec| spec.goal).unwrap_or_default();
-        let known = spec.and_then(|spec| spec.flannel_to_calico.clone());
-        // Without the settings nothing is changed: they say which link is flannel's.
-        let goal = if known.is_some() { asked } else { Goal::Hold };
-        let missing = (known.is_none() && asked != Goal::Hold).then(|| Failure {
-            category: "SettingsMissing".to_owned(),
-            message: format!(
-                "NodeMigration {}: goal {asked:?} is set and spec.flannelToCalico is not; the coordinator has to \
-                 write it",
-                self.configuration.node
-            ),
-            retriable: true,
-        });
-        let settings_are_known = known.is_some();
-        let settings = known.unwrap_or_else(|| usual_settings(&self.configuration.paths));
+        // Before the first look nobody knows of orders from before a restart.
+        let opened = self.open_journal();
+        let orders = self.orders(spec);
+        let settings = orders.as_ref().map_or_else(
+            || usual_settings(&self.configuration.paths),
+            |orders| orders.settings.clone(),
+        );
         let mut paths = self.configuration.paths.clone();
         paths.cni_configuration = PathBuf::from(&settings.cni_configuration_directory);
         for folder in [&paths.cni_configuration, &paths.flannel] {
@@ -109,8 +106,12 @@ impl Worker {
             Ok(seen) => seen,
             Err(report) => return report,
         };
-        let journal = self.open_journal(&seen);
-        let mut failure = missing;
+        let journal = opened.and_then(|()| self.finish_interrupted(&seen));
+        let switched = self.switch(spec, orders.as_ref(), host::phase(&seen.facts, &settings));
+        let (goal, mut failure) = match switched {
+            Ok(goal) => (goal, self.missing(spec)),
+            Err(failure) => (Goal::Hold, Some(failure)),
+        };
         let mut message = String::new();
         for _ in 0..MOST_STEPS {
             match host::decide(&seen.facts, &settings, goal, &self.remembered()) {
@@ -129,11 +130,7 @@ impl Worker {
                     break;
                 }
                 HostDecision::Settled => {
-                    message = match goal.phase() {
-                        Some(Phase::Flannel) => "the host is as it was before the migration".to_owned(),
-                        Some(phase) => format!("the host is at {} or further", phase.as_str()),
-                        None => "looks and changes nothing".to_owned(),
-                    };
+                    message = settled(goal);
                     break;
                 }
                 HostDecision::Halt(why) => {
@@ -157,7 +154,7 @@ impl Worker {
             node: &self.configuration.node,
             facts: &seen.facts,
             settings: &settings,
-            settings_are_known,
+            settings_are_known: orders.is_some(),
             phase,
             goal,
         };
@@ -167,6 +164,11 @@ impl Worker {
             &self.configuration.state,
             &journal,
         ));
+        let fell_back = self
+            .journal
+            .as_ref()
+            .and_then(Journal::fell_back)
+            .map(str::to_owned);
         Report {
             phase: Some(phase),
             message,
@@ -174,6 +176,10 @@ impl Worker {
             leftovers: host::leftovers(&seen.facts, &settings),
             changes: host::changes(&seen.facts, &settings, &self.remembered().standing),
             goal: Some(goal),
+            falls_back_in: orders
+                .filter(|_| fell_back.is_none())
+                .and_then(|orders| self.left_to_wait(&orders, phase)),
+            fell_back,
             checks,
             facts: Some(seen.facts),
             ..Report::default()
@@ -207,29 +213,34 @@ impl Worker {
         })
     }
 
-    /// Opens the journal once; a step that a crash interrupted and that turns out to be done is finished there.
-    /// Says what is wrong with it: a step would not be begun without it.
-    fn open_journal(&mut self, seen: &Observation) -> Result<(), String> {
+    /// Opens the journal once. Says what is wrong with it: a step would not be begun without it.
+    fn open_journal(&mut self) -> Result<(), String> {
         if self.journal.is_some() {
             return Ok(());
         }
-        match Journal::open(&self.configuration.state) {
-            Ok(mut journal) => {
-                if let Some(step) = journal
-                    .open_step()
-                    .filter(|step| step.is_told_by_facts() && step.is_done(&seen.facts))
-                    .cloned()
-                {
-                    tracing::info!(step = step.name(), "a step that was interrupted is done");
-                    journal
-                        .finish(&step, Timestamp::now())
-                        .map_err(|error| chain(&error))?;
-                }
-                self.journal = Some(journal);
-                Ok(())
-            }
-            Err(error) => Err(chain(&error)),
-        }
+        let journal = Journal::open(&self.configuration.state).map_err(|error| chain(&error))?;
+        let told = journal.orders().and_then(|orders| orders.patience.as_ref());
+        self.quiet.resume(journal.last_at(), Timestamp::now(), told);
+        self.journal = Some(journal);
+        Ok(())
+    }
+
+    /// A step that a crash interrupted and that turns out to be done is finished.
+    fn finish_interrupted(&mut self, seen: &Observation) -> Result<(), String> {
+        let Some(journal) = &mut self.journal else {
+            return Ok(());
+        };
+        let done = journal
+            .open_step()
+            .filter(|step| step.is_told_by_facts() && step.is_done(&seen.facts))
+            .cloned();
+        let Some(step) = done else {
+            return Ok(());
+        };
+        tracing::info!(step = step.name(), "a step that was interrupted is done");
+        journal
+            .finish(&step, Timestamp::now())
+            .map_err(|error| chain(&error))
     }
 
     async fn perform(
@@ -262,6 +273,7 @@ impl Worker {
             .observe(began.elapsed().as_secs_f64());
         match outcome {
             Ok(after) => {
+                self.quiet.stepped();
                 tracing::info!(
                     step = name,
                     object,
@@ -276,6 +288,14 @@ impl Worker {
                 retriable: true,
             }),
         }
+    }
+}
+
+fn settled(goal: Goal) -> String {
+    match goal.phase() {
+        Some(Phase::Flannel) => "the host is as it was before the migration".to_owned(),
+        Some(phase) => format!("the host is at {} or further", phase.as_str()),
+        None => "looks and changes nothing".to_owned(),
     }
 }
 

@@ -53,9 +53,12 @@ pub struct MigrationSpec {
     /// Calico v2 (etcd v2) → v3 (etcd v3). Not in this version: refused when set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calico_datastore: Option<NotInThisVersion>,
-    /// What is wanted now: look only, go on, or stop starting new nodes.
+    /// What is wanted now: look only, go on, stop starting new nodes, or go back.
     #[serde(default)]
     pub desired: Desired,
+    /// Nodes, by name, that go back to the old network and stay there as long as they are listed here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rollback_nodes: Vec<String>,
     /// How many nodes at a time, which first.
     #[serde(default)]
     pub rollout: Rollout,
@@ -103,6 +106,11 @@ pub enum Desired {
     Run,
     /// Finish the nodes in work and start no other.
     Pause,
+    /// Take the nodes in work back to the old network and start no other. Nodes that are done stay.
+    Abort,
+    /// Take every node back to the old network, one batch after the other, then everything that was written for the
+    /// cluster. Until the old network's DaemonSet is deleted.
+    Rollback,
 }
 
 /// How many nodes at a time, which first.
@@ -197,6 +205,33 @@ pub enum MigrationPhase {
     Completed,
     /// A person has to decide: see the message.
     Halted,
+    /// Nodes go back to the old network, then what was written for the cluster is taken back.
+    RollingBack,
+    /// Every node is on the old network, and the cluster is as it was before.
+    RolledBack,
+}
+
+impl MigrationPhase {
+    /// Every phase, in order.
+    pub const ALL: [Self; 12] = [
+        Self::Pending,
+        Self::Planning,
+        Self::Planned,
+        Self::Refused,
+        Self::Preparing,
+        Self::Rolling,
+        Self::Mixed,
+        Self::Finishing,
+        Self::Completed,
+        Self::Halted,
+        Self::RollingBack,
+        Self::RolledBack,
+    ];
+
+    /// Whether nothing is done any more: it was completed or taken back.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Completed | Self::RolledBack)
+    }
 }
 
 /// How far a Migration is.

@@ -10,6 +10,7 @@ use kube::{CustomResource, KubeSchema};
 use plan::check::Check;
 use plan::flannel_to_calico::facts::HostFacts;
 use plan::flannel_to_calico::host::HostSettings;
+pub use plan::flannel_to_calico::host::Patience;
 use plan::flannel_to_calico::import::ImportedAddress;
 use plan::flannel_to_calico::phase::{Goal, Phase};
 use schemars::JsonSchema;
@@ -41,7 +42,7 @@ pub struct NodeMigrationSpec {
     pub node_name: String,
     /// Name of the Migration.
     pub migration: String,
-    /// What is asked of the agent. Set forward by one phase at a time.
+    /// What is asked of the agent. Set forward by one phase at a time, or back to the old network.
     #[serde(default)]
     pub goal: Goal,
     /// What the agent needs to know for it; absent until the settings are known.
@@ -59,6 +60,9 @@ pub struct NodeMigrationSpec {
     /// Whether the node has been taken into work.
     #[serde(default)]
     pub admitted: bool,
+    /// Whether the node in work is on its way back to the old network.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub returning: bool,
     /// Whether the node was set aside by `drain.onBlocked: Skip` and comes after all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
@@ -79,6 +83,13 @@ pub struct NodeMigrationSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub finished_at: Option<Timestamp>,
+    /// That its agent put the old network back by itself; absent once it is taken into work again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fell_back: Option<FellBack>,
+    /// When the node was back on the old network; absent while it is not, and once it is taken into work again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub returned_at: Option<Timestamp>,
 }
 
 /// What the coordinator does with a node now.
@@ -99,6 +110,20 @@ pub struct StepNow {
     /// Whether a person has to decide.
     #[serde(default)]
     pub halted: bool,
+    /// How long the step may take; absent where it may take for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patience: Option<Patience>,
+}
+
+/// That an agent put the old network back by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FellBack {
+    /// When the coordinator took notice.
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    /// Why, in the agent's words.
+    pub why: String,
 }
 
 /// A finished step of a node.
@@ -162,6 +187,9 @@ pub struct NodeMigrationStatus {
     /// What is different on the host from before the migration: what the way back would do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
+    /// Why the agent puts the old network back, or has put it back, by itself; absent once the coordinator has taken notice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fell_back: Option<String>,
     /// The goal that the agent has acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal: Option<Goal>,

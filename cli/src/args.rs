@@ -26,7 +26,9 @@ A first migration:
   kubectl replumb plan               every action, node by node, and the hash of the plan; changes nothing
   kubectl replumb apply              shows the plan, asks, and starts it
   kubectl replumb status --watch     follows it to its end
-  kubectl replumb pause | resume     start no other node | go on";
+  kubectl replumb pause | resume     start no other node | go on
+  kubectl replumb abort              take the node in work back, start no other
+  kubectl replumb rollback NODE      take one node back; --all: everything, until the point of no return";
 
 /// Change a live cluster's pod network, node by node, while it carries traffic.
 #[derive(Clone, Debug, Parser)]
@@ -95,9 +97,15 @@ pub enum Command {
     /// Start no other node. Nodes in work are finished first: none is left half-way.
     #[command(after_help = PAUSE_EXAMPLES)]
     Pause(Change),
-    /// Go on after a pause or a halt; deadlines count anew.
+    /// Go on after a pause, a halt or a way back; deadlines count anew.
     #[command(after_help = RESUME_EXAMPLES)]
     Resume(Change),
+    /// Take the nodes in work back to the old network and start no other. Nodes that are done stay.
+    #[command(after_help = ABORT_EXAMPLES)]
+    Abort(Change),
+    /// Take nodes back to the old network, as they were before; with --all everything.
+    #[command(after_help = ROLLBACK_EXAMPLES)]
+    Rollback(Rollback),
     /// Print the version of this tool, and of the agents where there are any.
     Version(Shown),
 }
@@ -148,6 +156,27 @@ Examples:
   kubectl replumb resume
   kubectl replumb resume --wait                    follows it to its end";
 
+const ABORT_EXAMPLES: &str = "\
+A node that is half-way goes back and keeps what it had: living pods, their addresses, its cordon if somebody else had
+set it. Pause instead finishes it first.
+
+Examples:
+  kubectl replumb abort
+  kubectl replumb abort --wait                     returns when no node is in work (exit code 3)
+  kubectl replumb resume                           goes on; rollback --all takes the others back, too";
+
+const ROLLBACK_EXAMPLES: &str = "\
+Pods of the old network live on. Pods that got an address of the new one are evicted under their budgets, since they
+cannot keep it. One node after the other goes (rollout.maxUnavailable), the last one first; each is compared with what it
+was before. With --all, everything that was written for the cluster is taken back after the last node, and the Migration
+ends as RolledBack. It is possible until the old network's DaemonSet is deleted: `kubectl replumb plan` shows that moment.
+
+Examples:
+  kubectl replumb rollback worker-3                shows what would happen and asks; the rollout is paused
+  kubectl replumb rollback worker-3 worker-4 --yes --wait
+  kubectl replumb rollback --all --yes --wait
+  kubectl replumb resume                           goes there again";
+
 /// `preflight` and `plan`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Look {
@@ -197,7 +226,33 @@ pub struct Status {
     pub shown: Shown,
 }
 
-/// `pause` and `resume`.
+/// `rollback`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Rollback {
+    /// Nodes to take back.
+    #[arg(value_name = "NODE", required_unless_present = "all", conflicts_with = "all")]
+    pub nodes: Vec<String>,
+    /// Every node, and then everything that was written for the cluster.
+    #[arg(long)]
+    pub all: bool,
+    /// Name of the Migration; not needed when there is one.
+    #[arg(long, value_name = "NAME")]
+    pub migration: Option<String>,
+    /// Do not ask.
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Follow it until the nodes, or everything, are back.
+    #[arg(long, short)]
+    pub wait: bool,
+    /// How long to wait until the coordinator has taken notice.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::wait)]
+    pub timeout: Duration,
+    /// How it is shown.
+    #[command(flatten)]
+    pub shown: Shown,
+}
+
+/// `pause`, `resume` and `abort`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Change {
     /// Name of the Migration; not needed when there is one.

@@ -1,7 +1,6 @@
 //! Which Migration is meant.
 
 use api::Migration;
-use api::migration::MigrationPhase;
 use kube::ResourceExt;
 
 use crate::cluster::phase;
@@ -68,7 +67,7 @@ fn is_over(migration: &Migration) -> bool {
     migration
         .status
         .as_ref()
-        .is_some_and(|status| status.phase == MigrationPhase::Completed)
+        .is_some_and(|status| status.phase.is_over())
 }
 
 fn list(migrations: &[Migration]) -> Vec<(String, String)> {
@@ -81,6 +80,8 @@ fn list(migrations: &[Migration]) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use api::{MigrationSpec, MigrationStatus};
+
+    use api::migration::MigrationPhase;
 
     use super::*;
 

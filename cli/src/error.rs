@@ -135,11 +135,21 @@ pub enum CliError {
         reviewed: String,
     },
     /// Somebody has to say yes, and nobody can be asked.
-    #[error("apply asks before it starts, and the standard input is not a terminal: nothing was started")]
+    #[error("it asks before it starts, and the standard input is not a terminal: nothing was started")]
     NobodyToAsk,
     /// The answer was no.
     #[error("not confirmed: nothing was started")]
     NotConfirmed,
+    /// A node that the Migration does not have.
+    #[error("Migration {name} has no node {node}; it has {}", existing.join(", "))]
+    NoSuchNode {
+        /// Name of the Migration.
+        name: String,
+        /// What was typed.
+        node: String,
+        /// Its nodes.
+        existing: Vec<String>,
+    },
     /// The command makes no sense in this phase.
     #[error("Migration {name} {state}")]
     NotNow {
@@ -225,6 +235,7 @@ impl CliError {
             Self::File { .. }
             | Self::Environment { .. }
             | Self::NotConfirmed
+            | Self::NoSuchNode { .. }
             | Self::Gone { .. }
             | Self::Write(_)
             | Self::Json(_) => None,
@@ -240,7 +251,7 @@ impl CliError {
             Self::TornPlan { .. } => Some("run the command again; if it stays so, look at the coordinator's log".to_owned()),
             Self::PlanChanged { .. } => Some("review it again: `kubectl replumb plan`".to_owned()),
             Self::NobodyToAsk => {
-                Some("review `kubectl replumb plan`, then add --yes, best with --plan-hash".to_owned())
+                Some("review it, then add --yes; with apply best --plan-hash as well".to_owned())
             }
             Self::NotNow { hint, .. } => Some(hint.clone()),
             Self::Changed { .. } => Some("run the command again".to_owned()),

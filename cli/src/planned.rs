@@ -210,7 +210,9 @@ fn progress(migration: &Migration) -> Option<String> {
         | MigrationPhase::Mixed
         | MigrationPhase::Finishing
         | MigrationPhase::Completed
-        | MigrationPhase::Halted => None,
+        | MigrationPhase::Halted
+        | MigrationPhase::RollingBack
+        | MigrationPhase::RolledBack => None,
     }
 }
 

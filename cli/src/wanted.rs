@@ -132,6 +132,7 @@ fn empty() -> MigrationSpec {
         service_cidr: None,
         calico_datastore: None,
         desired: api::migration::Desired::default(),
+        rollback_nodes: Vec::new(),
         rollout: Rollout::default(),
         drain: Drain::default(),
         plan_hash: None,

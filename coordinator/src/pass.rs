@@ -124,7 +124,7 @@ fn count_phase(context: &Context, migrations: &[Migration], active: Option<&str>
                 .map(|status| status.phase)
                 .unwrap_or_default()
         });
-    for phase in PHASES {
+    for phase in MigrationPhase::ALL {
         let label = format!("{phase:?}");
         context
             .metrics
@@ -160,7 +160,7 @@ fn is_over(migration: &Migration) -> bool {
     migration
         .status
         .as_ref()
-        .is_some_and(|status| status.phase == MigrationPhase::Completed)
+        .is_some_and(|status| status.phase.is_over())
 }
 
 async fn one(
@@ -227,7 +227,9 @@ async fn publish(
             | MigrationPhase::Rolling
             | MigrationPhase::Mixed
             | MigrationPhase::Finishing
-            | MigrationPhase::Completed => Tone::Normal,
+            | MigrationPhase::Completed
+            | MigrationPhase::RollingBack
+            | MigrationPhase::RolledBack => Tone::Normal,
         };
         let reason = if status.blocked.is_empty() {
             format!("{:?}", status.phase)
@@ -242,19 +244,6 @@ async fn publish(
     Ok(())
 }
 
-const PHASES: [MigrationPhase; 10] = [
-    MigrationPhase::Pending,
-    MigrationPhase::Planning,
-    MigrationPhase::Planned,
-    MigrationPhase::Refused,
-    MigrationPhase::Preparing,
-    MigrationPhase::Rolling,
-    MigrationPhase::Mixed,
-    MigrationPhase::Finishing,
-    MigrationPhase::Completed,
-    MigrationPhase::Halted,
-];
-
 mod conditions {
     //! Conditions: Ready, Progressing, Halted; the time changes only with the value.
 
@@ -267,7 +256,10 @@ mod conditions {
         let phase = status.phase;
         let moving = matches!(
             phase,
-            MigrationPhase::Preparing | MigrationPhase::Rolling | MigrationPhase::Finishing
+            MigrationPhase::Preparing
+                | MigrationPhase::Rolling
+                | MigrationPhase::Finishing
+                | MigrationPhase::RollingBack
         ) && !status.paused;
         [
             ("Ready", phase == MigrationPhase::Completed),

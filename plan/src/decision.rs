@@ -64,6 +64,10 @@ pub enum WaitReason {
     AgentWorking,
     /// calico-node is not Ready on the node.
     CalicoNodeNotReady,
+    /// Back: Calico's pod is still on the node.
+    CalicoPodRunning,
+    /// Back: flannel's pod is not Ready on the node.
+    FlannelPodNotReady,
     /// A check of the node's agent does not pass.
     CheckFailing,
     /// The probe pod of the node is not running yet.
@@ -89,6 +93,8 @@ pub enum HaltReason {
     Contradiction,
     /// The agent reported a failure that it cannot mend itself.
     AgentFailure,
+    /// The agent put the old network back by itself: the new one did not come up, or nobody told it anything any more.
+    FellBack,
 }
 
 impl WaitReason {
@@ -112,6 +118,8 @@ impl WaitReason {
             | Self::FlannelPodRunning
             | Self::AgentWorking
             | Self::CalicoNodeNotReady
+            | Self::CalicoPodRunning
+            | Self::FlannelPodNotReady
             | Self::ProbePodNotReady
             | Self::DaemonSetRollout => false,
         }
@@ -129,6 +137,8 @@ impl WaitReason {
             | Self::FlannelPodRunning
             | Self::AgentWorking
             | Self::CalicoNodeNotReady
+            | Self::CalicoPodRunning
+            | Self::FlannelPodNotReady
             | Self::CheckFailing
             | Self::ProbePodNotReady
             | Self::ProbeUnanswered
@@ -144,7 +154,7 @@ impl WaitReason {
     }
 
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Turn,
         Self::Paused,
         Self::CanarySoak,
@@ -157,6 +167,8 @@ impl WaitReason {
         Self::FlannelPodRunning,
         Self::AgentWorking,
         Self::CalicoNodeNotReady,
+        Self::CalicoPodRunning,
+        Self::FlannelPodNotReady,
         Self::CheckFailing,
         Self::ProbePodNotReady,
         Self::ProbeUnanswered,
@@ -180,6 +192,8 @@ impl WaitReason {
             Self::FlannelPodRunning => "FlannelPodRunning",
             Self::AgentWorking => "AgentWorking",
             Self::CalicoNodeNotReady => "CalicoNodeNotReady",
+            Self::CalicoPodRunning => "CalicoPodRunning",
+            Self::FlannelPodNotReady => "FlannelPodNotReady",
             Self::CheckFailing => "CheckFailing",
             Self::ProbePodNotReady => "ProbePodNotReady",
             Self::ProbeUnanswered => "ProbeUnanswered",
@@ -192,11 +206,12 @@ impl WaitReason {
 
 impl HaltReason {
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::DeadlineExceeded,
         Self::DrainBlocked,
         Self::Contradiction,
         Self::AgentFailure,
+        Self::FellBack,
     ];
 
     /// The reason as it stands in metrics, Events and the runbook.
@@ -206,6 +221,7 @@ impl HaltReason {
             Self::DrainBlocked => "DrainBlocked",
             Self::Contradiction => "Contradiction",
             Self::AgentFailure => "AgentFailure",
+            Self::FellBack => "FellBack",
         }
     }
 }

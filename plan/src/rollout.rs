@@ -1,7 +1,11 @@
 //! Which nodes may be in work at the same time: a decision about the whole set, not about one node.
 
+mod turn;
+
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
+
+pub use turn::{Back, turn_back};
 
 use crate::decision::{Wait, WaitReason};
 
@@ -63,6 +67,12 @@ pub enum Standing {
     Working,
     /// In work and halted: a person has to decide.
     Halted,
+    /// In work, on its way back to the old network.
+    Returning,
+    /// On the old network, and kept there.
+    Kept,
+    /// On the old network, which its agent put back by itself: a person has to decide.
+    Fallen,
     /// Done, since then.
     Done(Timestamp),
 }
@@ -114,9 +124,6 @@ pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Adm
     if others_done {
         queue.extend(waiting(seats, Standing::Skipped));
     }
-    let Some(first) = queue.first() else {
-        return admission;
-    };
     let hold = |reason, message: String, until| {
         Some(Wait {
             reason,
@@ -124,44 +131,23 @@ pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Adm
             until,
         })
     };
-    if rules.paused {
-        admission.held = hold(
-            WaitReason::Paused,
-            format!("paused before node {}", first.name),
-            None,
-        );
+    let Some(first) = queue.first() else {
+        let kept: Vec<&str> = waiting(seats, Standing::Kept)
+            .iter()
+            .map(|seat| seat.name)
+            .collect();
+        if !kept.is_empty() {
+            admission.held = hold(
+                WaitReason::Paused,
+                format!("kept on the old network by rollbackNodes: {}", kept.join(", ")),
+                None,
+            );
+        }
         return admission;
-    }
-    if let Some(seat) = seats.iter().find(|seat| seat.standing == Standing::Halted) {
-        admission.held = hold(WaitReason::Paused, format!("node {} is halted", seat.name), None);
-        return admission;
-    }
-    let (canaries_only, soak_end) = canary(seats, rules);
-    if let Some(end) = soak_end.filter(|end| *end > now) {
-        admission.held = hold(
-            WaitReason::CanarySoak,
-            format!(
-                "{} canary nodes are done and soak until {end}",
-                rules.canary_nodes
-            ),
-            Some(end),
-        );
-        return admission;
-    }
-    let last_done = seats.iter().filter_map(|seat| match seat.standing {
-        Standing::Done(since) => Some(since),
-        Standing::Waiting | Standing::Skipped | Standing::Working | Standing::Halted => None,
-    });
-    if let Some(next) = last_done
-        .max()
-        .map(|done| done + rules.interval)
-        .filter(|next| *next > now)
-    {
-        admission.held = hold(
-            WaitReason::Interval,
-            format!("rollout.interval: node {} starts at {next}", first.name),
-            Some(next),
-        );
+    };
+    let (canaries_only, held) = held_for_all(seats, rules, first.name, now);
+    if held.is_some() {
+        admission.held = held;
         return admission;
     }
     let limit = rules.max_unavailable.resolve(seats.len());
@@ -201,11 +187,59 @@ pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Adm
     admission
 }
 
+/// Why no node may start now, whichever it is; and whether only canaries may.
+fn held_for_all(seats: &[Seat<'_>], rules: &Rules, first: &str, now: Timestamp) -> (bool, Option<Wait>) {
+    let hold = |reason, message: String, until| {
+        let wait = Wait {
+            reason,
+            message,
+            until,
+        };
+        (false, Some(wait))
+    };
+    if rules.paused {
+        return hold(WaitReason::Paused, format!("paused before node {first}"), None);
+    }
+    let stopped = |seat: &&Seat<'_>| matches!(seat.standing, Standing::Halted | Standing::Fallen);
+    if let Some(seat) = seats.iter().find(stopped) {
+        return hold(WaitReason::Paused, format!("node {} is halted", seat.name), None);
+    }
+    let (canaries_only, soak_end) = canary(seats, rules);
+    if let Some(end) = soak_end.filter(|end| *end > now) {
+        let message = format!(
+            "{} canary nodes are done and soak until {end}",
+            rules.canary_nodes
+        );
+        return hold(WaitReason::CanarySoak, message, Some(end));
+    }
+    let last_done = seats.iter().filter_map(|seat| match seat.standing {
+        Standing::Done(since) => Some(since),
+        Standing::Waiting
+        | Standing::Skipped
+        | Standing::Working
+        | Standing::Halted
+        | Standing::Returning
+        | Standing::Fallen
+        | Standing::Kept => None,
+    });
+    if let Some(next) = last_done
+        .max()
+        .map(|done| done + rules.interval)
+        .filter(|next| *next > now)
+    {
+        let message = format!("rollout.interval: node {first} starts at {next}");
+        return hold(WaitReason::Interval, message, Some(next));
+    }
+    (canaries_only, None)
+}
+
 /// Whether a node counts against the limit: in work, or NotReady for any reason.
 fn is_unavailable(seat: &Seat<'_>) -> bool {
     match seat.standing {
-        Standing::Working | Standing::Halted => true,
-        Standing::Waiting | Standing::Skipped | Standing::Done(_) => !seat.ready,
+        Standing::Working | Standing::Halted | Standing::Returning => true,
+        Standing::Waiting | Standing::Skipped | Standing::Kept | Standing::Fallen | Standing::Done(_) => {
+            !seat.ready
+        }
     }
 }
 
@@ -222,7 +256,13 @@ fn canary(seats: &[Seat<'_>], rules: &Rules) -> (bool, Option<Timestamp>) {
     for seat in seats.iter().take(rules.canary_nodes) {
         match seat.standing {
             Standing::Done(since) => latest = latest.max(Some(since)),
-            Standing::Waiting | Standing::Skipped | Standing::Working | Standing::Halted => {
+            Standing::Waiting
+            | Standing::Skipped
+            | Standing::Working
+            | Standing::Halted
+            | Standing::Returning
+            | Standing::Fallen
+            | Standing::Kept => {
                 return (true, None);
             }
         }
@@ -319,6 +359,12 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_fell_back_stops_new_starts() {
+        let seats = [seat("a", Standing::Fallen), seat("b", Standing::Waiting)];
+        assert!(admit(&seats, &rules(2), NOW).start.is_empty());
+    }
+
+    #[test]
     fn a_skipped_node_comes_after_all_others() {
         let seats = [seat("a", Standing::Skipped), seat("b", Standing::Waiting)];
         assert_eq!(admit(&seats, &rules(2), NOW).start, ["b"]);
@@ -328,11 +374,22 @@ mod tests {
         assert_eq!(admit(&seats, &rules(2), NOW).start, ["a"]);
     }
 
+    #[test]
+    fn a_node_that_is_kept_does_not_start_and_is_named() {
+        let seats = [seat("a", Standing::Kept), seat("b", Standing::Done(NOW))];
+        let admission = admit(&seats, &rules(1), NOW);
+        assert!(admission.start.is_empty());
+        let message = admission.held.unwrap().message;
+        assert_eq!(message, "kept on the old network by rollbackNodes: a");
+    }
+
     fn standing() -> impl Strategy<Value = Standing> {
         prop_oneof![
             Just(Standing::Waiting),
             Just(Standing::Skipped),
             Just(Standing::Working),
+            Just(Standing::Returning),
+            Just(Standing::Kept),
             Just(Standing::Done(NOW)),
         ]
     }

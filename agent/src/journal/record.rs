@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use api::node_migration::StepDone;
 use jiff::Timestamp;
-use plan::flannel_to_calico::host::HostStep;
+use plan::flannel_to_calico::host::{HostStep, Orders};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -111,10 +111,22 @@ pub(super) enum Event {
     Finished {
         step: HostStep,
     },
+    /// What the coordinator wants, when it wants something new.
+    Ordered(Orders),
+    /// Nobody did anything for too long: the way back is gone, whatever was ordered.
+    FellBack {
+        why: String,
+    },
+    /// The coordinator knows of it.
+    TakenNotice,
     /// Everything that is needed of the records before, which are not there any more.
     Kept {
         standing: Vec<Change>,
         done: Vec<StepDone>,
+        #[serde(default)]
+        orders: Option<Orders>,
+        #[serde(default)]
+        fell_back: Option<String>,
     },
 }
 

@@ -13,6 +13,7 @@ mod host;
 mod in_place;
 mod path;
 mod rights;
+mod switch;
 mod turn;
 
 use std::fs;

@@ -29,10 +29,10 @@ const SILENCE: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The API server, played: it holds one object and says what is asked of it.
-struct Server {
+pub struct Server {
     calls: mock::Handle<Request<Body>, Response<Body>>,
     goals: watch::Sender<Seen>,
-    object: Value,
+    pub object: Value,
 }
 
 impl Server {
@@ -43,7 +43,7 @@ impl Server {
     }
 
     /// The coordinator sets a goal.
-    fn set_goal(&mut self, goal: Goal) {
+    pub fn set_goal(&mut self, goal: Goal) {
         self.object["spec"]["goal"] = serde_json::to_value(goal).unwrap();
         self.object["metadata"]["generation"] =
             json!(self.object["metadata"]["generation"].as_i64().unwrap() + 1);
@@ -61,7 +61,7 @@ impl Server {
     }
 
     /// The next call, which must be a patch of this object's status; it is answered with this status code.
-    async fn patch(&mut self, answer: StatusCode) -> Value {
+    pub async fn patch(&mut self, answer: StatusCode) -> Value {
         let (request, send) = tokio::time::timeout(PATIENCE, self.calls.next_request())
             .await
             .expect("no call within the patience")
@@ -106,7 +106,7 @@ impl Server {
     }
 
     /// Patches until the status says this of the phase.
-    async fn phase(&mut self, phase: &str) {
+    pub async fn phase(&mut self, phase: &str) {
         for _ in 0..8 {
             if self.object["status"]["phase"] == phase {
                 return;
@@ -146,7 +146,14 @@ fn merge(target: &mut Value, patch: &Value) {
 }
 
 /// An agent of this host and the server that it talks to. Drop the future to kill the agent.
-fn start(host: &Host, object: Value) -> (Server, impl Future<Output = ()>) {
+pub fn start(host: &Host, object: Value) -> (Server, impl Future<Output = ()>) {
+    let (server, agent) = start_unreached(host, object);
+    server.announce();
+    (server, agent)
+}
+
+/// The same, with an API server that nobody has reached yet.
+pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Output = ()>) {
     let (service, calls) = mock::pair::<Request<Body>, Response<Body>>();
     let client = Client::new(service, "default");
     let (goals, seen) = watch::channel(Seen::NotYet);
@@ -167,7 +174,6 @@ fn start(host: &Host, object: Value) -> (Server, impl Future<Output = ()>) {
     );
     let agent = Agent::new(worker, Api::all(client), seen, changed, metrics, health);
     let server = Server { calls, goals, object };
-    server.announce();
     let run = async move {
         agent.run().await;
         watching.abort();
@@ -175,7 +181,7 @@ fn start(host: &Host, object: Value) -> (Server, impl Future<Output = ()>) {
     (server, run)
 }
 
-fn object(host: &Host) -> Value {
+pub fn object(host: &Host) -> Value {
     json!({
         "apiVersion": "replumb.dev/v1alpha1",
         "kind": "NodeMigration",
@@ -186,7 +192,7 @@ fn object(host: &Host) -> Value {
 
 /// Runs an agent beside a scenario, and ends it with the scenario.
 /// Boxed: the agent's future holds a whole look at the host.
-fn beside<'both>(
+pub fn beside<'both>(
     agent: impl Future<Output = ()> + 'both,
     scenario: impl Future<Output = ()> + 'both,
 ) -> Pin<Box<dyn Future<Output = ()> + 'both>> {

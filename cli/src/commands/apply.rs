@@ -1,12 +1,10 @@
 //! `apply`: shows the plan, asks, and starts it.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-
 use api::MigrationSpec;
 use api::migration::{Desired, MigrationPhase};
 use serde::Serialize;
 
-use super::{change, plan, verdict, watch};
+use super::{change, confirm, plan, verdict, watch};
 use crate::args::{Apply, Output};
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
@@ -29,10 +27,7 @@ pub(super) async fn run(
     apply: &Apply,
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Outcome, CliError> {
-    if !apply.yes && !io::stdin().is_terminal() {
-        // Before anything is made: nobody will be there to confirm it.
-        return Err(CliError::NobodyToAsk);
-    }
+    confirm::possible(apply.yes)?;
     let asked = super::asked(&apply.look, variables)?;
     // The file may carry the hash that was reviewed; what is typed wins.
     let reviewed = apply
@@ -81,7 +76,7 @@ pub(super) async fn run(
         say::answer(&plan::text(&planned))?;
     }
     if !apply.yes {
-        confirm(cluster, &planned)?;
+        confirm::ask(&question(cluster, &planned))?;
     }
     let spec = MigrationSpec {
         desired: Desired::Run,
@@ -134,6 +129,17 @@ fn over(planned: &Planned) -> Result<Option<Outcome>, CliError> {
             ),
             hint: "mend what the message says, then `kubectl replumb resume`".to_owned(),
         }),
+        MigrationPhase::RollingBack => Err(CliError::NotNow {
+            name: planned.name(),
+            state: "is on its way back to the old network".to_owned(),
+            hint: "`kubectl replumb resume` turns it around, `kubectl replumb status --watch` follows it"
+                .to_owned(),
+        }),
+        MigrationPhase::RolledBack => Err(CliError::NotNow {
+            name: planned.name(),
+            state: "was taken back: nothing of it is left in the cluster".to_owned(),
+            hint: format!("`kubectl delete migration {}`, then apply again", planned.name()),
+        }),
         MigrationPhase::Pending
         | MigrationPhase::Planning
         | MigrationPhase::Planned
@@ -144,34 +150,18 @@ fn over(planned: &Planned) -> Result<Option<Outcome>, CliError> {
     }
 }
 
-/// Asks, at the terminal that is there.
-fn confirm(cluster: &Cluster, planned: &Planned) -> Result<(), CliError> {
-    let nodes = planned.nodes.len();
+fn question(cluster: &Cluster, planned: &Planned) -> String {
     let what = if planned.has_begun() {
         "Go on with"
     } else {
         "Start"
     };
-    // The question goes where a person sees it, also when the answer goes into a file.
-    let mut out = io::stderr().lock();
-    write!(
-        out,
-        "\n{what} Migration {} of {nodes} nodes in the cluster at {}? [y/N] ",
+    format!(
+        "{what} Migration {} of {} nodes in the cluster at {}?",
         planned.name(),
+        planned.nodes.len(),
         cluster.address
     )
-    .and_then(|()| out.flush())
-    .map_err(CliError::Write)?;
-    let mut answer = String::new();
-    io::stdin()
-        .lock()
-        .read_line(&mut answer)
-        .map_err(CliError::Write)?;
-    if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
-        Ok(())
-    } else {
-        Err(CliError::NotConfirmed)
-    }
 }
 
 fn report(planned: &Planned, table: bool) -> Result<(), CliError> {

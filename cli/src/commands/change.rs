@@ -1,4 +1,4 @@
-//! `pause` and `resume`: what is wanted changes, and the coordinator has taken notice.
+//! `pause`, `resume` and `abort`: what is wanted changes, and the coordinator has taken notice.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::watch;
 use crate::args::{Change, Output};
 use crate::choose;
-use crate::cluster::{Cluster, has_begun, phase};
+use crate::cluster::{Cluster, has_begun, phase, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::health;
@@ -23,17 +23,7 @@ const LOOK: Duration = Duration::from_millis(300);
 
 pub(super) async fn pause(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
     let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
-    if there
-        .status
-        .as_ref()
-        .is_some_and(|status| status.phase == MigrationPhase::Completed)
-    {
-        return Err(not_now(
-            &there,
-            "is completed: there is nothing to pause",
-            "`kubectl replumb status`",
-        ));
-    }
+    open(&there)?;
     if !has_begun(&there) && there.spec.desired != Desired::Run {
         return Err(not_now(
             &there,
@@ -41,41 +31,69 @@ pub(super) async fn pause(cluster: &Cluster, change: &Change) -> Result<Outcome,
             "it stays so until `kubectl replumb apply`",
         ));
     }
+    want(cluster, &there, change, Desired::Pause).await
+}
+
+pub(super) async fn abort(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
+    let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
+    open(&there)?;
+    begun(&there)?;
+    want(cluster, &there, change, Desired::Abort).await
+}
+
+pub(super) async fn resume(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
+    let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
+    open(&there)?;
+    begun(&there)?;
     let spec = MigrationSpec {
-        desired: Desired::Pause,
+        desired: Desired::Run,
+        // Nodes that were taken back go there again.
+        rollback_nodes: Vec::new(),
+        // Deadlines that passed count from here.
+        resumed_at: Some(Timestamp::now()),
         ..there.spec.clone()
     };
     let written = cluster.change(&there, &spec).await?;
     follow(cluster, &written, change).await
 }
 
-pub(super) async fn resume(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
-    let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
-    if there
+/// Refuses what has ended.
+pub(super) fn open(migration: &Migration) -> Result<(), CliError> {
+    let phase = migration
         .status
         .as_ref()
-        .is_some_and(|status| status.phase == MigrationPhase::Completed)
-    {
-        return Err(not_now(
-            &there,
-            "is completed: there is nothing to resume",
-            "`kubectl replumb status`",
-        ));
+        .map(|status| status.phase)
+        .unwrap_or_default();
+    if phase.is_over() {
+        let state = format!("is {}: there is nothing left to change", phase_text(phase));
+        return Err(not_now(migration, &state, "`kubectl replumb status`"));
     }
-    if !has_begun(&there) {
-        return Err(not_now(
-            &there,
-            &format!("has not begun (it is {})", phase(&there)),
-            "`kubectl replumb apply` shows its plan and starts it",
-        ));
+    Ok(())
+}
+
+/// Refuses what has changed nothing yet.
+pub(super) fn begun(migration: &Migration) -> Result<(), CliError> {
+    if has_begun(migration) {
+        return Ok(());
     }
+    Err(not_now(
+        migration,
+        &format!("has not begun (it is {})", phase(migration)),
+        "`kubectl replumb apply` shows its plan and starts it",
+    ))
+}
+
+async fn want(
+    cluster: &Cluster,
+    there: &Migration,
+    change: &Change,
+    desired: Desired,
+) -> Result<Outcome, CliError> {
     let spec = MigrationSpec {
-        desired: Desired::Run,
-        // Deadlines that passed count from here.
-        resumed_at: Some(Timestamp::now()),
+        desired,
         ..there.spec.clone()
     };
-    let written = cluster.change(&there, &spec).await?;
+    let written = cluster.change(there, &spec).await?;
     follow(cluster, &written, change).await
 }
 
@@ -99,8 +117,12 @@ async fn follow(cluster: &Cluster, written: &Migration, change: &Change) -> Resu
         Output::Table => {
             let mut text = format!("{}\n", line(&view));
             if view.paused && !view.progress.working.is_empty() {
+                let end = match view.desired {
+                    Desired::Abort => "taken back",
+                    Desired::Plan | Desired::Run | Desired::Pause | Desired::Rollback => "finished first",
+                };
                 text.push_str(&format!(
-                    "still in work, and finished first: {}\n",
+                    "still in work, and {end}: {}\n",
                     view.progress.working.join(", ")
                 ));
             }

@@ -2,8 +2,10 @@
 
 mod apply;
 mod change;
+mod confirm;
 mod plan;
 mod preflight;
+mod rollback;
 mod status;
 mod version;
 mod watch;
@@ -31,6 +33,8 @@ pub async fn run(
         Command::Status(status) => status::run(cluster, status).await,
         Command::Pause(change) => change::pause(cluster, change).await,
         Command::Resume(change) => change::resume(cluster, change).await,
+        Command::Abort(change) => change::abort(cluster, change).await,
+        Command::Rollback(rollback) => rollback::run(cluster, rollback).await,
         Command::Version(shown) => version::run(cluster, *shown).await,
     }
 }

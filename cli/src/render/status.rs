@@ -13,6 +13,9 @@ use crate::age::age;
 use crate::cluster::phase_text;
 use crate::exit::Outcome;
 
+/// The reason of a Migration that was to go back and cannot any more.
+const PAST_RETURN: &str = "PastReturn";
+
 /// How far a migration is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -69,6 +72,8 @@ pub struct NodeView {
     pub seconds: Option<i64>,
     /// What of the old network is still there, once it is done.
     pub leftovers: Vec<String>,
+    /// What the way back would change on its host.
+    pub changes: Vec<String>,
 }
 
 impl View {
@@ -105,7 +110,9 @@ impl View {
             return None;
         }
         match self.phase {
-            MigrationPhase::Completed => Some(Outcome::Done),
+            // It was to go back, and it is too late for that.
+            _ if self.blocked == PAST_RETURN => Some(Outcome::Failed),
+            MigrationPhase::Completed | MigrationPhase::RolledBack => Some(Outcome::Done),
             // In place: the swap is over, and what is left to do follows pods that may live for days.
             MigrationPhase::Mixed => (!self.restarts_pods).then_some(Outcome::Done),
             MigrationPhase::Halted => Some(Outcome::Failed),
@@ -118,7 +125,8 @@ impl View {
             | MigrationPhase::Planned
             | MigrationPhase::Preparing
             | MigrationPhase::Rolling
-            | MigrationPhase::Finishing => None,
+            | MigrationPhase::Finishing
+            | MigrationPhase::RollingBack => None,
         }
     }
 
@@ -131,6 +139,12 @@ impl View {
             (MigrationPhase::Mixed, Some(_)) => {
                 "next: nothing has to be done; `kubectl rollout restart` of a workload moves its pods to Calico's network"
                     .to_owned()
+            }
+            (_, Some(Outcome::Failed)) if self.blocked == PAST_RETURN => {
+                "next: `kubectl replumb resume` finishes it".to_owned()
+            }
+            (MigrationPhase::RolledBack, _) => {
+                "next: nothing has to be done; `kubectl delete migration` forgets it".to_owned()
             }
             (_, Some(Outcome::Refused)) => "next: `kubectl replumb preflight` shows every check".to_owned(),
             (_, Some(Outcome::Failed)) => {
@@ -160,6 +174,7 @@ impl NodeView {
             failure,
             seconds: None,
             leftovers: Vec::new(),
+            changes: report.map(|report| report.changes.clone()).unwrap_or_default(),
         };
         if let Some(finished) = spec.finished_at {
             "Done".clone_into(&mut view.step);
@@ -179,6 +194,9 @@ impl NodeView {
             if view.message.is_empty() {
                 view.message = report.map(|report| report.message.clone()).unwrap_or_default();
             }
+        } else if spec.returned_at.is_some() {
+            "Returned".clone_into(&mut view.step);
+            "is on the old network, as it was before".clone_into(&mut view.message);
         } else if spec.skipped {
             "Skipped".clone_into(&mut view.step);
             "its drain was blocked; it comes again after all others".clone_into(&mut view.message);

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::migration::MigrationPhase;
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration, names};
 use k8s_openapi::api::core::v1::Node;
@@ -43,7 +42,7 @@ pub async fn adopt_node_migrations(
             }
         } else if !nodes.contains_key(&object.spec.node_name) {
             // Calico's objects first: once the NodeMigration is gone, nobody remembers that the Node was ours.
-            node_objects::remove(context, &object.spec.node_name).await?;
+            node_objects::remove(context, &object.spec.node_name, &BTreeSet::new()).await?;
             delete(context, object).await?;
         }
     }
@@ -143,7 +142,7 @@ fn belongs_to(object: &NodeMigration, migration: &Migration) -> bool {
             .any(|owner| Some(&owner.uid) == migration.metadata.uid.as_ref())
 }
 
-/// Whether the Migration of this `NodeMigration` is completed or not there any more.
+/// Whether the Migration of this `NodeMigration` is over or not there any more.
 fn is_over(cache: &Cache, object: &NodeMigration) -> bool {
     let alive: BTreeSet<String> = cache
         .migrations
@@ -153,7 +152,7 @@ fn is_over(cache: &Cache, object: &NodeMigration) -> bool {
             Ok(migration) => migration
                 .status
                 .as_ref()
-                .is_none_or(|status| status.phase != MigrationPhase::Completed),
+                .is_none_or(|status| !status.phase.is_over()),
             // One that does not parse may well be running under another version of this tool.
             Err(_) => true,
         })

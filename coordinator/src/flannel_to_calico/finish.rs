@@ -11,14 +11,13 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, PropagationPolicy};
 use kube::{Api, ResourceExt};
 use plan::decision::WaitReason;
-use plan::flannel_to_calico::objects;
 use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::flannel_to_calico::settings::Settings;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::prepare::{IPAM_CONFIG_BEFORE, daemon_set};
+use super::prepare::daemon_set;
 use super::view::Snapshot;
-use super::{calico, wait};
+use super::{saved, wait};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
@@ -94,7 +93,7 @@ pub async fn finish(
     }
     release_agents(context, &snapshot).await?;
     remove_labels(context, &snapshot.nodes).await?;
-    restore_ipam_config(context, &status.before).await?;
+    saved::restore_ipam_config(context, &status.before).await?;
     status.phase = MigrationPhase::Completed;
     status.completed_at = Some(Timestamp::now());
     status.blocked = String::new();
@@ -152,7 +151,7 @@ async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), Wri
 }
 
 /// Nothing more is asked of the agents: a network that somebody installs later is none of their business.
-async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
+pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
     let api: Api<NodeMigration> = Api::all(context.client.clone());
     for object in snapshot.node_migrations.values() {
         let spec = NodeMigrationSpec {
@@ -165,7 +164,7 @@ async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), Wr
     Ok(())
 }
 
-async fn remove_labels(
+pub(super) async fn remove_labels(
     context: &Context,
     nodes: &BTreeMap<String, std::sync::Arc<Node>>,
 ) -> Result<(), WriteError> {
@@ -182,30 +181,4 @@ async fn remove_labels(
         write::patch(&api, node.as_ref(), "removing the network label of", change).await?;
     }
     Ok(())
-}
-
-/// Puts back what `IPAMConfig default` said before the first change; an object that we created is deleted.
-async fn restore_ipam_config(context: &Context, before: &BTreeMap<String, String>) -> Result<(), WriteError> {
-    let Some(text) = before.get(IPAM_CONFIG_BEFORE) else {
-        return Ok(());
-    };
-    // Our own words, written by `prepare`.
-    let before: Value = serde_json::from_str(text).unwrap_or(Value::Null);
-    let Some(read) = calico::IPAM_CONFIG.get(&context.client, objects::DEFAULT).await? else {
-        return Ok(());
-    };
-    if before.is_null() {
-        return calico::IPAM_CONFIG
-            .delete(&context.client, objects::DEFAULT)
-            .await;
-    }
-    let found = read.data.get("spec").cloned().unwrap_or(json!({}));
-    match api::merge::difference(&found, &before) {
-        Some(change) => {
-            calico::IPAM_CONFIG
-                .patch_spec(&context.client, &read, &change)
-                .await
-        }
-        None => Ok(()),
-    }
 }

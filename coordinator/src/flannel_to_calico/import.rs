@@ -5,8 +5,10 @@ use std::net::Ipv4Addr;
 
 use api::node_migration::NodeMigrationSpec;
 use ipnet::Ipv4Net;
-use plan::flannel_to_calico::import::{ImportedAddress, imported_as};
-use plan::flannel_to_calico::objects::{self, Allocation};
+use kube::core::DynamicObject;
+use plan::flannel_to_calico::import::{ImportedAddress, imported_as, reserved_handle};
+use plan::flannel_to_calico::objects::{self, Allocation, BlockConflict};
+use serde_json::Value;
 
 use super::calico;
 use super::node_objects::{Outcome, ensure};
@@ -32,17 +34,12 @@ pub async fn import(
         // The handle first: an address that no handle knows is released by nobody.
         for (handle, addresses) in count(&of_block, &spec.imported, block) {
             let object = objects::handle(&handle, block, addresses);
-            let change = |found: &serde_json::Value| objects::handle_change(found, block, addresses);
+            let change = |found: &Value| objects::handle_change(found, block, addresses);
             ensure(context, calico::IPAM_HANDLE, &object, change).await?;
         }
-        match objects::block_change(&read.data["spec"], block, node, &of_block) {
-            Ok(Some(change)) => {
-                calico::IPAM_BLOCK
-                    .patch_spec(&context.client, &read, &change)
-                    .await?;
-            }
-            Ok(None) => {}
-            Err(conflict) => return Ok(Outcome::Blocked(conflict.to_string())),
+        let change = objects::block_change(&read.data["spec"], block, node, &of_block);
+        if let Some(message) = write_block(context, &read, change).await? {
+            return Ok(Outcome::Blocked(message));
         }
         spec.imported.extend(of_block.iter().map(imported_as));
     }
@@ -73,14 +70,9 @@ pub async fn release(
         if of_block.is_empty() {
             continue;
         }
-        match objects::block_release(&read.data["spec"], block, &of_block) {
-            Ok(Some(change)) => {
-                calico::IPAM_BLOCK
-                    .patch_spec(&context.client, &read, &change)
-                    .await?;
-            }
-            Ok(None) => {}
-            Err(conflict) => return Ok(Outcome::Blocked(conflict.to_string())),
+        let change = objects::block_release(&read.data["spec"], block, &of_block);
+        if let Some(message) = write_block(context, &read, change).await? {
+            return Ok(Outcome::Blocked(message));
         }
     }
     spec.imported.retain(|imported| !addresses.contains(imported));
@@ -91,6 +83,36 @@ pub async fn release(
             calico::IPAM_HANDLE.delete(&context.client, &name).await?;
         }
     }
+    Ok(Outcome::Written)
+}
+
+/// Takes back every address of the node's but the one on its tunnel: no pod of Calico's is on it any more. What an agent or a
+/// plugin could not say in time goes with it.
+pub async fn release_all(context: &Context, node: &str) -> Result<Outcome, WriteError> {
+    let tunnel = objects::tunnel_handle(node);
+    for (block, read) in blocks_of(context, node).await? {
+        let allocated = match objects::allocated(&read.data["spec"], block) {
+            Ok(allocated) => allocated,
+            Err(conflict) => return Ok(Outcome::Blocked(conflict.to_string())),
+        };
+        let others: Vec<(Ipv4Addr, &str)> = allocated
+            .iter()
+            .filter(|(_, handle)| *handle != tunnel)
+            .map(|(address, handle)| (*address, handle.as_str()))
+            .collect();
+        // The handles first: after a crash they are found again by the block, and without it by nobody.
+        for (_, handle) in others.iter().filter(|(_, handle)| !handle.is_empty()) {
+            calico::IPAM_HANDLE
+                .delete(&context.client, &objects::handle_name(handle))
+                .await?;
+        }
+        let change = objects::block_release(&read.data["spec"], block, &others);
+        if let Some(message) = write_block(context, &read, change).await? {
+            return Ok(Outcome::Blocked(message));
+        }
+    }
+    let reserved = objects::handle_name(&reserved_handle(node));
+    calico::IPAM_HANDLE.delete(&context.client, &reserved).await?;
     Ok(Outcome::Written)
 }
 
@@ -111,11 +133,26 @@ fn count(allocations: &[Allocation], imported: &[ImportedAddress], block: Ipv4Ne
     counted
 }
 
-/// The node's blocks, as they are now.
-async fn blocks_of(
+/// Writes what was decided about a block; returns what is in the way.
+async fn write_block(
     context: &Context,
-    node: &str,
-) -> Result<Vec<(Ipv4Net, kube::core::DynamicObject)>, WriteError> {
+    read: &DynamicObject,
+    change: Result<Option<Value>, BlockConflict>,
+) -> Result<Option<String>, WriteError> {
+    match change {
+        Ok(Some(change)) => {
+            calico::IPAM_BLOCK
+                .patch_spec(&context.client, read, &change)
+                .await?;
+            Ok(None)
+        }
+        Ok(None) => Ok(None),
+        Err(conflict) => Ok(Some(conflict.to_string())),
+    }
+}
+
+/// The node's blocks, as they are now.
+async fn blocks_of(context: &Context, node: &str) -> Result<Vec<(Ipv4Net, DynamicObject)>, WriteError> {
     let affinity = objects::affinity(node);
     let mut found = Vec::new();
     for read in calico::IPAM_BLOCK.list(&context.client).await? {

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::Memory;
 use super::scenarios::{
-    CALICO_GROUP, MIGRATION, assert_in_order, cluster, run_to_the_end, steady, story, world_moves,
+    CALICO_GROUP, MIGRATION, assert_in_order, cluster, run_to_the_end, run_until, steady, story, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::pass::pass;
 
 /// Where the test remembers that a pod of flannel's lives on a node.
-fn mark(node: &str) -> String {
+pub(super) fn mark(node: &str) -> String {
     format!("/test/living/{node}")
 }
 
@@ -72,7 +72,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
     Some(serde_json::to_value(facts).unwrap())
 }
 
-fn in_place() -> FakeApi {
+pub(super) fn in_place() -> FakeApi {
     let api = cluster();
     api.put("/test/in-place", json!({}));
     for node in ["a", "b"] {
@@ -88,18 +88,7 @@ fn in_place() -> FakeApi {
 
 /// Passes until every node is on Calico beside its living pods.
 async fn until_mixed(api: &FakeApi) -> Result<(), String> {
-    let mut memory = Memory::default();
-    for _ in 0..200 {
-        if api.get(MIGRATION).unwrap()["status"]["phase"] == "Mixed" {
-            return Ok(());
-        }
-        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
-        world_moves(api);
-    }
-    Err(format!(
-        "not mixed after 200 passes: {}",
-        api.get(MIGRATION).unwrap()["status"]
-    ))
+    run_until(api, "Mixed").await
 }
 
 /// Somebody has the address of a living pod: the node is not swapped, and the message names address and owner.

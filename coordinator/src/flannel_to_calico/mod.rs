@@ -3,6 +3,8 @@
 //! `dereference` reads, `plan` decides, `prepare`, `roll` and `finish` write, each in a stated order.
 
 mod adopt;
+#[cfg(test)]
+mod back_scenarios;
 mod calico;
 mod dereference;
 mod finish;
@@ -14,12 +16,14 @@ mod planning;
 mod prepare;
 mod probe;
 mod roll;
+mod saved;
 #[cfg(test)]
 mod scenarios;
+mod undo;
 mod view;
 
 use api::migration::{Desired, FlannelToCalico, MigrationPhase};
-use api::{Migration, MigrationStatus};
+use api::{Migration, MigrationStatus, names};
 use jiff::Timestamp;
 use plan::decision::WaitReason;
 use plan::flannel_to_calico::settings::Settings;
@@ -50,7 +54,11 @@ pub async fn reconcile(
     let mut status = migration.status.clone().unwrap_or_default();
     status.observed_generation = migration.metadata.generation.unwrap_or_default();
     let started = Started::of(&status);
-    status.paused = started.is_some() && migration.spec.desired != Desired::Run;
+    status.paused = started.is_some()
+        && match migration.spec.desired {
+            Desired::Plan | Desired::Pause | Desired::Abort => true,
+            Desired::Run | Desired::Rollback => false,
+        };
     let Some(Started { settings }) = started else {
         planning::plan(context, cache, memory, migration, spec, &mut status).await?;
         count_blocked(context, &status, &[]);
@@ -76,6 +84,22 @@ async fn go_on(
     settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<Vec<&'static str>, WriteError> {
+    let desired = migration.spec.desired;
+    match (desired, status.phase) {
+        (_, MigrationPhase::Completed | MigrationPhase::RolledBack) => return Ok(Vec::new()),
+        (Desired::Rollback, _) => {
+            if let Some(message) = past_return(cache, settings) {
+                // Nobody can go back to a network that is not installed any more.
+                "PastReturn".clone_into(&mut status.blocked);
+                status.message = message;
+                return Ok(Vec::new());
+            }
+            status.phase = MigrationPhase::RollingBack;
+        }
+        // It goes there again: what was taken back for the cluster is written anew.
+        (Desired::Run, MigrationPhase::RollingBack) => status.phase = MigrationPhase::Preparing,
+        (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, _) => {}
+    }
     let between_nodes = matches!(
         status.phase,
         MigrationPhase::Preparing | MigrationPhase::Finishing
@@ -88,8 +112,9 @@ async fn go_on(
     match status.phase {
         MigrationPhase::Preparing => prepare::prepare(context, cache, migration, settings, status).await?,
         MigrationPhase::Finishing => finish::finish(context, cache, migration, settings, status).await?,
-        MigrationPhase::Completed => {}
-        MigrationPhase::Pending
+        MigrationPhase::Completed | MigrationPhase::RolledBack => {}
+        MigrationPhase::RollingBack
+        | MigrationPhase::Pending
         | MigrationPhase::Planning
         | MigrationPhase::Planned
         | MigrationPhase::Refused
@@ -100,6 +125,25 @@ async fn go_on(
         }
     }
     Ok(Vec::new())
+}
+
+/// Why nobody can go back: flannel's `DaemonSet` is deleted, or about to be.
+fn past_return(cache: &Cache, settings: &Settings) -> Option<String> {
+    let (namespace, name) = (
+        &settings.flannel_daemon_set_namespace.value,
+        &settings.flannel_daemon_set_name.value,
+    );
+    let set = prepare::daemon_set(cache, namespace, name);
+    set.is_none_or(|set| set.metadata.deletion_timestamp.is_some())
+        .then(|| {
+            format!(
+                "DaemonSet {namespace}/{name} is deleted: the migration is past its point of no return. Finish it with \
+                 `kubectl replumb resume`; or apply flannel's manifest again, with the node selector \
+                 {}={}, and it goes back",
+                names::NODE_NETWORK_LABEL,
+                names::NETWORK_FLANNEL
+            )
+        })
 }
 
 /// Says in the status what the whole migration waits for.

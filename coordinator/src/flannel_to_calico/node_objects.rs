@@ -4,7 +4,7 @@
 //! The order is Calico's own: a claim is announced, the block is written, the claim is confirmed. Each write is
 //! skipped where nothing is missing, so that an interrupted one goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::{Migration, names};
 use ipnet::Ipv4Net;
@@ -167,15 +167,20 @@ pub async fn ensure(
 }
 
 /// Removes the claims of a node that is gone, and its blocks in which no pod has an address. What a pod still holds
-/// stays: Calico's own garbage collection looks after it.
-pub async fn remove(context: &Context, node: &str) -> Result<(), WriteError> {
+/// stays: Calico's own garbage collection looks after it. So do blocks with one of the names in `known`, which were there
+/// before. Returns the names of blocks that were to go and hold somebody's address.
+pub async fn remove(
+    context: &Context,
+    node: &str,
+    known: &BTreeSet<String>,
+) -> Result<Vec<String>, WriteError> {
     let affinity = objects::affinity(node);
     let handle = objects::tunnel_handle(node);
-    let mut all_removed = true;
+    let mut kept = Vec::new();
     let claims = calico::BLOCK_AFFINITY.list(&context.client).await?;
     for block in calico::IPAM_BLOCK.list(&context.client).await? {
         let spec = &block.data["spec"];
-        if spec["affinity"].as_str() != Some(&affinity) {
+        if spec["affinity"].as_str() != Some(&affinity) || known.contains(&block.name_any()) {
             continue;
         }
         let held_by_others = spec["attributes"].as_array().is_some_and(|attributes| {
@@ -184,7 +189,7 @@ pub async fn remove(context: &Context, node: &str) -> Result<(), WriteError> {
                 .any(|entry| entry["handle_id"] != handle.as_str())
         });
         if held_by_others {
-            all_removed = false;
+            kept.push(block.name_any());
             continue;
         }
         for claim in claims.iter().filter(|claim| {
@@ -198,10 +203,10 @@ pub async fn remove(context: &Context, node: &str) -> Result<(), WriteError> {
             .delete(&context.client, &block.name_any())
             .await?;
     }
-    if all_removed {
+    if kept.is_empty() {
         calico::IPAM_HANDLE
             .delete(&context.client, &objects::handle_name(&handle))
             .await?;
     }
-    Ok(())
+    Ok(kept)
 }

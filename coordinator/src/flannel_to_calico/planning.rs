@@ -16,7 +16,7 @@ use plan::flannel_to_calico::document;
 use plan::flannel_to_calico::host::HostSettings;
 use plan::flannel_to_calico::settings::Settings;
 
-use super::{Memory, adopt, dereference, prepare, roll};
+use super::{Memory, adopt, dereference, roll, saved};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::{self, WriteError};
@@ -119,8 +119,8 @@ pub async fn plan(
     status.progress.nodes = u32::try_from(plan.nodes.len()).unwrap_or(u32::MAX);
     status.progress.text = format!("0/{}", plan.nodes.len());
     match migration.spec.desired {
-        Desired::Run => start(context, migration, status, now).await,
-        Desired::Plan | Desired::Pause => {
+        Desired::Run => start(context, cache, migration, status, now).await,
+        Desired::Plan | Desired::Pause | Desired::Abort | Desired::Rollback => {
             status.phase = MigrationPhase::Planned;
             "every check allows the migration; nothing has changed. Start it with `kubectl replumb apply`"
                 .clone_into(&mut status.message);
@@ -132,11 +132,12 @@ pub async fn plan(
 /// The last moment before the first change: what is there is saved into the status, and only then written.
 async fn start(
     context: &Context,
+    cache: &Cache,
     migration: &Migration,
     status: &mut MigrationStatus,
     now: Timestamp,
 ) -> Result<(), WriteError> {
-    status.before = prepare::before(context).await?;
+    status.before = saved::read(context, cache).await?;
     status.phase = MigrationPhase::Preparing;
     status.started_at = Some(now);
     "cluster-wide objects are written".clone_into(&mut status.message);

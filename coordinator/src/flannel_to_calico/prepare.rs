@@ -16,7 +16,7 @@ use kube::{Api, ResourceExt};
 use plan::decision::WaitReason;
 use plan::flannel_to_calico::objects;
 use plan::flannel_to_calico::settings::Settings;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::node_objects::{self, Outcome};
 use super::{adopt, calico, wait};
@@ -25,22 +25,8 @@ use crate::context::Context;
 use crate::facts;
 use crate::write::{self, WriteError};
 
-/// Key of `status.before`: the spec of `IPAMConfig default` as JSON, `null` when there was none.
-pub const IPAM_CONFIG_BEFORE: &str = "IPAMConfig default";
 /// How many nodes are written at the same time.
-const NODES_AT_ONCE: usize = 8;
-
-/// What is there before the first change and is put back at the end.
-pub async fn before(context: &Context) -> Result<BTreeMap<String, String>, WriteError> {
-    let found = calico::IPAM_CONFIG.get(&context.client, objects::DEFAULT).await?;
-    let spec = found.map_or(Value::Null, |object| {
-        object.data.get("spec").cloned().unwrap_or_else(|| json!({}))
-    });
-    Ok(BTreeMap::from([(
-        IPAM_CONFIG_BEFORE.to_owned(),
-        spec.to_string(),
-    )]))
-}
+pub const NODES_AT_ONCE: usize = 8;
 
 /// The `DaemonSet` of this namespace and name, if it is there.
 pub fn daemon_set(cache: &Cache, namespace: &str, name: &str) -> Option<Arc<DaemonSet>> {
@@ -134,9 +120,14 @@ async fn select_nodes(
             "DaemonSet {namespace}/{name} is rolled with its new node selector"
         )));
     }
-    if read.on_delete {
+    Ok(rolled(&set, nodes))
+}
+
+/// What is missing until the last change of a `DaemonSet` has reached every Ready node; `None` when nothing is.
+pub fn rolled(set: &DaemonSet, nodes: &BTreeMap<String, Arc<Node>>) -> Option<String> {
+    if facts::daemon_sets::daemon_set(set).on_delete {
         // Its pods keep the old template until somebody deletes them; the controller already goes by the new one.
-        return Ok(None);
+        return None;
     }
     let status = set.status.clone().unwrap_or_default();
     let observed =
@@ -153,11 +144,13 @@ async fn select_nodes(
     .unwrap_or(i32::MAX);
     let needed = status.desired_number_scheduled.saturating_sub(away);
     if observed && updated >= needed && available >= needed {
-        return Ok(None);
+        return None;
     }
-    Ok(Some(format!(
-        "DaemonSet {namespace}/{name} is rolled: {updated} of {needed} pods are new, {available} available"
-    )))
+    Some(format!(
+        "DaemonSet {}/{} is rolled: {updated} of {needed} pods are new, {available} available",
+        set.namespace().unwrap_or_default(),
+        set.name_any()
+    ))
 }
 
 /// Pool, Felix' and IPAM's settings; returns the block size, or what is in the way.

@@ -4,6 +4,7 @@ mod mixed;
 mod perform;
 mod record;
 mod summary;
+mod turn;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,18 +13,16 @@ use api::migration::{
     Desired, FlannelToCalico, LegacyPods, MigrationPhase, OnBlocked as WireOnBlocked, Strategy,
 };
 use api::node_migration::NodeMigrationSpec;
-use api::{Migration, MigrationStatus, NodeMigration};
+use api::{Migration, MigrationStatus, NodeMigration, names};
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, ResourceExt};
 use mixed::{finish_or_stay, restart_pods};
-use perform::perform;
-use plan::decision::{Decision, Wait, WaitReason};
-use plan::flannel_to_calico::node::{
-    NodeStep, NodeView, OnBlocked, Policy, Stage, at_deadline, decide, upkeep,
-};
+use perform::Act;
+use plan::decision::Decision;
+use plan::flannel_to_calico::node::{NodeView, OnBlocked, Policy, Stage, decide, upkeep};
 use plan::flannel_to_calico::settings::Settings;
 use plan::order::{self, Place};
-use plan::rollout::{self, MaxUnavailable, Rules, Seat, Standing};
+use plan::rollout::{self, Back, MaxUnavailable, Rules, Seat, Standing};
 use record::{record, step_now, tell};
 use summary::{Held, count_nodes, summarize};
 
@@ -53,7 +52,14 @@ pub async fn roll(
 ) -> Result<Vec<&'static str>, WriteError> {
     let now = Timestamp::now();
     let name = migration.name_any();
-    let mut unprepared = adopt::adopt_nodes(context, cache, migration, settings).await?;
+    let back = turn::wanted(migration);
+    let mut unprepared = if back == Some(Back::All) {
+        // Nothing is prepared any more: what was written for the nodes goes, too.
+        adopt::adopt_node_migrations(context, cache, migration).await?;
+        BTreeMap::new()
+    } else {
+        adopt::adopt_nodes(context, cache, migration, settings).await?
+    };
     let snapshot = Snapshot::take(cache, settings, &name, &context.namespace);
     if let Some(message) = malformed(&snapshot) {
         "Malformed".clone_into(&mut status.blocked);
@@ -69,8 +75,18 @@ pub async fn roll(
 
     let policy = policy(migration, kind.strategy);
     let order = order_of(&snapshot, &context.node_name);
+    let mut seats = seats(&snapshot, migration, &order);
+    // First of all: a node that turns around does not take one step more on the way there.
+    let limit = rules(migration).max_unavailable;
+    let mut turned = turn::turn_fallen(context, &snapshot, &order, now).await?;
+    if let Some(back) = &back {
+        turned.extend(turn::turn_back(context, &snapshot, &seats, back, limit, now).await?);
+    }
+    for seat in seats.iter_mut().filter(|seat| turned.contains(&seat.name)) {
+        seat.standing = Standing::Returning;
+    }
     let mut waits: BTreeMap<String, Held> = BTreeMap::new();
-    for node in &order {
+    for node in order.iter().filter(|node| !turned.contains(&node.as_str())) {
         let Some(object) = snapshot.node_migrations.get(node) else {
             continue;
         };
@@ -83,84 +99,98 @@ pub async fn roll(
         let Some(view) = snapshot.view(node, &name, &refusals, probers) else {
             continue;
         };
-        let mut spec = object.spec.clone();
-        if let (Strategy::InPlace, Some(step), Some(node_object)) =
-            (policy.strategy, upkeep(&view), snapshot.nodes.get(node))
-        {
-            let outcome = perform(context, memory, migration, node_object, &step, &mut spec, now).await?;
-            match (outcome, spec.finished_at) {
-                (Outcome::Written, _) => {}
-                (Outcome::Blocked(message), Some(_)) => {
-                    unprepared.insert(node.clone(), message);
-                }
-                (Outcome::Blocked(message), None) => {
-                    let stage = view.stage.map_or(Stage::Import, |(stage, _)| stage);
-                    let decision = blocked(&view, &policy, stage, message, now);
-                    record(context, &mut spec, stage, &decision, now);
-                    waits.extend(Held::of(&decision).map(|held| (node.clone(), held)));
-                }
-            }
-            write_spec(context, object, &spec).await?;
+        let Some(node_object) = snapshot.nodes.get(node) else {
             continue;
-        }
-        if object.spec.finished_at.is_some() {
-            continue;
-        }
-        let mut next = decide(&view, &policy, now);
-        record(context, &mut spec, next.stage, &next.decision, now);
-        if let Some(node_object) = snapshot.nodes.get(node) {
-            tell(context, node_object, &next.decision).await;
-            if let Decision::Run(step) = &next.decision {
-                let outcome = perform(context, memory, migration, node_object, step, &mut spec, now).await?;
-                if let Outcome::Blocked(message) = outcome {
-                    next.decision = blocked(&view, &policy, next.stage, message, now);
-                    record(context, &mut spec, next.stage, &next.decision, now);
-                }
+        };
+        let mut act = Act {
+            context,
+            memory,
+            migration,
+            node: node_object,
+            policy: &policy,
+            now,
+        };
+        match work_on(&mut act, &view, object).await? {
+            Worked::Held(held) => waits.extend(held.map(|held| (node.clone(), held))),
+            Worked::Unprepared(message) => {
+                unprepared.insert(node.clone(), message);
             }
-            waits.extend(Held::of(&next.decision).map(|held| (node.clone(), held)));
         }
-        write_spec(context, object, &spec).await?;
     }
 
-    let seats = seats(&snapshot, migration, &order);
+    waits.extend(turn::fallen(&snapshot, &seats).map(|(node, held)| (node.to_owned(), held)));
     let admission = rollout::admit(&seats, &rules(migration), now);
     start_nodes(context, &snapshot, &admission.start, now).await?;
     summarize(status, &seats, &waits, admission.held.as_ref(), &unprepared);
+    if back == Some(Back::All) {
+        turn::rolling_back(context, cache, migration, settings, &seats, status).await?;
+    }
     count_nodes(context, &snapshot);
-    let all_done = !seats.is_empty()
+    let all_done = !turn::goes_back(back.as_ref(), &seats)
+        && !seats.is_empty()
         && seats
             .iter()
             .all(|seat| matches!(seat.standing, Standing::Done(_)));
     if all_done {
         let wanted = kind.legacy_pods == LegacyPods::Restart && migration.spec.desired == Desired::Run;
         let restarting = if kind.strategy == Strategy::InPlace && wanted {
-            restart_pods(context, memory, migration, &snapshot, &order, &policy).await?
+            restart_pods(context, memory, migration, &snapshot, &order, &policy, now).await?
         } else {
             None
         };
-        if unprepared.is_empty() {
-            finish_or_stay(&snapshot, kind.strategy, restarting, status);
-        } else {
-            status.phase = MigrationPhase::Mixed;
+        match (unprepared.is_empty(), kind.strategy) {
+            (true, strategy) => finish_or_stay(&snapshot, strategy, restarting, status),
+            (false, Strategy::InPlace) => status.phase = MigrationPhase::Mixed,
+            (false, Strategy::Drain) => {}
         }
     }
     Ok(waits.values().map(|held| held.reason).collect())
 }
 
-/// A write that an object of Calico's is in the way of: a wait of the node like any other, with its deadline.
-fn blocked(
+/// What became of one look at a node.
+enum Worked {
+    /// Why it does not go on, if it does not.
+    Held(Option<Held>),
+    /// It is done, and Calico's objects do not say yet what they have to say of it.
+    Unprepared(String),
+}
+
+/// The next step of one node, or what a node that is done needs still.
+async fn work_on(
+    act: &mut Act<'_>,
     view: &NodeView<'_>,
-    policy: &Policy,
-    stage: Stage,
-    message: String,
-    now: Timestamp,
-) -> Decision<NodeStep> {
-    let wait = Wait {
-        reason: WaitReason::CalicoObjects,
-        message,
-        until: None,
+    object: &Arc<NodeMigration>,
+) -> Result<Worked, WriteError> {
+    let mut spec = object.spec.clone();
+    let kept_up = upkeep(view).filter(|_| act.policy.strategy == Strategy::InPlace);
+    let worked = match (kept_up, object.spec.finished_at) {
+        (Some(step), Some(_)) => match act.perform(&step, &mut spec).await? {
+            Outcome::Written => Worked::Held(None),
+            Outcome::Blocked(message) => Worked::Unprepared(message),
+        },
+        (Some(step), None) => {
+            let stage = view.stage.map_or(Stage::Import, |(stage, _)| stage);
+            let decision = act.decided(view, stage, Decision::Run(step), &mut spec).await?;
+            Worked::Held(Held::of(&decision))
+        }
+        (None, Some(_)) => return Ok(Worked::Held(None)),
+        (None, None) => {
+            let next = decide(view, act.policy, act.now);
+            record(
+                act.context,
+                &mut spec,
+                next.stage,
+                &next.decision,
+                act.policy,
+                act.now,
+            );
+            tell(act.context, act.node, &next.decision).await;
+            let decision = act.decided(view, next.stage, next.decision, &mut spec).await?;
+            Worked::Held(Held::of(&decision))
+        }
     };
-    at_deadline(view, policy, stage, wait, now)
+    write_spec(act.context, object, &spec).await?;
+    Ok(worked)
 }
 
 /// The first object that was not understood: nobody knows what may be done then.
@@ -186,6 +216,8 @@ async fn start_nodes(
         let spec = NodeMigrationSpec {
             admitted: true,
             skipped: false,
+            returned_at: None,
+            fell_back: None,
             started_at: object.spec.started_at.or(Some(now)),
             step: Some(step_now(Stage::Cordon, now)),
             ..object.spec.clone()
@@ -270,16 +302,21 @@ fn seats<'order>(snapshot: &Snapshot, migration: &Migration, order: &'order [Str
             let object = snapshot.node_migrations.get(name)?;
             let node = snapshot.nodes.get(name)?;
             let spec = &object.spec;
+            let kept = migration.spec.rollback_nodes.contains(name);
+            let fallen = turn::has_fallen(spec, migration);
             let standing = match (spec.finished_at, spec.admitted, spec.skipped) {
                 (Some(at), _, _) => Standing::Done(at),
                 (None, true, _) if spec.step.as_ref().is_some_and(|step| step.halted) => Standing::Halted,
+                (None, true, _) if spec.returning => Standing::Returning,
                 (None, true, _) => Standing::Working,
+                (None, false, _) if fallen => Standing::Fallen,
+                (None, false, _) if kept => Standing::Kept,
                 (None, false, true) => Standing::Skipped,
                 (None, false, false) => Standing::Waiting,
             };
             // A node that Calico does not know yet (it joined a moment ago) cannot start either.
-            let prepared =
-                matches!(standing, Standing::Done(_)) || node_objects::is_prepared(node, migration);
+            let prepared = !matches!(standing, Standing::Waiting | Standing::Skipped)
+                || node_objects::is_prepared(node, migration);
             Some(Seat {
                 name,
                 standing,
@@ -315,10 +352,16 @@ async fn ask_probers(
 /// A probe pod whose node is done, or not in work any more, has served.
 async fn delete_spent_probe_pods(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
     for (node, pod) in &snapshot.probe_pods {
-        let spent = snapshot
-            .node_migrations
+        let label = snapshot
+            .nodes
             .get(node)
-            .is_none_or(|object| object.spec.finished_at.is_some() || !object.spec.admitted);
+            .and_then(|node| node.labels().get(names::NODE_NETWORK_LABEL));
+        let spent = snapshot.node_migrations.get(node).is_none_or(|object| {
+            let spec = &object.spec;
+            // On the way back one with Calico's address goes before the host is put back.
+            let of_calico = spec.returning && label.is_none_or(|label| label != names::NETWORK_FLANNEL);
+            spec.finished_at.is_some() || !spec.admitted || of_calico
+        });
         if spent {
             probe::delete(context, pod).await?;
         }

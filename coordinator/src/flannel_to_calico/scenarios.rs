@@ -7,13 +7,13 @@ use api::{MigrationStatus, names};
 use plan::flannel_to_calico::settings::{Settings, Source, Sourced};
 use serde_json::{Value, json};
 
-use super::{Memory, in_place_scenarios};
+use super::{Memory, in_place_scenarios, saved};
 use crate::fake_api::FakeApi;
 use crate::pass::pass;
 
 pub(super) const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
 pub(super) const NODES: &str = "/api/v1/nodes";
-const FLANNEL: &str = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds";
+pub(super) const FLANNEL: &str = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds";
 const CALICO: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/calico-node";
 pub(super) const CALICO_GROUP: &str = "/apis/crd.projectcalico.org/v1";
 
@@ -163,7 +163,15 @@ pub(super) fn cluster() -> FakeApi {
         phase: api::migration::MigrationPhase::Preparing,
         started_at: Some(jiff::Timestamp::now()),
         settings: Some(settings()),
-        before: BTreeMap::from([("IPAMConfig default".to_owned(), "null".to_owned())]),
+        before: [
+            (saved::IPAM_CONFIG, "null"),
+            (saved::FELIX_CONFIGURATION, "null"),
+            (saved::IP_POOLS, "[]"),
+            (saved::IPAM_BLOCKS, "[]"),
+            (saved::NODE_ANNOTATIONS, "{}"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into(),
         ..MigrationStatus::default()
     };
     api.put(
@@ -189,8 +197,21 @@ pub(super) fn world_moves(api: &FakeApi) {
         let flannel_pod = format!("/api/v1/namespaces/kube-flannel/pods/flannel-{name}");
         if label == "none" || label == "calico" || api.get(FLANNEL).is_none() {
             api.remove(&flannel_pod);
+        } else if api.get(&flannel_pod).is_none() {
+            let pod = format!("flannel-{name}");
+            put_pod(api, "kube-flannel", &pod, name, "kube-flannel-ds", true, None);
         }
         let calico_pod = format!("/api/v1/namespaces/kube-system/pods/calico-{name}");
+        if label != "calico"
+            && api
+                .below("/apis/apps/v1/namespaces/kube-system/daemonsets")
+                .iter()
+                .any(|set| {
+                    set["spec"]["template"]["spec"]["nodeSelector"][names::NODE_NETWORK_LABEL].is_string()
+                })
+        {
+            api.remove(&calico_pod);
+        }
         if label == "calico" && api.get(&calico_pod).is_none() {
             put_pod(
                 api,
@@ -202,10 +223,20 @@ pub(super) fn world_moves(api: &FakeApi) {
                 None,
             );
         }
-        // The DaemonSet's controller puts an evicted pod back; without a network it gets no address.
+        // The DaemonSet's controller puts an evicted pod back; without a network it gets no address, until there is one.
         let log = format!("/api/v1/namespaces/default/pods/log-{name}");
         if api.get(&log).is_none() {
             put_pod(api, "default", &format!("log-{name}"), name, "log", false, None);
+        }
+        let phase = api.get(&node_migration(name)).unwrap_or_default()["status"]["phase"].clone();
+        let number = if name == "a" { 1 } else { 2 };
+        if api.get(&log).unwrap()["status"]["podIP"].is_null() {
+            let address = match phase.as_str() {
+                Some("Calico" | "Mixed") => Some(format!("10.244.{number}.20")),
+                Some("Flannel") if label == "flannel" => Some(format!("10.244.{number}.9")),
+                _ => None,
+            };
+            api.edit(&log, &json!({ "status": { "podIP": address } }));
         }
         agent_moves(api, name, &flannel_pod, &calico_pod);
     }
@@ -222,16 +253,30 @@ pub(super) fn world_moves(api: &FakeApi) {
     }
 }
 
+/// Whether the node's one pod has an address that Calico gave it.
+fn has_calicos_pod(api: &FakeApi, node: &str) -> bool {
+    let log = api
+        .get(&format!("/api/v1/namespaces/default/pods/log-{node}"))
+        .unwrap_or_default();
+    log["status"]["podIP"]
+        .as_str()
+        .is_some_and(|address| address.ends_with(".20"))
+}
+
 fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
     let path = node_migration(name);
     let Some(object) = api.get(&path) else { return };
     let phase = object["status"]["phase"].as_str().unwrap_or("Flannel").to_owned();
     let goal = object["spec"]["goal"].as_str().unwrap_or("Hold").to_owned();
     let next = match (phase.as_str(), goal.as_str()) {
+        (phase, "Flannel") if api.get(calico_pod).is_some() => phase,
+        // The folder first: new pods wait, and those of Calico's leave. Then the rest.
+        ("Mixed", "Flannel") | ("Held", "Swapped") => "Swapped",
+        ("Calico", "Flannel") | ("Held", "Detached" | "Calico") => "Detached",
+        (phase, "Flannel") if has_calicos_pod(api, name) => phase,
+        (_, "Flannel") => "Flannel",
         ("Flannel", "Held" | "Detached" | "Calico") if api.get(flannel_pod).is_none() => "Held",
-        ("Held", "Detached" | "Calico") => "Detached",
         ("Detached", "Calico") if api.get(calico_pod).is_some() => "Calico",
-        ("Held", "Swapped") => "Swapped",
         ("Swapped", "Mixed") if api.get(calico_pod).is_some() => "Mixed",
         ("Mixed", "Calico") if !in_place_scenarios::lives(api, name) => "Calico",
         (phase, _) => phase,
@@ -246,7 +291,13 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
         .collect();
     api.edit(
         &path,
-        &json!({ "status": { "phase": next, "message": "as told", "probes": probes } }),
+        &json!({ "status": {
+            "phase": next,
+            "message": "as told",
+            "probes": probes,
+            "goal": goal,
+            "changes": if next == "Flannel" { json!([]) } else { json!(["link vxlan.calico"]) },
+        } }),
     );
     if let Some(facts) = in_place_scenarios::facts(api, name, next) {
         // A report replaces the one before; an edit alone would merge them.
@@ -257,20 +308,21 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
 
 /// Passes until the Migration is completed; an error of a pass is one more look, as in the loop.
 pub(super) async fn run_to_the_end(api: &FakeApi) -> Result<(), String> {
+    run_until(api, "Completed").await
+}
+
+/// Passes until the Migration is in this phase.
+pub(super) async fn run_until(api: &FakeApi, phase: &str) -> Result<(), String> {
     let mut memory = Memory::default();
     for _ in 0..200 {
-        let phase = api.get(MIGRATION).unwrap()["status"]["phase"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
-        if phase == "Completed" {
+        if api.get(MIGRATION).unwrap()["status"]["phase"] == phase {
             return Ok(());
         }
         let _ = pass(&api.context(), &api.cache(), &mut memory).await;
         world_moves(api);
     }
     let migration = api.get(MIGRATION).unwrap();
-    Err(format!("not completed after 200 passes: {}", migration["status"]))
+    Err(format!("not {phase} after 200 passes: {}", migration["status"]))
 }
 
 /// The changes that say something about order, shortened: `label a none`.

@@ -10,7 +10,9 @@ use kube::ResourceExt;
 use plan::drain::{self, Budget};
 use plan::flannel_to_calico::cluster::Malformed;
 use plan::flannel_to_calico::import;
-use plan::flannel_to_calico::node::{AgentReport, NetworkLabel, NodeView, ProbePod, Prober, Stage};
+use plan::flannel_to_calico::node::{
+    AgentReport, Direction, NetworkLabel, NodeView, ProbePod, Prober, Stage,
+};
 use plan::flannel_to_calico::settings::Settings;
 
 use crate::cache::Cache;
@@ -29,8 +31,8 @@ pub struct Snapshot {
     pub budgets: Vec<Budget>,
     /// Whether the agent on a node is Ready.
     agents: BTreeMap<String, bool>,
-    /// flannel's pods by node.
-    flannel_pods: BTreeMap<String, Vec<String>>,
+    /// flannel's pods by node, with readiness.
+    flannel_pods: BTreeMap<String, Vec<(String, bool)>>,
     /// Calico's pods by node, with readiness.
     calico_pods: BTreeMap<String, Vec<(String, bool)>>,
     /// Probe pods by the node that they prove.
@@ -83,6 +85,7 @@ impl Snapshot {
                 return;
             }
         };
+        let usable = facts.ready && facts.deleted_at.is_none();
         let owned_by = |set_namespace: &str, set_name: &str| {
             facts.namespace == set_namespace
                 && facts
@@ -97,20 +100,19 @@ impl Snapshot {
             self.flannel_pods
                 .entry(facts.node.clone())
                 .or_default()
-                .push(facts.key());
+                .push((facts.key(), usable));
         }
         if owned_by(
             &settings.calico_daemon_set_namespace.value,
             &settings.calico_daemon_set_name.value,
         ) {
-            let usable = facts.ready && facts.deleted_at.is_none();
             self.calico_pods
                 .entry(facts.node.clone())
                 .or_default()
                 .push((facts.key(), usable));
         }
         if owned_by(namespace, names::AGENT) {
-            *self.agents.entry(facts.node.clone()).or_default() |= facts.ready && facts.deleted_at.is_none();
+            *self.agents.entry(facts.node.clone()).or_default() |= usable;
         }
         if facts.namespace == namespace
             && pod
@@ -146,6 +148,11 @@ impl Snapshot {
         let wanted = host.map(|host| import::wanted(name, range, host));
         Some(NodeView {
             name,
+            direction: if object.spec.returning {
+                Direction::Back
+            } else {
+                Direction::There
+            },
             ready: facts::nodes::is_ready(node),
             ready_changed: facts::nodes::ready_changed(node),
             unschedulable: is_unschedulable(node),
@@ -166,6 +173,9 @@ impl Snapshot {
                     .filter(|check| !check.verdict.allows())
                     .map(plan::check::Check::line)
                     .collect(),
+                goal: status.goal,
+                changes: status.changes,
+                fell_back: status.fell_back,
             },
             residents: drain::residents(&self.pods, name),
             budgets: &self.budgets,

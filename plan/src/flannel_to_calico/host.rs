@@ -3,6 +3,7 @@
 mod back;
 mod in_place;
 mod step;
+mod switch;
 
 pub use back::changes;
 pub use in_place::unknown_ports;
@@ -10,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use step::describe_firewall_object;
 pub use step::{HostStep, Undo};
+pub use switch::{Orders, Patience, left_to_wait};
 
 use super::facts::{Found, HostFacts};
 use super::phase::{Goal, Phase};

@@ -9,8 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::import::{ImportedAddress, imported_as};
 use super::node::{
-    AgentReport, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Stage, decide,
-    restart, upkeep,
+    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Stage,
+    decide, restart, upkeep,
 };
 use super::objects::Allocation;
 use super::phase::{Goal, Phase};
@@ -99,6 +99,7 @@ impl World {
             .collect();
         NodeView {
             name: "a",
+            direction: Direction::There,
             ready: true,
             ready_changed: None,
             unschedulable: false,
@@ -115,7 +116,7 @@ impl World {
             refusals,
             flannel_pods: self
                 .flannel_pod
-                .then(|| "kube-flannel/x".to_owned())
+                .then(|| ("kube-flannel/x".to_owned(), true))
                 .into_iter()
                 .collect(),
             calico_pods: self
@@ -143,7 +144,11 @@ impl World {
 
     fn assert_safe(self, step: &NodeStep) {
         match step {
-            NodeStep::Cordon | NodeStep::Uncordon | NodeStep::Evict(_) | NodeStep::Skip => {
+            NodeStep::Cordon
+            | NodeStep::Uncordon
+            | NodeStep::Evict(_)
+            | NodeStep::Skip
+            | NodeStep::Return => {
                 panic!("in place nobody is moved: {step:?}")
             }
             NodeStep::Label("none") => assert_eq!(self.label, "flannel", "{self:?}"),
@@ -203,7 +208,11 @@ impl World {
             NodeStep::Release(_) => (self.imported, self.released) = (false, true),
             NodeStep::CreateProbePod => self.probe = 1,
             NodeStep::Complete => self.done = true,
-            NodeStep::Cordon | NodeStep::Uncordon | NodeStep::Evict(_) | NodeStep::Skip => {}
+            NodeStep::Cordon
+            | NodeStep::Uncordon
+            | NodeStep::Evict(_)
+            | NodeStep::Skip
+            | NodeStep::Return => {}
         }
         self
     }

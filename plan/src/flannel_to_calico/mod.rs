@@ -1,5 +1,7 @@
 //! flannel VXLAN → Calico VXLAN.
 
+#[cfg(test)]
+mod back_walk;
 pub mod checks;
 pub mod cluster;
 pub mod detect;

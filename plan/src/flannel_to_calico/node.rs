@@ -1,6 +1,7 @@
 //! The next step of one node, as the coordinator sees it. Level-triggered: the same facts give the same step,
 //! whatever was decided before, so that a restart or a crash changes nothing.
 
+mod back;
 mod decide;
 mod evict;
 mod in_place;
@@ -60,6 +61,28 @@ pub struct AgentReport {
     pub failure: Option<String>,
     /// Lines of its checks that do not allow going on.
     pub failing_checks: Vec<String>,
+    /// The goal that it has acted on.
+    pub goal: Option<Goal>,
+    /// What is different on the host from before the migration.
+    pub changes: Vec<String>,
+    /// Why it puts the old network back by itself.
+    pub fell_back: Option<String>,
+}
+
+impl AgentReport {
+    /// Whether the agent was told to take every change back, and has proved that it did.
+    pub fn is_back(&self) -> bool {
+        self.goal == Some(Goal::Flannel) && self.changes.is_empty() && self.phase.is_some()
+    }
+}
+
+/// Where a node in work is led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To Calico.
+    There,
+    /// To flannel, as it was before.
+    Back,
 }
 
 /// A refused eviction, kept until it is tried again.
@@ -104,6 +127,8 @@ pub struct Prober {
 pub struct NodeView<'facts> {
     /// Name of the node.
     pub name: &'facts str,
+    /// Where it is led.
+    pub direction: Direction,
     /// Whether the Node reports Ready.
     pub ready: bool,
     /// Since when it reports that; `None` when it has never reported.
@@ -124,8 +149,8 @@ pub struct NodeView<'facts> {
     pub budgets: &'facts [Budget],
     /// Refused evictions by pod UID.
     pub refusals: &'facts BTreeMap<String, Refusal>,
-    /// Names of flannel's pods on the node, terminating ones included.
-    pub flannel_pods: Vec<String>,
+    /// Names of flannel's pods on the node, terminating ones included, and whether each is Ready and not terminating.
+    pub flannel_pods: Vec<(String, bool)>,
     /// Names of Calico's pods on the node, and whether each is Ready and not terminating.
     pub calico_pods: Vec<(String, bool)>,
     /// In place: addresses that Calico's IPAM does not know of yet.
@@ -197,11 +222,19 @@ pub enum Stage {
     Probe,
     /// The cordon is lifted, if it was ours.
     Uncordon,
+    /// Back: the label moves away from Calico, and its pod ends.
+    StopCalico,
+    /// Back: the agent takes every change to the host back.
+    PutBack,
+    /// Back: the label moves to flannel, and its pod becomes Ready.
+    StartFlannel,
+    /// Back: Calico's IPAM forgets the node's addresses.
+    Return,
 }
 
 impl Stage {
     /// Every stage, in order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Cordon,
         Self::Drain,
         Self::StopFlannel,
@@ -214,6 +247,10 @@ impl Stage {
         Self::Attach,
         Self::Probe,
         Self::Uncordon,
+        Self::StopCalico,
+        Self::PutBack,
+        Self::StartFlannel,
+        Self::Return,
     ];
 
     /// The stage as it stands in status, metrics and reports.
@@ -231,7 +268,26 @@ impl Stage {
             Self::Attach => "Attach",
             Self::Probe => "Probe",
             Self::Uncordon => "Uncordon",
+            Self::StopCalico => "StopCalico",
+            Self::PutBack => "PutBack",
+            Self::StartFlannel => "StartFlannel",
+            Self::Return => "Return",
         }
+    }
+
+    /// Whether pods leave in this stage: it has their time, and no step's.
+    pub fn is_drain(self) -> bool {
+        matches!(self, Self::Drain | Self::DrainDaemonSets)
+    }
+
+    /// How long the stage may take, in seconds; `None` where the policy lets it take for ever.
+    pub fn patience(self, policy: &Policy) -> Option<u32> {
+        let limit = match (self.is_drain(), policy.on_blocked) {
+            (true, OnBlocked::Wait) => return None,
+            (true, OnBlocked::Pause | OnBlocked::Skip) => policy.drain_timeout,
+            (false, _) => policy.step_timeout,
+        };
+        u32::try_from(limit.as_secs()).ok()
     }
 
     /// Reads [`Stage::as_str`].
@@ -263,6 +319,8 @@ pub enum NodeStep {
     Complete,
     /// Set the node aside: lift our cordon, try again after all others.
     Skip,
+    /// Let Calico's IPAM forget every address of the node's but the tunnel's, and record that the node is back.
+    Return,
 }
 
 /// A pod to evict. The UID goes along as a precondition: a pod of the same name elsewhere is another pod (R5).

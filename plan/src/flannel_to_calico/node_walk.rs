@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::node::{
-    AgentReport, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Refusal, Stage,
-    decide,
+    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Refusal,
+    Stage, decide,
 };
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
@@ -156,6 +156,7 @@ impl World {
     ) -> NodeView<'world> {
         NodeView {
             name: "a",
+            direction: Direction::There,
             ready: self.node_ready,
             ready_changed: Some(at(0)),
             unschedulable: !matches!(self.cordon, Cordon::Nobody | Cordon::Lifted),
@@ -177,7 +178,7 @@ impl World {
             refusals,
             flannel_pods: self
                 .flannel_pod
-                .then(|| "kube-flannel/x".to_owned())
+                .then(|| ("kube-flannel/x".to_owned(), true))
                 .into_iter()
                 .collect(),
             calico_pods: self
@@ -293,6 +294,7 @@ impl World {
             }
             NodeStep::Import(_) | NodeStep::Release(_) => panic!("nothing lives on after a drain: {self:?}"),
             NodeStep::Skip => panic!("nothing was blocked past its time: {self:?}"),
+            NodeStep::Return => panic!("nobody asked for the way back: {self:?}"),
         }
     }
 
@@ -315,7 +317,7 @@ impl World {
             NodeStep::CreateProbePod => self.probe = Probe::Starting,
             NodeStep::Uncordon => self.cordon = Cordon::Nobody,
             NodeStep::Complete => self.done = true,
-            NodeStep::Skip | NodeStep::Import(_) | NodeStep::Release(_) => {}
+            NodeStep::Skip | NodeStep::Import(_) | NodeStep::Release(_) | NodeStep::Return => {}
         }
         self
     }
@@ -491,6 +493,7 @@ fn past_the_deadline_each_policy_does_as_it_says() {
     let refusals = BTreeMap::from([("workload-Runs".to_owned(), refusal)]);
     let view = NodeView {
         name: "a",
+        direction: Direction::There,
         ready: true,
         ready_changed: Some(at(0)),
         unschedulable: true,

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::settings::Settings;
 
-pub use block::{Allocation, BlockConflict, affinity, block, block_change, block_release};
+pub use block::{Allocation, BlockConflict, affinity, allocated, block, block_change, block_release};
 pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_handle};
 pub use node::{NodeError, NodeObjects, RangeError, blocks, of_node, tunnel_address};
 pub use pool::{Pool, PoolConflict, block_size, pool, pool_conflicts};
@@ -26,6 +26,21 @@ pub const API_VERSION: &str = "crd.projectcalico.org/v1";
 pub const IP_POOL: &str = "default-ipv4-ippool";
 /// Name of the one `FelixConfiguration` and of the one `IPAMConfig` that count for every node.
 pub const DEFAULT: &str = "default";
+
+/// Fields of `FelixConfiguration default` that this tool writes.
+pub const FELIX_CONFIGURATION_FIELDS: [&str; 9] = [
+    "vxlanVNI",
+    "vxlanPort",
+    "vxlanMTU",
+    "vxlanEnabled",
+    "reportingInterval",
+    "logSeverityScreen",
+    "floatingIPs",
+    "bpfConnectTimeLoadBalancing",
+    "bpfHostNetworkedNATWithoutCTLB",
+];
+/// Fields of `IPAMConfig default` that this tool writes.
+pub const IPAM_CONFIG_FIELDS: [&str; 2] = ["strictAffinity", "autoAllocateBlocks"];
 
 /// Node annotation: the address that other nodes send tunnel packets to.
 pub const ADDRESS_ANNOTATION: &str = "projectcalico.org/IPv4Address";

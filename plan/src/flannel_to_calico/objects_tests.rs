@@ -172,6 +172,21 @@ fn only_our_fields_of_felix_are_patched(#[case] spec: Value, #[case] expected: V
 }
 
 #[test]
+fn the_fields_that_are_put_back_are_those_that_are_written() {
+    let keys =
+        |object: &Value| -> Vec<String> { object["spec"].as_object().unwrap().keys().cloned().collect() };
+    let mut felix = keys(&felix_configuration(&settings()));
+    felix.push("vxlanEnabled".to_owned());
+    felix.sort();
+    let mut listed = FELIX_CONFIGURATION_FIELDS.to_vec();
+    listed.sort_unstable();
+    assert_eq!(felix, listed);
+    let mut listed = IPAM_CONFIG_FIELDS.to_vec();
+    listed.sort_unstable();
+    assert_eq!(keys(&ipam_config()), listed);
+}
+
+#[test]
 fn what_calico_node_would_write_at_its_start_is_kept_where_somebody_chose_it() {
     let mut spec = felix_configuration(&settings())["spec"].clone();
     spec["logSeverityScreen"] = "Debug".into();

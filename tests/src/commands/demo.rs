@@ -27,12 +27,22 @@ pub struct Arguments {
     /// In place: restart the pods that were there before, under their budgets, once every node is on Calico.
     #[arg(long)]
     pub restart_pods: bool,
+    /// What follows once every node is on Calico.
+    #[arg(long, value_enum)]
+    pub then: Option<Then>,
     /// Write how it went as JSON into this file.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Spoil a prerequisite first: the migration has to be refused. `list` names the cases.
     #[arg(long = "break", value_name = "CASE")]
     pub broken: Option<String>,
+}
+
+/// What follows once every node is on Calico.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Then {
+    /// Everything is taken back, and every host compared with what it was before.
+    Rollback,
 }
 
 /// How a node changes its network.
@@ -57,6 +67,17 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
         None => None,
     };
     arguments.cluster.replumb = true;
+    if arguments.then.is_some() && arguments.strategy == Strategy::Drain {
+        bail!(
+            "--then rollback after --strategy drain: flannel's DaemonSet is deleted by then, which is the point of no return; \
+             use --strategy in-place"
+        );
+    }
+    if arguments.then.is_some() && arguments.restart_pods {
+        bail!(
+            "--then rollback after --restart-pods: the migration goes on to its point of no return by itself; leave one out"
+        );
+    }
     if arguments.cluster.no_calico {
         bail!("--no-calico: there is nothing to migrate to; leave it out");
     }
@@ -114,6 +135,10 @@ async fn perform(
         },
     };
     let watch = run.migrate(&wanted).await?;
+    match arguments.then {
+        Some(Then::Rollback) => run.roll_back().await?,
+        None => {}
+    }
     let report = run.report(watch).await?;
     println!("\n{}", report.text());
     if let Some(file) = &arguments.report {

@@ -24,7 +24,22 @@ pub struct Host {
     conflists: Vec<String>,
     /// Files that flannel writes.
     files: Vec<String>,
+    /// Files of the CNI folders and of flannel: permissions, owner, SHA-256, path.
+    contents: Vec<String>,
+    /// Permanent neighbours.
+    neighbours: Vec<Value>,
+    /// Kernel parameters of the bridge and of the tunnel: name and value.
+    parameters: Vec<String>,
+    /// Names of sets of addresses.
+    sets: Vec<String>,
 }
+
+/// Every file with its permissions, its owner and its checksum.
+const CONTENTS: &str =
+    "find /etc/cni/net.d /run/flannel /var/lib/cni -type f -printf '%m %U:%G ' -exec sha256sum {} \\; | sort";
+/// Every parameter of the links that the migration touches.
+const PARAMETERS: &str = "for link in cni0 flannel.1; do grep -H . /proc/sys/net/ipv4/conf/$link/* /proc/sys/net/ipv4/neigh/$link/* \
+     2>/dev/null || true; done | sort";
 
 /// Names of links that belong to one of the two networks or to a pod.
 fn is_of_a_network(link: &str) -> bool {
@@ -33,6 +48,13 @@ fn is_of_a_network(link: &str) -> bool {
         || link == "vxlan.calico"
         || link.starts_with("cali")
         || link.starts_with("veth")
+}
+
+/// What the kernel gives every link by itself and joins by itself: link-local addresses, groups.
+fn is_of_the_kernel(line: &str) -> bool {
+    ["fe80::", "ff00::", "\"33:33:", "\"01:00:5e"]
+        .iter()
+        .any(|own| line.contains(own))
 }
 
 /// A chain that the kernel has in every table, with the policy that it has by itself: whoever looks at a table makes them.
@@ -104,6 +126,10 @@ impl Host {
                 .collect(),
             conflists: lines(&["ls", "/etc/cni/net.d"]).await?,
             files: lines(&["sh", "-c", files]).await?,
+            contents: lines(&["sh", "-c", CONTENTS]).await?,
+            neighbours: list(&["ip", "-j", "neighbour", "show", "nud", "permanent"]).await?,
+            parameters: lines(&["sh", "-c", PARAMETERS]).await?,
+            sets: lines(&["ipset", "list", "-n"]).await?,
         })
     }
 
@@ -143,6 +169,56 @@ impl Host {
         );
         found.extend(self.files.iter().map(|file| format!("file {file}")));
         found
+    }
+
+    /// Everything at all, as comparable lines: what a way back has to restore.
+    pub fn everything(&self) -> BTreeSet<String> {
+        let mut lines = BTreeSet::new();
+        let mut add = |what: &str, values: &[Value], left_out: &[&str]| {
+            for value in values {
+                let mut value = value.clone();
+                for key in left_out {
+                    value.as_object_mut().map(|map| map.remove(*key));
+                }
+                // A bridge and its ports count down.
+                for data in ["info_data", "info_slave_data"] {
+                    let data = value
+                        .get_mut("linkinfo")
+                        .and_then(|info| info.get_mut(data)?.as_object_mut());
+                    if let Some(data) = data {
+                        data.retain(|key, _| !key.ends_with("_timer"));
+                    }
+                }
+                let line = format!("{what} {value}");
+                if !is_of_the_kernel(&line) {
+                    lines.insert(line);
+                }
+            }
+        };
+        add("link", &self.links, &["ifindex", "stats64", "link_index"]);
+        add("route", &self.routes, &[]);
+        add("rule", &self.rules, &[]);
+        add("neighbour", &self.neighbours, &[]);
+        add("forwarding", &self.forwarding, &["ifindex"]);
+        for link in &self.addresses {
+            for address in link["addr_info"].as_array().into_iter().flatten() {
+                let line = format!(
+                    "address {} {}/{}",
+                    link["ifname"], address["local"], address["prefixlen"]
+                );
+                if !is_of_the_kernel(&line) {
+                    lines.insert(line);
+                }
+            }
+        }
+        for (table, rules) in &self.firewall {
+            lines.extend(rules.iter().map(|rule| format!("{table}: {rule}")));
+        }
+        lines.extend(self.ruleset.iter().map(|object| format!("nft {object}")));
+        lines.extend(self.contents.iter().map(|line| format!("file {line}")));
+        lines.extend(self.parameters.iter().map(|line| format!("parameter {line}")));
+        lines.extend(self.sets.iter().map(|name| format!("ipset {name}")));
+        lines
     }
 
     /// Everything that is neither network's, no pod's and not the service proxy's, as comparable lines.
@@ -311,6 +387,10 @@ mod tests {
             ruleset: vec![json!({"table": {"family": "inet", "name": "somebody-else"}})],
             conflists: vec!["10-flannel.conflist".into(), "99-somebody-else.conf".into()],
             files: Vec::new(),
+            contents: Vec::new(),
+            neighbours: Vec::new(),
+            parameters: Vec::new(),
+            sets: Vec::new(),
         }
     }
 

@@ -4,6 +4,7 @@ pub mod cases;
 pub mod host;
 pub mod operator;
 pub mod report;
+pub mod same;
 pub mod traffic;
 pub mod untouched;
 pub mod watch;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use api::Migration;
-use api::migration::Strategy;
+use api::migration::{MigrationPhase, Strategy};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -165,6 +166,15 @@ impl<'cluster> Run<'cluster> {
         Ok(watch)
     }
 
+    /// Takes everything back, and follows it to its end.
+    pub async fn roll_back(&self) -> Result<()> {
+        self.progress.say("kubectl replumb rollback --all --yes --wait");
+        self.operator
+            .expect_within(Exit::Done, &["rollback", "--all", "--yes", "--wait"], LIMIT)
+            .await
+            .map(|_| ())
+    }
+
     /// Ends the traffic, looks at every host again, and says how it went.
     pub async fn report(&self, watch: Watch) -> Result<Report> {
         let peak = watch.stop().await?;
@@ -173,6 +183,18 @@ impl<'cluster> Run<'cluster> {
             .get(MIGRATION)
             .await
             .with_context(|| format!("read Migration {MIGRATION}"))?;
+        let rolled_back = migration
+            .status
+            .as_ref()
+            .is_some_and(|status| status.phase == MigrationPhase::RolledBack);
+        let mut comparisons = BTreeMap::new();
+        if rolled_back {
+            // While the traffic runs, as it did at the first look.
+            for (node, before) in &self.before {
+                let after = Host::look(self.cluster, node).await?;
+                comparisons.insert(node.clone(), same::Comparison::of(before, &after));
+            }
+        }
         // Before the traffic ends: its pods are no pods that the migration has moved.
         let restarts = report::restarts(self.cluster).await?;
         let probes = report::probes(self.cluster).await?;
@@ -190,12 +212,14 @@ impl<'cluster> Run<'cluster> {
                 // It joined midway.
                 None => (Vec::new(), Vec::new()),
             };
+            let comparison = comparisons.remove(&node);
             hosts.insert(
                 node,
                 report::HostReport {
-                    leftovers: after.flannel(),
+                    leftovers: if rolled_back { Vec::new() } else { after.flannel() },
                     gone,
                     new,
+                    comparison,
                 },
             );
         }

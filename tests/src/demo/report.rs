@@ -13,6 +13,7 @@ use plan::flannel_to_calico::node::Stage;
 use serde::Serialize;
 use traffic::report::{Counts, Summary};
 
+use super::same::Comparison;
 use super::watch::Peak;
 use crate::cluster::Cluster;
 
@@ -77,6 +78,9 @@ pub struct NodeReport {
     pub foreign_gone: Vec<String>,
     /// What is there and belongs to nobody that should have written it.
     pub foreign_new: Vec<String>,
+    /// After a way back: everything, compared with what was there before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<Comparison>,
 }
 
 /// One host after the migration.
@@ -88,6 +92,8 @@ pub struct HostReport {
     pub gone: Vec<String>,
     /// Lines of somebody else that are new.
     pub new: Vec<String>,
+    /// After a way back: everything, compared with what was there before.
+    pub comparison: Option<Comparison>,
 }
 
 /// The traffic.
@@ -215,7 +221,9 @@ impl Report {
     /// What has to hold after every migration, whatever the budget for lost probes.
     fn judge(&self, machines: usize) -> Vec<String> {
         let mut problems = Vec::new();
-        let (end, proved) = if self.lives_on() {
+        let (end, proved) = if self.is_back() {
+            (MigrationPhase::RolledBack, "Flannel")
+        } else if self.lives_on() {
             (MigrationPhase::Mixed, "Mixed")
         } else {
             (MigrationPhase::Completed, "Calico")
@@ -234,9 +242,18 @@ impl Report {
             if node.phase != proved {
                 problems.push(format!("node {} ended as {}", node.name, node.phase));
             }
+            if let Some(comparison) = &node.comparison {
+                problems.extend(
+                    comparison
+                        .different
+                        .iter()
+                        .map(|line| format!("node {} is not as it was, {line}", node.name)),
+                );
+            }
             problems.extend(
                 node.leftovers
                     .iter()
+                    .filter(|_| !self.is_back())
                     .filter(|line| !self.lives_on() || goes_at_once(line))
                     .map(|line| format!("left on node {}: {line}", node.name)),
             );
@@ -258,6 +275,11 @@ impl Report {
             problems.push("nobody looked at the nodes: their number out of work is not known".to_owned());
         }
         problems
+    }
+
+    /// Whether everything was taken back.
+    fn is_back(&self) -> bool {
+        self.migration.phase == MigrationPhase::RolledBack
     }
 
     /// Whether pods from before live on at the end, with what they need.
@@ -321,7 +343,31 @@ impl Report {
             "pods: {} created again, {} containers restarted",
             self.pods.recreated, self.pods.restarted
         ));
-        if self.problems.is_empty() && self.lives_on() {
+        for node in &self.nodes {
+            let Some(comparison) = &node.comparison else {
+                continue;
+            };
+            let verdict = if comparison.different.is_empty() {
+                "identical"
+            } else {
+                "NOT identical"
+            };
+            line(format_args!(
+                "node {}: {verdict} to before, {} lines by ip -j, bridge -j, iptables-save, nft -j, ipset, sysctl and checksums of \
+                 files; {} may differ",
+                node.name,
+                comparison.same,
+                comparison.allowed.len()
+            ));
+            for allowed in &comparison.allowed {
+                line(format_args!("    {:.150} ({})", allowed.line, allowed.reason));
+            }
+        }
+        if self.problems.is_empty() && self.is_back() {
+            line(format_args!(
+                "everything was taken back: every host is as it was before"
+            ));
+        } else if self.problems.is_empty() && self.lives_on() {
             line(format_args!(
                 "by ip, bridge, iptables-save and nft: flannel's tunnel and conflist are gone, what its living pods need is \
                  there, and no rule or route of anybody else has changed"
@@ -366,8 +412,15 @@ fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
             .phase
             .map_or("unknown", plan::flannel_to_calico::phase::Phase::as_str)
             .to_owned(),
-        seconds: match (spec.started_at, spec.finished_at) {
-            (Some(started), Some(finished)) => finished.duration_since(started).as_secs_f64(),
+        seconds: match (
+            spec.started_at,
+            spec.finished_at,
+            spec.history.first(),
+            spec.returned_at,
+        ) {
+            (Some(started), Some(finished), ..) => finished.duration_since(started).as_secs_f64(),
+            // There and back, with what it waited between the two.
+            (_, _, Some(first), Some(returned)) => returned.duration_since(first.started_at).as_secs_f64(),
             _ => 0.0,
         },
         swap_seconds: spec
@@ -388,5 +441,6 @@ fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
         leftovers,
         foreign_gone: host.gone,
         foreign_new: host.new,
+        comparison: host.comparison,
     }
 }

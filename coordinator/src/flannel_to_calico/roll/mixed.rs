@@ -10,7 +10,7 @@ use plan::flannel_to_calico::phase::Phase;
 
 use super::super::Memory;
 use super::super::view::Snapshot;
-use super::perform::perform;
+use super::perform::Act;
 use super::rules;
 use super::summary::Held;
 use crate::context::Context;
@@ -25,8 +25,8 @@ pub(super) async fn restart_pods(
     snapshot: &Snapshot,
     order: &[String],
     policy: &Policy,
+    now: Timestamp,
 ) -> Result<Option<Held>, WriteError> {
-    let now = Timestamp::now();
     let limit = rules(migration).max_unavailable.resolve(order.len());
     let mut held = Vec::new();
     for node in order {
@@ -50,7 +50,15 @@ pub(super) async fn restart_pods(
         match restart(&view, policy, now) {
             Some(Decision::Run(step)) => {
                 let mut spec = object.spec.clone();
-                let _ = perform(context, memory, migration, node_object, &step, &mut spec, now).await?;
+                let mut act = Act {
+                    context,
+                    memory: &mut *memory,
+                    migration,
+                    node: node_object,
+                    policy,
+                    now,
+                };
+                let _ = act.perform(&step, &mut spec).await?;
                 held.push(Held::waiting(&in_work));
             }
             Some(Decision::Wait(wait)) => held.push(Held::waiting(&wait)),
@@ -78,7 +86,8 @@ pub(super) fn finish_or_stay(
         .iter()
         .filter(|(node, _)| snapshot.nodes.contains_key(*node))
         .filter_map(|(node, object)| {
-            let report = object.status.as_ref()?;
+            // An agent that has not reported is not taken for one that has nothing to report.
+            let report = object.status.clone().unwrap_or_default();
             let pods = report.facts.as_ref().map_or(0, |facts| facts.legacy_pods.len());
             (report.phase != Some(Phase::Calico) || !object.spec.imported.is_empty())
                 .then_some((node.as_str(), pods))
@@ -90,6 +99,11 @@ pub(super) fn finish_or_stay(
         return;
     }
     status.phase = MigrationPhase::Mixed;
+    if let Some(held) = restarting {
+        held.reason.clone_into(&mut status.blocked);
+        status.message = held.message;
+        return;
+    }
     status.blocked = String::new();
     status.message = format!(
         "every node is on Calico. {} pods from before live on {} nodes and keep their addresses; each node is cleaned \
@@ -97,8 +111,4 @@ pub(super) fn finish_or_stay(
         mixed.iter().map(|(_, pods)| pods).sum::<usize>(),
         mixed.len()
     );
-    if let Some(held) = restarting {
-        held.reason.clone_into(&mut status.blocked);
-        status.message = held.message;
-    }
 }

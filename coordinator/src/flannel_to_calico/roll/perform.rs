@@ -5,20 +5,76 @@ use api::{Migration, names};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
-use plan::flannel_to_calico::node::NodeStep;
+use plan::decision::{Decision, Wait, WaitReason};
+use plan::flannel_to_calico::node::{NodeStep, NodeView, Policy, Stage, at_deadline};
+use plan::flannel_to_calico::phase::Goal;
 use serde_json::{Value, json};
 
 use super::super::node_objects::Outcome;
 use super::super::view::is_cordoned_by;
 use super::super::{Memory, import, probe};
-use super::record::finish_stage;
+use super::record::{finish_stage, record};
 use crate::context::Context;
 use crate::evict;
 use crate::tell::Tone;
 use crate::write::{self, WriteError};
 
-/// Makes one change. Idempotent: a crash before the spec is written repeats it.
-pub(super) async fn perform(
+/// What changes to one node are made with.
+pub(super) struct Act<'pass> {
+    pub context: &'pass Context,
+    pub memory: &'pass mut Memory,
+    pub migration: &'pass Migration,
+    pub node: &'pass Node,
+    pub policy: &'pass Policy,
+    pub now: Timestamp,
+}
+
+impl Act<'_> {
+    /// Makes the change, if one was decided. A write that an object of Calico's is in the way of is a wait of the node like
+    /// any other, with its deadline; returns what it comes to.
+    pub(super) async fn decided(
+        &mut self,
+        view: &NodeView<'_>,
+        stage: Stage,
+        decision: Decision<NodeStep>,
+        spec: &mut NodeMigrationSpec,
+    ) -> Result<Decision<NodeStep>, WriteError> {
+        let Decision::Run(step) = &decision else {
+            return Ok(decision);
+        };
+        let Outcome::Blocked(message) = self.perform(step, spec).await? else {
+            return Ok(decision);
+        };
+        let wait = Wait {
+            reason: WaitReason::CalicoObjects,
+            message,
+            until: None,
+        };
+        let decision = at_deadline(view, self.policy, stage, wait, self.now);
+        record(self.context, spec, stage, &decision, self.policy, self.now);
+        Ok(decision)
+    }
+
+    /// Makes one change. Idempotent: a crash before the spec is written repeats it.
+    pub(super) async fn perform(
+        &mut self,
+        step: &NodeStep,
+        spec: &mut NodeMigrationSpec,
+    ) -> Result<Outcome, WriteError> {
+        perform(
+            self.context,
+            self.memory,
+            self.migration,
+            self.node,
+            step,
+            spec,
+            self.now,
+        )
+        .await
+    }
+}
+
+async fn perform(
     context: &Context,
     memory: &mut Memory,
     migration: &Migration,
@@ -63,6 +119,28 @@ pub(super) async fn perform(
         }
         NodeStep::Release(addresses) => {
             return import::release(context, &name, addresses, spec).await;
+        }
+        NodeStep::Return => {
+            if let Outcome::Blocked(message) = import::release_all(context, &name).await? {
+                return Ok(Outcome::Blocked(message));
+            }
+            release_scale_down(context, migration, node).await?;
+            if let Some(step) = spec.step.take() {
+                finish_stage(context, spec, step, now);
+            }
+            *spec = NodeMigrationSpec {
+                goal: Goal::Hold,
+                returning: false,
+                admitted: false,
+                skipped: false,
+                imported: Vec::new(),
+                started_at: None,
+                finished_at: None,
+                returned_at: Some(now),
+                ..spec.clone()
+            };
+            let note = format!("node {name} is back on flannel, as it was before");
+            context.teller.node(node, Tone::Normal, "Returned", &note).await;
         }
         NodeStep::CreateProbePod => probe::create(context, migration, node).await?,
         NodeStep::Uncordon => {

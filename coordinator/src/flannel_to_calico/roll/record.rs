@@ -1,10 +1,10 @@
 //! What a node does now, told in its NodeMigration, in Events and in metrics.
 
-use api::node_migration::{NodeMigrationSpec, StepDone, StepNow};
+use api::node_migration::{NodeMigrationSpec, Patience, StepDone, StepNow};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use plan::decision::Decision;
-use plan::flannel_to_calico::node::{NodeStep, Stage};
+use plan::flannel_to_calico::node::{NodeStep, Policy, Stage};
 
 use crate::context::Context;
 use crate::tell::Tone;
@@ -15,6 +15,7 @@ pub(super) fn record(
     spec: &mut NodeMigrationSpec,
     stage: Stage,
     decision: &Decision<NodeStep>,
+    policy: &Policy,
     now: Timestamp,
 ) {
     let mut step = match spec.step.take() {
@@ -36,6 +37,10 @@ pub(super) fn record(
         step.message = message;
     }
     step.halted = halted;
+    step.patience = stage.patience(policy).map(|seconds| Patience {
+        seconds,
+        from: policy.resumed_at.unwrap_or(step.since).max(step.since),
+    });
     spec.step = Some(step);
 }
 
@@ -60,6 +65,7 @@ pub(super) fn step_now(stage: Stage, now: Timestamp) -> StepNow {
         reason: String::new(),
         message: String::new(),
         halted: false,
+        patience: None,
     }
 }
 

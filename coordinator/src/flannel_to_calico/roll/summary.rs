@@ -60,8 +60,13 @@ pub(super) fn summarize(
             .collect()
     };
     let done = named(|standing| matches!(standing, Standing::Done(_))).len();
-    let halted = named(|standing| *standing == Standing::Halted);
-    let working = named(|standing| matches!(standing, Standing::Working | Standing::Halted));
+    let halted = named(|standing| matches!(standing, Standing::Halted | Standing::Fallen));
+    let working = named(|standing| {
+        matches!(
+            standing,
+            Standing::Working | Standing::Halted | Standing::Returning
+        )
+    });
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     status.progress = api::migration::Progress {
         text: format!("{done}/{}", seats.len()),

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::evict::evict;
 use super::in_place;
-use super::{NetworkLabel, Next, NodeStep, NodeView, OnBlocked, Policy, Stage};
+use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, OnBlocked, Policy, Stage, back};
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 use crate::drain::Pod;
 use crate::flannel_to_calico::phase::{Goal, Phase};
@@ -49,7 +49,7 @@ pub fn at_deadline(
 ) -> Decision<NodeStep> {
     let is_away = wait.reason == WaitReason::NodeNotReady;
     // A node that is away blocks no eviction: its own time is a step's.
-    let is_drain = matches!(stage, Stage::Drain | Stage::DrainDaemonSets) && !is_away;
+    let is_drain = stage.is_drain() && !is_away;
     let timeout = if is_drain {
         policy.drain_timeout
     } else {
@@ -102,16 +102,27 @@ pub fn at_deadline(
 /// The next step or wait, without regard to deadlines.
 fn undelayed(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if let Some(failure) = &view.agent.failure {
+        let stage = match view.direction {
+            Direction::There => Stage::Attach.min(view.stage.map_or(Stage::Cordon, |(stage, _)| stage)),
+            Direction::Back => Stage::PutBack,
+        };
         return next(
-            Stage::Attach.min(view.stage.map_or(Stage::Cordon, |(stage, _)| stage)),
+            stage,
             Decision::Halt(Halt {
                 reason: HaltReason::AgentFailure,
                 message: format!("the agent of node {} reports: {failure}", view.name),
             }),
         );
     }
+    match view.direction {
+        Direction::There => there(view, policy, now),
+        Direction::Back => back::decide(view, policy, now),
+    }
+}
+
+fn there(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     match (&view.network, policy.strategy) {
-        (NetworkLabel::Missing | NetworkLabel::Flannel, _) if view.goal.phase().is_some() => next(
+        (NetworkLabel::Missing | NetworkLabel::Flannel, _) if view.goal.is_forward() => next(
             Stage::StopFlannel,
             Decision::Halt(Halt {
                 reason: HaltReason::Contradiction,
@@ -127,18 +138,23 @@ fn undelayed(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
         (NetworkLabel::Neither, Strategy::Drain) => between(view, policy, now),
         (NetworkLabel::Neither, Strategy::InPlace) => in_place::between(view),
         (NetworkLabel::Calico, strategy) => to_calico(view, strategy),
-        (NetworkLabel::Other(value), _) => next(
-            view.stage.map_or(Stage::Cordon, |(stage, _)| stage),
-            Decision::Halt(Halt {
-                reason: HaltReason::Contradiction,
-                message: format!(
-                    "Node {}: label projectcalico.org/node-network-during-migration is {value:?}, \
-                     needed flannel, none or calico. Somebody else wrote it; set it back",
-                    view.name
-                ),
-            }),
-        ),
+        (NetworkLabel::Other(value), _) => foreign_label(view, value),
     }
+}
+
+/// Nobody of us wrote it, so nobody knows what it means.
+pub(super) fn foreign_label(view: &NodeView<'_>, value: &str) -> Next {
+    next(
+        view.stage.map_or(Stage::Cordon, |(stage, _)| stage),
+        Decision::Halt(Halt {
+            reason: HaltReason::Contradiction,
+            message: format!(
+                "Node {}: label projectcalico.org/node-network-during-migration is {value:?}, \
+                 needed flannel, none or calico. Somebody else wrote it; set it back",
+                view.name
+            ),
+        }),
+    )
 }
 
 /// The node is on flannel: cordon, drain, label away.
@@ -205,11 +221,10 @@ fn to_calico(view: &NodeView<'_>, strategy: Strategy) -> Next {
             );
         }
         pods if !pods.iter().any(|(_, ready)| *ready) => {
-            let names: Vec<&str> = pods.iter().map(|(name, _)| name.as_str()).collect();
             return wait(
                 Stage::StartCalico,
                 WaitReason::CalicoNodeNotReady,
-                format!("{} on node {} is not Ready", names.join(", "), view.name),
+                format!("{} on node {} is not Ready", names(pods), view.name),
             );
         }
         _ => {}
@@ -239,40 +254,48 @@ fn to_calico(view: &NodeView<'_>, strategy: Strategy) -> Next {
 }
 
 fn probe(view: &NodeView<'_>) -> Next {
+    if let Some(next) = unproved(view) {
+        return next;
+    }
+    if view.cordoned_by_us {
+        return next(Stage::Uncordon, Decision::Run(NodeStep::Uncordon));
+    }
+    next(Stage::Uncordon, Decision::Run(NodeStep::Complete))
+}
+
+/// What is missing until a pod on the node has been reached; `None` once it has.
+pub(super) fn unproved(view: &NodeView<'_>) -> Option<Next> {
     let Some(pod) = &view.probe_pod else {
-        return next(Stage::Probe, Decision::Run(NodeStep::CreateProbePod));
+        return Some(next(Stage::Probe, Decision::Run(NodeStep::CreateProbePod)));
     };
     if pod.address.is_none() {
-        return wait(
+        return Some(wait(
             Stage::Probe,
             WaitReason::ProbePodNotReady,
             format!(
                 "the probe pod on node {} is not Ready: {}",
                 view.name, pod.message
             ),
-        );
+        ));
     }
     if let Some(prober) = view.probers.iter().find(|prober| prober.reached != Some(true)) {
-        return wait(
+        return Some(wait(
             Stage::Probe,
             WaitReason::ProbeUnanswered,
             format!(
                 "the pod network of node {} is not reached from {} node {}: {}",
                 view.name, prober.side, prober.node, prober.message
             ),
-        );
+        ));
     }
     if view.probers.is_empty() {
-        return wait(
+        return Some(wait(
             Stage::Probe,
             WaitReason::ProbeUnanswered,
             format!("no other Ready node can probe node {}", view.name),
-        );
+        ));
     }
-    if view.cordoned_by_us {
-        return next(Stage::Uncordon, Decision::Run(NodeStep::Uncordon));
-    }
-    next(Stage::Uncordon, Decision::Run(NodeStep::Complete))
+    None
 }
 
 /// Waits for the end of flannel's pod; `None` once it is gone.
@@ -284,7 +307,7 @@ pub(super) fn flannel_is_gone(view: &NodeView<'_>) -> Option<Next> {
             format!(
                 "flannel's pod is still on node {}: {}",
                 view.name,
-                view.flannel_pods.join(", ")
+                names(&view.flannel_pods)
             ),
         )
     })
@@ -319,6 +342,12 @@ pub(super) fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase
             view.agent.message
         ),
     ))
+}
+
+/// Names of pods, without whether they are Ready.
+pub(super) fn names(pods: &[(String, bool)]) -> String {
+    let names: Vec<&str> = pods.iter().map(|(name, _)| name.as_str()).collect();
+    names.join(", ")
 }
 
 pub(super) fn next(stage: Stage, decision: Decision<NodeStep>) -> Next {

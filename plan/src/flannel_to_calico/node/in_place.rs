@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::decide::{agent_reaches, flannel_is_gone, next, wait};
 use super::evict::evict;
-use super::{Next, NodeStep, NodeView, Policy, Stage};
+use super::{Direction, Next, NodeStep, NodeView, Policy, Stage};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::Pod;
 use crate::flannel_to_calico::phase::{Goal, Phase};
@@ -48,6 +48,9 @@ fn import(view: &NodeView<'_>) -> Option<NodeStep> {
 /// What a node needs while pods of both networks live on it, and once the last of flannel's is gone; `None` when there
 /// is nothing to do. Does not ask whether the node is in work: pods come and go for days after.
 pub fn upkeep(view: &NodeView<'_>) -> Option<NodeStep> {
+    if view.direction == Direction::Back {
+        return None;
+    }
     let phase = view.agent.phase?;
     if !view.agent.ready || !matches!(phase, Phase::Swapped | Phase::Mixed | Phase::Calico) {
         return None;

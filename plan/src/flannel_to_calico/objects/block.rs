@@ -179,6 +179,21 @@ pub fn block_release(
     })))
 }
 
+/// Every address that is given out, with its handle.
+pub fn allocated(spec: &Value, range: Ipv4Net) -> Result<Vec<(Ipv4Addr, String)>, BlockConflict> {
+    let content = Content::read(spec, range)?;
+    let first = u32::from(range.network());
+    Ok((first..)
+        .zip(&content.allocations)
+        .filter_map(|(address, index)| {
+            let handle = content.attributes[(*index)?]["handle_id"]
+                .as_str()
+                .unwrap_or_default();
+            Some((Ipv4Addr::from(address), handle.to_owned()))
+        })
+        .collect())
+}
+
 /// The affinity of a node's block, as Calico writes it.
 pub fn affinity(node: &str) -> String {
     format!("host:{node}")

@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 /// Name of the table, in family `ip`.
-pub const TABLE: &str = "standin-calico";
+pub const TABLE: &str = "calico";
 
 /// What the table shall hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -117,7 +117,7 @@ mod tests {
         };
         let script = rules.script();
         assert!(
-            script.starts_with("table ip standin-calico\ndelete table ip standin-calico\n"),
+            script.starts_with("table ip calico\ndelete table ip calico\n"),
             "{script}"
         );
         assert!(

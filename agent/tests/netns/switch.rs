@@ -1,0 +1,160 @@
+//! The dead man's switch on a real host: the new network does not come up, or nobody can be asked, and the old one is back.
+
+use std::time::{Duration, Instant};
+
+use agent::journal::Journal;
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use plan::flannel_to_calico::phase::Goal;
+use serde_json::{Value, json};
+
+use crate::host::{Host, in_namespace, run};
+use crate::in_place::record;
+use crate::turn::{beside, object, start, start_unreached};
+
+/// How long the played coordinator lets a step take.
+const SECONDS: u64 = 3;
+/// The old network has to be back within this time after that; a busy machine is slow.
+const BACK_WITHIN: Duration = Duration::from_secs(15);
+
+fn patient(mut object: Value, from: &str) -> Value {
+    object["spec"]["step"] = json!({
+        "name": "Swap", "since": from, "message": "", "halted": false,
+        "patience": { "seconds": SECONDS, "from": from },
+    });
+    object
+}
+
+fn is_back(host: &Host) -> bool {
+    run("ip link").contains("flannel.1:") && host.paths.subnet_environment().exists()
+}
+
+async fn until_back(host: &Host, since: Instant) {
+    while !is_back(host) {
+        assert!(
+            since.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
+            "the old network is not back: {}",
+            run("ip link")
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn flannel_host() -> Host {
+    let host = Host::new();
+    record(&host, &json!([{ "type": "bridge" }]));
+    host
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_new_network_that_does_not_come_up_gives_way_to_the_old_one() {
+    in_namespace(|| async {
+        let host = flannel_host();
+        // A pod whose other end is down is seen as such only after a moment.
+        let all_routes = || run("ip route").replace(" linkdown", "");
+        let routes = all_routes();
+        let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Swapped);
+            server.phase("Swapped").await;
+            let began = Instant::now();
+            // calico-node never starts, and the coordinator says nothing more.
+            server.phase("Flannel").await;
+            assert!(began.elapsed() >= Duration::from_secs(SECONDS - 1), "too early");
+            assert!(is_back(&host));
+            let status = &server.object["status"];
+            let why = status["fellBack"].as_str().unwrap();
+            assert!(why.contains("Swapped") && why.contains("new pods"), "{why}");
+            assert_eq!(
+                (&status["goal"], &status["changes"]),
+                (&json!("Flannel"), &Value::Null)
+            );
+            assert_eq!(all_routes(), routes);
+            // The coordinator takes notice: it may be asked for again.
+            server.set_goal(Goal::Flannel);
+            let said = server.patch(StatusCode::OK).await;
+            assert_eq!(said["fellBack"], Value::Null, "{said}");
+        })
+        .await;
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn without_an_api_server_the_old_network_is_back_and_it_is_told_when_it_can_be() {
+    in_namespace(|| async {
+        let host = flannel_host();
+        let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Swapped);
+            server.phase("Swapped").await;
+            let since = Instant::now();
+            let unanswered = async {
+                loop {
+                    server.patch(StatusCode::INTERNAL_SERVER_ERROR).await;
+                }
+            };
+            tokio::select! {
+                () = until_back(&host, since) => {}
+                () = unanswered => {}
+            }
+            server.phase("Flannel").await;
+            assert!(server.object["status"]["fellBack"].is_string());
+        })
+        .await;
+    });
+}
+
+/// The agent and the API server die together, in the middle of a node.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn an_agent_that_is_started_anew_without_an_api_server_knows_what_it_was_told() {
+    in_namespace(|| async {
+        let host = flannel_host();
+        let told = patient(object(&host), "2026-01-01T00:00:00Z");
+        let (mut server, agent) = start(&host, told.clone());
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Swapped);
+            server.phase("Swapped").await;
+        })
+        .await;
+        let (server, agent) = start_unreached(&host, told);
+        beside(agent, async {
+            // Nothing is gone on with: what was ordered may have been taken back since.
+            assert!(run("ip link").contains("vxlan.calico"));
+            until_back(&host, Instant::now()).await;
+        })
+        .await;
+        drop(server);
+        let journal = Journal::open(&host.state()).unwrap();
+        assert!(journal.fell_back().is_some());
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn another_word_of_the_coordinators_is_a_new_beginning() {
+    in_namespace(|| async {
+        let host = flannel_host();
+        let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Swapped);
+            server.phase("Swapped").await;
+            let began = Instant::now();
+            let stay = Duration::from_secs(2 * SECONDS);
+            while began.elapsed() < stay {
+                server.object = patient(server.object.clone(), &Timestamp::now().to_string());
+                server.set_goal(Goal::Swapped);
+                server.patch(StatusCode::OK).await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            assert!(run("ip link").contains("vxlan.calico"), "it gave up too early");
+        })
+        .await;
+    });
+}

@@ -1,0 +1,233 @@
+//! `rollback`: nodes, or everything, as before. Shows what happens on each node, asks, and starts it.
+
+use api::migration::Desired;
+use api::{Migration, MigrationSpec, NodeMigration};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use plan::flannel_to_calico::phase::Phase;
+use serde::Serialize;
+
+use super::{change, confirm, watch};
+use crate::args::{Output, Rollback};
+use crate::choose;
+use crate::cluster::Cluster;
+use crate::error::CliError;
+use crate::exit::Outcome;
+use crate::render::status::{View, line};
+use crate::render::table::table;
+use crate::say;
+
+/// What happens on a node.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Effect {
+    node: String,
+    phase: Option<Phase>,
+    /// Pods of the old network, which live on; absent without a report of the node's agent.
+    stay: Option<usize>,
+    /// Pods with an address of the new network, which are evicted; absent likewise.
+    move_away: Option<usize>,
+    /// What its agent takes back on the host.
+    changes: Vec<String>,
+}
+
+impl Effect {
+    fn of(object: &NodeMigration) -> Self {
+        let status = object.status.clone().unwrap_or_default();
+        let facts = status.facts.as_ref();
+        Self {
+            node: object.spec.node_name.clone(),
+            phase: status.phase,
+            stay: facts.map(|facts| facts.legacy_pods.iter().filter(|pod| pod.attached).count()),
+            move_away: facts.map(|facts| facts.calico.pods.len()),
+            changes: status.changes,
+        }
+    }
+}
+
+pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcome, CliError> {
+    confirm::possible(rollback.yes)?;
+    let there = choose::existing(&cluster.migrations().await?, rollback.migration.as_deref())?;
+    change::open(&there)?;
+    change::begun(&there)?;
+    let nodes = cluster.nodes(&there.name_any()).await?;
+    let meant = meant(&there, &nodes, rollback)?;
+    if rollback.shown.output == Output::Table {
+        say::answer(&describe(&meant, rollback.all))?;
+    }
+    if !rollback.yes {
+        let what = if rollback.all {
+            format!("Take Migration {} back", there.name_any())
+        } else {
+            format!("Take {} nodes back", meant.len())
+        };
+        confirm::ask(&format!("{what} in the cluster at {}?", cluster.address))?;
+    }
+    let written = cluster.change(&there, &spec(&there, rollback)).await?;
+    if rollback.wait {
+        let outcome = watch::run(cluster, &there.name_any(), rollback.shown.output, None).await?;
+        return if rollback.all {
+            Ok(outcome)
+        } else {
+            returned(cluster, &there, rollback, outcome).await
+        };
+    }
+    let seen = change::taken_notice(cluster, &written, rollback.timeout, |_| true).await?;
+    let nodes = cluster.nodes(&seen.name_any()).await?;
+    let view = View::of(&seen, &nodes);
+    match rollback.shown.output {
+        Output::Json => say::json(&view)?,
+        Output::Table => say::answer(&format!(
+            "{}\nfollow it: `kubectl replumb status --watch`\n",
+            line(&view)
+        ))?,
+    }
+    Ok(match view.end() {
+        Some(Outcome::Failed) => Outcome::Failed,
+        Some(Outcome::Done | Outcome::Refused | Outcome::Paused) | None => Outcome::Done,
+    })
+}
+
+/// The spec that asks for it. One node back is a pause as well: nobody wants the next one to start meanwhile.
+fn spec(there: &Migration, rollback: &Rollback) -> MigrationSpec {
+    let mut names = there.spec.rollback_nodes.clone();
+    names.extend(rollback.nodes.iter().cloned());
+    names.sort();
+    names.dedup();
+    MigrationSpec {
+        desired: if rollback.all {
+            Desired::Rollback
+        } else {
+            Desired::Pause
+        },
+        rollback_nodes: names,
+        // Deadlines that passed on the way there say nothing of the way back.
+        resumed_at: Some(Timestamp::now()),
+        ..there.spec.clone()
+    }
+}
+
+/// What happens on the nodes that were named, or on all.
+fn meant(there: &Migration, nodes: &[NodeMigration], rollback: &Rollback) -> Result<Vec<Effect>, CliError> {
+    let known = |name: &String| nodes.iter().any(|object| object.spec.node_name == *name);
+    if let Some(unknown) = rollback.nodes.iter().find(|name| !known(name)) {
+        return Err(CliError::NoSuchNode {
+            name: there.name_any(),
+            node: unknown.clone(),
+            existing: nodes.iter().map(|object| object.spec.node_name.clone()).collect(),
+        });
+    }
+    Ok(nodes
+        .iter()
+        .filter(|object| rollback.all || rollback.nodes.contains(&object.spec.node_name))
+        .map(Effect::of)
+        .collect())
+}
+
+fn describe(effects: &[Effect], all: bool) -> String {
+    let count =
+        |number: Option<usize>| number.map_or_else(|| "not known".to_owned(), |number| number.to_string());
+    let rows: Vec<Vec<String>> = effects
+        .iter()
+        .map(|effect| {
+            vec![
+                effect.node.clone(),
+                effect.phase.map_or("-", Phase::as_str).to_owned(),
+                count(effect.stay),
+                count(effect.move_away),
+                effect.changes.len().to_string(),
+            ]
+        })
+        .collect();
+    let mut text = table(
+        &["NODE", "PHASE", "PODS STAY", "PODS EVICTED", "STEPS ON HOST"],
+        &rows,
+    );
+    text.push_str(
+        "\nPods of the old network live on. Those with an address of the new one are evicted under their budgets.\n",
+    );
+    if all {
+        text.push_str(
+            "After the last node, everything that was written for the cluster is taken back, and the old network's DaemonSet \
+             loses its node selector (its pods are rolled).\n",
+        );
+    }
+    text
+}
+
+/// Whether the nodes that were named are back. The rollout is paused then, which is what was asked for.
+async fn returned(
+    cluster: &Cluster,
+    there: &Migration,
+    rollback: &Rollback,
+    outcome: Outcome,
+) -> Result<Outcome, CliError> {
+    let nodes = cluster.nodes(&there.name_any()).await?;
+    let all_back = nodes
+        .iter()
+        .filter(|object| rollback.nodes.contains(&object.spec.node_name))
+        .all(|object| !object.spec.admitted && object.spec.finished_at.is_none());
+    Ok(match outcome {
+        Outcome::Paused if all_back => Outcome::Done,
+        other => other,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    fn asked(nodes: &[&str], all: bool) -> Rollback {
+        use clap::Parser as _;
+        let mut line = vec!["kubectl-replumb", "rollback"];
+        line.extend(nodes);
+        if all {
+            line.push("--all");
+        }
+        let args = crate::args::Args::try_parse_from(line).unwrap();
+        let crate::args::Command::Rollback(rollback) = args.command else {
+            panic!("not a rollback")
+        };
+        rollback
+    }
+
+    #[test]
+    fn one_node_back_pauses_and_everything_back_goes_on() {
+        let (migration, _) = fixture::rolling();
+        let one = spec(&migration, &asked(&["worker-1"], false));
+        assert_eq!(
+            (one.desired, one.rollback_nodes.as_slice()),
+            (Desired::Pause, &["worker-1".to_owned()][..])
+        );
+        assert!(one.resumed_at.is_some());
+        let all = spec(&migration, &asked(&[], true));
+        assert_eq!(all.desired, Desired::Rollback);
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_is_named_with_those_that_are() {
+        let (migration, nodes) = fixture::rolling();
+        let error = meant(&migration, &nodes, &asked(&["worker-9"], false))
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            error.contains("worker-9") && error.contains("worker-1"),
+            "{error}"
+        );
+        assert_eq!(
+            meant(&migration, &nodes, &asked(&[], true)).unwrap().len(),
+            nodes.len()
+        );
+    }
+
+    #[test]
+    fn nodes_or_all_and_not_both() {
+        use clap::Parser as _;
+        for line in [vec!["rollback"], vec!["rollback", "a", "--all"]] {
+            let line = [vec!["kubectl-replumb"], line].concat();
+            assert!(crate::args::Args::try_parse_from(&line).is_err(), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The way back against an API server in memory: from wherever the way there was left, everything is as it was before.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::Memory;
+use super::in_place_scenarios::in_place;
+use super::scenarios::{
+    CALICO_GROUP, FLANNEL, MIGRATION, NODES, assert_in_order, cluster, node_migration, run_to_the_end,
+    run_until, steady, story, world_moves,
+};
+use crate::fake_api::FakeApi;
+use crate::pass::pass;
+
+fn drained() -> FakeApi {
+    let api = cluster();
+    // Agents report what is on their hosts: without that nobody goes back.
+    api.put("/test/in-place", json!({}));
+    api.take_changes();
+    api
+}
+
+fn ask(api: &FakeApi, spec: &Value) {
+    api.edit(MIGRATION, &json!({ "spec": spec }));
+}
+
+async fn passes(api: &FakeApi, number: usize) {
+    let mut memory = Memory::default();
+    for _ in 0..number {
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        world_moves(api);
+    }
+}
+
+/// What must be as it was: Nodes, DaemonSets, Calico's objects.
+fn cluster_state(api: &FakeApi) -> BTreeMap<String, Value> {
+    let mut state = steady(api.everything());
+    state.retain(|path, _| {
+        path.starts_with(NODES) || path.starts_with(CALICO_GROUP) || path.contains("/daemonsets/")
+    });
+    for object in state.values_mut() {
+        let metadata = object["metadata"].as_object_mut().unwrap();
+        metadata.remove("resourceVersion");
+        metadata.remove("generation");
+        // A node selector without an entry is none.
+        if object["spec"]["template"]["spec"]["nodeSelector"] == json!({}) {
+            let pod = object["spec"]["template"]["spec"].as_object_mut().unwrap();
+            pod.remove("nodeSelector");
+        }
+    }
+    state
+}
+
+fn assert_as_before(before: &BTreeMap<String, Value>, api: &FakeApi, when: &str) {
+    let after = cluster_state(api);
+    let differs: Vec<&String> = before
+        .keys()
+        .chain(after.keys())
+        .filter(|path| before.get(*path) != after.get(*path))
+        .collect();
+    assert!(
+        differs.is_empty(),
+        "{when}: {differs:?}; the first is {:#?}, was {:#?}",
+        after.get(differs[0]),
+        before.get(differs[0])
+    );
+    for node in ["a", "b"] {
+        let Some(object) = api.get(&node_migration(node)) else {
+            continue;
+        };
+        assert_eq!(object["spec"]["goal"], "Hold", "{when}: {object}");
+        assert_ne!(object["spec"]["admitted"], true, "{when}: {object}");
+        assert_ne!(object["spec"]["returning"], true, "{when}: {object}");
+    }
+}
+
+#[tokio::test]
+async fn from_every_moment_of_the_way_there_everything_is_as_it_was() {
+    for make in [drained as fn() -> FakeApi, in_place] {
+        let before = cluster_state(&make());
+        for number in 0..40 {
+            let api = make();
+            passes(&api, number).await;
+            if api.get(FLANNEL).is_none() {
+                assert!(number > 20, "flannel was gone after {number} passes");
+                break;
+            }
+            ask(&api, &json!({ "desired": "Rollback" }));
+            run_until(&api, "RolledBack")
+                .await
+                .unwrap_or_else(|error| panic!("after {number} passes: {error}"));
+            assert_as_before(&before, &api, &format!("back after {number} passes"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn nobody_of_flannels_is_moved_and_every_write_is_in_its_order() {
+    let api = in_place();
+    run_until(&api, "Mixed").await.unwrap();
+    api.take_changes();
+    ask(&api, &json!({ "desired": "Rollback" }));
+    run_until(&api, "RolledBack").await.unwrap();
+    let story = story(&api.take_changes());
+    let in_order = [
+        "label b none",
+        "goal b Flannel",
+        "label b flannel",
+        "probe b",
+        "delete ipamhandles k8s-pod-network.sandbox-b",
+        "goal b Hold",
+        "label a none",
+        "goal a Flannel",
+        "label a flannel",
+        "probe a",
+        "goal a Hold",
+        "delete blockaffinities a-10-244-1-0-26",
+        "delete ipamblocks 10-244-1-0-26",
+        "delete felixconfigurations default",
+        "delete ippools default-ipv4-ippool",
+        "delete ipamconfigs default",
+        "patch kube-flannel-ds",
+        "label a removed",
+    ];
+    assert_in_order(&story, &in_order);
+    assert!(!story.iter().any(|line| line.starts_with("evict")), "{story:#?}");
+    assert!(!story.iter().any(|line| line.starts_with("cordon")), "{story:#?}");
+}
+
+#[tokio::test]
+async fn pods_with_calicos_addresses_leave_once_new_ones_wait() {
+    let api = drained();
+    let mut memory = Memory::default();
+    while api.get(&node_migration("a")).unwrap_or_default()["spec"]["finishedAt"].is_null() {
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        world_moves(&api);
+    }
+    world_moves(&api);
+    ask(&api, &json!({ "desired": "Rollback" }));
+    api.take_changes();
+    run_until(&api, "RolledBack").await.unwrap();
+    let story = story(&api.take_changes());
+    assert_in_order(
+        &story,
+        &[
+            "label a none",
+            "goal a Flannel",
+            "evict log-a",
+            "label a flannel",
+            "probe a",
+        ],
+    );
+}
+
+#[tokio::test]
+async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
+    let mixed = || async {
+        let api = in_place();
+        run_until(&api, "Mixed").await.unwrap();
+        ask(&api, &json!({ "desired": "Rollback" }));
+        api.take_changes();
+        api
+    };
+    let undisturbed = mixed().await;
+    run_until(&undisturbed, "RolledBack").await.unwrap();
+    let writes = undisturbed.take_changes().len();
+    assert!(writes > 30, "{writes} writes");
+    let before = cluster_state(&in_place());
+    assert_as_before(&before, &undisturbed, "undisturbed");
+    for last in 0..writes {
+        let api = mixed().await;
+        api.allow(Some(last));
+        let _ = run_until(&api, "RolledBack").await;
+        api.allow(None);
+        run_until(&api, "RolledBack")
+            .await
+            .unwrap_or_else(|error| panic!("after a crash at write {last}: {error}"));
+        assert_as_before(&before, &api, &format!("after a crash at write {last}"));
+    }
+}
+
+#[tokio::test]
+async fn abort_takes_back_what_is_in_work_and_leaves_what_is_done() {
+    let api = in_place();
+    let mut memory = Memory::default();
+    let in_work = |node: &str| {
+        let object = api.get(&node_migration(node)).unwrap_or_default();
+        object["spec"]["admitted"] == true && object["spec"]["goal"] == "Swapped"
+    };
+    while !in_work("b") {
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        world_moves(&api);
+    }
+    ask(&api, &json!({ "desired": "Abort" }));
+    passes(&api, 30).await;
+    let node = |name: &str| api.get(&node_migration(name)).unwrap();
+    assert!(
+        node("a")["spec"]["finishedAt"].is_string(),
+        "a is done and stays: {}",
+        node("a")
+    );
+    assert_eq!(node("b")["status"]["phase"], "Flannel");
+    assert!(node("b")["spec"]["returnedAt"].is_string(), "{}", node("b"));
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(
+        (&status["phase"], &status["paused"]),
+        (&json!("Rolling"), &json!(true)),
+        "{status}"
+    );
+    // And there again.
+    ask(&api, &json!({ "desired": "Run" }));
+    run_until(&api, "Mixed").await.unwrap();
+}
+
+#[tokio::test]
+async fn one_node_goes_back_is_kept_there_and_goes_again_on_request() {
+    let api = in_place();
+    run_until(&api, "Mixed").await.unwrap();
+    ask(&api, &json!({ "rollbackNodes": ["a"] }));
+    passes(&api, 30).await;
+    let node = |name: &str| api.get(&node_migration(name)).unwrap();
+    assert_eq!(node("a")["status"]["phase"], "Flannel");
+    assert_eq!(node("b")["status"]["phase"], "Mixed");
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(status["blocked"], "Paused");
+    assert!(
+        status["message"].as_str().unwrap().contains("rollbackNodes: a"),
+        "{status}"
+    );
+    ask(&api, &json!({ "rollbackNodes": null }));
+    run_until(&api, "Mixed").await.unwrap();
+    assert_eq!(node("a")["status"]["phase"], "Mixed");
+}
+
+#[tokio::test]
+async fn half_way_back_it_can_go_there_again() {
+    let api = drained();
+    run_until(&api, "Finishing").await.unwrap();
+    ask(&api, &json!({ "desired": "Rollback" }));
+    passes(&api, 12).await;
+    assert_eq!(api.get(MIGRATION).unwrap()["status"]["phase"], "RollingBack");
+    ask(&api, &json!({ "desired": "Run" }));
+    run_to_the_end(&api).await.unwrap();
+}
+
+#[tokio::test]
+async fn past_the_point_of_no_return_nothing_is_done_and_it_is_said() {
+    let api = drained();
+    run_until(&api, "Finishing").await.unwrap();
+    api.remove(FLANNEL);
+    ask(&api, &json!({ "desired": "Rollback" }));
+    api.take_changes();
+    passes(&api, 5).await;
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(status["blocked"], "PastReturn");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("point of no return") && message.contains("resume"),
+        "{message}"
+    );
+    let others = api.take_changes();
+    assert!(
+        others
+            .iter()
+            .all(|(call, _)| call.contains("/migrations/m/status")),
+        "{others:?}"
+    );
+    ask(&api, &json!({ "desired": "Run" }));
+    run_to_the_end(&api).await.unwrap();
+}

@@ -1,0 +1,180 @@
+//! Nodes that go back to flannel: which of them turn around, and what follows the last.
+
+use std::sync::Arc;
+
+use api::migration::{Desired, MigrationPhase};
+use api::node_migration::{FellBack, NodeMigrationSpec};
+use api::{Migration, MigrationStatus, NodeMigration};
+use jiff::Timestamp;
+use plan::decision::{Halt, HaltReason};
+use plan::flannel_to_calico::node::Stage;
+use plan::flannel_to_calico::settings::Settings;
+use plan::rollout::{self, Back, MaxUnavailable, Seat, Standing};
+
+use super::super::undo;
+use super::super::view::Snapshot;
+use super::record::{finish_stage, step_now};
+use super::summary::Held;
+use super::write_spec;
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::tell::Tone;
+use crate::write::WriteError;
+
+/// Which nodes are to go back, by the Migration's spec; `None` when none is.
+pub(super) fn wanted(migration: &Migration) -> Option<Back> {
+    let spec = &migration.spec;
+    match spec.desired {
+        Desired::Rollback => Some(Back::All),
+        Desired::Abort => Some(Back::InWork),
+        Desired::Plan | Desired::Run | Desired::Pause => {
+            (!spec.rollback_nodes.is_empty()).then(|| Back::Named(spec.rollback_nodes.clone()))
+        }
+    }
+}
+
+/// Whether a node is to go back that is done: then not every node is at its end.
+pub(super) fn goes_back(back: Option<&Back>, seats: &[Seat<'_>]) -> bool {
+    match back {
+        None | Some(Back::InWork) => false,
+        Some(Back::All) => true,
+        Some(Back::Named(names)) => seats
+            .iter()
+            .any(|seat| names.iter().any(|name| name == seat.name)),
+    }
+}
+
+/// Turns those around whose turn it is, and names them. What was recorded of the way there stays in the history.
+pub(super) async fn turn_back<'node>(
+    context: &Context,
+    snapshot: &Snapshot,
+    seats: &[Seat<'node>],
+    back: &Back,
+    limit: MaxUnavailable,
+    now: Timestamp,
+) -> Result<Vec<&'node str>, WriteError> {
+    let mut turned = Vec::new();
+    for node in rollout::turn_back(seats, back, limit) {
+        if let Some(object) = snapshot.node_migrations.get(node)
+            && !object.spec.returning
+        {
+            turn(context, object, None, now).await?;
+            turned.push(node);
+        }
+    }
+    Ok(turned)
+}
+
+/// Turns those around whose agents have put the old network back by themselves: everything else of the node follows.
+pub(super) async fn turn_fallen<'node>(
+    context: &Context,
+    snapshot: &Snapshot,
+    order: &'node [String],
+    now: Timestamp,
+) -> Result<Vec<&'node str>, WriteError> {
+    let mut turned = Vec::new();
+    for node in order {
+        let Some(object) = snapshot.node_migrations.get(node) else {
+            continue;
+        };
+        let fell_back = object
+            .status
+            .as_ref()
+            .and_then(|status| status.fell_back.as_deref());
+        let spec = &object.spec;
+        if let Some(why) = fell_back
+            && spec.admitted
+            && !spec.returning
+        {
+            let fell_back = FellBack {
+                at: now,
+                why: why.to_owned(),
+            };
+            turn(context, object, Some(fell_back), now).await?;
+            if let Some(node) = snapshot.nodes.get(node) {
+                let reason = HaltReason::FellBack.as_str();
+                context.teller.node(node, Tone::Warning, reason, why).await;
+            }
+            turned.push(node.as_str());
+        }
+    }
+    Ok(turned)
+}
+
+/// Whether the node fell back, and nobody has said since that it should go there again.
+pub(super) fn has_fallen(spec: &NodeMigrationSpec, migration: &Migration) -> bool {
+    spec.fell_back
+        .as_ref()
+        .is_some_and(|fell| migration.spec.resumed_at.is_none_or(|resumed| resumed < fell.at))
+}
+
+/// What a person has to know of those that fell back.
+pub(super) fn fallen<'node>(
+    snapshot: &Snapshot,
+    seats: &[Seat<'node>],
+) -> impl Iterator<Item = (&'node str, Held)> {
+    seats
+        .iter()
+        .filter(|seat| seat.standing == Standing::Fallen)
+        .filter_map(|seat| {
+            let fell = snapshot.node_migrations.get(seat.name)?.spec.fell_back.clone()?;
+            let halt = Halt {
+                reason: HaltReason::FellBack,
+                message: format!(
+                    "the agent of node {} put the old network back by itself before {:.0}: {}. The node works as before. Mend \
+                     what was in the way, then `kubectl replumb resume`",
+                    seat.name, fell.at, fell.why
+                ),
+            };
+            Some((seat.name, Held::halted(&halt)))
+        })
+}
+
+async fn turn(
+    context: &Context,
+    object: &Arc<NodeMigration>,
+    fell_back: Option<FellBack>,
+    now: Timestamp,
+) -> Result<(), WriteError> {
+    let mut spec = object.spec.clone();
+    if let Some(step) = spec.step.take() {
+        finish_stage(context, &mut spec, step, now);
+    }
+    let spec = NodeMigrationSpec {
+        returning: true,
+        finished_at: None,
+        fell_back,
+        step: Some(step_now(Stage::StopCalico, now)),
+        ..spec
+    };
+    write_spec(context, object, &spec).await
+}
+
+/// The whole migration is taken back: once no node is in work or on Calico, what was written for the cluster goes.
+pub(super) async fn rolling_back(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    settings: &Settings,
+    seats: &[Seat<'_>],
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    if status.phase == MigrationPhase::Rolling {
+        status.phase = MigrationPhase::RollingBack;
+    }
+    let left = seats.iter().find(|seat| {
+        !matches!(
+            seat.standing,
+            Standing::Waiting | Standing::Skipped | Standing::Kept | Standing::Fallen
+        )
+    });
+    match left {
+        None => undo::undo(context, cache, migration, settings, status).await,
+        // Its turn comes when another one is back, or when it returns itself.
+        Some(seat) if status.progress.working.is_empty() && status.message.is_empty() => {
+            status.message = format!("node {} goes back next", seat.name);
+            Ok(())
+        }
+        Some(_) => Ok(()),
+    }
+}

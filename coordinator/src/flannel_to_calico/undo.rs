@@ -1,0 +1,130 @@
+//! After the last node is back: what was written for the cluster is taken back, in the reverse order.
+
+use api::migration::MigrationPhase;
+use api::{Migration, MigrationStatus, names};
+use futures::{StreamExt as _, TryStreamExt as _};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
+use plan::decision::WaitReason;
+use plan::flannel_to_calico::settings::Settings;
+use serde_json::{Value, json};
+
+use super::finish::{release_agents, remove_labels};
+use super::prepare::{NODES_AT_ONCE, daemon_set, rolled};
+use super::view::Snapshot;
+use super::{node_objects, saved, wait};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::facts;
+use crate::write::{self, WriteError};
+
+/// One pass of it: each step is done when what it removes is not there.
+pub async fn undo(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    settings: &Settings,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    let snapshot = Snapshot::take(cache, settings, &migration.name_any(), &context.namespace);
+    for pod in snapshot.probe_pods.values() {
+        super::probe::delete(context, pod).await?;
+    }
+    let kept: Vec<String> = futures::stream::iter(snapshot.nodes.values().cloned())
+        .map(|node| {
+            let before = status.before.clone();
+            async move { forget_node(context, &node, &before).await }
+        })
+        .buffer_unordered(NODES_AT_ONCE)
+        .try_concat()
+        .await?;
+    if let Some(first) = kept.first() {
+        wait(
+            status,
+            WaitReason::CalicoObjects,
+            format!(
+                "{} IPAMBlocks hold addresses that are not this migration's and are not deleted; the first is {first}. See \
+                 whose they are with `kubectl get ipamblocks.crd.projectcalico.org {first} -o yaml`, and delete it",
+                kept.len()
+            ),
+        );
+        return Ok(());
+    }
+    saved::restore_felix_configuration(context, &status.before).await?;
+    saved::delete_new_pools(context, &status.before).await?;
+    saved::restore_ipam_config(context, &status.before).await?;
+    if let Some(message) = deselect_nodes(context, cache, settings, &snapshot).await? {
+        wait(status, WaitReason::DaemonSetRollout, message);
+        return Ok(());
+    }
+    release_agents(context, &snapshot).await?;
+    remove_labels(context, &snapshot.nodes).await?;
+    status.phase = MigrationPhase::RolledBack;
+    status.completed_at = Some(Timestamp::now());
+    status.blocked = String::new();
+    status.message = format!(
+        "{} nodes are on flannel, as they were before. Calico's DaemonSet, its ClusterInformation and Tiers are not ours to \
+         delete",
+        snapshot.node_migrations.len()
+    );
+    context
+        .teller
+        .migration(
+            migration,
+            crate::tell::Tone::Normal,
+            "RolledBack",
+            &status.message,
+        )
+        .await;
+    Ok(())
+}
+
+/// Takes back what Calico was told of one node. Returns the names of blocks that somebody else uses.
+async fn forget_node(
+    context: &Context,
+    node: &Node,
+    before: &std::collections::BTreeMap<String, String>,
+) -> Result<Vec<String>, WriteError> {
+    let known = saved::known_names(before, saved::IPAM_BLOCKS).unwrap_or_default();
+    let kept = node_objects::remove(context, &node.name_any(), &known).await?;
+    let mut change =
+        saved::annotations_change(node.annotations(), before, &node.name_any()).unwrap_or_default();
+    if node.annotations().contains_key(names::PREPARED_BY_ANNOTATION) {
+        change.insert(names::PREPARED_BY_ANNOTATION.to_owned(), Value::Null);
+    }
+    if !change.is_empty() {
+        let api: Api<Node> = Api::all(context.client.clone());
+        let change = json!({ "metadata": { "annotations": change } });
+        write::patch(&api, node, "taking Calico's annotations off", change).await?;
+    }
+    Ok(kept)
+}
+
+/// Takes the node selector off flannel's `DaemonSet` and waits for its roll; `None` once every Ready node has the new pod.
+async fn deselect_nodes(
+    context: &Context,
+    cache: &Cache,
+    settings: &Settings,
+    snapshot: &Snapshot,
+) -> Result<Option<String>, WriteError> {
+    let namespace = &settings.flannel_daemon_set_namespace.value;
+    let name = &settings.flannel_daemon_set_name.value;
+    let Some(set) = daemon_set(cache, namespace, name) else {
+        return Ok(Some(format!(
+            "DaemonSet {namespace}/{name} is not there: flannel was removed from the cluster; apply its manifest again"
+        )));
+    };
+    let read = facts::daemon_sets::daemon_set(&set);
+    if read.node_selector.contains_key(names::NODE_NETWORK_LABEL) {
+        let change = json!({ "spec": { "template": { "spec": {
+            "nodeSelector": { names::NODE_NETWORK_LABEL: null } } } } });
+        let api: Api<DaemonSet> = Api::namespaced(context.client.clone(), namespace);
+        write::patch(&api, set.as_ref(), "removing the node selector of", change).await?;
+        return Ok(Some(format!(
+            "DaemonSet {namespace}/{name} is rolled without its node selector"
+        )));
+    }
+    Ok(rolled(&set, &snapshot.nodes))
+}

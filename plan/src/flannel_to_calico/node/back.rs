@@ -1,0 +1,163 @@
+//! A node on its way back to flannel. Level-triggered like the way there, and from any state of it: pods that got Calico's
+//! addresses leave under their budgets, Calico's pod ends, the agent takes every change back, flannel's pod comes, and a
+//! pod proves it.
+
+use jiff::Timestamp;
+
+use super::decide::{foreign_label, names, next, unproved, wait};
+use super::evict::evict;
+use super::{NetworkLabel, Next, NodeStep, NodeView, Policy, Stage};
+use crate::decision::{Decision, WaitReason};
+use crate::drain::Pod;
+use crate::flannel_to_calico::phase::{Goal, Phase};
+
+/// The next step of the way back.
+pub(super) fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
+    if view.agent.phase.is_none() {
+        // Without its report nobody knows which pods are flannel's, and stay.
+        return wait(
+            Stage::PutBack,
+            WaitReason::AgentSilent,
+            format!("the agent of node {} does not say what is on its host", view.name),
+        );
+    }
+    match &view.network {
+        NetworkLabel::Calico => from_calico(view, policy, now),
+        NetworkLabel::Neither => between(view, policy, now),
+        NetworkLabel::Missing | NetworkLabel::Flannel => on_flannel(view),
+        NetworkLabel::Other(value) => foreign_label(view, value),
+    }
+}
+
+/// The node is on Calico: who has an address of Calico's leaves while Calico still runs.
+fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
+    let movable = of_calico(view, &view.residents.movable);
+    if !movable.is_empty() && !view.unschedulable {
+        return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
+    }
+    if let Some(decision) = leave(view, &movable, policy, now) {
+        return next(Stage::Drain, decision);
+    }
+    next(Stage::StopCalico, Decision::Run(NodeStep::Label("none")))
+}
+
+/// The node is labelled for neither: Calico ends, DaemonSet pods leave once new ones wait, the host is put back.
+fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
+    if !view.calico_pods.is_empty() {
+        return wait(
+            Stage::StopCalico,
+            WaitReason::CalicoPodRunning,
+            format!(
+                "Calico's pod is still on node {}: {}",
+                view.name,
+                names(&view.calico_pods)
+            ),
+        );
+    }
+    if view.goal != Goal::Flannel {
+        return next(Stage::PutBack, Decision::Run(NodeStep::Goal(Goal::Flannel)));
+    }
+    // Until flannel's conflist wins again, a DaemonSet's new pod would be Calico's like the one that was evicted.
+    let new_pods_wait = !matches!(view.agent.phase, None | Some(Phase::Mixed | Phase::Calico));
+    let movable = of_calico(view, &view.residents.movable);
+    let all: Vec<&Pod> = of_calico(view, &view.residents.daemon_set)
+        .into_iter()
+        .chain(movable.iter().copied())
+        .collect();
+    if new_pods_wait && !view.agent.is_back() {
+        if !movable.is_empty() && !view.unschedulable {
+            return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
+        }
+        if let Some(decision) = leave(view, &all, policy, now) {
+            return next(Stage::DrainDaemonSets, decision);
+        }
+    }
+    if let Some(next) = put_back(view) {
+        return next;
+    }
+    next(Stage::StartFlannel, Decision::Run(NodeStep::Label("flannel")))
+}
+
+/// The node is labelled for flannel: the last changes are taken back, flannel's pod comes, and a pod proves it.
+fn on_flannel(view: &NodeView<'_>) -> Next {
+    if view.goal.is_forward() {
+        return next(Stage::PutBack, Decision::Run(NodeStep::Goal(Goal::Flannel)));
+    }
+    if view.goal == Goal::Flannel {
+        if let Some(next) = put_back(view) {
+            return next;
+        }
+        if !view.flannel_pods.iter().any(|(_, ready)| *ready) {
+            return wait(
+                Stage::StartFlannel,
+                WaitReason::FlannelPodNotReady,
+                match view.flannel_pods.as_slice() {
+                    [] => format!("flannel's DaemonSet has no pod on node {} yet", view.name),
+                    pods => format!("{} on node {} is not Ready", names(pods), view.name),
+                },
+            );
+        }
+        if !view.ready {
+            return wait(
+                Stage::StartFlannel,
+                WaitReason::NodeNotReady,
+                format!("Node {} is NotReady after its way back", view.name),
+            );
+        }
+        if let Some(next) = unproved(view) {
+            return next;
+        }
+    }
+    if view.cordoned_by_us {
+        return next(Stage::Uncordon, Decision::Run(NodeStep::Uncordon));
+    }
+    next(Stage::Return, Decision::Run(NodeStep::Return))
+}
+
+/// Waits until the agent has proved that the host is as it was; `None` once it has.
+fn put_back(view: &NodeView<'_>) -> Option<Next> {
+    if view.agent.is_back() {
+        return None;
+    }
+    let (reason, message) = if view.agent.ready {
+        (
+            WaitReason::AgentWorking,
+            format!(
+                "the agent of node {} puts the host back as it was: {}",
+                view.name, view.agent.message
+            ),
+        )
+    } else {
+        (
+            WaitReason::AgentSilent,
+            format!(
+                "no agent is Ready on node {}; it has to put the host back as it was",
+                view.name
+            ),
+        )
+    };
+    Some(wait(Stage::PutBack, reason, message))
+}
+
+/// Those of these pods that have an address, and none that is a pod's of flannel's.
+fn of_calico<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
+    pods.iter()
+        .copied()
+        .filter(|pod| {
+            !pod.addresses.is_empty()
+                && !pod
+                    .addresses
+                    .iter()
+                    .any(|address| view.legacy_pods.contains(address))
+        })
+        .collect()
+}
+
+/// Evicts these pods; `None` when there is none. Pods of flannel's that terminate meanwhile are not waited for.
+fn leave(view: &NodeView<'_>, pods: &[&Pod], policy: &Policy, now: Timestamp) -> Option<Decision<NodeStep>> {
+    let terminating = of_calico(view, &view.residents.terminating);
+    if pods.is_empty() && terminating.is_empty() {
+        return None;
+    }
+    evict(view, pods, policy, now)
+}
