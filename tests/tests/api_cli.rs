@@ -674,6 +674,8 @@ async fn a_watch_prints_what_changes_and_ends_when_the_migration_is_deleted() {
         let progress = begun(MigrationPhase::Rolling, &["worker-1"]);
         played.say(MigrationStatus {
             message: format!("look {number}"),
+            // Only a migration that has changed nothing may be deleted.
+            started_at: None,
             ..progress
         });
     }

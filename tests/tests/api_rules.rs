@@ -221,6 +221,57 @@ async fn a_node_migration_keeps_its_node() {
         .unwrap();
 }
 
+/// Nobody would know any more what was there before.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_migration_that_is_under_way_is_not_deleted() {
+    let lab = ApiLab::shared().unwrap();
+    let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
+    let spec = json!({"flannelToCalico": {}});
+    migrations
+        .create(&PostParams::default(), &migration("under-way", &spec))
+        .await
+        .unwrap();
+    let phase = async |phase: &str, started: Option<&str>| {
+        let status = json!({"status": {"phase": phase, "startedAt": started}});
+        migrations
+            .patch_status("under-way", &PatchParams::default(), &Patch::Merge(&status))
+            .await
+            .unwrap();
+    };
+    let dry = kube::api::DeleteParams {
+        dry_run: true,
+        ..kube::api::DeleteParams::default()
+    };
+    let started = Some("2026-03-01T10:00:00Z");
+    for name in [
+        "Preparing",
+        "Rolling",
+        "Mixed",
+        "Halted",
+        "RollingBack",
+        "Finishing",
+    ] {
+        phase(name, started).await;
+        let words = match migrations.delete("under-way", &dry).await {
+            Err(kube::Error::Api(status)) => status.message.clone(),
+            other => panic!("{name}: {other:?}"),
+        };
+        assert!(
+            words.contains(name) && words.contains("kubectl replumb rollback --all"),
+            "{words}"
+        );
+    }
+    for (name, started) in [("Completed", started), ("RolledBack", started), ("Refused", None)] {
+        phase(name, started).await;
+        migrations.delete("under-way", &dry).await.unwrap();
+    }
+    migrations
+        .delete("under-way", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+}
+
 /// Every field of a status comes back as it was written: a schema that lacks one prunes it without a word.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
@@ -375,7 +426,7 @@ fn contained(wanted: &Value, found: &Value) -> Result<(), String> {
 fn full_migration_spec() -> Value {
     json!({
         "flannelToCalico": {
-            "strategy": "Drain", "allowSingleNode": true,
+            "strategy": "InPlace", "legacyPods": "Restart", "allowSingleNode": true,
             "options": {
                 "flannelNetwork": "10.244.0.0/16", "flannelDaemonSetName": "kube-flannel-ds",
                 "flannelDaemonSetNamespace": "kube-flannel", "flannelMtu": 1450, "flannelIpMasquerade": true,
@@ -384,7 +435,7 @@ fn full_migration_spec() -> Value {
                 "ipPoolBlockSize": 26, "cniConfigurationDirectory": "/etc/cni/net.d",
             },
         },
-        "desired": "Run",
+        "desired": "Run", "rollbackNodes": ["a"],
         "rollout": {
             "maxUnavailable": "25%", "canary": {"nodes": 1, "soakSeconds": 60}, "intervalSeconds": 5,
             "stepTimeoutSeconds": 600,
@@ -412,7 +463,8 @@ fn full_migration_status() -> Value {
     let sourced = |value: Value| json!({"value": value, "source": "detected from ConfigMap a/b"});
     json!({
         "phase": "Rolling", "observedGeneration": 1, "message": "eviction of pod default/web-1 refused",
-        "paused": true, "blocked": "DisruptionBudget",
+        "paused": true, "blocked": "DisruptionBudget", "haltedIn": "Preparing",
+        "standstill": {"reason": "CalicoObjects", "message": "IPAMBlock", "since": "2026-03-01T10:00:00Z"},
         "progress": {"text": "1/3", "nodes": 3, "done": 1, "working": ["b"], "deferred": ["c"]},
         "checks": [check()],
         "settings": {
@@ -442,12 +494,16 @@ fn full_node_spec() -> Value {
     json!({
         "nodeName": "status", "migration": "m", "goal": "Held",
         "flannelToCalico": {
-            "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d",
+            "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d", "blockSize": 25,
+            "nodeRangeLength": 23,
         },
+        "imported": [{"address": "10.244.1.7", "handle": "k8s-pod-network.16cc"}],
+        "returning": true, "returnedAt": "2026-03-01T10:06:00Z",
+        "fellBack": {"at": "2026-03-01T10:06:00Z", "why": "calico-node never started"},
         "probes": [target()], "position": 2, "admitted": true, "skipped": true, "plan": [action("cordon")],
         "step": {
             "name": "Drain", "since": "2026-03-01T10:00:00Z", "reason": "DisruptionBudget", "message": "pod a/b",
-            "halted": true,
+            "halted": true, "patience": {"seconds": 600, "from": "2026-03-01T10:00:00Z"},
         },
         "history": [
             {"name": "Cordon", "startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:00:01Z"},
@@ -461,7 +517,8 @@ fn full_node_status() -> Value {
         "observedGeneration": 3, "agentVersion": "0.1.0", "phase": "Held", "phaseSince": "2026-03-01T10:00:00Z",
         "message": "looking on",
         "failure": {"category": "Netlink", "message": "deleting link cni0: busy", "retriable": true},
-        "leftovers": ["link cni0"],
+        "leftovers": ["link cni0"], "changes": ["RestoreConflist (conflist 10-flannel.conflist)"], "goal": "Flannel",
+        "fellBack": "for 600 s nobody has done anything",
         "checks": [check()],
         "steps": [
             {"name": "DeleteBridge", "startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:00:01Z"},

@@ -243,7 +243,7 @@ impl NodeView {
 pub fn line(view: &View) -> String {
     let mut line = format!("Migration {}: {}", view.migration, words(view));
     if view.progress.nodes > 0 {
-        line.push_str(&format!(", {} nodes done", view.progress.text));
+        line.push_str(&format!(", {}", done(view)));
     }
     for part in [&view.blocked, &view.message] {
         if !part.is_empty() {
@@ -252,6 +252,24 @@ pub fn line(view: &View) -> String {
         }
     }
     line
+}
+
+/// How many nodes are where they should be.
+fn done(view: &View) -> String {
+    let what = match view.phase {
+        MigrationPhase::RollingBack | MigrationPhase::RolledBack => "back",
+        MigrationPhase::Pending
+        | MigrationPhase::Planning
+        | MigrationPhase::Planned
+        | MigrationPhase::Refused
+        | MigrationPhase::Preparing
+        | MigrationPhase::Rolling
+        | MigrationPhase::Mixed
+        | MigrationPhase::Finishing
+        | MigrationPhase::Completed
+        | MigrationPhase::Halted => "done",
+    };
+    format!("{} nodes {what}", view.progress.text)
 }
 
 fn words(view: &View) -> String {
@@ -275,7 +293,7 @@ pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
         }
     };
     if view.progress.nodes > 0 {
-        add("Progress", format!("{} nodes done", view.progress.text));
+        add("Progress", done(view));
     }
     match (view.started_at, view.completed_at) {
         (Some(started), Some(completed)) => add(

@@ -260,7 +260,7 @@ impl Permission {
 }
 
 /// Everything that the coordinator must be allowed to do.
-pub const PERMISSIONS: [Permission; 10] = [
+pub const PERMISSIONS: [Permission; 16] = [
     Permission::new("patch", "", "nodes", ""),
     Permission::new("create", "", "pods", "eviction"),
     Permission::new("patch", "apps", "daemonsets", ""),
@@ -271,6 +271,13 @@ pub const PERMISSIONS: [Permission; 10] = [
     Permission::new("create", "crd.projectcalico.org", "ipamblocks", ""),
     Permission::new("create", "crd.projectcalico.org", "blockaffinities", ""),
     Permission::new("create", "crd.projectcalico.org", "ipamhandles", ""),
+    // On the way back.
+    Permission::new("delete", "crd.projectcalico.org", "ippools", ""),
+    Permission::new("delete", "crd.projectcalico.org", "felixconfigurations", ""),
+    Permission::new("delete", "crd.projectcalico.org", "ipamconfigs", ""),
+    Permission::new("delete", "crd.projectcalico.org", "ipamblocks", ""),
+    Permission::new("delete", "crd.projectcalico.org", "blockaffinities", ""),
+    Permission::new("delete", "crd.projectcalico.org", "ipamhandles", ""),
 ];
 
 /// Judges every prerequisite.

@@ -47,6 +47,8 @@ pub enum Part {
     Fair,
     /// In place: nobody is moved, nothing is lost, and pods of both networks live side by side.
     InPlace,
+    /// There and back: a Calico that never starts, an API server that is gone, then everything is taken back.
+    Back,
     /// Five nodes, two at a time.
     Wide,
     /// Bad weather.
@@ -54,7 +56,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -64,6 +66,7 @@ impl Part {
         Self::Api,
         Self::Fair,
         Self::InPlace,
+        Self::Back,
         Self::Wide,
         Self::Storm,
     ];
@@ -73,7 +76,7 @@ impl Part {
     /// Whether it runs in a lab of its own.
     fn makes_a_lab(self) -> bool {
         match self {
-            Self::Fair | Self::InPlace | Self::Wide | Self::Storm => true,
+            Self::Fair | Self::InPlace | Self::Back | Self::Wide | Self::Storm => true,
             Self::Format | Self::Unit | Self::Clippy | Self::Deny | Self::Go | Self::Kernel | Self::Api => {
                 false
             }
@@ -188,6 +191,12 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         Part::InPlace => {
             in_cluster(arguments, 3, async |cluster, tools| {
                 end_to_end::in_place(cluster, tools).await
+            })
+            .await
+        }
+        Part::Back => {
+            in_cluster(arguments, 3, async |cluster, tools| {
+                end_to_end::back(cluster, tools).await
             })
             .await
         }

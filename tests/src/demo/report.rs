@@ -354,13 +354,17 @@ impl Report {
             };
             line(format_args!(
                 "node {}: {verdict} to before, {} lines by ip -j, bridge -j, iptables-save, nft -j, ipset, sysctl and checksums of \
-                 files; {} may differ",
+                 files; {} differ and may:",
                 node.name,
                 comparison.same,
                 comparison.allowed.len()
             ));
+            let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
             for allowed in &comparison.allowed {
-                line(format_args!("    {:.150} ({})", allowed.line, allowed.reason));
+                *reasons.entry(allowed.reason).or_default() += 1;
+            }
+            for (reason, lines) in reasons {
+                line(format_args!("    {lines:>3} {reason}"));
             }
         }
         if self.problems.is_empty() && self.is_back() {

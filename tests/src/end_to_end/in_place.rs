@@ -21,7 +21,7 @@ use crate::demo::{Run, Tools, Wanted};
 const STEP: Duration = Duration::from_mins(3);
 /// One probe of so many may be lost: single packets go missing on a busy machine without any migration, and what is
 /// pulled down under a path costs hundreds (docs/limits.md).
-const LOST_OF: u64 = 10_000;
+pub(super) const LOST_OF: u64 = 10_000;
 /// Port of the host that a pod of flannel's has, and its successor of Calico's takes.
 const HOST_PORT: &str = "18080";
 /// The node that this pod is on.
@@ -205,7 +205,7 @@ async fn replace(cluster: &Cluster, workload: &str, namespace: &str) -> Result<(
 
 /// Every pod on the pod network has its one address in the IPAM under its own name, and no other pod has one. A pod
 /// that ends has a moment.
-async fn ipam_agrees(cluster: &Cluster) -> Result<()> {
+pub(super) async fn ipam_agrees(cluster: &Cluster) -> Result<()> {
     until(
         "the IPAM agrees with the pods",
         STEP,

@@ -8,6 +8,7 @@ use api::{Migration, NodeMigration, NodeMigrationSpec};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
+use plan::flannel_to_calico::phase::Phase;
 
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
@@ -45,6 +46,16 @@ impl Looker {
             .await
             .with_context(|| format!("read NodeMigration {node}"))?
             .spec)
+    }
+
+    /// The phase that a node's agent has proved.
+    pub async fn proved(&self, node: &str) -> Result<Option<Phase>> {
+        let api: Api<NodeMigration> = Api::all(self.client.clone());
+        let object = api
+            .get(node)
+            .await
+            .with_context(|| format!("read NodeMigration {node}"))?;
+        Ok(object.status.and_then(|status| status.phase))
     }
 
     /// The Node.

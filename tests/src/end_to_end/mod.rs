@@ -1,5 +1,6 @@
 //! End-to-end cases: a real cluster, real traffic, and bad weather.
 
+mod back;
 mod fair;
 mod in_place;
 mod look;
@@ -7,6 +8,7 @@ mod metrics;
 mod refusals;
 mod storm;
 
+pub use back::back;
 pub use fair::{fair, wide};
 pub use in_place::in_place;
 pub use refusals::refusals;

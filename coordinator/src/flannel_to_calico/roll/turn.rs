@@ -162,12 +162,11 @@ pub(super) async fn rolling_back(
     if status.phase == MigrationPhase::Rolling {
         status.phase = MigrationPhase::RollingBack;
     }
-    let left = seats.iter().find(|seat| {
-        !matches!(
-            seat.standing,
-            Standing::Waiting | Standing::Skipped | Standing::Kept | Standing::Fallen
-        )
-    });
+    // Done is who is back.
+    let back = seats.iter().filter(|seat| is_back(seat)).count();
+    status.progress.done = u32::try_from(back).unwrap_or(u32::MAX);
+    status.progress.text = format!("{back}/{}", seats.len());
+    let left = seats.iter().find(|seat| !is_back(seat));
     match left {
         None => undo::undo(context, cache, migration, settings, status).await,
         // Its turn comes when another one is back, or when it returns itself.
@@ -176,5 +175,13 @@ pub(super) async fn rolling_back(
             Ok(())
         }
         Some(_) => Ok(()),
+    }
+}
+
+/// Whether the node is on the old network and not in work.
+fn is_back(seat: &Seat<'_>) -> bool {
+    match seat.standing {
+        Standing::Waiting | Standing::Skipped | Standing::Kept | Standing::Fallen => true,
+        Standing::Done(_) | Standing::Working | Standing::Halted | Standing::Returning => false,
     }
 }
