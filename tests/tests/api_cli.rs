@@ -218,7 +218,8 @@ async fn answer_all(client: Client, status: watch::Receiver<MigrationStatus>) {
         for migration in list {
             let mut wanted = status.borrow().clone();
             // The real one pauses what has begun when it is not to run.
-            wanted.paused = wanted.started_at.is_some() && migration.spec.desired != Desired::Run;
+            wanted.paused = wanted.started_at.is_some()
+                && !matches!(migration.spec.desired, Desired::Run | Desired::Rollback);
             wanted.observed_generation = migration.metadata.generation.unwrap();
             let name = migration.metadata.name.unwrap();
             // A merge patch leaves alone what it does not name.
@@ -629,8 +630,82 @@ async fn pause_and_resume_change_what_is_wanted_and_each_end_has_its_code() {
     let last: Value = serde_json::from_str(answer.out.lines().last().unwrap()).unwrap();
     assert_eq!(last["phase"], "Completed");
     replumb(&["status", "--watch"]).await.expect(0, &["Completed"]);
-    replumb(&["pause"]).await.expect(1, &["is completed"]);
+    replumb(&["pause"]).await.expect(1, &["is Completed"]);
+    replumb(&["rollback", "--all", "--yes"])
+        .await
+        .expect(1, &["is Completed"]);
     replumb(&["apply", "--yes"]).await.expect(0, &["is Completed"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn the_way_back_is_asked_for_and_each_end_has_its_code() {
+    let _turn = turn().await;
+    planned().await;
+    create(NAME).await;
+    let played = Played::start(MigrationStatus::default()).await;
+    for command in [&["abort"][..], &["rollback", "--all", "--yes"]] {
+        replumb(command).await.expect(1, &["has not begun"]);
+    }
+    played.say(begun(MigrationPhase::Rolling, &["worker-1"]));
+    settled(MigrationPhase::Rolling).await;
+    replumb(&["rollback", "--all"])
+        .await
+        .expect(1, &["not a terminal", "--yes"]);
+    replumb(&["rollback", "--yes"]).await.expect(1, &["NODE"]);
+    replumb(&["rollback", "worker-9", "--yes"])
+        .await
+        .expect(1, &["no node worker-9", "worker-1, worker-2"]);
+    assert_eq!(migration(NAME).await.spec.rollback_nodes, Vec::<String>::new());
+
+    replumb(&["abort"])
+        .await
+        .expect(0, &["Rolling, paused", "taken back: worker-1"]);
+    assert_eq!(migration(NAME).await.spec.desired, Desired::Abort);
+    replumb(&["rollback", "worker-2", "--yes"])
+        .await
+        .expect(0, &["worker-2", "evicted under their budgets"]);
+    let spec = migration(NAME).await.spec;
+    assert_eq!(
+        (spec.desired, spec.rollback_nodes),
+        (Desired::Pause, vec!["worker-2".to_owned()])
+    );
+    replumb(&["resume"]).await.expect(0, &[]);
+    let spec = migration(NAME).await.spec;
+    assert_eq!((spec.desired, spec.rollback_nodes), (Desired::Run, Vec::new()));
+
+    replumb(&["rollback", "--all", "--yes"])
+        .await
+        .expect(0, &["worker-1", "worker-2", "DaemonSet"]);
+    assert_eq!(migration(NAME).await.spec.desired, Desired::Rollback);
+    played.say(MigrationStatus {
+        blocked: "PastReturn".to_owned(),
+        message: "DaemonSet kube-flannel/kube-flannel-ds is deleted".to_owned(),
+        ..begun(MigrationPhase::Finishing, &[])
+    });
+    settled(MigrationPhase::Finishing).await;
+    replumb(&["status", "--watch"])
+        .await
+        .expect(1, &["is deleted", "kubectl replumb resume"]);
+    played.say(begun(MigrationPhase::RollingBack, &["worker-1"]));
+    settled(MigrationPhase::RollingBack).await;
+    replumb(&["apply", "--yes"])
+        .await
+        .expect(1, &["on its way back", "kubectl replumb resume"]);
+    let asked = migration(NAME).await.spec.resumed_at;
+    let watched = tokio::spawn(async { replumb(&["rollback", "--all", "--yes", "--wait"]).await });
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while migration(NAME).await.spec.resumed_at == asked {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    played.say(begun(MigrationPhase::RolledBack, &[]));
+    watched.await.unwrap().expect(0, &["RolledBack"]);
+    replumb(&["apply", "--yes"])
+        .await
+        .expect(1, &["was taken back", "kubectl delete migration"]);
 }
 
 /// Waits until the played status is there.

@@ -362,6 +362,12 @@ async fn every_field_of_a_status_comes_back() {
         .delete("status", &kube::api::DeleteParams::default())
         .await
         .unwrap();
+    // One that is under way would not be deleted.
+    let over = Patch::Merge(json!({"status": {"phase": "Completed"}}));
+    raw_migrations
+        .patch_status("status", &PatchParams::default(), &over)
+        .await
+        .unwrap();
     raw_migrations
         .delete("status", &kube::api::DeleteParams::default())
         .await

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::json;
@@ -167,6 +167,11 @@ impl ApiLab {
             .iter()
             .map(ResourceExt::name_any)
         {
+            // One that a case has left under way would not be deleted.
+            let over = serde_json::json!({ "status": { "phase": "Completed" } });
+            migrations
+                .patch_status(&name, &PatchParams::default(), &Patch::Merge(over))
+                .await?;
             migrations.delete(&name, &DeleteParams::default()).await?;
         }
         for name in nodes
