@@ -96,8 +96,11 @@ impl Values {
     }
 
     /// The traffic generator: something that answers, and on every node something that asks.
-    pub fn traffic(&self) -> Result<String> {
-        self.fill(TRAFFIC)
+    /// Each of its flows has a probe every so many milliseconds.
+    pub fn traffic(&self, interval_ms: u64) -> Result<String> {
+        let mut values = self.clone();
+        values.0.insert("probe-interval-ms", interval_ms.to_string());
+        values.fill(TRAFFIC)
     }
 
     /// Replaces every `{{ name }}`; a name that is not known is an error.
@@ -147,7 +150,7 @@ mod tests {
             values.calico(),
             values.sample(),
             values.lonely(),
-            values.traffic(),
+            values.traffic(10),
         ];
         for manifest in all {
             let manifest = manifest.unwrap();

@@ -40,8 +40,8 @@ pub struct UpOptions {
     pub calico: bool,
     /// Whether the sample workloads are started.
     pub sample: bool,
-    /// Whether the traffic generator is started.
-    pub traffic: bool,
+    /// Milliseconds between two probes of a flow of the traffic generator; absent without one.
+    pub traffic: Option<u64>,
     /// Where it is said what happens.
     pub progress: Progress,
 }
@@ -219,8 +219,8 @@ impl Cluster {
         if options.sample {
             self.install_sample().await?;
         }
-        if options.traffic {
-            self.install_traffic().await?;
+        if let Some(interval_ms) = options.traffic {
+            self.install_traffic(interval_ms).await?;
         }
         let mut state = self.state.lock().await;
         state.phase = Phase::Up;
@@ -300,9 +300,9 @@ impl Cluster {
     }
 
     /// Starts the traffic generator and waits until it runs on every node.
-    pub async fn install_traffic(&self) -> Result<()> {
+    pub async fn install_traffic(&self, interval_ms: u64) -> Result<()> {
         self.api
-            .apply(&self.values().await.traffic()?)
+            .apply(&self.values().await.traffic(interval_ms)?)
             .await
             .context("apply the traffic generator")?;
         for workload in ["deployment/echo", "daemonset/traffic", "daemonset/traffic-host"] {

@@ -42,6 +42,9 @@ pub struct ClusterArguments {
     /// Start no traffic generator.
     #[arg(long)]
     pub no_traffic: bool,
+    /// Milliseconds between two probes of each flow.
+    #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub probe_interval: u64,
     /// Build replumb and install it.
     #[arg(long)]
     pub replumb: bool,
@@ -85,7 +88,7 @@ impl ClusterArguments {
             proxy_mode: self.proxy_mode,
             calico: !self.no_calico,
             sample: !self.no_sample,
-            traffic: !self.no_traffic,
+            traffic: (!self.no_traffic).then_some(self.probe_interval),
             progress,
         })
     }
