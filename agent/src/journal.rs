@@ -142,6 +142,7 @@ impl Journal {
         Remembered {
             interrupted: self.open_step().cloned(),
             standing: self.standing.iter().map(|change| change.step.clone()).collect(),
+            alone: self.fell_back.is_some(),
         }
     }
 
@@ -201,6 +202,14 @@ impl Journal {
             return Ok(());
         }
         self.append(now, Event::TakenNotice)
+    }
+
+    /// Records that the host is as it was.
+    pub fn came_back(&mut self, now: Timestamp) -> Result<(), JournalError> {
+        if self.standing.is_empty() {
+            return Ok(());
+        }
+        self.append(now, Event::CameBack)
     }
 
     /// Records that a step begins, and what is there before it. Returns once that is on disk.
@@ -300,7 +309,7 @@ impl Journal {
         };
         let record = Record::new(self.sequence + 1, now, kept);
         let line = record.line().map_err(FileError::of("write a record of", &path))?;
-        if line.len() as u64 > LARGE_FILE / 2 {
+        if line.len() as u64 > self.length / 2 {
             return Ok(());
         }
         files::write_durably(&path, &line)?;
@@ -335,6 +344,7 @@ impl Journal {
             Event::Ordered(orders) => self.orders = Some(orders.clone()),
             Event::FellBack { why } => self.fell_back = Some(why.clone()),
             Event::TakenNotice => self.fell_back = None,
+            Event::CameBack => self.standing.clear(),
             Event::Kept {
                 standing,
                 done,

@@ -6,11 +6,16 @@ use std::time::{Duration, Instant};
 use api::node_migration::Patience;
 use jiff::Timestamp;
 
+/// An agent that was started anew has at least this time, or half of its patience, to hear what is wanted now.
+const GRACE: Duration = Duration::from_mins(1);
+
 /// The time since the last step on the host or the last word of the coordinator's, whichever is later.
 #[derive(Debug)]
 pub struct Quiet {
     told: Option<Patience>,
     since: Instant,
+    /// Whether the host was between the two networks at the last look; not known before the first.
+    between: Option<bool>,
 }
 
 impl Quiet {
@@ -19,15 +24,18 @@ impl Quiet {
         Self {
             told: None,
             since: Instant::now(),
+            between: None,
         }
     }
 
     /// An agent that was started anew takes over its predecessor's last word, and the time since its last record: never more
-    /// than that word allows, since the host's clock may have been set meanwhile.
+    /// than that word allows less [`GRACE`], since the host's clock may have been set meanwhile, and a new word may be waiting
+    /// at the API server.
     pub fn resume(&mut self, last: Option<Timestamp>, now: Timestamp, told: Option<&Patience>) {
         let at_most = told.map_or(Duration::ZERO, |told| {
             Duration::from_secs(u64::from(told.seconds))
         });
+        let at_most = at_most.saturating_sub(GRACE.min(at_most / 2));
         self.told = told.cloned();
         let gone = last
             .map(|last| now.duration_since(last).as_secs())
@@ -42,6 +50,14 @@ impl Quiet {
             self.since = Instant::now();
             self.told = patience.cloned();
         }
+    }
+
+    /// The host was looked at: one that has just come between the two networks has all its time.
+    pub fn looked(&mut self, between: bool) {
+        if between && self.between == Some(false) {
+            self.since = Instant::now();
+        }
+        self.between = Some(between);
     }
 
     /// A step was made.
@@ -87,8 +103,8 @@ mod tests {
         assert_eq!(resumed(1000, 1100).lasted().as_secs(), 100);
         assert_eq!(
             resumed(1000, 900_000_000).lasted().as_secs(),
-            600,
-            "the clock was set forward"
+            540,
+            "the clock was set forward: there is time to hear of something new"
         );
         assert_eq!(resumed(1000, 10).lasted().as_secs(), 0, "the clock was set back");
     }
@@ -103,5 +119,16 @@ mod tests {
         let mut quiet = resumed(1000, 1100);
         quiet.stepped();
         assert_eq!(quiet.lasted().as_secs(), 0);
+        let mut quiet = resumed(1000, 1100);
+        quiet.looked(true);
+        quiet.looked(true);
+        assert_eq!(quiet.lasted().as_secs(), 100);
+        quiet.looked(false);
+        quiet.looked(true);
+        assert_eq!(
+            quiet.lasted().as_secs(),
+            0,
+            "it was on one of the two networks meanwhile"
+        );
     }
 }

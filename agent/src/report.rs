@@ -115,7 +115,12 @@ pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
         leftovers: Vec::new(),
         ..status.clone()
     };
-    old.facts.is_some() != new.facts.is_some() || without_facts(old) != without_facts(new)
+    // While something is asked of the host, who lives on it decides what the coordinator does next.
+    let asked = new.goal.is_some_and(|goal| goal != Goal::Hold);
+    let pods = |status: &NodeMigrationStatus| status.facts.as_ref().map(|facts| facts.legacy_pods.clone());
+    old.facts.is_some() != new.facts.is_some()
+        || without_facts(old) != without_facts(new)
+        || (asked && pods(old) != pods(new))
 }
 
 /// The merge patch of the status; `None` when the object says it already.

@@ -166,7 +166,8 @@ impl Agent {
             (None, true) => (slow, BURST),
         };
         let mut pace = Pace { next, rest };
-        if let Some(left) = report.falls_back_in {
+        // Its time is over and it did not go back: that has failed, and has its own pace.
+        if let Some(left) = report.falls_back_in.filter(|left| !left.is_zero()) {
             pace.next = pace.next.min(left);
         }
         if let Some(object) = object {

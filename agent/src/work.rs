@@ -131,6 +131,7 @@ impl Worker {
                 }
                 HostDecision::Settled => {
                     message = settled(goal);
+                    failure = failure.or_else(|| self.came_back(goal));
                     break;
                 }
                 HostDecision::Halt(why) => {
@@ -184,6 +185,23 @@ impl Worker {
             facts: Some(seen.facts),
             ..Report::default()
         }
+    }
+
+    /// What the journal has of changes is over once the host is as it was, and the coordinator knows why.
+    fn came_back(&mut self, goal: Goal) -> Option<Failure> {
+        let journal = self
+            .journal
+            .as_mut()
+            .filter(|journal| journal.fell_back().is_none())?;
+        if goal != Goal::Flannel {
+            return None;
+        }
+        let error = journal.came_back(Timestamp::now()).err()?;
+        Some(Failure {
+            category: error.category().to_owned(),
+            message: chain(&error),
+            retriable: true,
+        })
     }
 
     async fn look(&mut self, paths: &Paths) -> Result<Observation, Report> {

@@ -279,6 +279,11 @@ pub struct MigrationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub completed_at: Option<Timestamp>,
+    /// Since when what was written for the cluster is being taken back; absent while it stands. It is written anew before
+    /// another node goes to the new network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub undone_since: Option<Timestamp>,
     /// What was there before the migration and is put back at its end: key → JSON text.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub before: BTreeMap<String, String>,

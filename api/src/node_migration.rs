@@ -124,6 +124,10 @@ pub struct FellBack {
     pub at: Timestamp,
     /// Why, in the agent's words.
     pub why: String,
+    /// `resumedAt` of the Migration at that time: another one says that the node goes there again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub resumed_at: Option<Timestamp>,
 }
 
 /// A finished step of a node.

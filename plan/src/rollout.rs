@@ -5,7 +5,7 @@ mod turn;
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 
-pub use turn::{Back, turn_back};
+pub use turn::{Back, Turned, is_back, turn_back};
 
 use crate::decision::{Wait, WaitReason};
 
@@ -86,6 +86,8 @@ pub struct Seat<'node> {
     pub standing: Standing,
     /// Whether the Node reports Ready.
     pub ready: bool,
+    /// Whether the Node is on the old network by its label.
+    pub on_old: bool,
 }
 
 /// The rules of a rollout.
@@ -118,9 +120,12 @@ pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Adm
     let mut admission = Admission::default();
     let mut queue: Vec<&Seat<'node>> = waiting(seats, Standing::Waiting);
     // Skipped nodes come after every other one, even after those that are still in work.
-    let others_done = seats
-        .iter()
-        .all(|seat| matches!(seat.standing, Standing::Done(_) | Standing::Skipped));
+    let others_done = seats.iter().all(|seat| {
+        matches!(
+            seat.standing,
+            Standing::Done(_) | Standing::Skipped | Standing::Kept
+        )
+    });
     if others_done {
         queue.extend(waiting(seats, Standing::Skipped));
     }
@@ -256,13 +261,14 @@ fn canary(seats: &[Seat<'_>], rules: &Rules) -> (bool, Option<Timestamp>) {
     for seat in seats.iter().take(rules.canary_nodes) {
         match seat.standing {
             Standing::Done(since) => latest = latest.max(Some(since)),
+            // Somebody wants it to stay where it is: the others do not wait for it.
+            Standing::Kept => {}
             Standing::Waiting
             | Standing::Skipped
             | Standing::Working
             | Standing::Halted
             | Standing::Returning
-            | Standing::Fallen
-            | Standing::Kept => {
+            | Standing::Fallen => {
                 return (true, None);
             }
         }
@@ -306,6 +312,7 @@ mod tests {
             name,
             standing,
             ready: true,
+            on_old: true,
         }
     }
 
@@ -403,7 +410,7 @@ mod tests {
         ) {
             let names: Vec<String> = (0..nodes.len()).map(|index| format!("n{index}")).collect();
             let seats: Vec<Seat<'_>> = nodes.iter().zip(&names)
-                .map(|((standing, ready), name)| Seat { name, standing: *standing, ready: *ready })
+                .map(|((standing, ready), name)| Seat { name, standing: *standing, ready: *ready, on_old: true })
                 .collect();
             let before = seats.iter().filter(|seat| is_unavailable(seat)).count();
             let admission = admit(&seats, &rules(limit), NOW);

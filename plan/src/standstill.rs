@@ -46,7 +46,7 @@ impl Standstill {
             reason: HaltReason::DeadlineExceeded,
             message: format!(
                 "{}. Nothing has moved since {:.0}, and rollout.stepTimeoutSeconds is {}. Mend it, then `kubectl \
-                 replumb resume`",
+                 replumb resume`; on the way back once more what asked for it",
                 self.message,
                 self.since,
                 limit.as_secs()

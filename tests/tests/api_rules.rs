@@ -484,6 +484,7 @@ fn full_migration_status() -> Value {
         },
         "plan": {"hash": "abc", "prepare": [action("create")], "nodes": ["a", "b"], "finish": [action("delete")]},
         "startedAt": "2026-03-01T10:00:00Z", "completedAt": "2026-03-01T11:00:00Z",
+        "undoneSince": "2026-03-01T10:30:00Z",
         "before": {"IPAMConfig": "{\"strictAffinity\":false}"},
         "conditions": [{
             "type": "Ready", "status": "False", "reason": "Rolling", "message": "in work: b",
@@ -505,7 +506,9 @@ fn full_node_spec() -> Value {
         },
         "imported": [{"address": "10.244.1.7", "handle": "k8s-pod-network.16cc"}],
         "returning": true, "returnedAt": "2026-03-01T10:06:00Z",
-        "fellBack": {"at": "2026-03-01T10:06:00Z", "why": "calico-node never started"},
+        "fellBack": {
+            "at": "2026-03-01T10:06:00Z", "why": "calico-node never started", "resumedAt": "2026-03-01T10:00:00Z",
+        },
         "probes": [target()], "position": 2, "admitted": true, "skipped": true, "plan": [action("cordon")],
         "step": {
             "name": "Drain", "since": "2026-03-01T10:00:00Z", "reason": "DisruptionBudget", "message": "pod a/b",

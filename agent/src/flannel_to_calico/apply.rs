@@ -193,11 +193,6 @@ async fn perform(
         }
         HostStep::RestoreVxlanDevice(link) => back::restore_link(name, link, &saved.of_change, netlink).await,
         HostStep::StopAnsweringForPods => back::put_parameters_back(name, &saved.of_change),
-        HostStep::RemoveCalicoRecords => {
-            for path in &seen.state.of_calico {
-                files::remove_durably(path).map_err(&file_error)?;
-            }
-            Ok(())
-        }
+        HostStep::RemoveCalicoRecords => back::forget_calicos_pods(name, seen, paths).await,
     }
 }

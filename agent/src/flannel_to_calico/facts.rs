@@ -170,15 +170,29 @@ pub fn block_routes(snapshot: &Snapshot, tunnels: &[VxlanDevice]) -> usize {
         .filter_map(|device| snapshot.link(&device.name))
         .map(|link| link.index)
         .collect();
-    let is_calicos = |route: &Route| {
-        route.hops.iter().any(|(gateway, link)| {
-            link.is_some_and(|link| tunnels.contains(&link)) && (route.protocol == FELIX || gateway.is_none())
-        })
+    let through = |route: &&Route| {
+        let on_tunnel = |link: Option<u32>| link.is_some_and(|link| tunnels.contains(&link));
+        route.hops.iter().any(|(_, link)| on_tunnel(*link))
     };
+    let is_gateway = |address: IpAddr| {
+        let mut hops = snapshot
+            .routes
+            .iter()
+            .filter(through)
+            .flat_map(|route| &route.hops);
+        hops.any(|(gateway, _)| *gateway == Some(address))
+    };
+    // Another way through the tunnel is somebody else's.
+    let is_end = |route: &Route| {
+        let direct = route.hops.iter().all(|(gateway, _)| gateway.is_none());
+        direct && route.destination.prefix_len() == 32 && is_gateway(route.destination.addr())
+    };
+    let is_calicos = |route: &Route| route.protocol == FELIX || is_end(route);
     snapshot
         .routes
         .iter()
         .filter(|route| matches!(route.destination, IpNet::V4(_)) && route.protocol != KERNEL)
+        .filter(through)
         .filter(|route| is_calicos(route))
         .count()
 }

@@ -119,10 +119,15 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 
 /// The same, with these permission bits and this owner (user and group) from the first moment on.
 pub fn write_durably_as(path: &Path, bytes: &[u8], mode: u32, owner: (u32, u32)) -> Result<(), FileError> {
-    use std::os::unix::fs::{PermissionsExt as _, fchown};
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
     replace(path, bytes, |file| {
-        fchown(file, Some(owner.0), Some(owner.1))?;
-        file.set_permissions(fs::Permissions::from_mode(mode))
+        // In this order: once the file is somebody else's, its permissions are not ours to change.
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        let own = file.metadata()?;
+        if (own.uid(), own.gid()) == owner {
+            return Ok(());
+        }
+        fchown(file, Some(owner.0), Some(owner.1))
     })
 }
 

@@ -119,6 +119,8 @@ pub(super) enum Event {
     },
     /// The coordinator knows of it.
     TakenNotice,
+    /// The host is as it was: nothing stands any more, also where somebody else has put it back.
+    CameBack,
     /// Everything that is needed of the records before, which are not there any more.
     Kept {
         standing: Vec<Change>,

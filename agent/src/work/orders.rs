@@ -52,10 +52,19 @@ impl Worker {
         if spec.is_some() {
             self.quiet.told(orders.patience.as_ref());
         }
+        self.quiet.looked(host::is_between(phase));
         let quiet = self.quiet.lasted();
         let expired = self.left_to_wait(orders, phase) == Some(Duration::ZERO);
         let Some(journal) = &mut self.journal else {
-            // No step is begun without it, and none has been.
+            // Nobody knows what was changed on the host: the way back would take what is there for all there is.
+            if orders.goal == Goal::Flannel {
+                return Err(Failure {
+                    category: "JournalFile".to_owned(),
+                    message: "the host cannot be put back: its journal cannot be read; see the check Journal"
+                        .to_owned(),
+                    retriable: true,
+                });
+            }
             return Ok(orders.goal);
         };
         let known = if spec.is_none() || orders.goal.is_forward() {
@@ -91,7 +100,9 @@ impl Worker {
         Ok(match (journal.fell_back(), spec) {
             (Some(_), _) => Goal::Flannel,
             (None, Some(_)) => orders.goal,
-            // What was ordered may have been taken back since: it is not gone on with.
+            // A node that has turned around goes all the way back; what else was ordered may have been taken back since, and is
+            // not gone on with.
+            (None, None) if orders.goal == Goal::Flannel => Goal::Flannel,
             (None, None) => Goal::Hold,
         })
     }

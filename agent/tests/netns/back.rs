@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::host::{Host, in_namespace, json, run};
 use crate::in_place::record;
+use crate::rights::live_as_the_container;
 use crate::{BACKENDS, drive};
 
 /// Everything on the host that this tool or either network could change, one line each.
@@ -229,6 +230,26 @@ fn in_place_and_back_the_host_is_as_it_was() {
                 assert_same(&before, &state(&host), &format!("back from {goal:?}"));
             });
         }
+    });
+}
+
+/// With the rights of deploy/base/agent.yaml, on a node whose installer gave the conflist to a user of its own.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn the_manifests_capabilities_are_enough_for_the_way_back() {
+    in_namespace(|| async {
+        let mut host = flannel_host();
+        let conflist = host.paths.cni_configuration.join("10-flannel.conflist");
+        std::os::unix::fs::chown(conflist, Some(1000), Some(1001)).unwrap();
+        let before = state(&host);
+        live_as_the_container(&mut host);
+        assert_eq!(drive(&host, Goal::Swapped).await, None);
+        calico_ran(&host);
+        assert_eq!(drive(&host, Goal::Mixed).await, None);
+        assert_eq!(drive(&host, Goal::Flannel).await, None);
+        is_back(&host).await;
+        run("ipset destroy somebody-elses");
+        assert_same(&before, &state(&host), "back with the container's rights");
     });
 }
 

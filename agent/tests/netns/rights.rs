@@ -29,6 +29,25 @@ fn granted() -> CapabilitySet {
     granted
 }
 
+/// From here on this thread can do what the agent's container can, and sees no processes but its own.
+///
+/// A machine that runs labs has other nodes' flannelds among its processes, which such an agent may not tell from its
+/// own node's.
+pub fn live_as_the_container(host: &mut Host) {
+    let proc = host.folder.path().join("proc");
+    std::fs::create_dir(&proc).unwrap();
+    for name in ["sys", "thread-self"] {
+        std::os::unix::fs::symlink(Path::new("/proc").join(name), proc.join(name)).unwrap();
+    }
+    host.paths.proc = proc;
+    give_up_all_but(granted());
+    let refused = std::process::Command::new("unshare")
+        .args(["--mount", "true"])
+        .output()
+        .unwrap();
+    assert!(!refused.status.success(), "what is not granted was not given up");
+}
+
 /// Gives up what a container with these capabilities and without new privileges does not have.
 fn give_up_all_but(granted: CapabilitySet) {
     for capability in CapabilitySet::all().iter() {
@@ -54,14 +73,6 @@ fn give_up_all_but(granted: CapabilitySet) {
 fn the_manifests_capabilities_are_enough() {
     in_namespace(|| async {
         let mut host = Host::new();
-        // A machine that runs labs has other nodes' flannelds among its processes, which such an agent may not
-        // tell from its own node's: here it sees a node without processes.
-        let proc = host.folder.path().join("proc");
-        std::fs::create_dir(&proc).unwrap();
-        for name in ["sys", "thread-self"] {
-            std::os::unix::fs::symlink(Path::new("/proc").join(name), proc.join(name)).unwrap();
-        }
-        host.paths.proc = proc;
         for backend in [
             "iptables-nft",
             "ip6tables-nft",
@@ -71,12 +82,7 @@ fn the_manifests_capabilities_are_enough() {
             Host::firewall(backend);
         }
         Host::nftables();
-        give_up_all_but(granted());
-        let refused = std::process::Command::new("unshare")
-            .args(["--mount", "true"])
-            .output()
-            .unwrap();
-        assert!(!refused.status.success(), "what is not granted was not given up");
+        live_as_the_container(&mut host);
         assert_eq!(drive(&host, Goal::Held).await, None);
         Host::last_pod_goes();
         assert_eq!(drive(&host, Goal::Detached).await, None);

@@ -91,6 +91,12 @@ async fn want(
 ) -> Result<Outcome, CliError> {
     let spec = MigrationSpec {
         desired,
+        // Deadlines that passed on the way there say nothing of the way back.
+        resumed_at: if desired == Desired::Abort {
+            Some(Timestamp::now())
+        } else {
+            there.spec.resumed_at
+        },
         ..there.spec.clone()
     };
     let written = cluster.change(there, &spec).await?;

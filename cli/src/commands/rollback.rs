@@ -95,7 +95,8 @@ fn spec(there: &Migration, rollback: &Rollback) -> MigrationSpec {
     names.sort();
     names.dedup();
     MigrationSpec {
-        desired: if rollback.all {
+        // Where everything goes back already, one node more or less changes nothing.
+        desired: if rollback.all || there.spec.desired == Desired::Rollback {
             Desired::Rollback
         } else {
             Desired::Pause

@@ -148,7 +148,12 @@ impl View {
             }
             (_, Some(Outcome::Refused)) => "next: `kubectl replumb preflight` shows every check".to_owned(),
             (_, Some(Outcome::Failed)) => {
-                "next: mend what the message says, then `kubectl replumb resume`".to_owned()
+                let again = match self.desired {
+                    Desired::Abort => "`kubectl replumb abort` once more",
+                    Desired::Rollback => "`kubectl replumb rollback --all` once more",
+                    Desired::Plan | Desired::Run | Desired::Pause => "`kubectl replumb resume`",
+                };
+                format!("next: mend what the message says, then {again}")
             }
             (_, Some(Outcome::Paused)) => "next: `kubectl replumb resume`".to_owned(),
             (_, Some(Outcome::Done) | None) => String::new(),

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::Memory;
 use super::scenarios::{
-    CALICO_GROUP, MIGRATION, assert_in_order, cluster, run_to_the_end, run_until, steady, story, world_moves,
+    CALICO_GROUP, MIGRATION, assert_in_order, cluster, has_calicos_pod, run_to_the_end, run_until, steady,
+    story, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::pass::pass;
@@ -54,7 +55,13 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         },
         legacy_pods: living.into_iter().collect(),
         legacy_problems: Vec::new(),
-        calico: CalicoTraces::default(),
+        calico: CalicoTraces {
+            pods: has_calicos_pod(api, node)
+                .then(|| "cali1".to_owned())
+                .into_iter()
+                .collect(),
+            ..CalicoTraces::default()
+        },
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {
             all: 1,

@@ -96,8 +96,23 @@ async fn go_on(
             }
             status.phase = MigrationPhase::RollingBack;
         }
-        // It goes there again: what was taken back for the cluster is written anew.
-        (Desired::Run, MigrationPhase::RollingBack) => status.phase = MigrationPhase::Preparing,
+        // It goes there again, or stops: what was taken back for the cluster is written anew before a node is touched.
+        (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, _)
+            if status.undone_since.is_some() =>
+        {
+            status.phase = MigrationPhase::Preparing;
+        }
+        // A node that is done is to go back, and the end must not come first.
+        (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, MigrationPhase::Finishing)
+            if roll::is_asked_back(cache, migration) =>
+        {
+            if let Some(message) = past_return(cache, settings) {
+                "PastReturn".clone_into(&mut status.blocked);
+                status.message = message;
+                return Ok(Vec::new());
+            }
+            status.phase = MigrationPhase::Rolling;
+        }
         (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, _) => {}
     }
     let between_nodes = matches!(

@@ -86,6 +86,7 @@ pub async fn prepare(
         return Ok(());
     }
     status.phase = MigrationPhase::Rolling;
+    status.undone_since = None;
     status.blocked = String::new();
     "cluster-wide objects are written; nodes follow".clone_into(&mut status.message);
     Ok(())

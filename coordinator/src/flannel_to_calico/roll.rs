@@ -15,11 +15,12 @@ use api::migration::{
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration, names};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use mixed::{finish_or_stay, restart_pods};
 use perform::Act;
 use plan::decision::Decision;
-use plan::flannel_to_calico::node::{NodeView, OnBlocked, Policy, Stage, decide, upkeep};
+use plan::flannel_to_calico::node::{NetworkLabel, NodeView, OnBlocked, Policy, Stage, decide, upkeep};
 use plan::flannel_to_calico::settings::Settings;
 use plan::order::{self, Place};
 use plan::rollout::{self, Back, MaxUnavailable, Rules, Seat, Standing};
@@ -28,7 +29,7 @@ use summary::{Held, count_nodes, summarize};
 
 use super::node_objects::Outcome;
 use super::view::Snapshot;
-use super::{Memory, adopt, node_objects, probe};
+use super::{Memory, adopt, node_objects, probe, undo};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::evict;
@@ -53,13 +54,7 @@ pub async fn roll(
     let now = Timestamp::now();
     let name = migration.name_any();
     let back = turn::wanted(migration);
-    let mut unprepared = if back == Some(Back::All) {
-        // Nothing is prepared any more: what was written for the nodes goes, too.
-        adopt::adopt_node_migrations(context, cache, migration).await?;
-        BTreeMap::new()
-    } else {
-        adopt::adopt_nodes(context, cache, migration, settings).await?
-    };
+    let mut unprepared = adopt_nodes(context, cache, migration, settings, back.as_ref()).await?;
     let snapshot = Snapshot::take(cache, settings, &name, &context.namespace);
     if let Some(message) = malformed(&snapshot) {
         "Malformed".clone_into(&mut status.blocked);
@@ -78,9 +73,12 @@ pub async fn roll(
     let mut seats = seats(&snapshot, migration, &order);
     // First of all: a node that turns around does not take one step more on the way there.
     let limit = rules(migration).max_unavailable;
-    let mut turned = turn::turn_fallen(context, &snapshot, &order, now).await?;
+    let mut turned = turn::turn_fallen(context, migration, &snapshot, &order, now).await?;
+    let mut held_back = None;
     if let Some(back) = &back {
-        turned.extend(turn::turn_back(context, &snapshot, &seats, back, limit, now).await?);
+        let turn = rollout::turn_back(&seats, back, limit);
+        turned.extend(turn::turn_back(context, &snapshot, &turn.now, now).await?);
+        held_back = turn.held;
     }
     for seat in seats.iter_mut().filter(|seat| turned.contains(&seat.name)) {
         seat.standing = Standing::Returning;
@@ -121,7 +119,11 @@ pub async fn roll(
     waits.extend(turn::fallen(&snapshot, &seats).map(|(node, held)| (node.to_owned(), held)));
     let admission = rollout::admit(&seats, &rules(migration), now);
     start_nodes(context, &snapshot, &admission.start, now).await?;
-    summarize(status, &seats, &waits, admission.held.as_ref(), &unprepared);
+    let held = match &back {
+        Some(Back::All) => held_back,
+        Some(Back::InWork | Back::Named(_)) | None => held_back.or(admission.held),
+    };
+    summarize(status, &seats, &waits, held.as_ref(), &unprepared);
     if back == Some(Back::All) {
         turn::rolling_back(context, cache, migration, settings, &seats, status).await?;
     }
@@ -145,6 +147,25 @@ pub async fn roll(
         }
     }
     Ok(waits.values().map(|held| held.reason).collect())
+}
+
+/// Nodes that joined get what the others have. Returns those that cannot be started yet, with the reason.
+async fn adopt_nodes(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    settings: &Settings,
+    back: Option<&Back>,
+) -> Result<BTreeMap<String, String>, WriteError> {
+    if back != Some(&Back::All) {
+        return adopt::adopt_nodes(context, cache, migration, settings).await;
+    }
+    // Nothing is prepared any more: what was written for the nodes goes, too. But a Node that joins needs flannel.
+    adopt::adopt_node_migrations(context, cache, migration).await?;
+    if undo::selects_nodes(cache, settings) {
+        adopt::label_with_flannel(context, &adopt::linux_nodes(cache)).await?;
+    }
+    Ok(BTreeMap::new())
 }
 
 /// What became of one look at a node.
@@ -191,6 +212,17 @@ async fn work_on(
     };
     write_spec(act.context, object, &spec).await?;
     Ok(worked)
+}
+
+/// Whether a node that was named is to go back and is not back.
+pub fn is_asked_back(cache: &Cache, migration: &Migration) -> bool {
+    let names = &migration.spec.rollback_nodes;
+    cache.node_migrations.state().iter().any(|object| {
+        let spec = &object.spec;
+        spec.migration == migration.name_any()
+            && names.contains(&spec.node_name)
+            && (spec.admitted || spec.finished_at.is_some())
+    })
 }
 
 /// The first object that was not understood: nobody knows what may be done then.
@@ -315,15 +347,26 @@ fn seats<'order>(snapshot: &Snapshot, migration: &Migration, order: &'order [Str
                 (None, false, false) => Standing::Waiting,
             };
             // A node that Calico does not know yet (it joined a moment ago) cannot start either.
-            let prepared = !matches!(standing, Standing::Waiting | Standing::Skipped)
-                || node_objects::is_prepared(node, migration);
+            let starts = matches!(standing, Standing::Waiting | Standing::Skipped)
+                && migration.spec.desired != Desired::Rollback;
+            let prepared = !starts || node_objects::is_prepared(node, migration);
             Some(Seat {
                 name,
                 standing,
                 ready: facts::nodes::is_ready(node) && prepared,
+                on_old: is_on_flannel(node),
             })
         })
         .collect()
+}
+
+/// Whether the Node's label says that flannel runs on it.
+fn is_on_flannel(node: &Node) -> bool {
+    let label = node.labels().get(names::NODE_NETWORK_LABEL);
+    match NetworkLabel::read(label.map(String::as_str)) {
+        NetworkLabel::Missing | NetworkLabel::Flannel => true,
+        NetworkLabel::Neither | NetworkLabel::Calico | NetworkLabel::Other(_) => false,
+    }
 }
 
 /// Gives every agent the targets that it should probe now, and takes back the others.

@@ -119,10 +119,14 @@ async fn restore(context: &Context, kind: Kind, before: &Value, ours: &[&str]) -
     let Some(read) = kind.get(&context.client, objects::DEFAULT).await? else {
         return Ok(());
     };
-    if before.is_null() {
+    let found = read.data.get("spec").cloned().unwrap_or_else(|| json!({}));
+    let others = found
+        .as_object()
+        .is_some_and(|fields| fields.keys().any(|field| !ours.contains(&field.as_str())));
+    // It was not there, and nobody has written anything of his own into it since.
+    if before.is_null() && !others {
         return kind.delete(&context.client, objects::DEFAULT).await;
     }
-    let found = read.data.get("spec").cloned().unwrap_or_else(|| json!({}));
     let change: Map<String, Value> = ours
         .iter()
         .map(|field| {

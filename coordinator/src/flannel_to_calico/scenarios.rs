@@ -254,7 +254,7 @@ pub(super) fn world_moves(api: &FakeApi) {
 }
 
 /// Whether the node's one pod has an address that Calico gave it.
-fn has_calicos_pod(api: &FakeApi, node: &str) -> bool {
+pub(super) fn has_calicos_pod(api: &FakeApi, node: &str) -> bool {
     let log = api
         .get(&format!("/api/v1/namespaces/default/pods/log-{node}"))
         .unwrap_or_default();

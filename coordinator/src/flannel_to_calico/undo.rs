@@ -28,6 +28,12 @@ pub async fn undo(
     settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
+    // Known before anything is taken back: who turns around later has to write all of it anew.
+    if status.undone_since.is_none() {
+        status.undone_since = Some(Timestamp::now());
+        "every node is back; what was written for the cluster is taken back".clone_into(&mut status.message);
+        return Ok(());
+    }
     let snapshot = Snapshot::take(cache, settings, &migration.name_any(), &context.namespace);
     for pod in snapshot.probe_pods.values() {
         super::probe::delete(context, pod).await?;
@@ -87,8 +93,7 @@ async fn forget_node(
     node: &Node,
     before: &std::collections::BTreeMap<String, String>,
 ) -> Result<Vec<String>, WriteError> {
-    let known = saved::known_names(before, saved::IPAM_BLOCKS).unwrap_or_default();
-    let kept = node_objects::remove(context, &node.name_any(), &known).await?;
+    // First: a node without it is prepared anew, whatever of the rest is gone by then.
     let mut change =
         saved::annotations_change(node.annotations(), before, &node.name_any()).unwrap_or_default();
     if node.annotations().contains_key(names::PREPARED_BY_ANNOTATION) {
@@ -99,7 +104,22 @@ async fn forget_node(
         let change = json!({ "metadata": { "annotations": change } });
         write::patch(&api, node, "taking Calico's annotations off", change).await?;
     }
-    Ok(kept)
+    let known = saved::known_names(before, saved::IPAM_BLOCKS).unwrap_or_default();
+    node_objects::remove(context, &node.name_any(), &known).await
+}
+
+/// Whether flannel's `DaemonSet` still goes by the label of the Nodes.
+pub fn selects_nodes(cache: &Cache, settings: &Settings) -> bool {
+    let set = daemon_set(
+        cache,
+        &settings.flannel_daemon_set_namespace.value,
+        &settings.flannel_daemon_set_name.value,
+    );
+    set.is_some_and(|set| {
+        facts::daemon_sets::daemon_set(&set)
+            .node_selector
+            .contains_key(names::NODE_NETWORK_LABEL)
+    })
 }
 
 /// Takes the node selector off flannel's `DaemonSet` and waits for its roll; `None` once every Ready node has the new pod.

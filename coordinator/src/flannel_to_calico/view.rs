@@ -176,6 +176,7 @@ impl Snapshot {
                 goal: status.goal,
                 changes: status.changes,
                 fell_back: status.fell_back,
+                sees_calicos_pods: host.is_some_and(|host| !host.calico.pods.is_empty()),
             },
             residents: drain::residents(&self.pods, name),
             budgets: &self.budgets,

@@ -210,6 +210,7 @@ impl World {
                 ready: self.agent_ready,
                 phase: Some(self.phase),
                 goal: self.reported.then(|| self.goal()),
+                sees_calicos_pods: !self.calicos_pods_are_gone(),
                 changes: self
                     .changed
                     .then(|| "link vxlan.calico".to_owned())

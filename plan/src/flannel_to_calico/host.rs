@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use step::describe_firewall_object;
 pub use step::{HostStep, Undo};
-pub use switch::{Orders, Patience, left_to_wait};
+pub use switch::{Orders, Patience, is_between, left_to_wait};
 
 use super::facts::{Found, HostFacts};
 use super::phase::{Goal, Phase};
@@ -73,6 +73,8 @@ pub struct Remembered {
     pub interrupted: Option<HostStep>,
     /// Changes that were made and have not been taken back, the newest last.
     pub standing: Vec<HostStep>,
+    /// Whether the host goes back by itself, and the coordinator does not know of it yet.
+    pub alone: bool,
 }
 
 /// What the agent does next.
@@ -163,9 +165,6 @@ pub fn decide(
     goal: Goal,
     remembered: &Remembered,
 ) -> HostDecision {
-    let Some(wanted) = goal.phase() else {
-        return HostDecision::Settled;
-    };
     // Between the two names there may be no link at all, or one that is half made: only the journal knows what it was.
     match &remembered.interrupted {
         Some(
@@ -174,8 +173,11 @@ pub fn decide(
         Some(step @ HostStep::RestoreVxlanDevice(_)) => return HostDecision::Run(step.clone()),
         Some(_) | None => {}
     }
+    let Some(wanted) = goal.phase() else {
+        return HostDecision::Settled;
+    };
     if goal == Goal::Flannel {
-        return back::decide(facts, settings, &remembered.standing);
+        return back::decide(facts, settings, remembered);
     }
     let at = phase(facts, settings);
     let upkeep = match at {

@@ -67,6 +67,8 @@ pub struct AgentReport {
     pub changes: Vec<String>,
     /// Why it puts the old network back by itself.
     pub fell_back: Option<String>,
+    /// Whether a pod of Calico's is attached to the host.
+    pub sees_calicos_pods: bool,
 }
 
 impl AgentReport {
@@ -83,6 +85,19 @@ pub enum Direction {
     There,
     /// To flannel, as it was before.
     Back,
+}
+
+impl Direction {
+    /// What a person types once what halted is mended.
+    fn again(self) -> &'static str {
+        match self {
+            Self::There => "`kubectl replumb resume`",
+            Self::Back => {
+                "once more what asked for the way back: `kubectl replumb abort`, `rollback NODE` or `rollback --all` \
+                 (`resume` turns it around)"
+            }
+        }
+    }
 }
 
 /// A refused eviction, kept until it is tried again.

@@ -1,6 +1,7 @@
 //! Which nodes turn around and go back.
 
-use super::{MaxUnavailable, Seat, Standing, is_unavailable};
+use super::{MaxUnavailable, Seat, Standing, is_unavailable, turn_message};
+use crate::decision::{Wait, WaitReason};
 
 /// Which nodes are to go back to the old network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,33 +14,84 @@ pub enum Back {
     All,
 }
 
+impl Back {
+    /// Whether this node is to go back, and is not back.
+    pub fn means(&self, seat: &Seat<'_>) -> bool {
+        let named = match self {
+            Self::InWork => matches!(seat.standing, Standing::Working | Standing::Halted),
+            Self::All => true,
+            Self::Named(names) => names.iter().any(|name| name == seat.name),
+        };
+        named && !is_back(seat)
+    }
+}
+
+/// Whether the node is on the old network and not in work.
+pub fn is_back(seat: &Seat<'_>) -> bool {
+    match seat.standing {
+        // One that was never taken into work may have been moved by somebody else, or by an earlier migration.
+        Standing::Waiting | Standing::Skipped | Standing::Kept | Standing::Fallen => seat.on_old,
+        Standing::Done(_) | Standing::Working | Standing::Halted | Standing::Returning => false,
+    }
+}
+
+/// Which nodes turn around now, and why the next one does not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turned<'node> {
+    /// Nodes that turn around, in order.
+    pub now: Vec<&'node str>,
+    /// What the next one waits for; `None` when none is left.
+    pub held: Option<Wait>,
+}
+
 /// Which nodes turn around now. Nodes in work do at once: they are out of work already. Nodes that are done follow, the
 /// last one first, as long as no more nodes than the limit are in work or NotReady.
-pub fn turn_back<'node>(seats: &[Seat<'node>], back: &Back, limit: MaxUnavailable) -> Vec<&'node str> {
-    let is_meant = |seat: &&Seat<'node>| match back {
-        Back::InWork | Back::All => true,
-        Back::Named(names) => names.iter().any(|name| name == seat.name),
-    };
+pub fn turn_back<'node>(seats: &[Seat<'node>], back: &Back, limit: MaxUnavailable) -> Turned<'node> {
     let in_work = |seat: &&Seat<'node>| matches!(seat.standing, Standing::Working | Standing::Halted);
-    let mut turned: Vec<&str> = seats
-        .iter()
-        .filter(is_meant)
-        .filter(in_work)
-        .map(|seat| seat.name)
-        .collect();
-    if *back == Back::InWork {
-        return turned;
-    }
+    let mut turned = Turned {
+        now: seats
+            .iter()
+            .filter(|seat| back.means(seat))
+            .filter(in_work)
+            .map(|seat| seat.name)
+            .collect(),
+        held: None,
+    };
     let limit = limit.resolve(seats.len());
     let mut unavailable = seats.iter().filter(|seat| is_unavailable(seat)).count();
-    for seat in seats.iter().rev().filter(is_meant) {
-        if !matches!(seat.standing, Standing::Done(_)) {
+    for seat in seats.iter().rev().filter(|seat| back.means(seat)) {
+        if in_work(&seat) || seat.standing == Standing::Returning {
             continue;
         }
-        // One that is away is counted already, and goes back when it returns.
-        if seat.ready && unavailable < limit {
-            turned.push(seat.name);
+        let hold = |reason, message| {
+            Some(Wait {
+                reason,
+                message,
+                until: None,
+            })
+        };
+        if !seat.ready {
+            // It is counted already, and goes back when it returns itself.
+            let message = format!("node {} is NotReady; it goes back when it returns", seat.name);
+            turned.held = turned.held.or_else(|| hold(WaitReason::NodeNotReady, message));
+        } else if unavailable < limit {
+            turned.now.push(seat.name);
             unavailable += 1;
+        } else {
+            let message = turn_message(seats, seat.name, limit);
+            let in_work = |seat: &Seat<'_>| {
+                matches!(
+                    seat.standing,
+                    Standing::Working | Standing::Halted | Standing::Returning
+                )
+            };
+            // Nobody in work who would make room: it waits for a node that is away, and that has a deadline.
+            let reason = if seats.iter().any(in_work) || !turned.now.is_empty() {
+                WaitReason::Turn
+            } else {
+                WaitReason::NodeNotReady
+            };
+            turned.held = turned.held.or_else(|| hold(reason, message));
         }
     }
     turned
@@ -59,6 +111,7 @@ mod tests {
             name,
             standing,
             ready: true,
+            on_old: matches!(standing, Standing::Waiting),
         }
     }
 
@@ -79,13 +132,40 @@ mod tests {
             seat("c", Standing::Working),
             seat("d", Standing::Waiting),
         ];
-        let turn = |back: &Back, limit| turn_back(&seats, back, MaxUnavailable::Nodes(limit));
+        let turn = |back: &Back, limit| turn_back(&seats, back, MaxUnavailable::Nodes(limit)).now;
         assert_eq!(turn(&Back::InWork, 9), ["c"]);
         assert_eq!(turn(&Back::All, 1), ["c"]);
         assert_eq!(turn(&Back::All, 2), ["c", "b"]);
         assert_eq!(turn(&Back::All, 9), ["c", "b", "a"]);
         assert_eq!(turn(&Back::Named(vec!["a".to_owned(), "d".to_owned()]), 2), ["a"]);
         assert_eq!(turn(&Back::Named(vec!["a".to_owned()]), 1), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn a_node_that_is_away_is_named_and_so_is_who_waits_for_it() {
+        let mut seats = [seat("a", Standing::Done(NOW)), seat("b", Standing::Done(NOW))];
+        seats[1].ready = false;
+        let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(1));
+        assert_eq!(turned.now, Vec::<&str>::new());
+        let held = turned.held.unwrap();
+        assert_eq!(held.reason, WaitReason::NodeNotReady);
+        assert!(held.message.contains("node b is NotReady"), "{}", held.message);
+        seats[1].standing = Standing::Waiting;
+        seats[1].on_old = true;
+        let held = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(1))
+            .held
+            .unwrap();
+        assert_eq!(held.reason, WaitReason::NodeNotReady);
+        assert!(held.message.contains("NotReady: b"), "{}", held.message);
+    }
+
+    #[test]
+    fn a_node_that_somebody_else_has_moved_goes_back_too() {
+        let mut seats = [seat("a", Standing::Waiting), seat("b", Standing::Skipped)];
+        (seats[0].on_old, seats[1].on_old) = (false, false);
+        let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(2));
+        assert_eq!(turned.now, ["b", "a"]);
+        assert!(!is_back(&seats[0]) && is_back(&seat("c", Standing::Waiting)));
     }
 
     proptest! {
@@ -97,10 +177,10 @@ mod tests {
         ) {
             let names: Vec<String> = (0..nodes.len()).map(|index| format!("n{index}")).collect();
             let seats: Vec<Seat<'_>> = nodes.iter().zip(&names)
-                .map(|((standing, ready), name)| Seat { name, standing: *standing, ready: *ready })
+                .map(|((standing, ready), name)| Seat { name, standing: *standing, ready: *ready, on_old: true })
                 .collect();
             let before = seats.iter().filter(|seat| is_unavailable(seat)).count();
-            let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(limit));
+            let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(limit)).now;
             let were_done = turned.iter()
                 .filter(|name| seats.iter().any(|seat| seat.name == **name && matches!(seat.standing, Standing::Done(_))))
                 .count();

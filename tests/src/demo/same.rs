@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::host::Host;
 
 /// What may differ after a way back: words of the line, and why.
-const MAY_DIFFER: [(&str, &[&str]); 6] = [
+const MAY_DIFFER: [(&str, &[&str]); 5] = [
     (
         "the service proxy's: endpoints come and go",
         &["KUBE-", "kube-proxy", "\"kube-"],
@@ -27,13 +27,7 @@ const MAY_DIFFER: [(&str, &[&str]); 6] = [
             "chain OUTPUT ACCEPT",
             "chain FORWARD ACCEPT",
             "chain POSTROUTING ACCEPT",
-            "nft {\"table\":",
-            "nft {\"chain\":",
         ],
-    ),
-    (
-        "rules of iptables, compared as iptables-save lists them",
-        &["nft {\"rule\":"],
     ),
     (
         "the kernel's own account of what it has learnt or measured",
@@ -85,11 +79,24 @@ impl Comparison {
     }
 }
 
+/// Whether an object of nftables is in one of the tables that iptables has there, or is that table.
+fn is_of_iptables(line: &str) -> bool {
+    ["nat", "filter", "mangle", "raw", "security"]
+        .iter()
+        .any(|table| {
+            line.contains(&format!("\"table\":\"{table}\""))
+                || (line.contains("{\"table\":{") && line.contains(&format!("\"name\":\"{table}\"")))
+        })
+}
+
 /// Why this line may differ; `None` when it may not.
 fn reason(line: &str) -> Option<&'static str> {
     // flannel's own tables are no business of iptables'.
     if line.contains("flannel") && !line.contains("KUBE-") {
         return None;
+    }
+    if line.starts_with("nft ") && is_of_iptables(line) {
+        return Some("tables, chains and rules of iptables, compared as iptables-save lists them");
     }
     MAY_DIFFER
         .iter()
@@ -109,6 +116,8 @@ mod tests {
             "route {\"dst\":\"10.244.1.0/26\",\"type\":\"blackhole\"}",
             "link {\"ifname\":\"vxlan.calico\"}",
             "ipset cali40all-vxlan-net",
+            "nft {\"table\":{\"family\":\"ip\",\"name\":\"calico\"}}",
+            "nft {\"chain\":{\"family\":\"ip\",\"name\":\"input\",\"table\":\"calico\"}}",
             "file 644 0:0 abc  /etc/cni/net.d/10-calico.conflist",
             "parameter /proc/sys/net/ipv4/conf/cni0/proxy_arp:1",
         ] {

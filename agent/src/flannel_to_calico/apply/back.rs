@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use super::error::ApplyError;
-use crate::flannel_to_calico::observe::Observation;
-use crate::host::files;
+use plan::cni::{PluginCall, deletion};
+
+use crate::flannel_to_calico::observe::{Observation, Paths};
 use crate::host::netlink::{Netlink, NetlinkError, Renamed};
 use crate::host::snapshot::Route;
 use crate::host::sysctl;
+use crate::host::{cniplugin, files};
 use crate::journal::Before;
 
 /// Puts a file where it was, with its bytes, its owner and its permissions.
@@ -99,6 +101,31 @@ pub(super) fn put_parameters_back(step: &'static str, saved: &Before) -> Result<
         {
             sysctl::write(path, value).map_err(ApplyError::file(step))?;
         }
+    }
+    Ok(())
+}
+
+/// What Calico's pods that are gone have left beside Calico: ports of the host, which portmap keeps under the name of their
+/// network and the runtime's own DEL, by flannel's conflist, did not find. Calico itself has nothing of them any more.
+pub(super) async fn forget_calicos_pods(
+    step: &'static str,
+    seen: &Observation,
+    paths: &Paths,
+) -> Result<(), ApplyError> {
+    for path in &seen.state.of_calico {
+        let Some(bytes) = files::read_if_there(path).map_err(ApplyError::file(step))? else {
+            continue;
+        };
+        // A record that is not understood names nothing that could be given back.
+        let calls: Vec<PluginCall> = deletion(&bytes)
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|call| call.plugin == "portmap")
+            .collect();
+        cniplugin::call(&paths.cni_plugins, &calls)
+            .await
+            .map_err(|source| ApplyError::CniPlugin { step, source })?;
+        files::remove_durably(path).map_err(ApplyError::file(step))?;
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ pub(super) async fn before(
                 .collect(),
             ..Before::default()
         },
-        HostStep::DeleteVxlanDevice(link) | HostStep::RestoreNodeRoutes { link, .. } => of_link(link),
+        HostStep::DeleteVxlanDevice(link) => of_link(link),
         HostStep::DeleteBridge => of_link(BRIDGE),
         // Made anew after a crash: what the link was, only the journal knows.
         HostStep::RenameVxlanDevice { from, .. } | HostStep::ReturnVxlanDevice { from, .. } => {
@@ -76,6 +76,7 @@ pub(super) async fn before(
         HostStep::RemoveCalicoRecords => texts(seen.state.of_calico.iter(), name)?,
         // Nothing was there, or Calico makes it anew, or the journal has it already.
         HostStep::RouteLegacyPods(_)
+        | HostStep::RestoreNodeRoutes { .. }
         | HostStep::RestoreConflist(_)
         | HostStep::DeleteCalicoFirewall(_)
         | HostStep::DeleteCalicoSets

@@ -70,16 +70,19 @@ impl Netlink {
     /// The reverse of [`Self::add_block_routes`]: lays flannel's route to each node that the tunnel leads to, then deletes
     /// every other one. The routes to the nodes' ends go last: as long as one is there, this is not done.
     pub async fn restore_node_routes(&self, tunnel: &Snapshot, length: u8) -> Result<(), NetlinkError> {
-        let mut kept = Vec::new();
+        let mut kept: Vec<Ipv4Net> = Vec::new();
         for route in &tunnel.routes {
-            let [(Some(IpAddr::V4(gateway)), Some(_))] = route.hops.as_slice() else {
+            let (IpNet::V4(destination), [(Some(IpAddr::V4(gateway)), Some(_))]) =
+                (route.destination, route.hops.as_slice())
+            else {
                 continue;
             };
+            // Only a route into the range of the node whose end the gateway is says that there is such a node.
             let Ok(range) = Ipv4Net::new(*gateway, length) else {
                 continue;
             };
-            // Routes that lead elsewhere than to the node whose end it is are nobody's of ours.
-            if range.trunc().network() != *gateway || kept.contains(&IpNet::V4(range)) {
+            let leads_there = range.network() == *gateway && range.contains(&destination);
+            if !leads_there || kept.contains(&range) {
                 continue;
             }
             self.add_route(&Route {
@@ -88,13 +91,25 @@ impl Netlink {
                 ..route.clone()
             })
             .await?;
-            kept.push(range.into());
+            kept.push(range);
         }
-        let spare = |route: &&Route| route.protocol != KERNEL && !kept.contains(&route.destination);
-        let is_end = |route: &Route| route.hops.iter().all(|(gateway, _)| gateway.is_none());
+        // What else leads through the tunnel is somebody else's.
+        let is_end = |route: &Route| {
+            kept.iter()
+                .any(|range| route.destination == IpNet::from(IpAddr::V4(range.network())))
+        };
+        let is_block = |route: &Route| match route.destination {
+            IpNet::V4(block) => {
+                let inside = |range: &Ipv4Net| range.contains(&block) && *range != block;
+                kept.iter().any(inside)
+            }
+            IpNet::V6(_) => false,
+        };
+        let ours = |route: &&Route| route.protocol != KERNEL && (route.protocol == FELIX || is_block(route));
         for ends in [false, true] {
-            for route in tunnel.routes.iter().filter(spare) {
-                if matches!(route.destination, IpNet::V4(_)) && is_end(route) == ends {
+            for route in tunnel.routes.iter().filter(ours) {
+                let stays = matches!(route.destination, IpNet::V4(range) if kept.contains(&range));
+                if is_end(route) == ends && !stays && matches!(route.destination, IpNet::V4(_)) {
                     self.delete_route(route).await?;
                 }
             }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use plan::decision::{Halt, HaltReason};
 use plan::flannel_to_calico::node::Stage;
 use plan::flannel_to_calico::settings::Settings;
-use plan::rollout::{self, Back, MaxUnavailable, Seat, Standing};
+use plan::rollout::{Back, Seat, Standing, is_back};
 
 use super::super::undo;
 use super::super::view::Snapshot;
@@ -38,23 +38,20 @@ pub(super) fn goes_back(back: Option<&Back>, seats: &[Seat<'_>]) -> bool {
     match back {
         None | Some(Back::InWork) => false,
         Some(Back::All) => true,
-        Some(Back::Named(names)) => seats
-            .iter()
-            .any(|seat| names.iter().any(|name| name == seat.name)),
+        Some(back @ Back::Named(_)) => seats.iter().any(|seat| back.means(seat)),
     }
 }
 
-/// Turns those around whose turn it is, and names them. What was recorded of the way there stays in the history.
+/// Turns these around, and names those that were not on their way back yet. What was recorded of the way there stays in
+/// the history.
 pub(super) async fn turn_back<'node>(
     context: &Context,
     snapshot: &Snapshot,
-    seats: &[Seat<'node>],
-    back: &Back,
-    limit: MaxUnavailable,
+    nodes: &[&'node str],
     now: Timestamp,
 ) -> Result<Vec<&'node str>, WriteError> {
     let mut turned = Vec::new();
-    for node in rollout::turn_back(seats, back, limit) {
+    for node in nodes.iter().copied() {
         if let Some(object) = snapshot.node_migrations.get(node)
             && !object.spec.returning
         {
@@ -68,6 +65,7 @@ pub(super) async fn turn_back<'node>(
 /// Turns those around whose agents have put the old network back by themselves: everything else of the node follows.
 pub(super) async fn turn_fallen<'node>(
     context: &Context,
+    migration: &Migration,
     snapshot: &Snapshot,
     order: &'node [String],
     now: Timestamp,
@@ -89,6 +87,7 @@ pub(super) async fn turn_fallen<'node>(
             let fell_back = FellBack {
                 at: now,
                 why: why.to_owned(),
+                resumed_at: migration.spec.resumed_at,
             };
             turn(context, object, Some(fell_back), now).await?;
             if let Some(node) = snapshot.nodes.get(node) {
@@ -101,11 +100,12 @@ pub(super) async fn turn_fallen<'node>(
     Ok(turned)
 }
 
-/// Whether the node fell back, and nobody has said since that it should go there again.
+/// Whether the node fell back, and nobody has said since that it should go there again. Any other time is a new word: whose
+/// clock it was does not matter.
 pub(super) fn has_fallen(spec: &NodeMigrationSpec, migration: &Migration) -> bool {
     spec.fell_back
         .as_ref()
-        .is_some_and(|fell| migration.spec.resumed_at.is_none_or(|resumed| resumed < fell.at))
+        .is_some_and(|fell| fell.resumed_at == migration.spec.resumed_at)
 }
 
 /// What a person has to know of those that fell back.
@@ -141,6 +141,8 @@ async fn turn(
         finish_stage(context, &mut spec, step, now);
     }
     let spec = NodeMigrationSpec {
+        admitted: true,
+        skipped: false,
         returning: true,
         finished_at: None,
         fell_back,
@@ -166,22 +168,8 @@ pub(super) async fn rolling_back(
     let back = seats.iter().filter(|seat| is_back(seat)).count();
     status.progress.done = u32::try_from(back).unwrap_or(u32::MAX);
     status.progress.text = format!("{back}/{}", seats.len());
-    let left = seats.iter().find(|seat| !is_back(seat));
-    match left {
-        None => undo::undo(context, cache, migration, settings, status).await,
-        // Its turn comes when another one is back, or when it returns itself.
-        Some(seat) if status.progress.working.is_empty() && status.message.is_empty() => {
-            status.message = format!("node {} goes back next", seat.name);
-            Ok(())
-        }
-        Some(_) => Ok(()),
+    if seats.iter().all(is_back) {
+        undo::undo(context, cache, migration, settings, status).await?;
     }
-}
-
-/// Whether the node is on the old network and not in work.
-fn is_back(seat: &Seat<'_>) -> bool {
-    match seat.standing {
-        Standing::Waiting | Standing::Skipped | Standing::Kept | Standing::Fallen => true,
-        Standing::Done(_) | Standing::Working | Standing::Halted | Standing::Returning => false,
-    }
+    Ok(())
 }

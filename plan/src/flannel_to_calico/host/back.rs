@@ -3,19 +3,29 @@
 //! No packet of a living pod is lost on it: what carries packets is there under one name or the other at every moment.
 
 use super::in_place::two_tunnels;
-use super::{HostDecision, HostSettings, HostStep};
+use super::{HostDecision, HostSettings, HostStep, Remembered};
 use crate::cni::CniFile;
 use crate::flannel_to_calico::facts::HostFacts;
 
 /// The next change on the way back.
-pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) -> HostDecision {
-    let pending = pending(facts, settings, standing);
+pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Remembered) -> HostDecision {
+    let pending = pending(facts, settings, &remembered.standing);
+    // While the Node's label may say Calico still, its installer may put its conflist back: new pods are not to take it.
+    let late = facts.cni.files.iter().find(|file| CniFile::is_calico(file));
+    if let Some(file) = late.filter(|_| remembered.alone && facts.cni.flannel_files().next().is_some()) {
+        return HostDecision::Run(HostStep::RemoveCalicoConflist(file.name.clone()));
+    }
     if facts.calico.node_running {
         return HostDecision::Wait(
             "calico-node still runs on this host; it would make its link and its routes again".to_owned(),
         );
     }
-    let Some(first) = pending.first() else {
+    // And calico-node may start, and blackhole the node's blocks: the pods' own routes and what serves them stay until the
+    // coordinator has taken notice.
+    let waits = |step: &&HostStep| {
+        remembered.alone && matches!(step, HostStep::UnrouteLegacyPods | HostStep::StopAnsweringForPods)
+    };
+    let Some(first) = pending.iter().find(|step| !waits(step)) else {
         return HostDecision::Settled;
     };
     // The folder first. New pods wait from then on, and those of Calico's that live still leave.
@@ -141,6 +151,10 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
         .chain([HostStep::RemoveCalicoRecords])
         // Last: from here on new pods are flannel's, and none of Calico's routes may hide them.
         .chain(environment)
-        .filter(|step| !step.is_done(facts))
+        // What stands of parameters is taken back whatever they say now: a crash may have left one of two.
+        .filter(|step| {
+            let of_bridge = *step == HostStep::StopAnsweringForPods && facts.bridge.present().is_some();
+            of_bridge || !step.is_done(facts)
+        })
         .collect()
 }

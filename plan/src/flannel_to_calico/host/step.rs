@@ -219,9 +219,11 @@ impl HostStep {
     /// there under its new name without its routes.
     pub fn is_told_by_facts(&self) -> bool {
         match self {
-            Self::RenameVxlanDevice { .. } | Self::ReturnVxlanDevice { .. } | Self::RestoreVxlanDevice(_) => {
-                false
-            }
+            // Of two parameters the facts show that both are as needed, and not what each was before.
+            Self::RenameVxlanDevice { .. }
+            | Self::ReturnVxlanDevice { .. }
+            | Self::RestoreVxlanDevice(_)
+            | Self::StopAnsweringForPods => false,
             Self::WithdrawSubnetEnvironment
             | Self::DeleteVxlanDevice(_)
             | Self::DeleteBridge
@@ -239,7 +241,6 @@ impl HostStep {
             | Self::DeleteBlackholes
             | Self::RestoreNodeRoutes { .. }
             | Self::UnrouteLegacyPods
-            | Self::StopAnsweringForPods
             | Self::RemoveCalicoRecords
             | Self::RestoreSubnetEnvironment => true,
         }

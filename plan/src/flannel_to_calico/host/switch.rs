@@ -42,6 +42,14 @@ pub struct Patience {
     pub from: Timestamp,
 }
 
+/// Whether neither network takes new pods.
+pub fn is_between(phase: Phase) -> bool {
+    match phase {
+        Phase::Held | Phase::Swapped | Phase::Detached => true,
+        Phase::Flannel | Phase::Mixed | Phase::Calico => false,
+    }
+}
+
 /// What is left of the time that a host may wait between the two networks; `None` where it may wait for ever, or does not
 /// wait. Zero means that it goes back now.
 ///
@@ -52,12 +60,7 @@ pub fn left_to_wait(
     patience: Option<Duration>,
     quiet: Duration,
 ) -> Option<Duration> {
-    let between = match phase {
-        Phase::Held | Phase::Swapped | Phase::Detached => true,
-        // One of the two networks takes new pods.
-        Phase::Flannel | Phase::Mixed | Phase::Calico => false,
-    };
-    (between && goal.is_forward())
+    (is_between(phase) && goal.is_forward())
         .then_some(patience)
         .flatten()
         .map(|patience| patience.saturating_sub(quiet))

@@ -31,11 +31,18 @@ pub(super) fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Ne
 
 /// The node is on Calico: who has an address of Calico's leaves while Calico still runs.
 fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
-    let movable = of_calico(view, &view.residents.movable);
+    // Until Calico's conflist wins nobody has an address of Calico's: one that is not known yet is a late one of flannel's.
+    let movable = if gives_addresses(view) {
+        of_calico(view, &view.residents.movable)
+    } else {
+        Vec::new()
+    };
     if !movable.is_empty() && !view.unschedulable {
         return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
     }
-    if let Some(decision) = leave(view, &movable, policy, now) {
+    if gives_addresses(view)
+        && let Some(decision) = leave(view, &movable, policy, now)
+    {
         return next(Stage::Drain, decision);
     }
     next(Stage::StopCalico, Decision::Run(NodeStep::Label("none")))
@@ -57,8 +64,10 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if view.goal != Goal::Flannel {
         return next(Stage::PutBack, Decision::Run(NodeStep::Goal(Goal::Flannel)));
     }
-    // Until flannel's conflist wins again, a DaemonSet's new pod would be Calico's like the one that was evicted.
-    let new_pods_wait = !matches!(view.agent.phase, None | Some(Phase::Mixed | Phase::Calico));
+    // Until flannel's conflist wins again, a DaemonSet's new pod would be Calico's like the one that was evicted. And what the
+    // agent says has to be as new as the goal: a pod of flannel's that it does not name is not known yet.
+    let acted = view.agent.goal == Some(Goal::Flannel);
+    let new_pods_wait = acted && !gives_addresses(view) && view.agent.sees_calicos_pods;
     let movable = of_calico(view, &view.residents.movable);
     let all: Vec<&Pod> = of_calico(view, &view.residents.daemon_set)
         .into_iter()
@@ -137,6 +146,11 @@ fn put_back(view: &NodeView<'_>) -> Option<Next> {
         )
     };
     Some(wait(Stage::PutBack, reason, message))
+}
+
+/// Whether new pods on the node are Calico's.
+fn gives_addresses(view: &NodeView<'_>) -> bool {
+    matches!(view.agent.phase, Some(Phase::Mixed | Phase::Calico))
 }
 
 /// Those of these pods that have an address, and none that is a pod's of flannel's.

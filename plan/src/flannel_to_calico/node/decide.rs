@@ -79,21 +79,25 @@ pub fn at_deadline(
     match (is_drain, policy.on_blocked) {
         (true, OnBlocked::Wait) => Decision::Wait(Wait { until: None, ..wait }),
         // Once flannel is off the node there is no way to set it aside.
-        (true, OnBlocked::Skip) if stage == Stage::Drain => Decision::Run(NodeStep::Skip),
+        (true, OnBlocked::Skip) if stage == Stage::Drain && view.direction == Direction::There => {
+            Decision::Run(NodeStep::Skip)
+        }
         (true, OnBlocked::Pause | OnBlocked::Skip) => Decision::Halt(Halt {
             reason: HaltReason::DrainBlocked,
             message: format!(
-                "{}. {waited} and drain.timeoutSeconds is {}. Remove what blocks, then `kubectl replumb resume`",
+                "{}. {waited} and drain.timeoutSeconds is {}. Remove what blocks, then {}",
                 wait.message,
-                timeout.as_secs()
+                timeout.as_secs(),
+                view.direction.again()
             ),
         }),
         (false, OnBlocked::Wait | OnBlocked::Skip | OnBlocked::Pause) => Decision::Halt(Halt {
             reason: HaltReason::DeadlineExceeded,
             message: format!(
-                "{}. {waited} and rollout.stepTimeoutSeconds is {}. Mend it, then `kubectl replumb resume`",
+                "{}. {waited} and rollout.stepTimeoutSeconds is {}. Mend it, then {}",
                 wait.message,
-                timeout.as_secs()
+                timeout.as_secs(),
+                view.direction.again()
             ),
         }),
     }
@@ -101,7 +105,9 @@ pub fn at_deadline(
 
 /// The next step or wait, without regard to deadlines.
 fn undelayed(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
-    if let Some(failure) = &view.agent.failure {
+    // On the way back a failure of the way there is over once the agent has the other goal: it must be given first.
+    let counts = view.direction == Direction::There || view.agent.goal == Some(Goal::Flannel);
+    if let Some(failure) = view.agent.failure.as_ref().filter(|_| counts) {
         let stage = match view.direction {
             Direction::There => Stage::Attach.min(view.stage.map_or(Stage::Cordon, |(stage, _)| stage)),
             Direction::Back => Stage::PutBack,
