@@ -27,6 +27,8 @@ use agent::host::netlink;
 use agent::journal::{Before, Journal};
 use jiff::Timestamp;
 use nix::mount::{MsFlags, mount};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 use plan::flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 use plan::flannel_to_calico::host::{HostDecision, HostStep, Remembered, decide, leftovers, phase};
 use plan::flannel_to_calico::phase::{Goal, Phase};
@@ -437,6 +439,9 @@ fn a_running_flanneld_is_waited_for_by_its_namespace() {
         assert!(waits.contains("flanneld still runs"), "{waits}");
         assert!(host.paths.subnet_environment().exists());
         daemon.kill().unwrap();
+        // A signal is sent before it is obeyed. This waits for the end and leaves the process unreaped.
+        let pid = Pid::from_raw(i32::try_from(daemon.id()).unwrap());
+        waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
         // Dead and not yet reaped: it writes nothing any more.
         assert_eq!(drive(&host, Goal::Held).await, None);
         daemon.wait().unwrap();
