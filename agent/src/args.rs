@@ -24,6 +24,8 @@ pub enum Command {
     Run(Run),
     /// Answer probes on UDP and TCP: the probe pod.
     Echo(Echo),
+    /// Answer probes, and send without pause what the agent of the node asks for: the traffic pod.
+    Traffic(Traffic),
 }
 
 /// Flags of the agent itself.
@@ -35,6 +37,9 @@ pub struct Run {
     /// Address of metrics and health.
     #[arg(long, env = "REPLUMB_LISTEN", default_value_t = SocketAddr::from(([0, 0, 0, 0], api::names::AGENT_PORT)))]
     pub listen: SocketAddr,
+    /// Folder in which it listens for the traffic pods of its node.
+    #[arg(long, env = "REPLUMB_RUN_DIR", default_value = api::names::RUN_DIRECTORY)]
+    pub run_dir: PathBuf,
     /// Folder of the journal and the backups.
     #[arg(long, env = "REPLUMB_STATE_DIR", default_value = "/var/lib/replumb")]
     pub state_dir: PathBuf,
@@ -70,6 +75,17 @@ pub struct Echo {
     /// UID of the pod: what `who` is answered with.
     #[arg(long, env = "POD_UID", default_value = "")]
     pub pod_uid: String,
+}
+
+/// Flags of the traffic pod.
+#[derive(Clone, Debug, Args)]
+pub struct Traffic {
+    /// Where it answers.
+    #[command(flatten)]
+    pub echo: Echo,
+    /// Folder in which the agent of the node listens.
+    #[arg(long, env = "REPLUMB_RUN_DIR", default_value = api::names::RUN_DIRECTORY)]
+    pub run_dir: PathBuf,
 }
 
 /// How log lines are written.

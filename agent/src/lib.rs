@@ -15,5 +15,6 @@ pub mod metrics;
 pub mod probe;
 pub mod quiet;
 pub mod report;
+pub mod traffic;
 pub mod turn;
 pub mod work;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::admin::{self, Health};
-use agent::args::{Arguments, Command, Echo, LogFormat, Run};
+use agent::args::{Arguments, Command, Echo, LogFormat, Run, Traffic};
 use agent::flannel_to_calico::observe::Paths;
 use agent::goal;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
 use agent::metrics::Metrics;
+use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use agent::work::{Configuration, Worker};
 use anyhow::Context as _;
@@ -23,6 +24,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing_subscriber::EnvFilter;
 
+/// Between being told to end and ending, a pod answers still: its Service sends to it until every node has heard.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long one request to the API may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
@@ -34,6 +37,15 @@ async fn main() -> ExitCode {
         Some(Command::Echo(echo)) => {
             start_log(LogFormat::Text, "info");
             return exit_code(answer(echo).await);
+        }
+        Some(Command::Traffic(Traffic { echo, run_dir })) => {
+            start_log(LogFormat::Text, "info");
+            let sends = agent::traffic::pod::send(&run_dir, &echo.pod_uid);
+            let answers = answer(echo.clone());
+            return exit_code(tokio::select! {
+                ended = answers => ended,
+                () = sends => Err(anyhow::anyhow!("it sends no more")),
+            });
         }
         Some(Command::Run(run)) => run,
         None => run,
@@ -73,10 +85,16 @@ async fn answer(echo: Echo) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let echo = agent::echo::Echo::bind(port, &pod_uid)?;
     tracing::info!(port, pod_uid, "answering probes");
+    let ends = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        tokio::time::sleep(LAST_ANSWERS).await;
+    };
     tokio::select! {
         ended = echo.serve() => ended.context("answering probes"),
-        _ = terminate.recv() => Ok(()),
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        () = ends => Ok(()),
     }
 }
 
@@ -84,6 +102,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     let Run {
         node_name,
         listen,
+        run_dir,
         state_dir,
         flannel_dir,
         cni_state_dir,
@@ -126,11 +145,13 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
+    let hub = Hub::listen(&node, &run_dir, Arc::clone(&changed))?;
     let agent = Agent::new(
         worker,
         Api::all(client),
         seen,
         changed,
+        hub,
         Arc::clone(&metrics),
         Arc::clone(&health),
     );

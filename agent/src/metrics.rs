@@ -9,6 +9,8 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
+use crate::traffic::metrics::TrafficMetrics;
+
 /// Names of verdicts.
 const VERDICTS: [(Verdict, &str); 4] = [
     (Verdict::Pass, "Pass"),
@@ -36,6 +38,8 @@ pub struct Metrics {
     /// Writes to the API by outcome.
     pub writes: IntCounterVec,
     probes: IntGaugeVec,
+    /// What the traffic pods found.
+    pub traffic: TrafficMetrics,
 }
 
 impl Metrics {
@@ -99,6 +103,7 @@ impl Metrics {
                 ),
                 &["outcome"],
             )?,
+            traffic: TrafficMetrics::new()?,
             registry,
         };
         for collector in [
@@ -112,7 +117,10 @@ impl Metrics {
             Box::new(metrics.turns.clone()),
             Box::new(metrics.writes.clone()),
             Box::new(metrics.probes.clone()),
-        ] {
+        ]
+        .into_iter()
+        .chain(metrics.traffic.collectors())
+        {
             metrics.registry.register(collector)?;
         }
         for outcome in ["written", "error"] {

@@ -26,7 +26,7 @@ const SOON: Duration = Duration::from_millis(500);
 /// Pause between two probes of a target that was reached.
 const LATER: Duration = Duration::from_secs(5);
 /// MTU while the settings are not known: what every IPv4 path of a tunnel carries.
-const LEAST_MTU: u32 = 1280;
+pub const LEAST_MTU: u32 = 1280;
 
 /// Probes every target until it is no longer asked for; results wake the loop.
 #[derive(Debug)]
@@ -47,8 +47,7 @@ impl Probes {
     }
 
     /// Probes these targets and no others. A target's size of datagram follows from the tunnel's MTU.
-    pub fn set(&mut self, targets: &[ProbeTarget], mtu: Option<u32>) {
-        let mtu = mtu.unwrap_or(LEAST_MTU);
+    pub fn set(&mut self, targets: &[ProbeTarget], mtu: u32) {
         let wanted: BTreeMap<String, &ProbeTarget> =
             targets.iter().map(|target| (key(target, mtu), target)).collect();
         self.running.retain(|key, task| {

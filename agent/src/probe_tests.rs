@@ -78,7 +78,7 @@ async fn results_follow_the_targets() {
     let (target, task) = pod("u-1");
     let changed = Arc::new(Notify::new());
     let mut probes = Probes::new(Arc::clone(&changed));
-    probes.set(std::slice::from_ref(&target), Some(1450));
+    probes.set(std::slice::from_ref(&target), 1450);
     tokio::time::timeout(Duration::from_secs(10), async {
         while probes.results(std::slice::from_ref(&target)).is_empty() {
             changed.notified().await;
@@ -88,7 +88,7 @@ async fn results_follow_the_targets() {
     .unwrap();
     let results = probes.results(std::slice::from_ref(&target));
     assert!(results[0].reached, "{}", results[0].message);
-    probes.set(&[], Some(1450));
+    probes.set(&[], 1450);
     assert!(probes.results(&[target]).is_empty());
     task.abort();
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use api::node_migration::{Failure, NodeMigrationStatus, ProbeResult, StepDone};
+use api::traffic::TrafficReport;
 use api::{NodeMigration, names};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -40,6 +41,8 @@ pub struct Report {
     pub steps: Vec<StepDone>,
     /// Results of the probes.
     pub probes: Vec<ProbeResult>,
+    /// What the traffic pods found.
+    pub traffic: Option<TrafficReport>,
 }
 
 /// The status could not be written.
@@ -72,6 +75,7 @@ pub fn status(
         checks,
         steps,
         probes,
+        traffic,
     } = report;
     let phase_since = match (old.phase, phase) {
         (_, None) => None,
@@ -104,6 +108,34 @@ pub fn status(
         checks: checks.clone(),
         steps: steps.clone(),
         probes,
+        traffic: traffic_to_tell(old.traffic.as_ref(), traffic.as_ref()),
+    }
+}
+
+/// Probes that are sent and answered are no news: with them goes what else is told.
+fn traffic_to_tell(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -> Option<TrafficReport> {
+    let news = |report: &TrafficReport| {
+        let lost: Vec<_> = report
+            .classes
+            .iter()
+            .map(|count| {
+                (
+                    count.class,
+                    count.totals.lost,
+                    count.totals.longest_gap_milliseconds,
+                )
+            })
+            .collect();
+        (
+            report.flows,
+            report.reporting.clone(),
+            report.breaches.clone(),
+            lost,
+        )
+    };
+    match (old, new) {
+        (Some(old), Some(new)) if news(old) == news(new) => Some(old.clone()),
+        (_, new) => new.cloned(),
     }
 }
 
@@ -113,6 +145,11 @@ pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     let without_facts = |status: &NodeMigrationStatus| NodeMigrationStatus {
         facts: None,
         leftovers: Vec::new(),
+        traffic: status.traffic.clone().map(|traffic| TrafficReport {
+            classes: Vec::new(),
+            at: Timestamp::UNIX_EPOCH,
+            ..traffic
+        }),
         ..status.clone()
     };
     // While something is asked of the host, who lives on it decides what the coordinator does next.

@@ -1,4 +1,5 @@
 use api::node_migration::{NodeMigrationSpec, ProbeTarget};
+use api::traffic::{Breach, ClassCount, Flow, PathClass, Totals};
 use plan::flannel_to_calico::phase::Goal;
 
 use super::*;
@@ -16,6 +17,8 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
             goal: Goal::Hold,
             flannel_to_calico: None,
             probes: Vec::new(),
+            flows: Vec::new(),
+            gates: None,
             imported: Vec::new(),
             position: 0,
             admitted: false,
@@ -164,4 +167,56 @@ fn an_error_is_told_with_its_causes() {
         "{text}"
     );
     assert!(text.contains("connection refused"), "{text}");
+}
+
+fn traffic(sent: u64, lost: u64, breach: bool) -> TrafficReport {
+    let flow = Flow {
+        class: PathClass::OldToNew,
+        source: "u-a".to_owned(),
+        to: "node b".to_owned(),
+        address: std::net::Ipv4Addr::LOCALHOST.into(),
+        port: 9812,
+        pod_uid: None,
+    };
+    let found = Breach {
+        flow,
+        protocol: None,
+        since: at(1),
+        message: "old→new".to_owned(),
+    };
+    TrafficReport {
+        flows: 1,
+        reporting: vec!["u-a".to_owned()],
+        classes: vec![ClassCount {
+            class: PathClass::OldToNew,
+            totals: Totals {
+                sent,
+                lost,
+                longest_gap_milliseconds: 0,
+            },
+        }],
+        breaches: breach.then_some(found).into_iter().collect(),
+        at: at(i64::try_from(sent).unwrap()),
+    }
+}
+
+/// Probes that are answered are no news, a lost one can wait a little, a breach cannot.
+#[test]
+fn traffic_is_told_when_it_says_something_new() {
+    let told = |traffic: TrafficReport, old: &NodeMigrationStatus| {
+        let report = Report {
+            traffic: Some(traffic),
+            ..report()
+        };
+        status(&report, 1, old, at(5))
+    };
+    let first = told(traffic(10, 0, false), &NodeMigrationStatus::default());
+    assert!(first.traffic.is_some());
+    assert_eq!(told(traffic(20, 0, false), &first), first);
+    let lost = told(traffic(30, 1, false), &first);
+    assert_eq!(lost.traffic, Some(traffic(30, 1, false)));
+    assert!(!is_urgent(&first, &lost));
+    let breach = told(traffic(40, 9, true), &lost);
+    assert!(is_urgent(&lost, &breach));
+    assert!(is_urgent(&breach, &told(traffic(50, 9, false), &breach)));
 }

@@ -16,8 +16,9 @@ use tokio::time::Instant;
 use crate::admin::Health;
 use crate::goal::Seen;
 use crate::metrics::Metrics;
-use crate::probe::Probes;
+use crate::probe::{LEAST_MTU, Probes};
 use crate::report::{self, Report, chain};
+use crate::traffic::hub::Hub;
 use crate::work::Worker;
 
 /// Changes come in bursts (a device, its address, its routes): one look for all of them.
@@ -47,6 +48,7 @@ pub struct Agent {
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     probes: Probes,
+    traffic: Hub,
     /// The object as our last write left it, until the watch has seen that write.
     written: Option<Arc<NodeMigration>>,
     /// When the status was last written.
@@ -70,6 +72,7 @@ impl Agent {
         api: Api<NodeMigration>,
         seen: watch::Receiver<Seen>,
         changed: Arc<Notify>,
+        traffic: Hub,
         metrics: Arc<Metrics>,
         health: Arc<Health>,
     ) -> Self {
@@ -78,6 +81,7 @@ impl Agent {
             api,
             seen,
             probes: Probes::new(Arc::clone(&changed)),
+            traffic,
             changed,
             metrics,
             health,
@@ -137,12 +141,17 @@ impl Agent {
         let spec = object.as_ref().map(|object| object.spec.clone());
         let settings = spec.as_ref().and_then(|spec| spec.flannel_to_calico.clone());
         let targets = spec.as_ref().map(|spec| spec.probes.clone()).unwrap_or_default();
-        self.probes
-            .set(&targets, settings.as_ref().map(|settings| settings.mtu));
+        let mtu = settings.as_ref().map_or(LEAST_MTU, |settings| settings.mtu);
+        self.probes.set(&targets, mtu);
+        match &spec {
+            Some(spec) => self.traffic.set(&spec.flows, spec.gates, mtu),
+            None => self.traffic.set(&[], None, mtu),
+        }
 
         let mut report = self.worker.work(spec.as_ref(), &self.seen).await;
         self.complain(&report);
         report.probes = self.probes.results(&targets);
+        report.traffic = self.traffic.report();
         report.steps = self.worker.done();
         self.tell_metrics(&report, targets.len());
 
@@ -202,6 +211,7 @@ impl Agent {
         self.metrics.failing.set(i64::from(report.failure.is_some()));
         let reached = report.probes.iter().filter(|probe| probe.reached).count();
         self.metrics.set_probes(reached, targets.saturating_sub(reached));
+        self.metrics.traffic.set(report.traffic.as_ref());
     }
 
     /// Writes the status when it says something new, and returns when to try again.

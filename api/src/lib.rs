@@ -4,6 +4,7 @@ pub mod merge;
 pub mod migration;
 pub mod names;
 pub mod node_migration;
+pub mod traffic;
 
 pub use migration::{Migration, MigrationSpec, MigrationStatus};
 pub use node_migration::{NodeMigration, NodeMigrationSpec, NodeMigrationStatus};

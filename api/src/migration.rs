@@ -19,6 +19,8 @@ use plan::standstill::Standstill;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::traffic::{ClassCount, GateBreach, GateRules};
+
 /// One migration of the cluster. Exactly one of the four kinds is set.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
@@ -65,6 +67,9 @@ pub struct MigrationSpec {
     /// How pods leave a node.
     #[serde(default)]
     pub drain: Drain,
+    /// What traffic may lose before no further node is started.
+    #[serde(default)]
+    pub gates: GateRules,
     /// Hash of the plan that was reviewed. When set, a run that would do something else is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_hash: Option<String>,
@@ -284,6 +289,12 @@ pub struct MigrationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub undone_since: Option<Timestamp>,
+    /// What was sent and lost on each class of path, of all nodes together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub traffic: Vec<ClassCount>,
+    /// The last time that traffic stopped the rollout; it stands until somebody says resume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breach: Option<GateBreach>,
     /// What was there before the migration and is put back at its end: key → JSON text.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub before: BTreeMap<String, String>,

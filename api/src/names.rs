@@ -42,6 +42,15 @@ pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 /// Value of [`COMPONENT_LABEL`] on a pod that proves the pod network of its node.
 pub const PROBE_COMPONENT: &str = "probe";
 
+/// Value of [`COMPONENT_LABEL`] on a pod that sends and answers without pause.
+pub const TRAFFIC_COMPONENT: &str = "traffic";
+/// Label on such a pod: the network that it was made for, a value of [`NODE_NETWORK_LABEL`].
+pub const TRAFFIC_NETWORK_LABEL: &str = "replumb.dev/network";
+/// Service of the traffic pods.
+pub const TRAFFIC_SERVICE: &str = "replumb-traffic";
+/// Folder of the host in which the agent listens for traffic pods.
+pub const RUN_DIRECTORY: &str = "/run/replumb";
+
 /// Port of metrics and health on the agent (hostNetwork).
 pub const AGENT_PORT: u16 = 9810;
 /// Port of metrics and health on the coordinator (hostNetwork).

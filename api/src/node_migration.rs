@@ -17,6 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::migration::Action;
+use crate::traffic::{Flow, Gates, TrafficReport};
 
 /// One node of a Migration; its name is the node's.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,6 +52,12 @@ pub struct NodeMigrationSpec {
     /// Addresses that the agent probes from its host, until the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeTarget>,
+    /// What the traffic pods of this node send without pause.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<Flow>,
+    /// What those may lose; absent where nothing is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gates: Option<Gates>,
     /// In place: addresses of living pods that Calico's IPAM was told of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<ImportedAddress>,
@@ -203,6 +210,9 @@ pub struct NodeMigrationStatus {
     /// Host steps that the agent performed, the newest last (bounded).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepDone>,
+    /// What the traffic pods of this node found; absent while there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<TrafficReport>,
     /// Results of the probes in the spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeResult>,

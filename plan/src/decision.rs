@@ -80,6 +80,8 @@ pub enum WaitReason {
     DaemonSetRollout,
     /// Leftovers of the old network are not gone from a node.
     Leftovers,
+    /// Traffic pods do not report yet: nobody could say what is lost.
+    TrafficUnwatched,
 }
 
 /// Why something halted.
@@ -95,6 +97,8 @@ pub enum HaltReason {
     AgentFailure,
     /// The agent put the old network back by itself: the new one did not come up, or nobody told it anything any more.
     FellBack,
+    /// Traffic between pods loses more than the gates allow.
+    GateBreached,
 }
 
 impl WaitReason {
@@ -121,6 +125,7 @@ impl WaitReason {
             | Self::CalicoPodRunning
             | Self::FlannelPodNotReady
             | Self::ProbePodNotReady
+            | Self::TrafficUnwatched
             | Self::DaemonSetRollout => false,
         }
     }
@@ -144,6 +149,7 @@ impl WaitReason {
             | Self::ProbeUnanswered
             | Self::CalicoObjects
             | Self::DaemonSetRollout
+            | Self::TrafficUnwatched
             | Self::Leftovers => false,
         }
     }
@@ -154,7 +160,7 @@ impl WaitReason {
     }
 
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Turn,
         Self::Paused,
         Self::CanarySoak,
@@ -175,6 +181,7 @@ impl WaitReason {
         Self::CalicoObjects,
         Self::DaemonSetRollout,
         Self::Leftovers,
+        Self::TrafficUnwatched,
     ];
 
     /// The reason as it stands in metrics, Events and the runbook.
@@ -200,18 +207,20 @@ impl WaitReason {
             Self::CalicoObjects => "CalicoObjects",
             Self::DaemonSetRollout => "DaemonSetRollout",
             Self::Leftovers => "Leftovers",
+            Self::TrafficUnwatched => "TrafficUnwatched",
         }
     }
 }
 
 impl HaltReason {
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::DeadlineExceeded,
         Self::DrainBlocked,
         Self::Contradiction,
         Self::AgentFailure,
         Self::FellBack,
+        Self::GateBreached,
     ];
 
     /// The reason as it stands in metrics, Events and the runbook.
@@ -222,6 +231,7 @@ impl HaltReason {
             Self::Contradiction => "Contradiction",
             Self::AgentFailure => "AgentFailure",
             Self::FellBack => "FellBack",
+            Self::GateBreached => "GateBreached",
         }
     }
 }

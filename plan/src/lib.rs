@@ -21,3 +21,4 @@ mod go_json;
 pub mod order;
 pub mod rollout;
 pub mod standstill;
+pub mod traffic;

@@ -91,7 +91,7 @@ pub struct Seat<'node> {
 }
 
 /// The rules of a rollout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// How many nodes may be out of work at the same time.
     pub max_unavailable: MaxUnavailable,
@@ -103,6 +103,10 @@ pub struct Rules {
     pub interval: SignedDuration,
     /// Whether no new node may start.
     pub paused: bool,
+    /// Why no new node may start, for a reason of the whole cluster's.
+    pub hold: Option<Wait>,
+    /// The last time that something was wrong with nodes that were done: canaries soak from there.
+    pub clean_since: Option<Timestamp>,
 }
 
 /// Which nodes start now, and why no other does.
@@ -205,6 +209,9 @@ fn held_for_all(seats: &[Seat<'_>], rules: &Rules, first: &str, now: Timestamp) 
     if rules.paused {
         return hold(WaitReason::Paused, format!("paused before node {first}"), None);
     }
+    if rules.hold.is_some() {
+        return (false, rules.hold.clone());
+    }
     let stopped = |seat: &&Seat<'_>| matches!(seat.standing, Standing::Halted | Standing::Fallen);
     if let Some(seat) = seats.iter().find(stopped) {
         return hold(WaitReason::Paused, format!("node {} is halted", seat.name), None);
@@ -273,7 +280,12 @@ fn canary(seats: &[Seat<'_>], rules: &Rules) -> (bool, Option<Timestamp>) {
             }
         }
     }
-    (false, latest.map(|since| since + rules.canary_soak))
+    (
+        false,
+        latest
+            .max(latest.and(rules.clean_since))
+            .map(|since| since + rules.canary_soak),
+    )
 }
 
 fn turn_message(seats: &[Seat<'_>], name: &str, limit: usize) -> String {
@@ -304,6 +316,8 @@ mod tests {
             canary_soak: SignedDuration::ZERO,
             interval: SignedDuration::ZERO,
             paused: false,
+            hold: None,
+            clean_since: None,
         }
     }
 

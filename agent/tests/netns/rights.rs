@@ -102,6 +102,7 @@ fn every_folder_that_the_agent_uses_is_mounted_and_the_host_is_in_sight() {
         "/etc/cni/net.d",
         "/var/lib/cni",
         "/run/flannel",
+        "/run/replumb",
         "/var/lib/replumb",
         "/run/xtables.lock",
     ] {

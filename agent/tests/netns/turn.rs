@@ -10,6 +10,7 @@ use agent::goal::Seen;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
 use agent::metrics::Metrics;
+use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use agent::work::{Configuration, Worker};
 use api::NodeMigration;
@@ -172,7 +173,8 @@ pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Outpu
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
-    let agent = Agent::new(worker, Api::all(client), seen, changed, metrics, health);
+    let hub = Hub::listen("a", &host.folder.path().join("run"), Arc::clone(&changed)).unwrap();
+    let agent = Agent::new(worker, Api::all(client), seen, changed, hub, metrics, health);
     let server = Server { calls, goals, object };
     let run = async move {
         agent.run().await;

@@ -35,6 +35,7 @@ pub async fn finish(
     for pod in snapshot.probe_pods.values() {
         super::probe::delete(context, pod).await?;
     }
+    super::traffic::end(context, &snapshot).await?;
     if let Some(message) = left(&snapshot) {
         wait(status, WaitReason::Leftovers, message);
         return Ok(());

@@ -53,7 +53,10 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         } else {
             Found::Present(bridge)
         },
-        legacy_pods: living.into_iter().collect(),
+        legacy_pods: living
+            .into_iter()
+            .chain(super::traffic_scenarios::legacy_pod(api, node))
+            .collect(),
         legacy_problems: Vec::new(),
         calico: CalicoTraces {
             pods: has_calicos_pod(api, node)

@@ -12,6 +12,7 @@ mod import;
 #[cfg(test)]
 mod in_place_scenarios;
 mod node_objects;
+mod node_spec;
 mod planning;
 mod prepare;
 mod probe;
@@ -19,6 +20,9 @@ mod roll;
 mod saved;
 #[cfg(test)]
 mod scenarios;
+mod traffic;
+#[cfg(test)]
+mod traffic_scenarios;
 mod undo;
 mod view;
 
@@ -41,6 +45,8 @@ pub struct Memory {
     pub refusals: Refusals,
     /// When the whole cluster was last read for the checks.
     pub checked_at: Option<Timestamp>,
+    /// Addresses of Services that traffic pods send to.
+    pub services: traffic::Services,
 }
 
 /// One pass of a Migration: does what is next and returns the status as it is now.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::node_migration::ProbeTarget;
+use api::node_migration::{NodeMigrationSpec, ProbeTarget};
 use api::{Migration, names};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, PostParams, Preconditions};
@@ -12,6 +12,7 @@ use plan::flannel_to_calico::phase::Phase;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::node_spec::write_spec;
 use super::view::Snapshot;
 use crate::context::Context;
 use crate::facts;
@@ -117,6 +118,45 @@ fn result(snapshot: &Snapshot, prober: &str, side: &'static str, target: &ProbeT
         reached: result.map(|result| result.reached),
         message: result.map_or_else(|| "no result yet".to_owned(), |result| result.message.clone()),
     }
+}
+
+/// Gives every agent the targets that it should probe now, and takes back the others.
+pub async fn ask_probers(context: &Context, snapshot: &Snapshot, probes: &Probes) -> Result<(), WriteError> {
+    for (node, object) in &snapshot.node_migrations {
+        let wanted = probes.wanted.get(node).cloned().unwrap_or_default();
+        if object.spec.probes != wanted {
+            write_spec(
+                context,
+                object,
+                &NodeMigrationSpec {
+                    probes: wanted,
+                    ..object.spec.clone()
+                },
+            )
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+/// A probe pod whose node is done, or not in work any more, has served.
+pub async fn delete_spent_probe_pods(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
+    for (node, pod) in &snapshot.probe_pods {
+        let label = snapshot
+            .nodes
+            .get(node)
+            .and_then(|node| node.labels().get(names::NODE_NETWORK_LABEL));
+        let spent = snapshot.node_migrations.get(node).is_none_or(|object| {
+            let spec = &object.spec;
+            // On the way back one with Calico's address goes before the host is put back.
+            let of_calico = spec.returning && label.is_none_or(|label| label != names::NETWORK_FLANNEL);
+            spec.finished_at.is_some() || !spec.admitted || of_calico
+        });
+        if spent {
+            delete(context, pod).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Creates the probe pod of a node. It is bound to the node directly: the node is cordoned.

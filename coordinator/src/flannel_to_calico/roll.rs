@@ -1,5 +1,7 @@
 //! The rollout: which nodes are in work, and the next step of each.
 
+mod gate;
+mod limits;
 mod mixed;
 mod perform;
 mod record;
@@ -9,37 +11,33 @@ mod turn;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::migration::{
-    Desired, FlannelToCalico, LegacyPods, MigrationPhase, OnBlocked as WireOnBlocked, Strategy,
-};
+use api::migration::{Desired, FlannelToCalico, MigrationPhase, Strategy};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration, names};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt};
-use mixed::{finish_or_stay, restart_pods};
+use kube::ResourceExt;
+pub use limits::{max_unavailable, step_timeout};
+use limits::{policy, rules};
+use mixed::{finish_or_stay, restart_pods, restarts};
 use perform::Act;
 use plan::decision::Decision;
-use plan::flannel_to_calico::node::{NetworkLabel, NodeView, OnBlocked, Policy, Stage, decide, upkeep};
+use plan::flannel_to_calico::node::{NetworkLabel, NodeView, Stage, decide, upkeep};
 use plan::flannel_to_calico::settings::Settings;
 use plan::order::{self, Place};
-use plan::rollout::{self, Back, MaxUnavailable, Rules, Seat, Standing};
+use plan::rollout::{self, Back, Seat, Standing};
 use record::{record, step_now, tell};
 use summary::{Held, count_nodes, summarize};
 
 use super::node_objects::Outcome;
+use super::node_spec::write_spec;
 use super::view::Snapshot;
-use super::{Memory, adopt, node_objects, probe, undo};
+use super::{Memory, adopt, node_objects, probe, traffic, undo};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::evict;
 use crate::facts;
-use crate::write::{self, WriteError};
-
-/// How long one stage may take when the spec does not say.
-const STEP_TIMEOUT_SECONDS: u32 = 600;
-/// How long the pods of one node may take to leave when the spec does not say.
-const DRAIN_TIMEOUT_SECONDS: u32 = 900;
+use crate::write::WriteError;
 
 /// One pass over every node. Returns why each node in work waits.
 pub async fn roll(
@@ -65,24 +63,26 @@ pub async fn roll(
         snapshot.pods.iter().any(|pod| pod.uid == uid)
     });
     let probes = probe::choose(&snapshot);
-    ask_probers(context, &snapshot, &probes).await?;
-    delete_spent_probe_pods(context, &snapshot).await?;
+    probe::ask_probers(context, &snapshot, &probes).await?;
+    probe::delete_spent_probe_pods(context, &snapshot).await?;
+    let services = &mut memory.services;
+    let watched = traffic::watch(context, services, migration, kind.strategy, &snapshot, status).await?;
+    let stopped = traffic::stop(context, migration, &watched, status, now).await;
 
     let policy = policy(migration, kind.strategy);
     let order = order_of(&snapshot, &context.node_name);
     let mut seats = seats(&snapshot, migration, &order);
     // First of all: a node that turns around does not take one step more on the way there.
-    let limit = rules(migration).max_unavailable;
-    let mut turned = turn::turn_fallen(context, migration, &snapshot, &order, now).await?;
-    let mut held_back = None;
-    if let Some(back) = &back {
-        let turn = rollout::turn_back(&seats, back, limit);
-        turned.extend(turn::turn_back(context, &snapshot, &turn.now, now).await?);
-        held_back = turn.held;
-    }
-    for seat in seats.iter_mut().filter(|seat| turned.contains(&seat.name)) {
-        seat.standing = Standing::Returning;
-    }
+    let (turned, held_back) = turn::turn_around(
+        context,
+        migration,
+        &snapshot,
+        &order,
+        &mut seats,
+        back.as_ref(),
+        now,
+    )
+    .await?;
     let mut waits: BTreeMap<String, Held> = BTreeMap::new();
     for node in order.iter().filter(|node| !turned.contains(&node.as_str())) {
         let Some(object) = snapshot.node_migrations.get(node) else {
@@ -117,31 +117,32 @@ pub async fn roll(
     }
 
     waits.extend(turn::fallen(&snapshot, &seats).map(|(node, held)| (node.to_owned(), held)));
-    let admission = rollout::admit(&seats, &rules(migration), now);
+    let rules = gate::held_by_traffic(rules(migration), migration, status, &seats, &watched, stopped);
+    let admission = rollout::admit(&seats, &rules, now);
     start_nodes(context, &snapshot, &admission.start, now).await?;
     let held = match &back {
         Some(Back::All) => held_back,
         Some(Back::InWork | Back::Named(_)) | None => held_back.or(admission.held),
     };
     summarize(status, &seats, &waits, held.as_ref(), &unprepared);
+    if stopped && status.phase != MigrationPhase::Halted {
+        gate::halt(status);
+    }
     if back == Some(Back::All) {
         turn::rolling_back(context, cache, migration, settings, &seats, status).await?;
     }
     count_nodes(context, &snapshot);
-    let all_done = !turn::goes_back(back.as_ref(), &seats)
-        && !seats.is_empty()
-        && seats
-            .iter()
-            .all(|seat| matches!(seat.standing, Standing::Done(_)));
-    if all_done {
-        let wanted = kind.legacy_pods == LegacyPods::Restart && migration.spec.desired == Desired::Run;
-        let restarting = if kind.strategy == Strategy::InPlace && wanted {
+    if !stopped && turn::all_are_there(back.as_ref(), &seats) {
+        let held = if restarts(migration, kind) {
             restart_pods(context, memory, migration, &snapshot, &order, &policy, now).await?
         } else {
             None
         };
         match (unprepared.is_empty(), kind.strategy) {
-            (true, strategy) => finish_or_stay(&snapshot, strategy, restarting, status),
+            (true, strategy) => {
+                finish_or_stay(&snapshot, &context.namespace, strategy, held, status);
+                gate::stay_until_watched(status, watched.unwatched);
+            }
             (false, Strategy::InPlace) => status.phase = MigrationPhase::Mixed,
             (false, Strategy::Drain) => {}
         }
@@ -275,58 +276,6 @@ pub fn order_of(snapshot: &Snapshot, coordinator_node: &str) -> Vec<String> {
     places.iter().map(|place| place.name.to_owned()).collect()
 }
 
-/// How long one stage of a node, or a wait of the whole migration without progress, may take.
-pub fn step_timeout(migration: &Migration) -> SignedDuration {
-    seconds(migration.spec.rollout.step_timeout_seconds, STEP_TIMEOUT_SECONDS)
-}
-
-fn seconds(value: Option<u32>, default: u32) -> SignedDuration {
-    SignedDuration::from_secs(i64::from(value.unwrap_or(default)))
-}
-
-/// The limits and permissions of the spec.
-fn policy(migration: &Migration, strategy: Strategy) -> Policy {
-    let drain = &migration.spec.drain;
-    Policy {
-        strategy,
-        step_timeout: step_timeout(migration),
-        drain_timeout: seconds(drain.timeout_seconds, DRAIN_TIMEOUT_SECONDS),
-        on_blocked: match drain.on_blocked {
-            WireOnBlocked::Pause => OnBlocked::Pause,
-            WireOnBlocked::Wait => OnBlocked::Wait,
-            WireOnBlocked::Skip => OnBlocked::Skip,
-        },
-        permissions: plan::drain::Permissions {
-            delete_empty_dir_data: drain.delete_empty_dir_data,
-            force: drain.force,
-        },
-        resumed_at: migration.spec.resumed_at,
-    }
-}
-
-/// The rules of the spec. A `maxUnavailable` that cannot be meant was refused by a check; 1 is the safe reading.
-fn rules(migration: &Migration) -> Rules {
-    let rollout = &migration.spec.rollout;
-    let canary = rollout.canary.clone().unwrap_or_default();
-    Rules {
-        max_unavailable: max_unavailable(migration).unwrap_or(MaxUnavailable::Nodes(1)),
-        canary_nodes: usize::try_from(canary.nodes).unwrap_or(usize::MAX),
-        canary_soak: SignedDuration::from_secs(i64::from(canary.soak_seconds)),
-        interval: SignedDuration::from_secs(i64::from(rollout.interval_seconds)),
-        paused: migration.spec.desired != Desired::Run,
-    }
-}
-
-/// `rollout.maxUnavailable`; 1 when it is not set.
-pub fn max_unavailable(migration: &Migration) -> Result<MaxUnavailable, rollout::MaxUnavailableError> {
-    use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-    match &migration.spec.rollout.max_unavailable {
-        None => Ok(MaxUnavailable::Nodes(1)),
-        Some(IntOrString::Int(nodes)) => MaxUnavailable::parse(&nodes.to_string()),
-        Some(IntOrString::String(text)) => MaxUnavailable::parse(text),
-    }
-}
-
 fn seats<'order>(snapshot: &Snapshot, migration: &Migration, order: &'order [String]) -> Vec<Seat<'order>> {
     order
         .iter()
@@ -361,66 +310,10 @@ fn seats<'order>(snapshot: &Snapshot, migration: &Migration, order: &'order [Str
 }
 
 /// Whether the Node's label says that flannel runs on it.
-fn is_on_flannel(node: &Node) -> bool {
+pub fn is_on_flannel(node: &Node) -> bool {
     let label = node.labels().get(names::NODE_NETWORK_LABEL);
     match NetworkLabel::read(label.map(String::as_str)) {
         NetworkLabel::Missing | NetworkLabel::Flannel => true,
         NetworkLabel::Neither | NetworkLabel::Calico | NetworkLabel::Other(_) => false,
-    }
-}
-
-/// Gives every agent the targets that it should probe now, and takes back the others.
-async fn ask_probers(
-    context: &Context,
-    snapshot: &Snapshot,
-    probes: &probe::Probes,
-) -> Result<(), WriteError> {
-    for (node, object) in &snapshot.node_migrations {
-        let wanted = probes.wanted.get(node).cloned().unwrap_or_default();
-        if object.spec.probes != wanted {
-            write_spec(
-                context,
-                object,
-                &NodeMigrationSpec {
-                    probes: wanted,
-                    ..object.spec.clone()
-                },
-            )
-            .await?;
-        }
-    }
-    Ok(())
-}
-
-/// A probe pod whose node is done, or not in work any more, has served.
-async fn delete_spent_probe_pods(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
-    for (node, pod) in &snapshot.probe_pods {
-        let label = snapshot
-            .nodes
-            .get(node)
-            .and_then(|node| node.labels().get(names::NODE_NETWORK_LABEL));
-        let spent = snapshot.node_migrations.get(node).is_none_or(|object| {
-            let spec = &object.spec;
-            // On the way back one with Calico's address goes before the host is put back.
-            let of_calico = spec.returning && label.is_none_or(|label| label != names::NETWORK_FLANNEL);
-            spec.finished_at.is_some() || !spec.admitted || of_calico
-        });
-        if spent {
-            probe::delete(context, pod).await?;
-        }
-    }
-    Ok(())
-}
-
-async fn write_spec(
-    context: &Context,
-    object: &Arc<NodeMigration>,
-    spec: &NodeMigrationSpec,
-) -> Result<(), WriteError> {
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
-    match write::patch_spec(&api, object.as_ref(), &object.spec, spec).await {
-        // Written by an earlier step of this very pass: the next pass decides on the new state.
-        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
-        Err(error) => Err(error),
     }
 }

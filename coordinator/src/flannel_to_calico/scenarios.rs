@@ -7,7 +7,7 @@ use api::{MigrationStatus, names};
 use plan::flannel_to_calico::settings::{Settings, Source, Sourced};
 use serde_json::{Value, json};
 
-use super::{Memory, in_place_scenarios, saved};
+use super::{Memory, in_place_scenarios, saved, traffic_scenarios};
 use crate::fake_api::FakeApi;
 use crate::pass::pass;
 
@@ -179,7 +179,8 @@ pub(super) fn cluster() -> FakeApi {
         json!({
             "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration",
             "metadata": { "name": "m", "uid": "m-1", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z" },
-            "spec": { "flannelToCalico": {}, "desired": "Run" },
+            // Tests of the traffic pods ask for them (traffic_scenarios).
+            "spec": { "flannelToCalico": {}, "desired": "Run", "gates": { "traffic": "Off" } },
             "status": status,
         }),
     );
@@ -240,6 +241,7 @@ pub(super) fn world_moves(api: &FakeApi) {
         }
         agent_moves(api, name, &flannel_pod, &calico_pod);
     }
+    traffic_scenarios::pods_run(api);
     for probe in api.below("/api/v1/namespaces/replumb-system/pods") {
         if probe["metadata"]["labels"][names::COMPONENT_LABEL] == names::PROBE_COMPONENT {
             let name = probe["metadata"]["name"].as_str().unwrap();
@@ -278,7 +280,11 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
         ("Flannel", "Held" | "Detached" | "Calico") if api.get(flannel_pod).is_none() => "Held",
         ("Detached", "Calico") if api.get(calico_pod).is_some() => "Calico",
         ("Swapped", "Mixed") if api.get(calico_pod).is_some() => "Mixed",
-        ("Mixed", "Calico") if !in_place_scenarios::lives(api, name) => "Calico",
+        ("Mixed", "Calico")
+            if !in_place_scenarios::lives(api, name) && !traffic_scenarios::lives_on_old(api, name) =>
+        {
+            "Calico"
+        }
         (phase, _) => phase,
     };
     let probes: Vec<Value> = object["spec"]["probes"]
@@ -295,6 +301,7 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
             "phase": next,
             "message": "as told",
             "probes": probes,
+            "traffic": traffic_scenarios::report(api, name, &object),
             "goal": goal,
             "changes": if next == "Flannel" { json!([]) } else { json!(["link vxlan.calico"]) },
         } }),

@@ -38,6 +38,7 @@ pub async fn undo(
     for pod in snapshot.probe_pods.values() {
         super::probe::delete(context, pod).await?;
     }
+    super::traffic::end(context, &snapshot).await?;
     let kept: Vec<String> = futures::stream::iter(snapshot.nodes.values().cloned())
         .map(|node| {
             let before = status.before.clone();

@@ -37,6 +37,8 @@ pub struct Snapshot {
     calico_pods: BTreeMap<String, Vec<(String, bool)>>,
     /// Probe pods by the node that they prove.
     pub probe_pods: BTreeMap<String, Arc<Pod>>,
+    /// Traffic pods of every node.
+    pub traffic_pods: Vec<Arc<Pod>>,
     /// Pods that were not understood: nobody knows whether they may be moved.
     pub malformed: Vec<Malformed>,
 }
@@ -69,6 +71,7 @@ impl Snapshot {
             flannel_pods: BTreeMap::new(),
             calico_pods: BTreeMap::new(),
             probe_pods: BTreeMap::new(),
+            traffic_pods: Vec::new(),
             malformed: Vec::new(),
         };
         for pod in cache.pods.state() {
@@ -114,17 +117,16 @@ impl Snapshot {
         if owned_by(namespace, names::AGENT) {
             *self.agents.entry(facts.node.clone()).or_default() |= usable;
         }
-        if facts.namespace == namespace
-            && pod
-                .labels()
-                .get(names::COMPONENT_LABEL)
-                .is_some_and(|value| value == names::PROBE_COMPONENT)
-        {
-            self.probe_pods.insert(facts.node.clone(), Arc::clone(pod));
+        let component = pod.labels().get(names::COMPONENT_LABEL).map(String::as_str);
+        match component.filter(|_| facts.namespace == namespace) {
             // Ours: never drained, deleted once the node is proved.
-            return;
+            Some(names::PROBE_COMPONENT) => {
+                self.probe_pods.insert(facts.node.clone(), Arc::clone(pod));
+            }
+            // Ours: never drained, deleted when its network goes.
+            Some(names::TRAFFIC_COMPONENT) => self.traffic_pods.push(Arc::clone(pod)),
+            _ => self.pods.push(facts),
         }
-        self.pods.push(facts);
     }
 
     /// Whether the agent of this node is Ready.

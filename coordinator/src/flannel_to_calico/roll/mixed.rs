@@ -1,6 +1,6 @@
 //! In place, once every node is on Calico: pods from before live on beside Calico's, or are restarted.
 
-use api::migration::{MigrationPhase, Strategy};
+use api::migration::{Desired, FlannelToCalico, LegacyPods, MigrationPhase, Strategy};
 use api::{Migration, MigrationStatus};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -9,12 +9,20 @@ use plan::flannel_to_calico::node::{Policy, restart};
 use plan::flannel_to_calico::phase::Phase;
 
 use super::super::Memory;
+use super::super::traffic::is_traffic_pod;
 use super::super::view::Snapshot;
 use super::perform::Act;
 use super::rules;
 use super::summary::Held;
 use crate::context::Context;
 use crate::write::WriteError;
+
+/// Whether the pods from before are to be restarted now.
+pub(super) fn restarts(migration: &Migration, kind: &FlannelToCalico) -> bool {
+    kind.strategy == Strategy::InPlace
+        && kind.legacy_pods == LegacyPods::Restart
+        && migration.spec.desired == Desired::Run
+}
 
 /// Evicts pods from before, on as many nodes at a time as may be out of work. Returns what has to be said: of the first
 /// node that is held up, or else of the first in work.
@@ -77,6 +85,7 @@ pub(super) async fn restart_pods(
 /// they are the way back.
 pub(super) fn finish_or_stay(
     snapshot: &Snapshot,
+    namespace: &str,
     strategy: Strategy,
     restarting: Option<Held>,
     status: &mut MigrationStatus,
@@ -88,7 +97,10 @@ pub(super) fn finish_or_stay(
         .filter_map(|(node, object)| {
             // An agent that has not reported is not taken for one that has nothing to report.
             let report = object.status.clone().unwrap_or_default();
-            let pods = report.facts.as_ref().map_or(0, |facts| facts.legacy_pods.len());
+            let pods = report.facts.iter().flat_map(|facts| &facts.legacy_pods);
+            let pods = pods
+                .filter(|pod| !is_traffic_pod(&pod.namespace, &pod.name, namespace))
+                .count();
             (report.phase != Some(Phase::Calico) || !object.spec.imported.is_empty())
                 .then_some((node.as_str(), pods))
         })

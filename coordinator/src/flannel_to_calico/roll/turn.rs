@@ -6,13 +6,14 @@ use api::migration::{Desired, MigrationPhase};
 use api::node_migration::{FellBack, NodeMigrationSpec};
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::Timestamp;
-use plan::decision::{Halt, HaltReason};
+use plan::decision::{Halt, HaltReason, Wait};
 use plan::flannel_to_calico::node::Stage;
 use plan::flannel_to_calico::settings::Settings;
-use plan::rollout::{Back, Seat, Standing, is_back};
+use plan::rollout::{self, Back, Seat, Standing, is_back};
 
 use super::super::undo;
 use super::super::view::Snapshot;
+use super::limits::rules;
 use super::record::{finish_stage, step_now};
 use super::summary::Held;
 use super::write_spec;
@@ -33,8 +34,14 @@ pub(super) fn wanted(migration: &Migration) -> Option<Back> {
     }
 }
 
+/// Whether every node is on Calico and is to stay there.
+pub(super) fn all_are_there(back: Option<&Back>, seats: &[Seat<'_>]) -> bool {
+    let done = |seat: &Seat<'_>| matches!(seat.standing, Standing::Done(_));
+    !seats.is_empty() && seats.iter().all(done) && !goes_back(back, seats)
+}
+
 /// Whether a node is to go back that is done: then not every node is at its end.
-pub(super) fn goes_back(back: Option<&Back>, seats: &[Seat<'_>]) -> bool {
+fn goes_back(back: Option<&Back>, seats: &[Seat<'_>]) -> bool {
     match back {
         None | Some(Back::InWork) => false,
         Some(Back::All) => true,
@@ -42,9 +49,32 @@ pub(super) fn goes_back(back: Option<&Back>, seats: &[Seat<'_>]) -> bool {
     }
 }
 
+/// Turns around who fell back and who is to go back, as many as may be. Returns who turned in this pass, and why no more.
+pub(super) async fn turn_around<'node>(
+    context: &Context,
+    migration: &Migration,
+    snapshot: &Snapshot,
+    order: &'node [String],
+    seats: &mut [Seat<'node>],
+    back: Option<&Back>,
+    now: Timestamp,
+) -> Result<(Vec<&'node str>, Option<Wait>), WriteError> {
+    let mut turned = turn_fallen(context, migration, snapshot, order, now).await?;
+    let mut held = None;
+    if let Some(back) = back {
+        let turn = rollout::turn_back(seats, back, rules(migration).max_unavailable);
+        turned.extend(turn_back(context, snapshot, &turn.now, now).await?);
+        held = turn.held;
+    }
+    for seat in seats.iter_mut().filter(|seat| turned.contains(&seat.name)) {
+        seat.standing = Standing::Returning;
+    }
+    Ok((turned, held))
+}
+
 /// Turns these around, and names those that were not on their way back yet. What was recorded of the way there stays in
 /// the history.
-pub(super) async fn turn_back<'node>(
+async fn turn_back<'node>(
     context: &Context,
     snapshot: &Snapshot,
     nodes: &[&'node str],
@@ -63,7 +93,7 @@ pub(super) async fn turn_back<'node>(
 }
 
 /// Turns those around whose agents have put the old network back by themselves: everything else of the node follows.
-pub(super) async fn turn_fallen<'node>(
+async fn turn_fallen<'node>(
     context: &Context,
     migration: &Migration,
     snapshot: &Snapshot,

@@ -1,0 +1,221 @@
+use std::net::Ipv4Addr;
+
+use plan::traffic::stream::Recent;
+use tokio::io::AsyncWriteExt;
+
+use super::super::line::StreamCount;
+use super::super::pod;
+use super::*;
+use crate::echo::Echo;
+
+fn flow(class: PathClass, source: &str, port: u16, pod_uid: Option<&str>) -> Flow {
+    Flow {
+        class,
+        source: source.to_owned(),
+        to: "node b".to_owned(),
+        address: Ipv4Addr::LOCALHOST.into(),
+        port,
+        pod_uid: pod_uid.map(str::to_owned),
+    }
+}
+
+async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..400 {
+        if let Some(found) = look() {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("waited 20 s for {what}");
+}
+
+fn free_port() -> u16 {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap().port()
+}
+
+fn sent(report: &TrafficReport, class: PathClass) -> Totals {
+    let count = report.classes.iter().find(|count| count.class == class);
+    count.map(|count| count.totals).unwrap_or_default()
+}
+
+/// A pod that sends, one that answers and then ceases to: the report says how much was sent, and names the path.
+#[tokio::test]
+async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let changed = Arc::new(Notify::new());
+    let hub = Hub::listen("a", folder.path(), Arc::clone(&changed)).unwrap();
+    let port = free_port();
+    let answers = |uid: &'static str| tokio::spawn(Echo::bind(port, uid).unwrap().serve());
+    let answering = answers("u-b");
+    let path = folder.path().to_owned();
+    let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
+    let gates = Gates {
+        max_gap_milliseconds: 500,
+        ..Gates::default()
+    };
+    let flows = [flow(PathClass::OldToNew, "u-a", port, Some("u-b"))];
+    hub.set(&flows, Some(gates), 1450);
+    let report = until("probes", || {
+        hub.report()
+            .filter(|report| sent(report, PathClass::OldToNew).sent > 20)
+    })
+    .await;
+    assert_eq!(sent(&report, PathClass::OldToNew).lost, 0);
+    assert_eq!(report.reporting, ["u-a"]);
+    assert_eq!(report.breaches, []);
+
+    answering.abort();
+    let _ = answering.await;
+    let breaches = until("a breach", || {
+        hub.report()
+            .map(|report| report.breaches)
+            .filter(|breaches| breaches.len() == 3)
+    })
+    .await;
+    let udp = breaches
+        .iter()
+        .find(|breach| breach.protocol == Some(Protocol::Udp))
+        .unwrap();
+    assert!(
+        udp.message
+            .starts_with("old→new, UDP from node a to node b (127.0.0.1): no answer for more than"),
+        "{}",
+        udp.message
+    );
+    assert!(udp.message.contains("Connection refused"), "{}", udp.message);
+    tokio::time::timeout(Duration::from_secs(1), changed.notified())
+        .await
+        .expect("the loop is woken");
+
+    let wrong = answers("somebody");
+    until("another's answer", || {
+        let report = hub.report()?;
+        let lost = sent(&report, PathClass::OldToNew).lost;
+        (lost > 10).then_some(())
+    })
+    .await;
+    assert!(
+        !hub.report().unwrap().breaches.is_empty(),
+        "another pod's answer is none"
+    );
+    wrong.abort();
+    let _ = wrong.await;
+    let again = answers("u-b");
+    until("the end of the breach", || {
+        hub.report().filter(|report| report.breaches.is_empty())
+    })
+    .await;
+
+    let lost = sent(&hub.report().unwrap(), PathClass::OldToNew).lost;
+    hub.set(&[], None, 1450);
+    let report = hub.report().unwrap();
+    assert_eq!((report.flows, report.reporting.len()), (0, 0));
+    assert_eq!(
+        sent(&report, PathClass::OldToNew).lost,
+        lost,
+        "what was counted stays"
+    );
+    sends.abort();
+    again.abort();
+}
+
+#[tokio::test]
+async fn any_name_servers_and_api_servers_answer_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::listen("a", folder.path(), Arc::default()).unwrap();
+    let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().unwrap().port();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let api = listener.local_addr().unwrap().port();
+    let refusing = tokio::spawn(async move {
+        let mut question = [0; 512];
+        loop {
+            let (length, peer) = server.recv_from(&mut question).await.unwrap();
+            assert_eq!(length, 17, "header, an empty name, type and class");
+            question[2] |= 0x80;
+            server.send_to(&question[..length], peer).await.unwrap();
+        }
+    });
+    let path = folder.path().to_owned();
+    let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
+    hub.set(
+        &[
+            flow(PathClass::PodToDns, "u-a", port, None),
+            flow(PathClass::PodToApi, "u-a", api, None),
+        ],
+        None,
+        1450,
+    );
+    let report = until("answers", || {
+        hub.report().filter(|report| {
+            sent(report, PathClass::PodToDns).sent > 2 && sent(report, PathClass::PodToApi).sent > 2
+        })
+    })
+    .await;
+    assert_eq!(sent(&report, PathClass::PodToDns).lost, 0);
+    assert_eq!(sent(&report, PathClass::PodToApi).lost, 0);
+    sends.abort();
+    refusing.abort();
+}
+
+#[tokio::test]
+async fn a_pod_that_says_nothing_is_a_breach_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::listen("a", folder.path(), Arc::default()).unwrap();
+    hub.set(&[flow(PathClass::NewToNew, "u-a", 1, None)], None, 1450);
+    assert_eq!(hub.report().unwrap().breaches, [], "it has time to begin");
+    let breach = until("silence", || hub.report().unwrap().breaches.pop()).await;
+    assert_eq!(breach.protocol, None);
+    assert!(breach.message.contains("does not report"), "{}", breach.message);
+}
+
+/// Counts of a process that was started anew are added to what its predecessor counted, and what was not asked for is
+/// not counted at all.
+#[test]
+fn a_new_process_begins_at_nothing_and_nothing_is_forgotten() {
+    let asked = flow(PathClass::OldToOld, "u-a", 1, None);
+    let orders = Orders {
+        flows: vec![asked.clone()],
+        ..Orders::default()
+    };
+    let mut state = State::default();
+    let mut hear = |flow: &Flow, sent: u64, lost: u64| {
+        let totals = Totals {
+            sent,
+            lost,
+            longest_gap_milliseconds: 100,
+        };
+        let count = StreamCount {
+            flow: flow.clone(),
+            protocol: Protocol::Udp,
+            totals,
+            recent: Recent::default(),
+            problem: String::new(),
+        };
+        let counts = Counts { streams: vec![count] };
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
+            .block_on(async { state.hear("u-a", counts, &orders) });
+        state.sums()
+    };
+    hear(&asked, 50, 2);
+    hear(&asked, 10, 1);
+    let sums = hear(&asked, 20, 1);
+    assert_eq!((sums[0].totals.sent, sums[0].totals.lost), (70, 3));
+    let foreign = flow(PathClass::NewToNew, "u-a", 2, None);
+    assert_eq!(hear(&foreign, 9, 9), sums);
+}
+
+#[tokio::test]
+async fn a_line_that_is_none_ends_its_connection_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::listen("a", folder.path(), Arc::default()).unwrap();
+    let mut stream = UnixStream::connect(folder.path().join(SOCKET)).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+    assert_eq!(hub.report(), None);
+    // The next agent listens at the same place.
+    let _next = Hub::listen("a", folder.path(), Arc::default()).unwrap();
+    UnixStream::connect(folder.path().join(SOCKET)).await.unwrap();
+}

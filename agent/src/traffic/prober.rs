@@ -1,0 +1,361 @@
+//! Sends on every flow of a task and counts the answers. Opens sockets in the pod's network.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use plan::traffic::stream::{BEGINNING, Stream};
+use plan::traffic::{Flow, Protocol, TICK};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::line::{Counts, StreamCount, Task};
+use crate::echo::WHO;
+use crate::host::socket;
+
+/// IPv4 and UDP headers; IPv6 has 20 bytes more.
+const HEADERS: u32 = 28;
+/// The number of a large probe stands at its start.
+const NUMBER_WIDTH: usize = 20;
+/// More than a pod answers in a line.
+const LONGEST_ANSWER: u64 = 4096;
+/// A question that every DNS server answers, if only with a refusal: the name servers of the root. Header of RFC 1035
+/// §4.1.1 (recursion desired, one question) without its identifier, then the empty name, type NS, class IN.
+const QUESTION: [u8; 15] = [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
+/// A DNS answer over UDP without EDNS has no more bytes (RFC 1035 §2.3.4).
+const LONGEST_DNS_ANSWER: usize = 512;
+/// The bit of a DNS header's third byte that says "answer".
+const IS_ANSWER: u8 = 0x80;
+
+type Key = (Flow, Protocol);
+type Counted = Arc<Mutex<BTreeMap<Key, StreamCount>>>;
+
+/// Streams that are sent now.
+#[derive(Debug, Default)]
+pub struct Prober {
+    counted: Counted,
+    running: BTreeMap<Key, (Limits, JoinHandle<()>)>,
+}
+
+/// What a stream is told beside whom to send to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    mtu: u32,
+    patience: Duration,
+}
+
+impl Prober {
+    /// Sends on the flows of this task and no others. A stream that goes on keeps its counts.
+    pub fn set(&mut self, task: &Task) {
+        let limits = Limits {
+            mtu: task.mtu,
+            patience: Duration::from_millis(u64::from(task.patience_milliseconds)),
+        };
+        let wanted: Vec<Key> = task
+            .flows
+            .iter()
+            .flat_map(|flow| {
+                let protocols = flow.class.protocols().iter();
+                protocols.map(|protocol| (flow.clone(), *protocol))
+            })
+            .collect();
+        self.running.retain(|key, (told, stream)| {
+            let keep = *told == limits && wanted.contains(key);
+            if !keep {
+                stream.abort();
+                lock(&self.counted).remove(key);
+            }
+            keep
+        });
+        for (place, key) in wanted.into_iter().enumerate() {
+            let counted = Arc::clone(&self.counted);
+            self.running.entry(key.clone()).or_insert_with(|| {
+                let run = Run::new(key, limits, counted);
+                (limits, tokio::spawn(run.send_for_ever(place)))
+            });
+        }
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            streams: lock(&self.counted).values().cloned().collect(),
+        }
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        for (_, stream) in self.running.values() {
+            stream.abort();
+        }
+    }
+}
+
+fn lock(counted: &Counted) -> std::sync::MutexGuard<'_, BTreeMap<Key, StreamCount>> {
+    // A poisoned map is still a map of whole counts.
+    counted.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One stream in the making.
+struct Run {
+    key: Key,
+    limits: Limits,
+    counted: Counted,
+    stream: Stream,
+    problem: String,
+    /// When the problem was met, in running time.
+    met: Duration,
+    /// Time for which this process has run: see [`Stream`].
+    running: Duration,
+    looked: Instant,
+}
+
+impl Run {
+    fn new(key: Key, limits: Limits, counted: Counted) -> Self {
+        Self {
+            key,
+            limits,
+            counted,
+            stream: Stream::default(),
+            problem: String::new(),
+            met: Duration::ZERO,
+            running: Duration::ZERO,
+            looked: Instant::now(),
+        }
+    }
+
+    async fn send_for_ever(mut self, place: usize) {
+        let period = TICK * self.key.1.ticks();
+        // Streams that begin together do not send together.
+        let places = u32::try_from(place % 16).unwrap_or_default();
+        tokio::time::sleep(period / 16 * places).await;
+        self.looked = Instant::now();
+        match self.key.1 {
+            Protocol::Udp | Protocol::LargeUdp => loop {
+                match self.open() {
+                    Ok(socket) => self.datagrams(&socket, period).await,
+                    Err(problem) => {
+                        // Whatever is in the way, what cannot be sent is not answered.
+                        self.beat(period);
+                        self.meet(problem.to_string());
+                        let _ = self.stream.send(self.running);
+                        tokio::time::sleep(period).await;
+                    }
+                }
+            },
+            Protocol::Tcp | Protocol::Connect | Protocol::Dns => self.exchanges(period).await,
+        }
+    }
+
+    /// The time goes on, and what is late by now is lost.
+    fn beat(&mut self, period: Duration) {
+        let now = Instant::now();
+        // A process that was not let run for a while was not listening either: that time does not count.
+        self.running += now.duration_since(self.looked).min(period * 2);
+        self.looked = now;
+        let recent = self.stream.look(self.running, self.limits.patience);
+        // What is unanswered because of it is known to be lost only later.
+        if recent.lost == 0 && self.running.saturating_sub(self.met) > self.limits.patience + BEGINNING {
+            self.problem.clear();
+        }
+        lock(&self.counted).insert(
+            self.key.clone(),
+            StreamCount {
+                flow: self.key.0.clone(),
+                protocol: self.key.1,
+                totals: self.stream.totals(),
+                recent,
+                problem: self.problem.clone(),
+            },
+        );
+    }
+
+    fn peer(&self) -> SocketAddr {
+        SocketAddr::new(self.key.0.address, self.key.0.port)
+    }
+
+    fn open(&self) -> io::Result<UdpSocket> {
+        socket::datagrams(any_like(self.peer())).map_err(|error| error.source)
+    }
+
+    /// One socket for the stream's whole life, as long as it works: what is between two pods (a connection that
+    /// somebody tracks) is what their own traffic has.
+    async fn datagrams(&mut self, socket: &UdpSocket, period: Duration) {
+        if let Err(error) = socket.connect(self.peer()).await {
+            self.beat(period);
+            self.meet(error.to_string());
+            let _ = self.stream.send(self.running);
+            tokio::time::sleep(period).await;
+            return;
+        }
+        let mut ticks = interval(period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut buffer = vec![0; 65_535];
+        loop {
+            tokio::select! {
+                // Answers that wait are read before the time is looked at.
+                biased;
+                received = socket.recv(&mut buffer) => match received {
+                    Ok(length) => self.received(buffer.get(..length).unwrap_or_default()),
+                    Err(error) => self.meet(error.to_string()),
+                },
+                _ = ticks.tick() => {
+                    self.beat(period);
+                    let number = self.stream.send(self.running);
+                    if let Err(error) = socket.send(&self.question(number)).await {
+                        self.meet(error.to_string());
+                    }
+                }
+            }
+        }
+    }
+
+    fn meet(&mut self, problem: String) {
+        self.problem = problem;
+        self.met = self.running;
+    }
+
+    fn question(&self, number: u64) -> Vec<u8> {
+        match self.key.1 {
+            Protocol::LargeUdp => {
+                let headers = HEADERS + if self.key.0.address.is_ipv6() { 20 } else { 0 };
+                let size = usize::try_from(self.limits.mtu.saturating_sub(headers)).unwrap_or_default();
+                let mut question = format!("{number:0NUMBER_WIDTH$}").into_bytes();
+                question.resize(size.max(NUMBER_WIDTH), b'.');
+                question
+            }
+            Protocol::Udp | Protocol::Tcp | Protocol::Connect | Protocol::Dns => {
+                format!("{WHO} {number}").into_bytes()
+            }
+        }
+    }
+
+    fn received(&mut self, answer: &[u8]) {
+        let number = match self.key.1 {
+            Protocol::Udp | Protocol::Tcp | Protocol::Connect | Protocol::Dns => self.by_whom(answer),
+            Protocol::LargeUdp => {
+                let number = answer.get(..NUMBER_WIDTH).and_then(parse);
+                number.filter(|number| answer == self.question(*number))
+            }
+        };
+        match number {
+            Some(number) => self.stream.answer(number),
+            None if self.problem.is_empty() => {
+                let start = answer.get(..answer.len().min(60)).unwrap_or_default();
+                self.meet(format!(
+                    "somebody else answered: {:?}",
+                    String::from_utf8_lossy(start)
+                ));
+            }
+            None => {}
+        }
+    }
+
+    /// The number in an answer of the pod that is meant.
+    fn by_whom(&self, answer: &[u8]) -> Option<u64> {
+        let answer = std::str::from_utf8(answer).ok()?;
+        let (uid, number) = answer.trim_end().split_once(' ')?;
+        let is_meant = self.key.0.pod_uid.as_deref().is_none_or(|meant| meant == uid);
+        number.parse().ok().filter(|_| is_meant)
+    }
+
+    /// A socket of its own for each probe, as a client has: that a connection can be made is what is looked at, and a
+    /// resolver that kept its port would be led to a name server that ended by whoever tracks connections.
+    async fn exchanges(&mut self, period: Duration) {
+        let mut ticks = interval(period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (done, mut outcomes) = mpsc::unbounded_channel::<(u64, Result<Answer, String>)>();
+        let mut open = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                Some((number, outcome)) = outcomes.recv() => match outcome {
+                    Ok(Answer::ByAnybody) => self.stream.answer(number),
+                    Ok(Answer::Line(answer)) => self.received(&answer),
+                    Err(problem) => self.meet(problem),
+                },
+                Some(_) = open.join_next() => {}
+                _ = ticks.tick() => {
+                    self.beat(period);
+                    let number = self.stream.send(self.running);
+                    let (peer, protocol, patience, done) =
+                        (self.peer(), self.key.1, self.limits.patience, done.clone());
+                    open.spawn(async move {
+                        let outcome = tokio::time::timeout(patience, exchange(peer, protocol, number)).await;
+                        let outcome = match outcome {
+                            Ok(Ok(answer)) => Ok(answer),
+                            Ok(Err(error)) => Err(error.to_string()),
+                            Err(_) => Err(String::new()),
+                        };
+                        // Nobody listens any more when the stream has ended.
+                        let _ = done.send((number, outcome));
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// What came back over a socket that had one probe alone.
+enum Answer {
+    /// What was waited for, and it does not matter from whom.
+    ByAnybody,
+    /// A line that says who answered what.
+    Line(Vec<u8>),
+}
+
+async fn exchange(peer: SocketAddr, protocol: Protocol, number: u64) -> io::Result<Answer> {
+    match protocol {
+        Protocol::Dns => resolve(peer, number).await,
+        Protocol::Connect => TcpStream::connect(peer).await.map(|_| Answer::ByAnybody),
+        Protocol::Udp | Protocol::LargeUdp | Protocol::Tcp => talk(peer, number).await,
+    }
+}
+
+async fn resolve(peer: SocketAddr, number: u64) -> io::Result<Answer> {
+    let socket = UdpSocket::bind(any_like(peer)).await?;
+    socket.connect(peer).await?;
+    let [.., high, low] = number.to_be_bytes();
+    socket.send(&[&[high, low], QUESTION.as_slice()].concat()).await?;
+    let mut buffer = [0; LONGEST_DNS_ANSWER];
+    loop {
+        let length = socket.recv(&mut buffer).await?;
+        match buffer.get(..length) {
+            Some([first, second, flags, ..])
+                if (*first, *second) == (high, low) && flags & IS_ANSWER != 0 =>
+            {
+                return Ok(Answer::ByAnybody);
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn talk(peer: SocketAddr, number: u64) -> io::Result<Answer> {
+    let mut stream = TcpStream::connect(peer).await?;
+    stream.write_all(format!("{WHO} {number}\n").as_bytes()).await?;
+    let mut line = Vec::new();
+    BufReader::new(stream)
+        .take(LONGEST_ANSWER)
+        .read_until(b'\n', &mut line)
+        .await?;
+    Ok(Answer::Line(line))
+}
+
+fn any_like(peer: SocketAddr) -> SocketAddr {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(any, 0)
+}
+
+fn parse(number: &[u8]) -> Option<u64> {
+    std::str::from_utf8(number).ok()?.parse().ok()
+}

@@ -1,0 +1,66 @@
+//! The limits and permissions of the spec, with what holds where it is silent.
+
+use api::Migration;
+use api::migration::{Desired, OnBlocked as WireOnBlocked, Strategy};
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use plan::flannel_to_calico::node::{OnBlocked, Policy};
+use plan::rollout::{self, MaxUnavailable, Rules};
+
+/// How long one stage may take when the spec does not say.
+const STEP_TIMEOUT_SECONDS: u32 = 600;
+/// How long the pods of one node may take to leave when the spec does not say.
+const DRAIN_TIMEOUT_SECONDS: u32 = 900;
+
+/// How long one stage of a node, or a wait of the whole migration without progress, may take.
+pub fn step_timeout(migration: &Migration) -> SignedDuration {
+    seconds(migration.spec.rollout.step_timeout_seconds, STEP_TIMEOUT_SECONDS)
+}
+
+fn seconds(value: Option<u32>, default: u32) -> SignedDuration {
+    SignedDuration::from_secs(i64::from(value.unwrap_or(default)))
+}
+
+/// The limits and permissions of the spec.
+pub(super) fn policy(migration: &Migration, strategy: Strategy) -> Policy {
+    let drain = &migration.spec.drain;
+    Policy {
+        strategy,
+        step_timeout: step_timeout(migration),
+        drain_timeout: seconds(drain.timeout_seconds, DRAIN_TIMEOUT_SECONDS),
+        on_blocked: match drain.on_blocked {
+            WireOnBlocked::Pause => OnBlocked::Pause,
+            WireOnBlocked::Wait => OnBlocked::Wait,
+            WireOnBlocked::Skip => OnBlocked::Skip,
+        },
+        permissions: plan::drain::Permissions {
+            delete_empty_dir_data: drain.delete_empty_dir_data,
+            force: drain.force,
+        },
+        resumed_at: migration.spec.resumed_at,
+    }
+}
+
+/// The rules of the spec. A `maxUnavailable` that cannot be meant was refused by a check; 1 is the safe reading.
+pub(super) fn rules(migration: &Migration) -> Rules {
+    let rollout = &migration.spec.rollout;
+    let canary = rollout.canary.clone().unwrap_or_default();
+    Rules {
+        max_unavailable: max_unavailable(migration).unwrap_or(MaxUnavailable::Nodes(1)),
+        canary_nodes: usize::try_from(canary.nodes).unwrap_or(usize::MAX),
+        canary_soak: SignedDuration::from_secs(i64::from(canary.soak_seconds)),
+        interval: SignedDuration::from_secs(i64::from(rollout.interval_seconds)),
+        paused: migration.spec.desired != Desired::Run,
+        hold: None,
+        clean_since: None,
+    }
+}
+
+/// `rollout.maxUnavailable`; 1 when it is not set.
+pub fn max_unavailable(migration: &Migration) -> Result<MaxUnavailable, rollout::MaxUnavailableError> {
+    match &migration.spec.rollout.max_unavailable {
+        None => Ok(MaxUnavailable::Nodes(1)),
+        Some(IntOrString::Int(nodes)) => MaxUnavailable::parse(&nodes.to_string()),
+        Some(IntOrString::String(text)) => MaxUnavailable::parse(text),
+    }
+}

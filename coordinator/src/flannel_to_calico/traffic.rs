@@ -1,0 +1,404 @@
+//! Traffic as the gate: a traffic pod of each network on every node, who sends to whom, and what stops the rollout.
+
+mod pods;
+mod services;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::migration::{Desired, Strategy};
+use api::node_migration::NodeMigrationSpec;
+use api::traffic::{ClassCount, GateBreach, Gates, TrafficGate};
+use api::{Migration, MigrationStatus, NodeMigration};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use plan::decision::{HaltReason, Wait, WaitReason};
+use plan::traffic::mesh::{self, Endpoint};
+use plan::traffic::pods::{Fate, Place, Stand};
+use plan::traffic::stream::Totals;
+use plan::traffic::{Flow, Generation, PathClass};
+
+pub use pods::is_traffic_pod;
+pub use services::Services;
+
+use super::node_spec::write_spec;
+use super::view::Snapshot;
+use crate::context::Context;
+use crate::facts;
+use crate::tell::Tone;
+use crate::write::WriteError;
+
+/// More writes than this are left to the next pass: a pass that takes minutes looks at nothing else meanwhile.
+const WRITES_AT_ONCE: usize = 100;
+
+/// What traffic says in this pass.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// Why nobody can say yet what is lost; `None` when every traffic pod reports.
+    pub unwatched: Option<Wait>,
+    /// Paths that lose more than they may, in words.
+    pub breaches: Vec<String>,
+}
+
+/// Brings pods and flows to what they should be, and reads what the agents found.
+pub async fn watch(
+    context: &Context,
+    services: &mut Services,
+    migration: &Migration,
+    strategy: Strategy,
+    snapshot: &Snapshot,
+    status: &mut MigrationStatus,
+) -> Result<Watched, WriteError> {
+    let rules = &migration.spec.gates;
+    let fates = fates(context, migration, strategy, snapshot);
+    let staying: Vec<&Arc<Pod>> = snapshot
+        .traffic_pods
+        .iter()
+        .filter(|pod| pods::fate_of(pod, &fates) != Fate::Unwanted)
+        .collect();
+    let flows = match rules.traffic {
+        TrafficGate::Watch => {
+            services.look(context).await?;
+            wanted_flows(snapshot, &staying, services)
+        }
+        TrafficGate::Off => BTreeMap::new(),
+    };
+    // Nobody sends to a pod any more when it goes.
+    ask(context, snapshot, &flows, rules.gates()).await?;
+    for pod in &snapshot.traffic_pods {
+        if pods::fate_of(pod, &fates) == Fate::Unwanted {
+            super::probe::delete(context, pod).await?;
+        }
+    }
+    let mut missing = Vec::new();
+    for ((node, generation), fate) in &fates {
+        let there = || pods::of(&staying, node, *generation).is_some();
+        if *fate == Fate::Wanted && !there() {
+            missing.push((*node, *generation));
+        }
+    }
+    for (node, generation) in missing.iter().take(WRITES_AT_ONCE) {
+        pods::create(context, migration, node, *generation).await?;
+    }
+    status.traffic = sums(snapshot);
+    Ok(Watched {
+        unwatched: unwatched(snapshot, &fates, &staying, &flows),
+        breaches: breaches(snapshot, &flows),
+    })
+}
+
+/// Ends all of it: after the last node, or when everything has been taken back.
+pub async fn end(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
+    for object in snapshot.node_migrations.values() {
+        ask_one(context, object, Vec::new(), None).await?;
+    }
+    for pod in &snapshot.traffic_pods {
+        super::probe::delete(context, pod).await?;
+    }
+    Ok(())
+}
+
+/// Writes down that traffic stops the rollout, once, and says whether it does. Only what goes forward is stopped.
+pub async fn stop(
+    context: &Context,
+    migration: &Migration,
+    watched: &Watched,
+    status: &mut MigrationStatus,
+    now: Timestamp,
+) -> bool {
+    if migration.spec.desired != Desired::Run || migration.spec.gates.traffic == TrafficGate::Off {
+        return false;
+    }
+    let resumed_at = migration.spec.resumed_at;
+    // Another time is a new word: whose clock it was does not matter.
+    if status
+        .breach
+        .as_ref()
+        .is_some_and(|breach| breach.resumed_at == resumed_at)
+    {
+        return true;
+    }
+    let Some(first) = watched.breaches.first() else {
+        return false;
+    };
+    let others = match watched.breaches.len() - 1 {
+        0 => String::new(),
+        others => format!(" (and {others} more paths)"),
+    };
+    let message = format!(
+        "traffic is lost: {first}{others}. No node is started; those in work are finished. Mend it, then `kubectl replumb resume`, \
+         or go back with `kubectl replumb abort`"
+    );
+    context
+        .teller
+        .migration(
+            migration,
+            Tone::Warning,
+            HaltReason::GateBreached.as_str(),
+            &message,
+        )
+        .await;
+    status.breach = Some(GateBreach {
+        at: now,
+        message,
+        resumed_at,
+    });
+    true
+}
+
+/// Since when nothing that stopped the rollout counts any more: canaries soak anew from there.
+pub fn clean_since(migration: &Migration, status: &MigrationStatus) -> Option<Timestamp> {
+    let breach = status.breach.as_ref()?;
+    Some(
+        migration
+            .spec
+            .resumed_at
+            .map_or(breach.at, |resumed| resumed.max(breach.at)),
+    )
+}
+
+type Fates<'snapshot> = BTreeMap<(&'snapshot str, Generation), Fate>;
+
+/// What becomes of the traffic pods of every node.
+fn fates<'snapshot>(
+    context: &Context,
+    migration: &Migration,
+    strategy: Strategy,
+    snapshot: &'snapshot Snapshot,
+) -> Fates<'snapshot> {
+    let mut fates = BTreeMap::new();
+    for (name, object) in &snapshot.node_migrations {
+        let Some(node) = snapshot.nodes.get(name) else {
+            continue;
+        };
+        let spec = &object.spec;
+        let stand = match (spec.finished_at, spec.admitted, spec.returning) {
+            (Some(_), _, _) => Stand::Done,
+            (None, true, true) => Stand::Back,
+            (None, true, false) => Stand::There,
+            (None, false, _) => Stand::Idle,
+        };
+        let host = object.status.as_ref().and_then(|status| status.facts.as_ref());
+        let place = Place {
+            stand,
+            in_place: strategy == Strategy::InPlace,
+            on_old: super::roll::is_on_flannel(node),
+            // What goes back is not made.
+            usable: migration.spec.desired != Desired::Rollback
+                && facts::nodes::is_ready(node)
+                && snapshot.agent_ready(name),
+            others_of_old: host.map(|host| {
+                let others = |pod: &&plan::flannel_to_calico::facts::LegacyPod| {
+                    !is_traffic_pod(&pod.namespace, &pod.name, &context.namespace)
+                };
+                host.legacy_pods.iter().any(|pod| others(&pod))
+            }),
+        };
+        for generation in [Generation::Old, Generation::New] {
+            let fate = match migration.spec.gates.traffic {
+                TrafficGate::Watch => plan::traffic::pods::fate(generation, place),
+                TrafficGate::Off => Fate::Unwanted,
+            };
+            fates.insert((name.as_str(), generation), fate);
+        }
+    }
+    fates
+}
+
+/// Who sends to whom, by the node that sends. What was asked for already and still means the same stays.
+fn wanted_flows(
+    snapshot: &Snapshot,
+    staying: &[&Arc<Pod>],
+    services: &Services,
+) -> BTreeMap<String, Vec<Flow>> {
+    let asked: BTreeSet<&str> = snapshot
+        .node_migrations
+        .values()
+        .flat_map(|object| &object.spec.flows)
+        .map(|flow| flow.source.as_str())
+        .collect();
+    let running: BTreeMap<&str, pods::Running<'_>> = staying
+        .iter()
+        .filter_map(|pod| pods::running(pod))
+        // One that answers for the first time is Ready; later it is for its senders to say whether it answers.
+        .filter(|pod| pod.ready || asked.contains(pod.endpoint.uid))
+        .filter(|pod| {
+            let node = snapshot.nodes.get(pod.endpoint.node);
+            node.is_some_and(|node| facts::nodes::is_ready(node))
+        })
+        .map(|pod| (pod.endpoint.uid, pod))
+        .collect();
+    let endpoints: Vec<Endpoint<'_>> = running.values().map(|pod| pod.endpoint).collect();
+    let current: BTreeSet<(&str, &str)> = snapshot
+        .node_migrations
+        .values()
+        .flat_map(|object| &object.spec.flows)
+        .filter_map(|flow| Some((flow.source.as_str(), flow.pod_uid.as_deref()?)))
+        .collect();
+    let mut flows: BTreeMap<String, Vec<Flow>> = BTreeMap::new();
+    for pair in mesh::assign(&endpoints, &current) {
+        let (Some(source), Some(target)) = (running.get(pair.source), running.get(pair.target)) else {
+            continue;
+        };
+        for address in &target.addresses {
+            if source
+                .addresses
+                .iter()
+                .any(|own| own.is_ipv4() == address.is_ipv4())
+            {
+                flows
+                    .entry(source.endpoint.node.to_owned())
+                    .or_default()
+                    .push(Flow {
+                        class: pair.class,
+                        source: pair.source.to_owned(),
+                        to: format!("node {}", target.endpoint.node),
+                        address: *address,
+                        port: api::names::PROBE_PORT,
+                        pod_uid: Some(pair.target.to_owned()),
+                    });
+            }
+        }
+    }
+    for source in running.values() {
+        for service in services.known() {
+            if source
+                .addresses
+                .iter()
+                .any(|own| own.is_ipv4() == service.address.is_ipv4())
+            {
+                flows
+                    .entry(source.endpoint.node.to_owned())
+                    .or_default()
+                    .push(Flow {
+                        class: service.class,
+                        source: source.endpoint.uid.to_owned(),
+                        to: service.name.clone(),
+                        address: service.address,
+                        port: service.port,
+                        pod_uid: None,
+                    });
+            }
+        }
+    }
+    for flows in flows.values_mut() {
+        flows.sort();
+    }
+    flows
+}
+
+/// Gives every agent its flows, and takes back the others.
+async fn ask(
+    context: &Context,
+    snapshot: &Snapshot,
+    flows: &BTreeMap<String, Vec<Flow>>,
+    gates: Gates,
+) -> Result<(), WriteError> {
+    let mut left = WRITES_AT_ONCE;
+    for (node, object) in &snapshot.node_migrations {
+        let wanted = flows.get(node).cloned().unwrap_or_default();
+        let limits = (!wanted.is_empty()).then_some(gates);
+        if ask_one(context, object, wanted, limits).await? {
+            left -= 1;
+        }
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn ask_one(
+    context: &Context,
+    object: &Arc<NodeMigration>,
+    flows: Vec<Flow>,
+    gates: Option<Gates>,
+) -> Result<bool, WriteError> {
+    if object.spec.flows == flows && object.spec.gates == gates {
+        return Ok(false);
+    }
+    let spec = NodeMigrationSpec {
+        flows,
+        gates,
+        ..object.spec.clone()
+    };
+    write_spec(context, object, &spec).await?;
+    Ok(true)
+}
+
+/// On which nodes nobody watches the traffic yet, although somebody should.
+fn unwatched(
+    snapshot: &Snapshot,
+    fates: &Fates<'_>,
+    staying: &[&Arc<Pod>],
+    flows: &BTreeMap<String, Vec<Flow>>,
+) -> Option<Wait> {
+    let mut wanted = 0;
+    let mut problems = Vec::new();
+    for ((node, generation), _) in fates.iter().filter(|(_, fate)| **fate == Fate::Wanted) {
+        wanted += 1;
+        let pod = pods::of(staying, node, *generation);
+        let reporting = pod.is_some_and(|pod| {
+            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+            let report = snapshot
+                .node_migrations
+                .get(*node)
+                .and_then(|object| object.status.as_ref()?.traffic.as_ref());
+            let asked = flows
+                .get(*node)
+                .is_some_and(|flows| flows.iter().any(|flow| flow.source == uid));
+            // A cluster without a second node and without Services has nowhere to send to.
+            let nowhere = !asked && pods::running(pod).is_some_and(|pod| pod.ready);
+            nowhere || report.is_some_and(|report| report.reporting.iter().any(|reporting| reporting == uid))
+        });
+        if !reporting {
+            let state = pod.map_or_else(
+                || "its traffic pod is being made".to_owned(),
+                |pod| pods::state(pod),
+            );
+            problems.push(format!("node {node}: {state}"));
+        }
+    }
+    let first = problems.first()?;
+    Some(Wait {
+        reason: WaitReason::TrafficUnwatched,
+        message: format!(
+            "traffic is watched by {} of {wanted} traffic pods; {first}",
+            wanted - problems.len()
+        ),
+        until: None,
+    })
+}
+
+/// What the agents say of paths that are asked for still.
+fn breaches(snapshot: &Snapshot, flows: &BTreeMap<String, Vec<Flow>>) -> Vec<String> {
+    let mut found: Vec<(Timestamp, String)> = snapshot
+        .node_migrations
+        .iter()
+        .filter_map(|(node, object)| Some((flows.get(node)?, object.status.as_ref()?.traffic.as_ref()?)))
+        .flat_map(|(wanted, report)| {
+            report
+                .breaches
+                .iter()
+                .filter(|breach| wanted.contains(&breach.flow))
+        })
+        .map(|breach| (breach.since, breach.message.clone()))
+        .collect();
+    found.sort();
+    found.into_iter().map(|(_, message)| message).collect()
+}
+
+fn sums(snapshot: &Snapshot) -> Vec<ClassCount> {
+    let mut sums: BTreeMap<PathClass, Totals> = BTreeMap::new();
+    let reports = snapshot
+        .node_migrations
+        .values()
+        .filter_map(|object| object.status.as_ref()?.traffic.as_ref());
+    for count in reports.flat_map(|report| &report.classes) {
+        let sum = sums.entry(count.class).or_default();
+        *sum = sum.and(count.totals);
+    }
+    sums.into_iter()
+        .map(|(class, totals)| ClassCount { class, totals })
+        .collect()
+}

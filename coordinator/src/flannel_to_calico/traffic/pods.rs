@@ -1,0 +1,223 @@
+//! The traffic pods: one of each network on a node, by name and label.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::{Migration, names};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
+use plan::traffic::Generation;
+use plan::traffic::mesh::Endpoint;
+use plan::traffic::pods::Fate;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::super::probe::owner;
+use super::Fates;
+use crate::context::Context;
+use crate::facts;
+use crate::write::{WriteError, parameters};
+
+/// Every traffic pod's name begins so.
+const NAME: &str = "replumb-traffic";
+
+/// Whether this is the name of a pod of ours that sends and answers.
+pub fn is_traffic_pod(namespace: &str, name: &str, own_namespace: &str) -> bool {
+    namespace == own_namespace && name.starts_with(NAME)
+}
+
+/// A traffic pod whose process runs.
+#[derive(Debug)]
+pub struct Running<'pod> {
+    /// Who it is.
+    pub endpoint: Endpoint<'pod>,
+    /// Its addresses, one of each family.
+    pub addresses: Vec<IpAddr>,
+    /// Whether the kubelet says that it answers.
+    pub ready: bool,
+}
+
+/// The pod as one that can send and answer; `None` while it cannot, or is about to go.
+pub fn running(pod: &Pod) -> Option<Running<'_>> {
+    let status = pod.status.as_ref()?;
+    let runs = status.container_statuses.iter().flatten().any(|container| {
+        container
+            .state
+            .as_ref()
+            .is_some_and(|state| state.running.is_some())
+    });
+    if !runs || pod.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let addresses: Vec<IpAddr> = status
+        .pod_ips
+        .iter()
+        .flatten()
+        .filter_map(|address| address.ip.parse().ok())
+        .collect();
+    Some(Running {
+        endpoint: Endpoint {
+            node: pod.spec.as_ref()?.node_name.as_deref()?,
+            generation: generation(pod)?,
+            uid: pod.metadata.uid.as_deref()?,
+        },
+        ready: facts::pods::is_ready(pod) && !addresses.is_empty(),
+        addresses,
+    })
+}
+
+fn generation(pod: &Pod) -> Option<Generation> {
+    match pod.labels().get(names::TRAFFIC_NETWORK_LABEL)?.as_str() {
+        names::NETWORK_FLANNEL => Some(Generation::Old),
+        names::NETWORK_CALICO => Some(Generation::New),
+        _ => None,
+    }
+}
+
+fn network(generation: Generation) -> &'static str {
+    match generation {
+        Generation::Old => names::NETWORK_FLANNEL,
+        Generation::New => names::NETWORK_CALICO,
+    }
+}
+
+/// What becomes of this pod. One of a node that is not ours, or that nobody can place, has to go.
+pub fn fate_of(pod: &Pod, fates: &Fates<'_>) -> Fate {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    // One that the kubelet does not take (the node is full) stays and says so: the next one would not be taken either.
+    node.zip(generation(pod))
+        .and_then(|key| fates.get(&key).copied())
+        .unwrap_or(Fate::Unwanted)
+}
+
+/// The node's pod of this network, unless it is about to go.
+pub fn of<'pods>(pods: &[&'pods Arc<Pod>], node: &str, wanted: Generation) -> Option<&'pods Arc<Pod>> {
+    pods.iter().copied().find(|pod| {
+        let on = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        on == Some(node) && generation(pod) == Some(wanted) && pod.metadata.deletion_timestamp.is_none()
+    })
+}
+
+/// What the pod waits for.
+pub fn state(pod: &Pod) -> String {
+    let status = pod.status.clone().unwrap_or_default();
+    let waiting = status.container_statuses.iter().flatten().find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        Some(format!(
+            "{} {}",
+            waiting.reason.as_deref()?,
+            waiting.message.as_deref().unwrap_or_default()
+        ))
+    });
+    let state = match waiting {
+        Some(waiting) => waiting.trim_end().to_owned(),
+        None if running(pod).is_some() => "runs; not every path from it has answered yet".to_owned(),
+        None => {
+            let parts = [status.phase, status.reason, status.message];
+            let said: Vec<String> = parts.into_iter().flatten().collect();
+            if said.is_empty() {
+                "no status yet".to_owned()
+            } else {
+                said.join(" ")
+            }
+        }
+    };
+    format!("pod {}: {state}", pod.name_any())
+}
+
+/// Creates the pod. It is bound to the node directly: it has to be there whatever a scheduler thinks of it.
+pub async fn create(
+    context: &Context,
+    migration: &Migration,
+    node: &str,
+    generation: Generation,
+) -> Result<(), WriteError> {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name(node, generation),
+            "namespace": context.namespace,
+            "labels": {
+                "app.kubernetes.io/name": "replumb",
+                names::COMPONENT_LABEL: names::TRAFFIC_COMPONENT,
+                names::TRAFFIC_NETWORK_LABEL: network(generation),
+            },
+            "ownerReferences": [owner(migration)],
+        },
+        "spec": {
+            "nodeName": node,
+            "restartPolicy": "Always",
+            // It answers for a moment longer: its Service sends to it until every node has heard.
+            "terminationGracePeriodSeconds": 10,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "priorityClassName": "system-node-critical",
+            "tolerations": [{ "operator": "Exists" }],
+            "containers": [{
+                "name": "traffic",
+                "image": context.agent_image,
+                // The image is on the node already, since the agent runs from it.
+                "imagePullPolicy": "Never",
+                "args": ["traffic", "--port", names::PROBE_PORT.to_string()],
+                "env": [{ "name": "POD_UID", "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } }],
+                "ports": [
+                    { "name": "udp", "containerPort": names::PROBE_PORT, "protocol": "UDP" },
+                    { "name": "tcp", "containerPort": names::PROBE_PORT, "protocol": "TCP" },
+                ],
+                "readinessProbe": {
+                    "tcpSocket": { "port": names::PROBE_PORT },
+                    "periodSeconds": 1,
+                },
+                "resources": {
+                    "requests": { "cpu": "5m", "memory": "8Mi" },
+                    "limits": { "memory": "32Mi" },
+                },
+                "securityContext": {
+                    // Root alone may speak to the agent.
+                    "runAsUser": 0,
+                    "allowPrivilegeEscalation": false,
+                    "capabilities": { "drop": ["ALL"] },
+                    "readOnlyRootFilesystem": true,
+                    "seccompProfile": { "type": "RuntimeDefault" },
+                    // Without effect where SELinux is off; where it is on, no narrower type may use a socket of the host.
+                    "seLinuxOptions": { "type": "spc_t" },
+                },
+                "volumeMounts": [{ "name": "run", "mountPath": names::RUN_DIRECTORY, "readOnly": true }],
+            }],
+            "volumes": [{
+                "name": "run",
+                "hostPath": { "path": names::RUN_DIRECTORY, "type": "DirectoryOrCreate" },
+            }],
+        },
+    });
+    let object = format!("traffic pod for node {node}");
+    let pod: Pod = serde_json::from_value(pod)
+        .map_err(|source| WriteError::of("building", &object, kube::Error::SerdeError(source)))?;
+    let parameters = PostParams {
+        field_manager: parameters().field_manager,
+        ..PostParams::default()
+    };
+    match pods.create(&parameters, &pod).await {
+        Ok(_) => Ok(()),
+        // Created by an earlier pass that the store has not seen yet, or about to go: the next look tells.
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+        Err(source) => Err(WriteError::of("creating", &object, source)),
+    }
+}
+
+/// One pod a node and network: the name has the node's hash, since a node's name may be longer than a pod's.
+fn name(node: &str, generation: Generation) -> String {
+    let hash = Sha256::digest(node.as_bytes());
+    format!(
+        "{NAME}-{:02x}{:02x}{:02x}{:02x}{:02x}-{}",
+        hash[0],
+        hash[1],
+        hash[2],
+        hash[3],
+        hash[4],
+        network(generation)
+    )
+}

@@ -1,0 +1,151 @@
+//! Services that every traffic pod sends to: the API server, the name servers, and the traffic pods' own.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use api::names;
+use k8s_openapi::api::core::v1::Service;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use plan::traffic::PathClass;
+
+use crate::context::Context;
+use crate::write::WriteError;
+
+/// They hardly ever change: so often somebody looks.
+const LOOK: Duration = Duration::from_mins(1);
+/// The label that every distribution gives to its name servers, for kubelets and add-ons to find them.
+const NAME_SERVERS: &str = "k8s-app=kube-dns";
+
+/// Addresses of Services, as they were at the last look.
+#[derive(Debug, Default)]
+pub struct Services {
+    looked: Option<Instant>,
+    known: Vec<ServiceAddress>,
+}
+
+/// One address of one Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceAddress {
+    /// The class of path that leads to it.
+    pub class: PathClass,
+    /// The Service, as a person says it.
+    pub name: String,
+    /// Its cluster address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+}
+
+impl Services {
+    /// What was found at the last look.
+    pub fn known(&self) -> &[ServiceAddress] {
+        &self.known
+    }
+
+    /// Looks, when the last time is long ago.
+    pub async fn look(&mut self, context: &Context) -> Result<(), WriteError> {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+            return Ok(());
+        }
+        let services = |namespace: &str| Api::<Service>::namespaced(context.client.clone(), namespace);
+        let read = |name: String| move |source| WriteError::of("reading", name, source);
+        let api = services("default")
+            .get_opt("kubernetes")
+            .await
+            .map_err(read("Service default/kubernetes".to_owned()))?;
+        let name_servers = services("kube-system")
+            .list(&ListParams::default().labels(NAME_SERVERS))
+            .await
+            .map_err(read(format!("Services kube-system with label {NAME_SERVERS}")))?;
+        let own = services(&context.namespace)
+            .get_opt(names::TRAFFIC_SERVICE)
+            .await
+            .map_err(read(format!(
+                "Service {}/{}",
+                context.namespace,
+                names::TRAFFIC_SERVICE
+            )))?;
+        self.known = [
+            addresses(PathClass::PodToApi, api.as_ref(), "TCP"),
+            addresses(PathClass::PodToService, own.as_ref(), "TCP"),
+        ]
+        .concat();
+        for service in &name_servers.items {
+            self.known
+                .extend(addresses(PathClass::PodToDns, Some(service), "UDP"));
+        }
+        self.looked = Some(Instant::now());
+        Ok(())
+    }
+}
+
+/// Every cluster address of a Service, with its first port of this protocol.
+fn addresses(class: PathClass, service: Option<&Service>, protocol: &str) -> Vec<ServiceAddress> {
+    let Some((service, spec)) = service.and_then(|service| Some((service, service.spec.as_ref()?))) else {
+        return Vec::new();
+    };
+    let name = format!(
+        "Service {}/{}",
+        service.namespace().unwrap_or_default(),
+        service.name_any()
+    );
+    let port = spec
+        .ports
+        .iter()
+        .flatten()
+        .find(|port| port.protocol.as_deref().unwrap_or("TCP") == protocol)
+        .and_then(|port| u16::try_from(port.port).ok());
+    let Some(port) = port else {
+        return Vec::new();
+    };
+    // A headless Service has `None` there.
+    spec.cluster_ips
+        .iter()
+        .flatten()
+        .filter_map(|address| address.parse().ok())
+        .map(|address| ServiceAddress {
+            class,
+            name: name.clone(),
+            address,
+            port,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_family_and_the_port_of_the_protocol() {
+        let service: Service = serde_json::from_value(json!({
+            "metadata": { "namespace": "kube-system", "name": "kube-dns" },
+            "spec": {
+                "clusterIPs": ["10.96.0.10", "fd00::a"],
+                "ports": [
+                    { "port": 53, "protocol": "TCP" },
+                    { "port": 5353, "protocol": "UDP" },
+                ],
+            },
+        }))
+        .unwrap();
+        let found = addresses(PathClass::PodToDns, Some(&service), "UDP");
+        let found: Vec<(String, u16)> = found
+            .iter()
+            .map(|found| (found.address.to_string(), found.port))
+            .collect();
+        assert_eq!(
+            found,
+            [("10.96.0.10".to_owned(), 5353), ("fd00::a".to_owned(), 5353)]
+        );
+        let headless: Service = serde_json::from_value(json!({
+            "metadata": { "name": "x" },
+            "spec": { "clusterIPs": ["None"], "ports": [{ "port": 53 }] },
+        }))
+        .unwrap();
+        assert_eq!(addresses(PathClass::PodToService, Some(&headless), "TCP"), []);
+    }
+}

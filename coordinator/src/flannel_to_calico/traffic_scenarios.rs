@@ -1,0 +1,339 @@
+//! The same with traffic pods: they come and go with the networks, a path that loses stops the rollout, and it goes on when
+//! somebody says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::names;
+use plan::flannel_to_calico::facts::LegacyPod;
+use serde_json::{Value, json};
+
+use super::Memory;
+use super::in_place_scenarios::{in_place, mark};
+use super::scenarios::{
+    MIGRATION, assert_in_order, cluster, node_migration, run_to_the_end, run_until, steady, story,
+    world_moves,
+};
+use crate::fake_api::FakeApi;
+use crate::pass::pass;
+
+const PODS: &str = "/api/v1/namespaces/replumb-system/pods";
+
+fn traffic_pods(api: &FakeApi) -> Vec<Value> {
+    let mut pods = api.below(PODS);
+    pods.retain(|pod| pod["metadata"]["labels"][names::COMPONENT_LABEL] == names::TRAFFIC_COMPONENT);
+    pods
+}
+
+fn network(pod: &Value) -> &str {
+    pod["metadata"]["labels"][names::TRAFFIC_NETWORK_LABEL]
+        .as_str()
+        .unwrap()
+}
+
+/// The node's traffic pod of flannel's network.
+fn old_one(api: &FakeApi, node: &str) -> Option<Value> {
+    traffic_pods(api)
+        .into_iter()
+        .find(|pod| pod["spec"]["nodeName"] == node && network(pod) == names::NETWORK_FLANNEL)
+}
+
+/// Whether a traffic pod of flannel's network lives on this node.
+pub(super) fn lives_on_old(api: &FakeApi, node: &str) -> bool {
+    old_one(api, node).is_some()
+}
+
+/// The node's traffic pod as the agent sees it among the pods from before.
+pub(super) fn legacy_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
+    let pod = old_one(api, node)?;
+    let address = pod["status"]["podIP"].as_str()?;
+    Some(LegacyPod {
+        namespace: "replumb-system".to_owned(),
+        name: pod["metadata"]["name"].as_str().unwrap().to_owned(),
+        sandbox: format!("Traffic-{node}"),
+        link: "veth2".to_owned(),
+        addresses: vec![address.parse().unwrap()],
+        attached: true,
+        routed: true,
+    })
+}
+
+/// The kubelets start the traffic pods.
+pub(super) fn pods_run(api: &FakeApi) {
+    for pod in traffic_pods(api) {
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        let number = if pod["spec"]["nodeName"] == "a" { 1 } else { 2 };
+        let place = if network(&pod) == names::NETWORK_FLANNEL {
+            30
+        } else {
+            31
+        };
+        let address = format!("10.244.{number}.{place}");
+        api.edit(
+            &format!("{PODS}/{name}"),
+            &json!({ "status": {
+                "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }],
+                "conditions": [{ "type": "Ready", "status": "True" }],
+                "containerStatuses": [{
+                    "name": "traffic", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                    "state": { "running": {} },
+                }],
+            } }),
+        );
+    }
+}
+
+/// What the agent says of its flows; those to the node that the test names lose.
+pub(super) fn report(api: &FakeApi, node: &str, object: &Value) -> Value {
+    if api.get("/test/silent").is_some() {
+        return Value::Null;
+    }
+    let flows = object["spec"]["flows"].as_array().cloned().unwrap_or_default();
+    if flows.is_empty() {
+        return Value::Null;
+    }
+    let lost_to = api
+        .get("/test/lost-to")
+        .map(|test| test["node"].as_str().unwrap().to_owned());
+    let sources: BTreeSet<&str> = flows.iter().filter_map(|flow| flow["source"].as_str()).collect();
+    let breaches: Vec<Value> = flows
+        .iter()
+        .filter(|flow| {
+            lost_to
+                .as_ref()
+                .is_some_and(|lost| flow["to"] == format!("node {lost}"))
+        })
+        .map(|flow| {
+            json!({
+                "flow": flow, "protocol": "Udp", "since": "2026-01-01T00:00:00Z",
+                "message": format!(
+                    "{}, UDP from node {node} to {}",
+                    flow["class"].as_str().unwrap(),
+                    flow["to"].as_str().unwrap()
+                ),
+            })
+        })
+        .collect();
+    json!({
+        "flows": flows.len(), "reporting": sources, "breaches": breaches, "at": "2026-01-01T00:00:00Z",
+        "classes": [{ "class": "OldToOld", "sent": 100, "lost": 1, "longestGapMilliseconds": 100 }],
+    })
+}
+
+fn watched(api: FakeApi) -> FakeApi {
+    api.edit(MIGRATION, &json!({ "spec": { "gates": { "traffic": "Watch" } } }));
+    api.take_changes();
+    api
+}
+
+fn status(api: &FakeApi) -> Value {
+    api.get(MIGRATION).unwrap()["status"].clone()
+}
+
+async fn passes(api: &FakeApi, memory: &mut Memory, count: usize) {
+    for _ in 0..count {
+        let _ = pass(&api.context(), &api.cache(), memory).await;
+        world_moves(api);
+    }
+}
+
+fn is_done(api: &FakeApi, node: &str) -> bool {
+    api.get(&node_migration(node)).unwrap_or_default()["spec"]["finishedAt"].is_string()
+}
+
+#[tokio::test]
+async fn by_drain_the_pods_go_and_come_with_the_networks() {
+    let api = watched(cluster());
+    let mut seen = BTreeSet::new();
+    let mut memory = Memory::default();
+    for _ in 0..200 {
+        passes(&api, &mut memory, 1).await;
+        if status(&api)["phase"] == "Completed" {
+            break;
+        }
+        for object in ["a", "b"].map(|node| api.get(&node_migration(node)).unwrap_or_default()) {
+            for flow in object["spec"]["flows"].as_array().into_iter().flatten() {
+                seen.insert(flow["class"].as_str().unwrap().to_owned());
+            }
+        }
+    }
+    assert_eq!(status(&api)["phase"], "Completed", "{}", status(&api));
+    let classes: Vec<&str> = seen.iter().map(String::as_str).collect();
+    assert_eq!(classes, ["NewToNew", "NewToOld", "OldToNew", "OldToOld"]);
+    assert_eq!(traffic_pods(&api), Vec::<Value>::new());
+    for node in ["a", "b"] {
+        assert!(api.get(&node_migration(node)).unwrap()["spec"]["flows"].is_null());
+    }
+    let sum = &status(&api)["traffic"][0];
+    assert_eq!((sum["sent"].as_u64(), sum["lost"].as_u64()), (Some(200), Some(2)));
+}
+
+/// The traffic pod of flannel's network lives through the change, and is not the last one for whose sake it stays.
+#[tokio::test]
+async fn in_place_the_old_pod_lives_on_and_is_not_the_last_one() {
+    let api = watched(in_place());
+    let mut memory = Memory::default();
+    for _ in 0..100 {
+        passes(&api, &mut memory, 1).await;
+        if status(&api)["phase"] == "Mixed" {
+            break;
+        }
+        if is_done(&api, "a") {
+            assert!(lives_on_old(&api, "a"));
+        }
+    }
+    passes(&api, &mut memory, 5).await;
+    assert_eq!(status(&api)["phase"], "Mixed", "{}", status(&api));
+    let message = status(&api)["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.contains("2 pods from before"),
+        "ours are counted: {message}"
+    );
+    let pods: BTreeMap<String, usize> = traffic_pods(&api).iter().fold(BTreeMap::new(), |mut sum, pod| {
+        *sum.entry(network(pod).to_owned()).or_default() += 1;
+        sum
+    });
+    assert_eq!(
+        pods,
+        BTreeMap::from([("calico".to_owned(), 2), ("flannel".to_owned(), 2)])
+    );
+    let story = story(&api.take_changes());
+    assert!(
+        !story
+            .iter()
+            .any(|line| line.starts_with("delete replumb-traffic")),
+        "{story:#?}"
+    );
+    for node in ["a", "b"] {
+        api.remove(&mark(node));
+    }
+    run_to_the_end(&api).await.unwrap();
+    assert_eq!(traffic_pods(&api), Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn nobody_is_started_before_traffic_is_watched() {
+    let api = watched(cluster());
+    api.put("/test/silent", json!({}));
+    let mut memory = Memory::default();
+    passes(&api, &mut memory, 20).await;
+    assert_eq!(status(&api)["blocked"], "TrafficUnwatched");
+    let message = status(&api)["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.starts_with("traffic is watched by 0 of 2 traffic pods; node a: pod replumb-traffic-"),
+        "{message}"
+    );
+    for node in ["a", "b"] {
+        assert_ne!(
+            api.get(&node_migration(node)).unwrap()["spec"]["admitted"],
+            true,
+            "node {node} was started"
+        );
+    }
+    api.remove("/test/silent");
+    run_to_the_end(&api).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_lost_stops_the_rollout_and_resume_finishes_it() {
+    let api = watched(in_place());
+    let mut memory = Memory::default();
+    while !is_done(&api, "a") {
+        passes(&api, &mut memory, 1).await;
+    }
+    // Node b is in work by now or about to be, and is finished.
+    api.put("/test/lost-to", json!({ "node": "a" }));
+    passes(&api, &mut memory, 40).await;
+    let stopped = status(&api);
+    assert_eq!(
+        (&stopped["phase"], &stopped["blocked"], &stopped["paused"]),
+        (&json!("Halted"), &json!("GateBreached"), &json!(true)),
+        "{stopped}"
+    );
+    let message = stopped["message"].as_str().unwrap();
+    assert!(
+        message.contains("UDP from node b to node a") && message.contains("kubectl replumb resume"),
+        "{message}"
+    );
+    // What caused it is gone: it is still a person's decision.
+    api.remove("/test/lost-to");
+    for node in ["a", "b"] {
+        api.remove(&mark(node));
+    }
+    passes(&api, &mut memory, 10).await;
+    assert_eq!(status(&api)["phase"], "Halted");
+    assert!(
+        api.get(super::scenarios::FLANNEL).is_some(),
+        "the way back is there"
+    );
+    api.edit(
+        MIGRATION,
+        &json!({ "spec": { "resumedAt": "2026-02-01T00:00:00Z" } }),
+    );
+    run_to_the_end(&api).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_still_lost_stops_it_again_and_does_not_stop_the_way_back() {
+    let api = watched(cluster());
+    api.put("/test/lost-to", json!({ "node": "b" }));
+    let mut memory = Memory::default();
+    passes(&api, &mut memory, 20).await;
+    assert_eq!(status(&api)["blocked"], "GateBreached");
+    assert_ne!(api.get(&node_migration("a")).unwrap()["spec"]["admitted"], true);
+    let first = status(&api)["breach"].clone();
+    api.edit(
+        MIGRATION,
+        &json!({ "spec": { "resumedAt": "2026-02-01T00:00:00Z" } }),
+    );
+    passes(&api, &mut memory, 3).await;
+    assert_eq!(status(&api)["blocked"], "GateBreached");
+    assert_ne!(status(&api)["breach"], first);
+    api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    run_until(&api, "RolledBack").await.unwrap();
+    assert_eq!(traffic_pods(&api), Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn off_takes_the_pods_away_and_goes_on() {
+    let api = watched(cluster());
+    api.put("/test/silent", json!({}));
+    let mut memory = Memory::default();
+    passes(&api, &mut memory, 20).await;
+    assert_eq!(traffic_pods(&api).len(), 2);
+    api.edit(MIGRATION, &json!({ "spec": { "gates": { "traffic": "Off" } } }));
+    passes(&api, &mut memory, 3).await;
+    assert_eq!(traffic_pods(&api), Vec::<Value>::new());
+    run_to_the_end(&api).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
+    let undisturbed = watched(cluster());
+    run_to_the_end(&undisturbed).await.unwrap();
+    let changes = undisturbed.take_changes();
+    let lines = story(&changes);
+    assert_in_order(&lines, &["label a none", "label a calico", "label b none"]);
+    let end = steady(undisturbed.everything());
+    // Every third: the writes that both have are each the last one in `scenarios`.
+    for last in (0..changes.len()).step_by(3) {
+        let api = watched(cluster());
+        api.allow(Some(last));
+        let _ = run_to_the_end(&api).await;
+        api.allow(None);
+        run_to_the_end(&api)
+            .await
+            .unwrap_or_else(|error| panic!("after a crash at write {last}: {error}"));
+        let found = steady(api.everything());
+        let differs: Vec<&String> = end
+            .keys()
+            .chain(found.keys())
+            .filter(|path| end.get(*path) != found.get(*path))
+            .collect();
+        assert!(
+            differs.is_empty(),
+            "after a crash at write {last} {differs:?} differ; the first is {:#?}, was {:#?}",
+            found.get(differs[0]),
+            end.get(differs[0])
+        );
+    }
+}

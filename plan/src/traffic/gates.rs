@@ -1,0 +1,101 @@
+//! How much of the traffic may be lost, and when that is exceeded.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::stream::Recent;
+
+/// `maxLossRatio` when the spec does not say.
+pub const LOSS_RATIO: f64 = 0.01;
+/// `maxGapMilliseconds` when the spec does not say.
+pub const GAP_MILLISECONDS: u32 = 2_000;
+/// One probe that is lost among many may be anybody's: a ratio is judged from two on.
+const LEAST_LOST: u32 = 2;
+/// Of fewer probes than this nothing is said but their gap.
+const LEAST_SENT: u32 = 10;
+
+/// What a stream may lose before no further node is started.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Gates {
+    /// Lost probes by sent ones over the last 10 seconds of one stream, 0 to 1.
+    pub max_loss_ratio: f64,
+    /// The longest time in which a stream has no answer, in milliseconds. An answer that takes longer is none.
+    pub max_gap_milliseconds: u32,
+}
+
+impl Default for Gates {
+    fn default() -> Self {
+        Self {
+            max_loss_ratio: LOSS_RATIO,
+            max_gap_milliseconds: GAP_MILLISECONDS,
+        }
+    }
+}
+
+/// What a stream exceeds, in words that name the limit; `None` while it is within them.
+pub fn judge(recent: &Recent, gates: &Gates) -> Option<String> {
+    let Recent {
+        sent,
+        lost,
+        gap_milliseconds,
+    } = *recent;
+    if gap_milliseconds > gates.max_gap_milliseconds {
+        return Some(format!(
+            "no answer for more than gates.maxGapMilliseconds {}",
+            gates.max_gap_milliseconds
+        ));
+    }
+    let exceeded =
+        lost >= LEAST_LOST && sent >= LEAST_SENT && f64::from(lost) > f64::from(sent) * gates.max_loss_ratio;
+    exceeded.then(|| {
+        format!(
+            "{lost} of the last {sent} probes had no answer; gates.maxLossRatio is {}",
+            gates.max_loss_ratio
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::nothing_sent(0, 0, 0, None)]
+    #[case::nothing_lost(100, 0, 0, None)]
+    #[case::one_of_few(20, 1, 100, None)]
+    #[case::at_the_ratio(200, 2, 100, None)]
+    #[case::above_the_ratio(199, 2, 100, Some("2 of the last 199 probes"))]
+    #[case::two_of_very_few(9, 2, 200, None)]
+    #[case::the_longest_gap(100, 0, 2_000, None)]
+    #[case::a_longer_gap(100, 20, 2_001, Some("no answer for more than gates.maxGapMilliseconds 2000"))]
+    fn what_exceeds(#[case] sent: u32, #[case] lost: u32, #[case] gap: u32, #[case] words: Option<&str>) {
+        let recent = Recent {
+            sent,
+            lost,
+            gap_milliseconds: gap,
+        };
+        let said = judge(&recent, &Gates::default());
+        match (said, words) {
+            (None, None) => {}
+            (Some(said), Some(words)) => assert!(said.contains(words), "{said}"),
+            (said, words) => panic!("{said:?}, wanted {words:?}"),
+        }
+    }
+
+    #[test]
+    fn no_loss_at_all_may_be_asked_for() {
+        let gates = Gates {
+            max_loss_ratio: 0.0,
+            ..Gates::default()
+        };
+        let recent = Recent {
+            sent: 1000,
+            lost: 2,
+            gap_milliseconds: 100,
+        };
+        assert!(judge(&recent, &gates).is_some());
+    }
+}

@@ -1,0 +1,301 @@
+//! The probes of one pod to one target over one protocol: which were answered, which were not, and for how long
+//! nothing came.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How far back [`Recent`] looks.
+pub const WINDOW: Duration = Duration::from_secs(10);
+
+/// For how long a stream may have no answer from its start: a Service has heard of its first endpoint a moment later, and a
+/// node of another's route. What is answered by then has lost nothing; what is not has lost everything since its start.
+pub const BEGINNING: Duration = Duration::from_secs(5);
+
+/// Probes of one stream. Times are the sender's own running time: a sender that did not run could not listen, and what
+/// it missed meanwhile it reads before it judges.
+#[derive(Clone, Debug, Default)]
+pub struct Stream {
+    next: u64,
+    pending: VecDeque<Probe>,
+    concluded: VecDeque<Probe>,
+    totals: Totals,
+    /// Whether something was answered, or should have been.
+    begun: bool,
+    /// When the first of the probes was sent that are lost without an answer since.
+    losing_since: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    number: u64,
+    sent: Duration,
+    answered: bool,
+}
+
+/// Counts since the stream began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Totals {
+    /// Probes that were answered or are lost.
+    pub sent: u64,
+    /// Probes without an answer in time.
+    pub lost: u64,
+    /// The longest time without an answer, in milliseconds: from the first lost probe to the next answered one.
+    pub longest_gap_milliseconds: u32,
+}
+
+impl Totals {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_add(other.sent),
+            lost: self.lost.saturating_add(other.lost),
+            longest_gap_milliseconds: self.longest_gap_milliseconds.max(other.longest_gap_milliseconds),
+        }
+    }
+}
+
+/// The last [`WINDOW`] of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recent {
+    /// Probes that were answered or are lost.
+    pub sent: u32,
+    /// Probes without an answer in time.
+    pub lost: u32,
+    /// The longest time without an answer, in milliseconds, up to now.
+    pub gap_milliseconds: u32,
+}
+
+impl Stream {
+    /// A probe is sent now. Returns its number.
+    pub fn send(&mut self, now: Duration) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.pending.push_back(Probe {
+            number,
+            sent: now,
+            answered: false,
+        });
+        number
+    }
+
+    /// The probe of this number was answered. An answer to one that is lost already changes nothing.
+    pub fn answer(&mut self, number: u64) {
+        let Some(first) = self.pending.front().map(|probe| probe.number) else {
+            return;
+        };
+        let place = number
+            .checked_sub(first)
+            .and_then(|place| usize::try_from(place).ok());
+        if let Some(probe) = place.and_then(|place| self.pending.get_mut(place)) {
+            probe.answered = true;
+        }
+    }
+
+    /// Counts as lost what has waited longer than `patience`, and says how the stream is.
+    pub fn look(&mut self, now: Duration, patience: Duration) -> Recent {
+        if !self.begins(now) {
+            return Recent::default();
+        }
+        while let Some(probe) = self.pending.front().copied() {
+            if !probe.answered && now.saturating_sub(probe.sent) <= patience {
+                break;
+            }
+            self.pending.pop_front();
+            self.conclude(probe);
+        }
+        let from = now.saturating_sub(WINDOW);
+        while self.concluded.front().is_some_and(|probe| probe.sent < from) {
+            self.concluded.pop_front();
+        }
+        let recent = self.recent(now);
+        self.totals.longest_gap_milliseconds =
+            self.totals.longest_gap_milliseconds.max(recent.gap_milliseconds);
+        recent
+    }
+
+    /// Counts since the stream began, as of the last look.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    fn begins(&mut self, now: Duration) -> bool {
+        if self.begun {
+            return true;
+        }
+        if let Some(first) = self.pending.iter().position(|probe| probe.answered) {
+            self.pending.drain(..first);
+            self.begun = true;
+        } else {
+            let first = self.pending.front();
+            self.begun = first.is_some_and(|probe| now.saturating_sub(probe.sent) > BEGINNING);
+        }
+        self.begun
+    }
+
+    fn conclude(&mut self, probe: Probe) {
+        self.totals.sent += 1;
+        if probe.answered {
+            self.losing_since = None;
+        } else {
+            self.totals.lost += 1;
+            self.losing_since = self.losing_since.or(Some(probe.sent));
+        }
+        self.concluded.push_back(probe);
+    }
+
+    fn recent(&self, now: Duration) -> Recent {
+        let mut recent = Recent::default();
+        let mut longest = Duration::ZERO;
+        let mut lost_since: Option<Duration> = None;
+        for probe in &self.concluded {
+            recent.sent += 1;
+            if probe.answered {
+                let gap = lost_since.take().map(|since| probe.sent.saturating_sub(since));
+                longest = longest.max(gap.unwrap_or_default());
+            } else {
+                recent.lost += 1;
+                lost_since = lost_since.or(Some(probe.sent));
+            }
+        }
+        if let Some(since) = self.losing_since {
+            // It goes on, unless a later probe was answered while an earlier one may still be.
+            let end = self
+                .pending
+                .iter()
+                .find(|probe| probe.answered)
+                .map_or(now, |probe| probe.sent);
+            longest = longest.max(end.saturating_sub(since));
+        }
+        recent.gap_milliseconds = u32::try_from(longest.as_millis()).unwrap_or(u32::MAX);
+        recent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    /// Sends one probe each 100 ms until `until`; those in `lost` have no answer, the others one after 1 ms.
+    fn run(until: u64, lost: impl Fn(u64) -> bool) -> (Stream, Recent) {
+        let mut stream = Stream::default();
+        let mut recent = Recent::default();
+        for at in (0..until).step_by(100) {
+            recent = stream.look(ms(at), PATIENCE);
+            let number = stream.send(ms(at));
+            if !lost(at) {
+                stream.answer(number);
+            }
+        }
+        (stream, recent)
+    }
+
+    #[test]
+    fn what_is_answered_is_counted_and_has_no_gap() {
+        let (stream, recent) = run(5_000, |_| false);
+        assert_eq!((recent.sent, recent.lost, recent.gap_milliseconds), (49, 0, 0));
+        assert_eq!(stream.totals().sent, 49);
+    }
+
+    #[test]
+    fn a_gap_lasts_from_the_first_lost_probe_to_the_next_answered_one() {
+        let (stream, recent) = run(5_000, |at| (1_000..1_500).contains(&at));
+        assert_eq!((recent.lost, recent.gap_milliseconds), (5, 500));
+        assert_eq!(stream.totals().longest_gap_milliseconds, 500);
+    }
+
+    #[test]
+    fn a_gap_that_goes_on_is_as_long_as_it_is_by_now() {
+        let (_, recent) = run(5_000, |at| at >= 2_000);
+        assert_eq!(recent.gap_milliseconds, 2_900);
+    }
+
+    #[test]
+    fn a_lost_probe_is_not_known_before_its_time_is_over() {
+        let (_, recent) = run(2_900, |at| at >= 2_000);
+        assert_eq!((recent.lost, recent.gap_milliseconds), (0, 0));
+        let (_, recent) = run(3_300, |at| at >= 2_000);
+        assert_eq!((recent.lost, recent.gap_milliseconds), (2, 1_200));
+    }
+
+    #[test]
+    fn the_window_moves_on_and_the_totals_stay() {
+        let (stream, recent) = run(20_000, |at| (1_000..1_500).contains(&at));
+        assert_eq!((recent.lost, recent.gap_milliseconds), (0, 0));
+        assert_eq!(
+            (stream.totals().lost, stream.totals().longest_gap_milliseconds),
+            (5, 500)
+        );
+    }
+
+    #[test]
+    fn what_is_sent_before_the_first_answer_is_not_lost_for_a_while() {
+        let (stream, recent) = run(6_000, |at| at < 4_900);
+        assert_eq!((recent.lost, recent.gap_milliseconds), (0, 0));
+        assert_eq!((stream.totals().sent, stream.totals().lost), (10, 0));
+        // The first loss after that counts at once.
+        let (stream, recent) = run(4_000, |at| at < 1_000 || at == 2_000);
+        assert_eq!((recent.lost, stream.totals().sent), (1, 29));
+    }
+
+    #[test]
+    fn a_stream_that_never_has_an_answer_has_lost_all_of_it() {
+        let (stream, recent) = run(5_000, |_| true);
+        assert_eq!((recent.sent, stream.totals().sent), (0, 0));
+        let (stream, recent) = run(5_200, |_| true);
+        assert_eq!((recent.lost, recent.gap_milliseconds), (41, 5_100));
+        assert_eq!(stream.totals().lost, 41);
+    }
+
+    #[test]
+    fn an_answer_that_comes_too_late_or_twice_changes_nothing() {
+        let mut stream = Stream::default();
+        let begin = stream.send(ms(0));
+        stream.answer(begin);
+        let first = stream.send(ms(0));
+        assert_eq!(stream.look(ms(1_001), PATIENCE).lost, 1);
+        stream.answer(first);
+        stream.answer(first + 1);
+        let second = stream.send(ms(1_100));
+        stream.answer(second);
+        stream.answer(second);
+        let recent = stream.look(ms(1_200), PATIENCE);
+        assert_eq!((recent.sent, recent.lost), (3, 1));
+    }
+
+    proptest! {
+        /// From the first answer on every probe is counted once, and as lost what had no answer.
+        #[test]
+        fn nothing_is_counted_twice_or_forgotten(answered in prop::collection::vec(any::<bool>(), 1..80)) {
+            let mut stream = Stream::default();
+            let mut at = Duration::ZERO;
+            let begin = stream.send(at);
+            stream.answer(begin);
+            for is in &answered {
+                let number = stream.send(at);
+                if *is {
+                    stream.answer(number);
+                }
+                at += ms(100);
+                stream.look(at, PATIENCE);
+            }
+            stream.look(at + PATIENCE + ms(1), PATIENCE);
+            let totals = stream.totals();
+            prop_assert_eq!(totals.sent, answered.len() as u64 + 1);
+            prop_assert_eq!(totals.lost, answered.iter().filter(|is| !**is).count() as u64);
+        }
+    }
+}
