@@ -12,6 +12,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::flannel_to_calico::flags::OptionFlags;
+use crate::gate_flags::GateFlags;
 use crate::value;
 
 const EXIT_CODES: &str = "\
@@ -301,6 +302,9 @@ pub struct Wanted {
     /// How many nodes, how their pods leave.
     #[command(flatten)]
     pub rollout: RolloutFlags,
+    /// What traffic may lose.
+    #[command(flatten)]
+    pub gates: GateFlags,
 }
 
 /// How many nodes at a time, which first, how their pods leave.

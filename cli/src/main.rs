@@ -16,6 +16,7 @@ mod exit;
 #[cfg(test)]
 mod fixture;
 mod flannel_to_calico;
+mod gate_flags;
 mod health;
 mod planned;
 mod render;

@@ -146,6 +146,14 @@ pub fn seconds(text: &str) -> Result<u32, String> {
     u32::try_from(duration.as_secs()).map_err(|_| needed())
 }
 
+/// A part of a whole.
+pub fn ratio(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|ratio| (0.0..=1.0).contains(ratio))
+        .ok_or_else(|| "needed a number from 0 to 1, such as 0.01".to_owned())
+}
+
 /// The hash of a plan: SHA-256, hexadecimal.
 pub fn plan_hash(text: &str) -> Result<String, String> {
     let hash = text.to_ascii_lowercase();

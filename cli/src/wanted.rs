@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use api::migration::{Canary, Drain, FlannelToCalico, OnBlocked as WireOnBlocked, Rollout};
+use api::traffic::GateRules;
 use api::{Migration, MigrationSpec};
 use kube::CustomResourceExt as _;
 use serde::Deserialize as _;
@@ -112,6 +113,7 @@ impl Asked {
                 .unwrap_or(kind.allow_single_node);
         }
         overlay(&mut spec.rollout, &mut spec.drain, &self.flags.rollout);
+        spec.gates = self.flags.gates.over(&spec.gates);
         spec
     }
 
@@ -135,6 +137,7 @@ fn empty() -> MigrationSpec {
         rollback_nodes: Vec::new(),
         rollout: Rollout::default(),
         drain: Drain::default(),
+        gates: GateRules::default(),
         plan_hash: None,
         resumed_at: None,
     }

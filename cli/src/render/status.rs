@@ -1,6 +1,7 @@
 //! How far a migration is: one view of it, for people and for programs.
 
 use api::migration::{Desired, LegacyPods, MigrationPhase, Progress};
+use api::traffic::ClassCount;
 use api::{Migration, NodeMigration};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -44,6 +45,8 @@ pub struct View {
     pub completed_at: Option<Timestamp>,
     /// Hash of the plan.
     pub plan_hash: Option<String>,
+    /// What was sent and lost between pods, by class of path.
+    pub traffic: Vec<ClassCount>,
     /// Nodes in order.
     pub nodes: Vec<NodeView>,
 }
@@ -101,6 +104,7 @@ impl View {
             started_at: status.started_at,
             completed_at: status.completed_at,
             plan_hash: status.plan.map(|plan| plan.hash),
+            traffic: status.traffic,
         }
     }
 
@@ -259,6 +263,22 @@ pub fn line(view: &View) -> String {
     line
 }
 
+/// One class of path: what was lost of how much, and for how long at a time.
+fn traffic(count: &ClassCount) -> String {
+    let lost = count.totals;
+    let gap = if lost.lost == 0 {
+        String::new()
+    } else {
+        format!(", longest gap {} ms", lost.longest_gap_milliseconds)
+    };
+    format!(
+        "{}: {} of {} lost{gap}",
+        count.class.words(),
+        lost.lost,
+        lost.sent
+    )
+}
+
 /// How many nodes are where they should be.
 fn done(view: &View) -> String {
     let what = match view.phase {
@@ -316,6 +336,9 @@ pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
     let message = wrap(&view.message, width.unwrap_or(110).saturating_sub(11).max(40));
     for (index, text) in message.into_iter().enumerate() {
         add(if index == 0 { "Message" } else { "" }, text);
+    }
+    for (index, count) in view.traffic.iter().enumerate() {
+        add(if index == 0 { "Traffic" } else { "" }, traffic(count));
     }
     if !view.current {
         add(
