@@ -128,6 +128,7 @@ fn traffic_to_tell(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -> 
             .collect();
         (
             report.flows,
+            report.judged_since,
             report.reporting.clone(),
             report.breaches.clone(),
             lost,

@@ -19,6 +19,7 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
             probes: Vec::new(),
             flows: Vec::new(),
             gates: None,
+            judged_since: None,
             imported: Vec::new(),
             position: 0,
             admitted: false,
@@ -186,6 +187,7 @@ fn traffic(sent: u64, lost: u64, breach: bool) -> TrafficReport {
     };
     TrafficReport {
         flows: 1,
+        judged_since: None,
         reporting: vec!["u-a".to_owned()],
         classes: vec![ClassCount {
             class: PathClass::OldToNew,

@@ -144,8 +144,8 @@ impl Agent {
         let mtu = settings.as_ref().map_or(LEAST_MTU, |settings| settings.mtu);
         self.probes.set(&targets, mtu);
         match &spec {
-            Some(spec) => self.traffic.set(&spec.flows, spec.gates, mtu),
-            None => self.traffic.set(&[], None, mtu),
+            Some(spec) => self.traffic.set(&spec.flows, spec.gates, spec.judged_since, mtu),
+            None => self.traffic.set(&[], None, None, mtu),
         }
 
         let mut report = self.worker.work(spec.as_ref(), &self.seen).await;

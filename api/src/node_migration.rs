@@ -58,6 +58,11 @@ pub struct NodeMigrationSpec {
     /// What those may lose; absent where nothing is sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gates: Option<Gates>,
+    /// The operator's last word, `resumedAt` of the Migration: what was lost before the agent heard of it does not count any
+    /// more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub judged_since: Option<Timestamp>,
     /// In place: addresses of living pods that Calico's IPAM was told of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<ImportedAddress>,

@@ -53,6 +53,10 @@ pub struct TrafficReport {
     /// How many flows the agent was asked for.
     #[serde(default)]
     pub flows: u32,
+    /// `judgedSince` of the spec: everything but the counts is about the time after that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub judged_since: Option<Timestamp>,
     /// UIDs of the traffic pods that report, and of whose paths every one has been answered or given up.
     #[serde(default)]
     pub reporting: Vec<String>,
@@ -107,4 +111,8 @@ pub struct GateBreach {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub resumed_at: Option<Timestamp>,
+    /// Since when every path is watched again after that, and none lost more than it may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub clean_since: Option<Timestamp>,
 }

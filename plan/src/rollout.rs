@@ -187,7 +187,11 @@ pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Adm
             continue;
         }
         if unavailable >= limit {
-            admission.held = hold(WaitReason::Turn, turn_message(seats, seat.name, limit), None);
+            admission.held = hold(
+                WaitReason::Turn,
+                turn_message(seats, &admission.start, seat.name, limit),
+                None,
+            );
             break;
         }
         admission.start.push(seat.name);
@@ -288,10 +292,10 @@ fn canary(seats: &[Seat<'_>], rules: &Rules) -> (bool, Option<Timestamp>) {
     )
 }
 
-fn turn_message(seats: &[Seat<'_>], name: &str, limit: usize) -> String {
+fn turn_message(seats: &[Seat<'_>], starting: &[&str], name: &str, limit: usize) -> String {
     let busy: Vec<&str> = seats
         .iter()
-        .filter(|seat| is_unavailable(seat))
+        .filter(|seat| is_unavailable(seat) || starting.contains(&seat.name))
         .map(|seat| seat.name)
         .collect();
     format!(
@@ -351,6 +355,21 @@ mod tests {
         seats[1].ready = false;
         assert_eq!(admit(&seats, &rules(1), NOW).start, Vec::<&str>::new());
         assert_eq!(admit(&seats, &rules(2), NOW).start, ["a"]);
+    }
+
+    #[test]
+    fn who_waits_for_a_turn_is_told_for_whom() {
+        let seats = [
+            seat("a", Standing::Working),
+            seat("b", Standing::Waiting),
+            seat("c", Standing::Waiting),
+        ];
+        // One that starts now is in work, too.
+        let message = admit(&seats, &rules(2), NOW).held.unwrap().message;
+        assert_eq!(
+            message,
+            "node c waits for its turn: maxUnavailable is 2; in work or NotReady: a, b"
+        );
     }
 
     #[test]

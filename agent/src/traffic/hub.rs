@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,9 +20,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::line::{self, Counts, Hello, SOCKET, Task};
+use super::prober::Prober;
 
 /// A pod that says nothing for this long is one that nobody knows anything of.
 const SILENCE: Duration = Duration::from_secs(5);
+/// A path to the API server is a breach only after this time: by then the agent knows whether it hears of it itself.
+const OWN_LOOK: Duration = Duration::from_secs(1);
 /// How often somebody looks whether there is something new to report.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -41,6 +45,9 @@ pub struct Hub {
     node: String,
     orders: Arc<watch::Sender<Orders>>,
     state: Arc<Mutex<State>>,
+    /// Sends to the API server from the host, whose network nobody changes: where this is not answered either, it is not the
+    /// pods' path that is broken.
+    own: Arc<Mutex<Prober>>,
 }
 
 /// What is wanted of the traffic pods.
@@ -48,6 +55,7 @@ pub struct Hub {
 struct Orders {
     flows: Vec<Flow>,
     gates: Gates,
+    judged_since: Option<Timestamp>,
     mtu: u32,
 }
 
@@ -71,7 +79,8 @@ struct Known {
     /// From before the pod's process was started anew.
     before: Totals,
     last: Totals,
-    exceeded: Option<String>,
+    /// The words, and since when without a pause.
+    exceeded: Option<(Instant, String)>,
 }
 
 impl Hub {
@@ -97,19 +106,22 @@ impl Hub {
             node: node.to_owned(),
             orders: Arc::new(watch::Sender::new(Orders::default())),
             state: Arc::default(),
+            own: Arc::default(),
         };
         tokio::spawn(hub.clone().accept(listener));
         tokio::spawn(hub.clone().look_out(changed));
         Ok(hub)
     }
 
-    /// Asks for these flows and no others.
-    pub fn set(&self, flows: &[Flow], gates: Option<Gates>, mtu: u32) {
+    /// Asks for these flows and no others. With another `judged_since` everything begins anew but the counts.
+    pub fn set(&self, flows: &[Flow], gates: Option<Gates>, judged_since: Option<Timestamp>, mtu: u32) {
         let orders = Orders {
             flows: flows.to_vec(),
             gates: gates.unwrap_or_default(),
+            judged_since,
             mtu,
         };
+        let anew = self.orders.borrow().judged_since != judged_since;
         let changed = self.orders.send_if_modified(|now| {
             let differs = *now != orders;
             if differs {
@@ -118,8 +130,13 @@ impl Hub {
             differs
         });
         if changed {
+            lock(&self.own).set(&own_task(&self.orders.borrow()));
             let wanted: BTreeSet<&Flow> = flows.iter().collect();
-            lock(&self.state).forget_all_but(&wanted);
+            let mut state = lock(&self.state);
+            if anew {
+                state.forget_all_but(&BTreeSet::new());
+            }
+            state.forget_all_but(&wanted);
         }
     }
 
@@ -132,12 +149,14 @@ impl Hub {
             .filter(|uid| !state.is_silent(uid) && state.has_begun(uid, &orders))
             .map(str::to_owned)
             .collect();
-        state.judge(&self.node, &orders, Timestamp::now());
+        let silent = not_answered(&lock(&self.own).counts());
+        state.judge(&self.node, &orders, &silent, Timestamp::now());
         let classes: Vec<ClassCount> = state.sums();
         let breaches: Vec<Breach> = state.breaches.values().cloned().collect();
         let nothing = orders.flows.is_empty() && classes.is_empty();
         (!nothing).then(|| TrafficReport {
             flows: u32::try_from(orders.flows.len()).unwrap_or(u32::MAX),
+            judged_since: orders.judged_since,
             reporting,
             classes,
             breaches,
@@ -201,7 +220,9 @@ impl Hub {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let now = self.report().map(|report| (report.reporting, report.breaches));
+            let now = self
+                .report()
+                .map(|report| (report.judged_since, report.reporting, report.breaches));
             if now != told {
                 told = now;
                 changed.notify_one();
@@ -210,9 +231,9 @@ impl Hub {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // Every change of the state is whole before something can fail.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change of it is whole before something can fail.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn sources(orders: &Orders) -> BTreeSet<&str> {
@@ -227,9 +248,38 @@ fn task(orders: &Orders, pod_uid: &str) -> Task {
             .filter(|flow| flow.source == pod_uid)
             .cloned()
             .collect(),
+        judged_since: orders.judged_since,
         mtu: orders.mtu,
         patience_milliseconds: orders.gates.max_gap_milliseconds,
     }
+}
+
+/// The API server's addresses, once each.
+fn own_task(orders: &Orders) -> Task {
+    let flows: BTreeSet<Flow> = orders
+        .flows
+        .iter()
+        .filter(|flow| flow.class == PathClass::PodToApi)
+        .map(|flow| Flow {
+            source: String::new(),
+            ..flow.clone()
+        })
+        .collect();
+    Task {
+        flows: flows.into_iter().collect(),
+        judged_since: orders.judged_since,
+        mtu: orders.mtu,
+        patience_milliseconds: orders.gates.max_gap_milliseconds,
+    }
+}
+
+/// Whom the host itself had an answer missing from lately.
+fn not_answered(own: &Counts) -> BTreeSet<SocketAddr> {
+    own.streams
+        .iter()
+        .filter(|stream| stream.recent.lost > 0)
+        .map(|stream| SocketAddr::new(stream.flow.address, stream.flow.port))
+        .collect()
 }
 
 impl State {
@@ -252,22 +302,31 @@ impl State {
     }
 
     fn hear(&mut self, pod_uid: &str, counts: Counts, orders: &Orders) {
+        // It has not heard of its new task yet.
+        if counts.judged_since != orders.judged_since {
+            return;
+        }
         self.heard.insert(pod_uid.to_owned(), Instant::now());
         for count in counts.streams {
             // What it sends still, although it is not asked for any more, is counted already.
             if count.flow.source != pod_uid || !orders.flows.contains(&count.flow) {
                 continue;
             }
+            let class = count.flow.class;
             let known = self.streams.entry((count.flow, count.protocol)).or_default();
             if count.totals.sent < known.last.sent {
                 known.before = known.totals();
             }
             known.last = count.totals;
-            known.exceeded = judge(&count.recent, &orders.gates).map(|words| {
+            let since = known
+                .exceeded
+                .take()
+                .map_or_else(Instant::now, |(since, _)| since);
+            known.exceeded = judge(class, &count.recent, &orders.gates).map(|words| {
                 if count.problem.is_empty() {
-                    words
+                    (since, words)
                 } else {
-                    format!("{words} ({})", count.problem)
+                    (since, format!("{words} ({})", count.problem))
                 }
             });
         }
@@ -289,7 +348,7 @@ impl State {
     }
 
     /// Breaches that begin now get their words; those that go on keep theirs, and those that are over go.
-    fn judge(&mut self, node: &str, orders: &Orders, now: Timestamp) {
+    fn judge(&mut self, node: &str, orders: &Orders, silent: &BTreeSet<SocketAddr>, now: Timestamp) {
         let mut found: BTreeMap<(Flow, Option<Protocol>), String> = BTreeMap::new();
         for flow in &orders.flows {
             let patient = self.asked.get(flow).is_none_or(|at| at.elapsed() <= SILENCE);
@@ -302,9 +361,15 @@ impl State {
             }
             for protocol in flow.class.protocols() {
                 let known = self.streams.get(&(flow.clone(), *protocol));
-                if let Some(words) = known.and_then(|known| known.exceeded.clone()) {
-                    found.insert((flow.clone(), Some(*protocol)), words);
+                let Some((since, words)) = known.and_then(|known| known.exceeded.clone()) else {
+                    continue;
+                };
+                let to_api = flow.class == PathClass::PodToApi;
+                let is_away = silent.contains(&SocketAddr::new(flow.address, flow.port));
+                if to_api && (is_away || since.elapsed() < OWN_LOOK) {
+                    continue;
                 }
+                found.insert((flow.clone(), Some(*protocol)), words);
             }
         }
         self.breaches.retain(|key, _| found.contains_key(key));

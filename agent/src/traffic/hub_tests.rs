@@ -55,7 +55,7 @@ async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
         ..Gates::default()
     };
     let flows = [flow(PathClass::OldToNew, "u-a", port, Some("u-b"))];
-    hub.set(&flows, Some(gates), 1450);
+    hub.set(&flows, Some(gates), None, 1450);
     let report = until("probes", || {
         hub.report()
             .filter(|report| sent(report, PathClass::OldToNew).sent > 20)
@@ -108,7 +108,7 @@ async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
     .await;
 
     let lost = sent(&hub.report().unwrap(), PathClass::OldToNew).lost;
-    hub.set(&[], None, 1450);
+    hub.set(&[], None, None, 1450);
     let report = hub.report().unwrap();
     assert_eq!((report.flows, report.reporting.len()), (0, 0));
     assert_eq!(
@@ -145,6 +145,7 @@ async fn any_name_servers_and_api_servers_answer_counts() {
             flow(PathClass::PodToApi, "u-a", api, None),
         ],
         None,
+        None,
         1450,
     );
     let report = until("answers", || {
@@ -159,11 +160,86 @@ async fn any_name_servers_and_api_servers_answer_counts() {
     refusing.abort();
 }
 
+/// After an operator's word nothing of before counts, neither what was lost nor that somebody watched; the sums stay.
+#[tokio::test]
+async fn an_operators_word_begins_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::listen("a", folder.path(), Arc::default()).unwrap();
+    let path = folder.path().to_owned();
+    let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
+    let port = free_port();
+    let gates = Some(Gates {
+        max_gap_milliseconds: 500,
+        ..Gates::default()
+    });
+    let flows = [flow(PathClass::PodToService, "u-a", port, None)];
+    hub.set(&flows, gates, None, 1450);
+    let report = until("a breach", || {
+        hub.report().filter(|report| !report.breaches.is_empty())
+    })
+    .await;
+    assert_eq!(report.reporting, ["u-a"]);
+
+    let answers = tokio::spawn(Echo::bind(port, "u-b").unwrap().serve());
+    let word = Some(Timestamp::from_second(1_800_000_000).unwrap());
+    hub.set(&flows, gates, word, 1450);
+    let anew = hub.report().unwrap();
+    assert_eq!(anew.judged_since, word);
+    assert_eq!((anew.reporting, anew.breaches), (Vec::new(), Vec::new()));
+    let lost = sent(&report, PathClass::PodToService).lost;
+    let watched = until("somebody who watches", || {
+        hub.report().filter(|report| {
+            assert_eq!(report.breaches, [], "it is mended");
+            !report.reporting.is_empty()
+        })
+    })
+    .await;
+    assert!(sent(&watched, PathClass::PodToService).lost >= lost);
+    assert!(sent(&watched, PathClass::PodToService).sent > sent(&report, PathClass::PodToService).sent);
+    sends.abort();
+    answers.abort();
+}
+
+/// When the API server is away, the host does not hear of it either: nothing is wrong with the pods' network.
+#[tokio::test]
+async fn an_api_server_that_is_away_is_nobodys_breach() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::listen("a", folder.path(), Arc::default()).unwrap();
+    let path = folder.path().to_owned();
+    let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
+    let gates = Gates {
+        max_gap_milliseconds: 500,
+        ..Gates::default()
+    };
+    let away = free_port();
+    let flows = [
+        flow(PathClass::PodToApi, "u-a", away, None),
+        flow(PathClass::PodToService, "u-a", away, None),
+    ];
+    hub.set(&flows, Some(gates), None, 1450);
+    let report = until("the time of a breach, twice", || {
+        hub.report()
+            .filter(|report| sent(report, PathClass::PodToApi).lost > 20)
+    })
+    .await;
+    let classes: Vec<PathClass> = report.breaches.iter().map(|breach| breach.flow.class).collect();
+    assert_eq!(classes, [PathClass::PodToService], "another Service is judged");
+
+    // By the host's own word it is there, and the pods have no answer: now it is their path.
+    let (not, lost) = (BTreeSet::new(), Timestamp::now());
+    let orders = hub.orders.borrow().clone();
+    let mut state = lock(&hub.state);
+    state.judge("a", &orders, &not, lost);
+    assert_eq!(state.breaches.len(), 2);
+    drop(state);
+    sends.abort();
+}
+
 #[tokio::test]
 async fn a_pod_that_says_nothing_is_a_breach_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let hub = Hub::listen("a", folder.path(), Arc::default()).unwrap();
-    hub.set(&[flow(PathClass::NewToNew, "u-a", 1, None)], None, 1450);
+    hub.set(&[flow(PathClass::NewToNew, "u-a", 1, None)], None, None, 1450);
     assert_eq!(hub.report().unwrap().breaches, [], "it has time to begin");
     let breach = until("silence", || hub.report().unwrap().breaches.pop()).await;
     assert_eq!(breach.protocol, None);
@@ -193,7 +269,10 @@ fn a_new_process_begins_at_nothing_and_nothing_is_forgotten() {
             recent: Recent::default(),
             problem: String::new(),
         };
-        let counts = Counts { streams: vec![count] };
+        let counts = Counts {
+            judged_since: None,
+            streams: vec![count],
+        };
         tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap()

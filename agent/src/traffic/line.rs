@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use plan::traffic::stream::{Recent, Totals};
 use plan::traffic::{Flow, Protocol};
 use serde::de::DeserializeOwned;
@@ -12,7 +13,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWr
 /// Name of the socket in the folder that both have.
 pub const SOCKET: &str = "traffic.sock";
 /// How often a pod says what it counted.
-pub const REPORT: Duration = Duration::from_millis(500);
+pub const REPORT: Duration = Duration::from_millis(250);
 /// More than any honest line has.
 const LONGEST_LINE: u64 = 1024 * 1024;
 
@@ -30,6 +31,9 @@ pub struct Hello {
 pub struct Task {
     /// Whom to send to.
     pub flows: Vec<Flow>,
+    /// Another one than before: everything is counted from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judged_since: Option<Timestamp>,
     /// Bytes of the largest IP packet that the pod network carries.
     pub mtu: u32,
     /// A probe without an answer is lost after this time, in milliseconds.
@@ -40,6 +44,9 @@ pub struct Task {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
+    /// Of the task that this belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judged_since: Option<Timestamp>,
     /// One for each flow and protocol that something was sent on.
     pub streams: Vec<StreamCount>,
 }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use plan::traffic::stream::{BEGINNING, Stream};
 use plan::traffic::{Flow, Protocol, TICK};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -38,6 +39,7 @@ type Counted = Arc<Mutex<BTreeMap<Key, StreamCount>>>;
 /// Streams that are sent now.
 #[derive(Debug, Default)]
 pub struct Prober {
+    judged_since: Option<Timestamp>,
     counted: Counted,
     running: BTreeMap<Key, (Limits, JoinHandle<()>)>,
 }
@@ -45,6 +47,7 @@ pub struct Prober {
 /// What a stream is told beside whom to send to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limits {
+    judged_since: Option<Timestamp>,
     mtu: u32,
     patience: Duration,
 }
@@ -52,7 +55,9 @@ struct Limits {
 impl Prober {
     /// Sends on the flows of this task and no others. A stream that goes on keeps its counts.
     pub fn set(&mut self, task: &Task) {
+        self.judged_since = task.judged_since;
         let limits = Limits {
+            judged_since: task.judged_since,
             mtu: task.mtu,
             patience: Duration::from_millis(u64::from(task.patience_milliseconds)),
         };
@@ -84,6 +89,7 @@ impl Prober {
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
         Counts {
+            judged_since: self.judged_since,
             streams: lock(&self.counted).values().cloned().collect(),
         }
     }

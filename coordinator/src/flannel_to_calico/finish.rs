@@ -92,6 +92,10 @@ pub async fn finish(
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
     }
+    if let Some(message) = super::traffic::ending(&snapshot) {
+        wait(status, WaitReason::PodsTerminating, message);
+        return Ok(());
+    }
     release_agents(context, &snapshot).await?;
     remove_labels(context, &snapshot.nodes).await?;
     saved::restore_ipam_config(context, &status.before).await?;

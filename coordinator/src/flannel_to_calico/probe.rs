@@ -228,14 +228,13 @@ fn pod_name(node: &str) -> String {
     )
 }
 
-/// Deletes a probe pod of ours, this very one.
+/// Deletes a pod of ours, this very one. It has as long to end as it was made with.
 pub async fn delete(context: &Context, pod: &Pod) -> Result<(), WriteError> {
     if pod.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
     let parameters = DeleteParams {
-        grace_period_seconds: Some(0),
         preconditions: Some(Preconditions {
             uid: pod.uid(),
             resource_version: None,

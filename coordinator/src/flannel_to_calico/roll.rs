@@ -117,7 +117,7 @@ pub async fn roll(
     }
 
     waits.extend(turn::fallen(&snapshot, &seats).map(|(node, held)| (node.to_owned(), held)));
-    let rules = gate::held_by_traffic(rules(migration), migration, status, &seats, &watched, stopped);
+    let rules = gate::held_by_traffic(rules(migration), status, &seats, &watched, stopped);
     let admission = rollout::admit(&seats, &rules, now);
     start_nodes(context, &snapshot, &admission.start, now).await?;
     let held = match &back {

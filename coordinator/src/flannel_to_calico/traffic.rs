@@ -12,6 +12,7 @@ use api::traffic::{ClassCount, GateBreach, Gates, TrafficGate};
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use plan::decision::{HaltReason, Wait, WaitReason};
 use plan::traffic::mesh::{self, Endpoint};
 use plan::traffic::pods::{Fate, Place, Stand};
@@ -64,7 +65,8 @@ pub async fn watch(
         TrafficGate::Off => BTreeMap::new(),
     };
     // Nobody sends to a pod any more when it goes.
-    ask(context, snapshot, &flows, rules.gates()).await?;
+    let judged_since = migration.spec.resumed_at;
+    ask(context, snapshot, &flows, rules.gates(), judged_since).await?;
     for pod in &snapshot.traffic_pods {
         if pods::fate_of(pod, &fates) == Fate::Unwanted {
             super::probe::delete(context, pod).await?;
@@ -82,20 +84,34 @@ pub async fn watch(
     }
     status.traffic = sums(snapshot);
     Ok(Watched {
-        unwatched: unwatched(snapshot, &fates, &staying, &flows),
-        breaches: breaches(snapshot, &flows),
+        unwatched: unwatched(snapshot, &fates, &staying, &flows, judged_since),
+        breaches: breaches(snapshot, &flows, judged_since),
     })
 }
 
 /// Ends all of it: after the last node, or when everything has been taken back.
 pub async fn end(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
     for object in snapshot.node_migrations.values() {
-        ask_one(context, object, Vec::new(), None).await?;
+        ask_one(context, object, Vec::new(), None, None).await?;
     }
     for pod in &snapshot.traffic_pods {
         super::probe::delete(context, pod).await?;
     }
     Ok(())
+}
+
+/// Which traffic pods have not ended yet, in words. One on a node that is away ends when that is back.
+pub fn ending(snapshot: &Snapshot) -> Option<String> {
+    let mut left = snapshot.traffic_pods.iter().filter_map(|pod| {
+        let node = pod.spec.as_ref()?.node_name.as_deref()?;
+        let is_ready = facts::nodes::is_ready(snapshot.nodes.get(node)?);
+        is_ready.then(|| format!("traffic pod {} on node {node} ends", pod.name_any()))
+    });
+    let first = left.next()?;
+    Some(match left.count() {
+        0 => first,
+        others => format!("{first}, and {others} others"),
+    })
 }
 
 /// Writes down that traffic stops the rollout, once, and says whether it does. Only what goes forward is stopped.
@@ -119,6 +135,11 @@ pub async fn stop(
         return true;
     }
     let Some(first) = watched.breaches.first() else {
+        if let Some(breach) = status.breach.as_mut()
+            && watched.unwatched.is_none()
+        {
+            breach.clean_since = breach.clean_since.or(Some(now));
+        }
         return false;
     };
     let others = match watched.breaches.len() - 1 {
@@ -142,19 +163,9 @@ pub async fn stop(
         at: now,
         message,
         resumed_at,
+        clean_since: None,
     });
     true
-}
-
-/// Since when nothing that stopped the rollout counts any more: canaries soak anew from there.
-pub fn clean_since(migration: &Migration, status: &MigrationStatus) -> Option<Timestamp> {
-    let breach = status.breach.as_ref()?;
-    Some(
-        migration
-            .spec
-            .resumed_at
-            .map_or(breach.at, |resumed| resumed.max(breach.at)),
-    )
 }
 
 type Fates<'snapshot> = BTreeMap<(&'snapshot str, Generation), Fate>;
@@ -293,12 +304,14 @@ async fn ask(
     snapshot: &Snapshot,
     flows: &BTreeMap<String, Vec<Flow>>,
     gates: Gates,
+    judged_since: Option<Timestamp>,
 ) -> Result<(), WriteError> {
     let mut left = WRITES_AT_ONCE;
     for (node, object) in &snapshot.node_migrations {
         let wanted = flows.get(node).cloned().unwrap_or_default();
         let limits = (!wanted.is_empty()).then_some(gates);
-        if ask_one(context, object, wanted, limits).await? {
+        let judged_since = judged_since.filter(|_| limits.is_some());
+        if ask_one(context, object, wanted, limits, judged_since).await? {
             left -= 1;
         }
         if left == 0 {
@@ -313,15 +326,17 @@ async fn ask_one(
     object: &Arc<NodeMigration>,
     flows: Vec<Flow>,
     gates: Option<Gates>,
+    judged_since: Option<Timestamp>,
 ) -> Result<bool, WriteError> {
-    if object.spec.flows == flows && object.spec.gates == gates {
-        return Ok(false);
-    }
     let spec = NodeMigrationSpec {
         flows,
         gates,
+        judged_since,
         ..object.spec.clone()
     };
+    if object.spec == spec {
+        return Ok(false);
+    }
     write_spec(context, object, &spec).await?;
     Ok(true)
 }
@@ -332,6 +347,7 @@ fn unwatched(
     fates: &Fates<'_>,
     staying: &[&Arc<Pod>],
     flows: &BTreeMap<String, Vec<Flow>>,
+    judged_since: Option<Timestamp>,
 ) -> Option<Wait> {
     let mut wanted = 0;
     let mut problems = Vec::new();
@@ -343,7 +359,8 @@ fn unwatched(
             let report = snapshot
                 .node_migrations
                 .get(*node)
-                .and_then(|object| object.status.as_ref()?.traffic.as_ref());
+                .and_then(|object| object.status.as_ref()?.traffic.as_ref())
+                .filter(|report| report.judged_since == judged_since);
             let asked = flows
                 .get(*node)
                 .is_some_and(|flows| flows.iter().any(|flow| flow.source == uid));
@@ -371,11 +388,16 @@ fn unwatched(
 }
 
 /// What the agents say of paths that are asked for still.
-fn breaches(snapshot: &Snapshot, flows: &BTreeMap<String, Vec<Flow>>) -> Vec<String> {
+fn breaches(
+    snapshot: &Snapshot,
+    flows: &BTreeMap<String, Vec<Flow>>,
+    judged_since: Option<Timestamp>,
+) -> Vec<String> {
     let mut found: Vec<(Timestamp, String)> = snapshot
         .node_migrations
         .iter()
         .filter_map(|(node, object)| Some((flows.get(node)?, object.status.as_ref()?.traffic.as_ref()?)))
+        .filter(|(_, report)| report.judged_since == judged_since)
         .flat_map(|(wanted, report)| {
             report
                 .breaches

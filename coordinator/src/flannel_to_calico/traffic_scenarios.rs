@@ -87,6 +87,10 @@ pub(super) fn report(api: &FakeApi, node: &str, object: &Value) -> Value {
     if api.get("/test/silent").is_some() {
         return Value::Null;
     }
+    // It has not heard of what was written since.
+    if api.get("/test/deaf").is_some() {
+        return object["status"]["traffic"].clone();
+    }
     let flows = object["spec"]["flows"].as_array().cloned().unwrap_or_default();
     if flows.is_empty() {
         return Value::Null;
@@ -114,6 +118,7 @@ pub(super) fn report(api: &FakeApi, node: &str, object: &Value) -> Value {
         })
         .collect();
     json!({
+        "judgedSince": object["spec"]["judgedSince"],
         "flows": flows.len(), "reporting": sources, "breaches": breaches, "at": "2026-01-01T00:00:00Z",
         "classes": [{ "class": "OldToOld", "sent": 100, "lost": 1, "longestGapMilliseconds": 100 }],
     })
@@ -291,6 +296,32 @@ async fn what_is_still_lost_stops_it_again_and_does_not_stop_the_way_back() {
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
     run_until(&api, "RolledBack").await.unwrap();
     assert_eq!(traffic_pods(&api), Vec::<Value>::new());
+}
+
+/// What was lost before somebody said resume does not count; but nobody is started before the agents have looked anew.
+#[tokio::test]
+async fn resumed_it_goes_on_once_every_agent_has_looked_anew() {
+    let api = watched(cluster());
+    api.put("/test/lost-to", json!({ "node": "b" }));
+    let mut memory = Memory::default();
+    passes(&api, &mut memory, 20).await;
+    assert_eq!(status(&api)["blocked"], "GateBreached");
+    api.remove("/test/lost-to");
+    api.put("/test/deaf", json!({}));
+    api.edit(
+        MIGRATION,
+        &json!({ "spec": { "resumedAt": "2026-02-01T00:00:00Z" } }),
+    );
+    passes(&api, &mut memory, 5).await;
+    assert_eq!(status(&api)["blocked"], "TrafficUnwatched");
+    assert_eq!(status(&api)["breach"]["cleanSince"], Value::Null);
+    assert_ne!(api.get(&node_migration("a")).unwrap()["spec"]["admitted"], true);
+    api.remove("/test/deaf");
+    for node in ["a", "b"] {
+        api.remove(&mark(node));
+    }
+    run_to_the_end(&api).await.unwrap();
+    assert!(status(&api)["breach"]["cleanSince"].is_string());
 }
 
 #[tokio::test]

@@ -66,6 +66,10 @@ pub async fn undo(
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
     }
+    if let Some(message) = super::traffic::ending(&snapshot) {
+        wait(status, WaitReason::PodsTerminating, message);
+        return Ok(());
+    }
     release_agents(context, &snapshot).await?;
     remove_labels(context, &snapshot.nodes).await?;
     status.phase = MigrationPhase::RolledBack;

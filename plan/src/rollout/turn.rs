@@ -78,7 +78,7 @@ pub fn turn_back<'node>(seats: &[Seat<'node>], back: &Back, limit: MaxUnavailabl
             turned.now.push(seat.name);
             unavailable += 1;
         } else {
-            let message = turn_message(seats, seat.name, limit);
+            let message = turn_message(seats, &turned.now, seat.name, limit);
             let in_work = |seat: &Seat<'_>| {
                 matches!(
                     seat.standing,

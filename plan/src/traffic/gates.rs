@@ -3,14 +3,18 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::PathClass;
 use super::stream::Recent;
 
 /// `maxLossRatio` when the spec does not say.
 pub const LOSS_RATIO: f64 = 0.01;
 /// `maxGapMilliseconds` when the spec does not say.
 pub const GAP_MILLISECONDS: u32 = 2_000;
-/// One probe that is lost among many may be anybody's: a ratio is judged from two on.
+/// One probe that is lost among many may be anybody's: between two pods a ratio is judged from two on.
 const LEAST_LOST: u32 = 2;
+/// Pods behind a Service come and go, and a drain ends some of them itself: what nodes have not heard of for a second or two
+/// loses single answers. Of the 20 probes of 10 seconds a backend that is gone for good loses more.
+const LEAST_LOST_OF_A_SERVICE: u32 = 5;
 /// Of fewer probes than this nothing is said but their gap.
 const LEAST_SENT: u32 = 10;
 
@@ -33,8 +37,8 @@ impl Default for Gates {
     }
 }
 
-/// What a stream exceeds, in words that name the limit; `None` while it is within them.
-pub fn judge(recent: &Recent, gates: &Gates) -> Option<String> {
+/// What a stream on such a path exceeds, in words that name the limit; `None` while it is within them.
+pub fn judge(class: PathClass, recent: &Recent, gates: &Gates) -> Option<String> {
     let Recent {
         sent,
         lost,
@@ -46,8 +50,16 @@ pub fn judge(recent: &Recent, gates: &Gates) -> Option<String> {
             gates.max_gap_milliseconds
         ));
     }
+    let least_lost = match class {
+        PathClass::OldToOld
+        | PathClass::OldToNew
+        | PathClass::NewToOld
+        | PathClass::NewToNew
+        | PathClass::SameNode => LEAST_LOST,
+        PathClass::PodToService | PathClass::PodToDns | PathClass::PodToApi => LEAST_LOST_OF_A_SERVICE,
+    };
     let exceeded =
-        lost >= LEAST_LOST && sent >= LEAST_SENT && f64::from(lost) > f64::from(sent) * gates.max_loss_ratio;
+        lost >= least_lost && sent >= LEAST_SENT && f64::from(lost) > f64::from(sent) * gates.max_loss_ratio;
     exceeded.then(|| {
         format!(
             "{lost} of the last {sent} probes had no answer; gates.maxLossRatio is {}",
@@ -77,11 +89,31 @@ mod tests {
             lost,
             gap_milliseconds: gap,
         };
-        let said = judge(&recent, &Gates::default());
+        let said = judge(PathClass::OldToNew, &recent, &Gates::default());
         match (said, words) {
             (None, None) => {}
             (Some(said), Some(words)) => assert!(said.contains(words), "{said}"),
             (said, words) => panic!("{said:?}, wanted {words:?}"),
+        }
+    }
+
+    #[rstest]
+    #[case::a_pod_behind_it_ended(20, 4, 1_500, false)]
+    #[case::one_behind_it_is_gone_for_good(20, 5, 500, true)]
+    #[case::it_is_gone(8, 8, 2_100, true)]
+    fn what_exceeds_behind_a_service(
+        #[case] sent: u32,
+        #[case] lost: u32,
+        #[case] gap: u32,
+        #[case] exceeded: bool,
+    ) {
+        let recent = Recent {
+            sent,
+            lost,
+            gap_milliseconds: gap,
+        };
+        for class in [PathClass::PodToService, PathClass::PodToDns, PathClass::PodToApi] {
+            assert_eq!(judge(class, &recent, &Gates::default()).is_some(), exceeded);
         }
     }
 
@@ -96,6 +128,6 @@ mod tests {
             lost: 2,
             gap_milliseconds: 100,
         };
-        assert!(judge(&recent, &gates).is_some());
+        assert!(judge(PathClass::NewToNew, &recent, &gates).is_some());
     }
 }

@@ -1,17 +1,16 @@
 //! Where traffic stops the rollout: before the first node, after a breach, and after the last node.
 
+use api::MigrationStatus;
 use api::migration::MigrationPhase;
-use api::{Migration, MigrationStatus};
 use plan::decision::{HaltReason, Wait, WaitReason};
 use plan::rollout::{Rules, Seat, Standing};
 
-use super::super::traffic::{self, Watched};
+use super::super::traffic::Watched;
 use super::super::wait;
 
 /// The rules of the spec with what traffic adds to them.
 pub(super) fn held_by_traffic(
     mut rules: Rules,
-    migration: &Migration,
     status: &MigrationStatus,
     seats: &[Seat<'_>],
     watched: &Watched,
@@ -19,11 +18,12 @@ pub(super) fn held_by_traffic(
 ) -> Rules {
     if stopped {
         rules.hold = Some(stopped_by_traffic(status));
-    } else if is_before_the_first(seats) {
-        // What is lost before anything has changed is not this migration's doing, and would be taken for it.
+    } else if is_before_the_first(seats) || is_to_be_proved(status) {
+        // What is lost before anything has changed is not this migration's doing, and would be taken for it. And what was
+        // mended has to be seen to be.
         rules.hold.clone_from(&watched.unwatched);
     }
-    rules.clean_since = traffic::clean_since(migration, status);
+    rules.clean_since = status.breach.as_ref().and_then(|breach| breach.clean_since);
     rules
 }
 
@@ -46,6 +46,14 @@ fn is_before_the_first(seats: &[Seat<'_>]) -> bool {
             Standing::Waiting | Standing::Skipped | Standing::Kept
         )
     })
+}
+
+/// Whether somebody said resume, and nobody has seen yet that nothing is lost any more.
+fn is_to_be_proved(status: &MigrationStatus) -> bool {
+    status
+        .breach
+        .as_ref()
+        .is_some_and(|breach| breach.clean_since.is_none())
 }
 
 fn stopped_by_traffic(status: &MigrationStatus) -> Wait {
