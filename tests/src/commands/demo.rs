@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -27,6 +28,9 @@ pub struct Arguments {
     /// In place: restart the pods that were there before, under their budgets, once every node is on Calico.
     #[arg(long)]
     pub restart_pods: bool,
+    /// In place: hold the mixed state for so long, with pods created, deleted and scaled on every node.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub hold: Option<u64>,
     /// What follows once every node is on Calico.
     #[arg(long, value_enum)]
     pub then: Option<Then>,
@@ -78,6 +82,11 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
             "--then rollback after --restart-pods: the migration goes on to its point of no return by itself; leave one out"
         );
     }
+    if arguments.hold.is_some() && (arguments.strategy == Strategy::Drain || arguments.restart_pods) {
+        bail!(
+            "--hold: pods of both networks live side by side with --strategy in-place and without --restart-pods only"
+        );
+    }
     if arguments.cluster.no_calico {
         bail!("--no-calico: there is nothing to migrate to; leave it out");
     }
@@ -121,7 +130,7 @@ async fn perform(
         );
         return Ok(ExitCode::from(2));
     }
-    let run = Run::begin(cluster, tools).await?;
+    let mut run = Run::begin(cluster, tools).await?;
     let wanted = Wanted {
         strategy: match arguments.strategy {
             Strategy::Drain => api::migration::Strategy::Drain,
@@ -135,6 +144,9 @@ async fn perform(
         },
     };
     let watch = run.migrate(&wanted).await?;
+    if let Some(seconds) = arguments.hold {
+        run.hold(Duration::from_secs(seconds)).await?;
+    }
     match arguments.then {
         Some(Then::Rollback) => run.roll_back().await?,
         None => {}

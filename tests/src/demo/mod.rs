@@ -1,7 +1,9 @@
 //! The main job in the lab: a cluster migrates while traffic flows, and other tools than ours say how it went.
 
 pub mod cases;
+pub mod hold;
 pub mod host;
+pub mod ipam;
 pub mod operator;
 pub mod report;
 pub mod same;
@@ -109,6 +111,7 @@ pub struct Run<'cluster> {
     before: BTreeMap<String, Host>,
     restarts: BTreeMap<String, i32>,
     calico: String,
+    held: Option<hold::Held>,
     progress: Progress,
 }
 
@@ -137,6 +140,7 @@ impl<'cluster> Run<'cluster> {
             before,
             restarts: report::restarts(cluster).await?,
             calico: tools.calico.clone(),
+            held: None,
             progress,
         })
     }
@@ -164,6 +168,32 @@ impl<'cluster> Run<'cluster> {
             )
             .await?;
         Ok(watch)
+    }
+
+    /// Holds the mixed state, and counts as moved only who was moved before or is after.
+    pub async fn hold(&mut self, time: Duration) -> Result<()> {
+        self.progress.say(format_args!(
+            "the mixed state is held for {} s, with pods that come and go",
+            time.as_secs()
+        ));
+        let before = report::restarts(self.cluster).await?;
+        let moved = self
+            .restarts
+            .keys()
+            .filter(|uid| !before.contains_key(*uid))
+            .count();
+        ensure!(
+            moved == 0,
+            "{moved} pods were created again on the way to the mixed state"
+        );
+        let held = hold::hold(self.cluster, time).await?;
+        self.progress.say(format_args!(
+            "held for {:.0} s: {} rounds, {} pods created, {} deleted; the IPAM agreed each time",
+            held.seconds, held.rounds, held.created, held.deleted
+        ));
+        self.restarts = report::restarts(self.cluster).await?;
+        self.held = Some(held);
+        Ok(())
     }
 
     /// Takes everything back, and follows it to its end.
@@ -223,7 +253,7 @@ impl<'cluster> Run<'cluster> {
                 },
             );
         }
-        Report::of(
+        let report = Report::of(
             self.cluster,
             &migration,
             peak,
@@ -232,7 +262,11 @@ impl<'cluster> Run<'cluster> {
             [&self.restarts, &restarts],
             &self.calico,
         )
-        .await
+        .await?;
+        Ok(Report {
+            held: self.held,
+            ..report
+        })
     }
 }
 

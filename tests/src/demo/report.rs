@@ -13,6 +13,7 @@ use plan::flannel_to_calico::node::Stage;
 use serde::Serialize;
 use traffic::report::{Counts, Summary};
 
+use super::hold::Held;
 use super::same::Comparison;
 use super::watch::Peak;
 use crate::cluster::Cluster;
@@ -32,6 +33,9 @@ pub struct Report {
     pub probes: Probes,
     /// What happened to pods.
     pub pods: Pods,
+    /// What was done while the mixed state was held, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
     /// Who played Calico.
     pub calico: String,
     /// What is not as it should be; empty is well.
@@ -211,6 +215,7 @@ impl Report {
             nodes,
             probes,
             pods,
+            held: None,
             calico: calico.to_owned(),
             problems: Vec::new(),
         };
@@ -330,13 +335,16 @@ impl Report {
             ));
         }
         line(format_args!(
-            "probes: {} sent, {} lost, longest gap {} ms",
-            self.probes.all.sent, self.probes.all.lost, self.probes.all.longest_gap_ms
+            "probes: {} sent, {} lost, longest gap {} ms, slowest answer {} ms",
+            self.probes.all.sent,
+            self.probes.all.lost,
+            self.probes.all.longest_gap_ms,
+            self.probes.all.slowest_answer_ms
         ));
         for (class, counts) in &self.probes.classes {
             line(format_args!(
-                "  {class:<16} {:>8} sent, {:>5} lost, longest gap {} ms",
-                counts.sent, counts.lost, counts.longest_gap_ms
+                "  {class:<16} {:>8} sent, {:>5} lost, longest gap {} ms, slowest answer {} ms",
+                counts.sent, counts.lost, counts.longest_gap_ms, counts.slowest_answer_ms
             ));
         }
         line(format_args!(

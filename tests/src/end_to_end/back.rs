@@ -13,12 +13,12 @@ use plan::flannel_to_calico::phase::Phase;
 
 use super::Tally;
 use super::fair::start;
-use super::in_place::{LOST_OF, ipam_agrees};
+use super::in_place::LOST_OF;
 use super::look::Looker;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
 use crate::demo::operator::Exit;
-use crate::demo::{Run, Tools, Wanted};
+use crate::demo::{Run, Tools, Wanted, ipam};
 
 const STEP: Duration = Duration::from_mins(3);
 /// `rollout.stepTimeoutSeconds`: a busy machine starts calico-node within this.
@@ -261,7 +261,7 @@ spec: {{ maxUnavailable: 1, selector: {{ matchLabels: {{ app: late }} }} }}
         .api()
         .rolled_out("deployment/late", "sample", STEP)
         .await?;
-    ipam_agrees(cluster).await
+    ipam::agrees(cluster).await
 }
 
 /// Every one of them has a lease of flannel's plugin on its node.

@@ -81,8 +81,13 @@ pub struct Counts {
     /// Connections that ended though their target was there.
     #[serde(default)]
     pub broken: u64,
-    /// The longest time from a probe until anything came back, in milliseconds. Without loss it is the slowest answer.
+    /// The longest time without an answer, in milliseconds: between two answered probes with none answered in between, by
+    /// the prober's own beat. It is one interval when nothing is lost. Times in which the prober did not get to send, or
+    /// an answer waited for whoever reads it, are the machine's.
     pub longest_gap_ms: u64,
+    /// The longest time from a probe until anything came back, in milliseconds, the machine's delays included.
+    #[serde(default)]
+    pub slowest_answer_ms: u64,
     /// The longest time that a new flow needed until its first answer, in milliseconds; it counts from then on.
     #[serde(default)]
     pub longest_settling_ms: u64,
@@ -125,6 +130,7 @@ impl Counts {
         self.strays += other.strays;
         self.broken += other.broken;
         self.longest_gap_ms = self.longest_gap_ms.max(other.longest_gap_ms);
+        self.slowest_answer_ms = self.slowest_answer_ms.max(other.slowest_answer_ms);
         self.longest_settling_ms = self.longest_settling_ms.max(other.longest_settling_ms);
     }
 }

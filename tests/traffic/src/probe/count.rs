@@ -15,6 +15,8 @@ const REMEMBERED: u64 = 10_000;
 /// How long a flow is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// The time between two probes.
+    pub interval: Duration,
     /// A probe without an answer after so long is lost.
     pub timeout: Duration,
     /// A new flow begins to count with its first answer, and after so long without one at the latest: a pod may be
@@ -40,6 +42,8 @@ pub struct Counter {
     /// Lost probes that may still be answered late.
     lost: BTreeSet<u64>,
     counts: Counts,
+    /// The most probes that were lost one after the other.
+    longest_run: u64,
     /// When the oldest probe was sent after which nothing has come back.
     waiting_since: Option<Instant>,
     /// The outage whose end is not known yet.
@@ -69,6 +73,7 @@ impl Counter {
             answered: BTreeMap::new(),
             lost: BTreeSet::new(),
             counts: Counts::default(),
+            longest_run: 0,
             waiting_since: None,
             outage: None,
             outages: Vec::new(),
@@ -112,7 +117,7 @@ impl Counter {
             return;
         }
         if let Some(since) = self.waiting_since {
-            self.counts.longest_gap_ms = self.counts.longest_gap_ms.max(milliseconds(now - since));
+            self.counts.slowest_answer_ms = self.counts.slowest_answer_ms.max(milliseconds(now - since));
         }
         // What was sent before the answered probe is overtaken: the path works, and waits for what came after.
         self.waiting_since = self.pending.range(number..).map(|(_, (sent, _))| *sent).next();
@@ -147,9 +152,11 @@ impl Counter {
                 Some(open) if open.last + 1 == number => {
                     open.last = number;
                     open.outage.lost += 1;
+                    self.longest_run = self.longest_run.max(open.outage.lost);
                 }
                 _ => {
                     self.end_outage();
+                    self.longest_run = self.longest_run.max(1);
                     let outage = Outage {
                         since: time,
                         lost: 1,
@@ -198,8 +205,15 @@ impl Counter {
 
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
+        let interval = milliseconds(self.limits.interval);
+        let any = self.counts.answered + self.counts.lost > 0;
         Counts {
             pending: self.pending.len() as u64,
+            longest_gap_ms: if any {
+                (self.longest_run + 1).saturating_mul(interval)
+            } else {
+                0
+            },
             ..self.counts
         }
     }
@@ -251,6 +265,7 @@ mod tests {
         fn settling(milliseconds: u64) -> Self {
             let settle = Duration::from_millis(milliseconds);
             let limits = Limits {
+                interval: Duration::from_millis(10),
                 timeout: Duration::from_millis(100),
                 settle,
             };
@@ -306,7 +321,8 @@ mod tests {
         }
         bench.expire(1000);
         assert_eq!(bench.counts(), (10, 10, 0, 0));
-        assert_eq!(bench.counter.counts().longest_gap_ms, 3);
+        let counts = bench.counter.counts();
+        assert_eq!((counts.longest_gap_ms, counts.slowest_answer_ms), (10, 3));
         assert!(bench.outages().is_empty());
     }
 
@@ -317,7 +333,8 @@ mod tests {
         bench.answer(0, 1);
         bench.send(5000);
         bench.answer(1, 5002);
-        assert_eq!(bench.counter.counts().longest_gap_ms, 2);
+        let counts = bench.counter.counts();
+        assert_eq!((counts.longest_gap_ms, counts.slowest_answer_ms), (10, 2));
     }
 
     #[test]
@@ -336,7 +353,8 @@ mod tests {
         bench.expire(130);
         assert_eq!(bench.counts(), (5, 2, 3, 0));
         assert_eq!(bench.outages(), [(10, 3, Some(31))]);
-        assert_eq!(bench.counter.counts().longest_gap_ms, 31);
+        let counts = bench.counter.counts();
+        assert_eq!((counts.longest_gap_ms, counts.slowest_answer_ms), (40, 31));
     }
 
     #[test]
@@ -349,7 +367,8 @@ mod tests {
         bench.answer(4, 42);
         bench.expire(200);
         assert_eq!(bench.outages(), [(0, 2, Some(22)), (30, 1, Some(12))]);
-        assert_eq!(bench.counter.counts().longest_gap_ms, 22);
+        let counts = bench.counter.counts();
+        assert_eq!((counts.longest_gap_ms, counts.slowest_answer_ms), (30, 22));
     }
 
     #[test]
@@ -366,7 +385,8 @@ mod tests {
             (1, 1, 1),
             "number 77 was never sent"
         );
-        assert_eq!(counts.longest_gap_ms, 210, "until then nothing came back");
+        assert_eq!(counts.slowest_answer_ms, 210, "until then nothing came back");
+        assert_eq!(counts.longest_gap_ms, 20);
     }
 
     #[test]
@@ -378,7 +398,8 @@ mod tests {
         assert_eq!(bench.counts(), (2, 1, 0, 1));
         bench.answer(0, 90);
         assert_eq!(bench.counts(), (2, 2, 0, 0));
-        assert_eq!(bench.counter.counts().longest_gap_ms, 20);
+        let counts = bench.counter.counts();
+        assert_eq!((counts.longest_gap_ms, counts.slowest_answer_ms), (10, 20));
     }
 
     #[test]
@@ -391,7 +412,9 @@ mod tests {
         assert_eq!(bench.outages(), [(0, 1, None)]);
         bench.send(90_000);
         bench.answer(1, 90_004);
-        assert_eq!(bench.counter.counts().longest_gap_ms, 4, "the rest was no gap");
+        let counts = bench.counter.counts();
+        assert_eq!(counts.slowest_answer_ms, 4, "the rest was no answer");
+        assert_eq!(counts.longest_gap_ms, 20, "and no gap");
     }
 
     #[test]

@@ -240,6 +240,7 @@ mod tests {
     use std::time::Duration;
 
     const LIMITS: Limits = Limits {
+        interval: Duration::from_millis(10),
         timeout: Duration::from_millis(100),
         settle: Duration::ZERO,
     };

@@ -28,8 +28,6 @@ use targets::{Known, Target};
 
 /// Between two writings of the report.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two probes over a connection.
-const CONNECTION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Ports that probes to the Service are sent from, in turn. Connection tracking remembers for half a minute which pod a
 /// port was directed to: a port that comes again sooner would go to that pod, even if it is gone.
@@ -128,6 +126,7 @@ impl Prober {
         let (publish, known) = watch::channel(Known::default());
         let (event_sender, events) = mpsc::unbounded_channel();
         let limits = Limits {
+            interval: Duration::from_millis(options.interval_ms),
             timeout: Duration::from_millis(options.timeout_ms),
             settle: Duration::from_millis(options.settle_ms),
         };
@@ -172,15 +171,13 @@ impl Prober {
     async fn ask(&mut self) {
         let mut ticks = tokio::time::interval(Duration::from_millis(self.options.interval_ms));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut connection_ticks = tokio::time::interval(CONNECTION_INTERVAL);
-        connection_ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut reports = tokio::time::interval(REPORT_INTERVAL);
         reports.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut buffer = [0; 2048];
         loop {
             tokio::select! {
-                _ = ticks.tick() => self.send_all().await,
-                _ = connection_ticks.tick() => {
+                _ = ticks.tick() => {
+                    self.send_all().await;
                     for index in self.flows.active(true) {
                         self.flows.send_over_connection(index, Instant::now(), Timestamp::now());
                     }
