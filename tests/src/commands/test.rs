@@ -49,6 +49,8 @@ pub enum Part {
     InPlace,
     /// There and back: a Calico that never starts, an API server that is gone, then everything is taken back.
     Back,
+    /// Packets are dropped: the rollout stops, and goes on when a person says so.
+    Gate,
     /// Five nodes, two at a time.
     Wide,
     /// Bad weather.
@@ -56,7 +58,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -67,6 +69,7 @@ impl Part {
         Self::Fair,
         Self::InPlace,
         Self::Back,
+        Self::Gate,
         Self::Wide,
         Self::Storm,
     ];
@@ -76,7 +79,7 @@ impl Part {
     /// Whether it runs in a lab of its own.
     fn makes_a_lab(self) -> bool {
         match self {
-            Self::Fair | Self::InPlace | Self::Back | Self::Wide | Self::Storm => true,
+            Self::Fair | Self::InPlace | Self::Back | Self::Gate | Self::Wide | Self::Storm => true,
             Self::Format | Self::Unit | Self::Clippy | Self::Deny | Self::Go | Self::Kernel | Self::Api => {
                 false
             }
@@ -197,6 +200,12 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         Part::Back => {
             in_cluster(arguments, 3, async |cluster, tools| {
                 end_to_end::back(cluster, tools).await
+            })
+            .await
+        }
+        Part::Gate => {
+            in_cluster(arguments, 3, async |cluster, tools| {
+                end_to_end::gate(cluster, tools).await
             })
             .await
         }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use plan::flannel_to_calico::phase::Phase;
+use plan::traffic::PathClass;
 
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
@@ -91,6 +92,26 @@ impl Looker {
                 "finished at {:?}, {step}",
                 spec.finished_at
             )))
+        })
+        .await
+    }
+
+    /// Waits until a traffic pod on this node sends on a path of this class, and its agent hears of it.
+    pub async fn until_watched(&self, node: &str, class: PathClass, limit: Duration) -> Result<()> {
+        let what = format!("node {node} watches {}", class.words());
+        until(&what, limit, &self.logs, async || {
+            let api: Api<NodeMigration> = Api::all(self.client.clone());
+            let object = api.get(node).await.context("read the NodeMigration")?;
+            let report = object
+                .status
+                .and_then(|status| status.traffic)
+                .unwrap_or_default();
+            let mut flows = object.spec.flows.iter().filter(|flow| flow.class == class);
+            Ok(if flows.any(|flow| report.reporting.contains(&flow.source)) {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!("{} pods report", report.reporting.len()))
+            })
         })
         .await
     }

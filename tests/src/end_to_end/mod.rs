@@ -2,6 +2,7 @@
 
 mod back;
 mod fair;
+mod gate;
 mod in_place;
 mod look;
 mod metrics;
@@ -10,6 +11,7 @@ mod storm;
 
 pub use back::back;
 pub use fair::{fair, wide};
+pub use gate::gate;
 pub use in_place::in_place;
 pub use refusals::refusals;
 pub use storm::storm;
