@@ -13,6 +13,9 @@ use crate::demo::cases::{self, CASES, Case};
 use crate::demo::operator::Operator;
 use crate::demo::{self, Run, Tools, Wanted};
 
+/// Milliseconds between two probes where nothing is to be lost: a finer look than draining needs.
+const IN_PLACE_PROBE_INTERVAL: u64 = 5;
+
 /// `cargo lab demo`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
@@ -71,6 +74,12 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
         None => None,
     };
     arguments.cluster.replumb = true;
+    if arguments.strategy == Strategy::InPlace {
+        arguments
+            .cluster
+            .probe_interval
+            .get_or_insert(IN_PLACE_PROBE_INTERVAL);
+    }
     if arguments.then.is_some() && arguments.strategy == Strategy::Drain {
         bail!(
             "--then rollback after --strategy drain: flannel's DaemonSet is deleted by then, which is the point of no return; \

@@ -11,6 +11,9 @@ use crate::cluster::{Cluster, Directory, Images, ProxyMode, Site, UpOptions};
 use crate::demo::Tools;
 use crate::progress::Progress;
 
+/// Milliseconds between two probes of each flow, when nobody says.
+const PROBE_INTERVAL: u64 = 10;
+
 /// Options that every command has which makes a cluster.
 #[derive(Clone, Debug, clap::Args)]
 #[expect(
@@ -42,9 +45,9 @@ pub struct ClusterArguments {
     /// Start no traffic generator.
     #[arg(long)]
     pub no_traffic: bool,
-    /// Milliseconds between two probes of each flow.
-    #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub probe_interval: u64,
+    /// Milliseconds between two probes of each flow; 10 by default, and 5 for `demo --strategy in-place`.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub probe_interval: Option<u64>,
     /// Build replumb and install it.
     #[arg(long)]
     pub replumb: bool,
@@ -88,7 +91,7 @@ impl ClusterArguments {
             proxy_mode: self.proxy_mode,
             calico: !self.no_calico,
             sample: !self.no_sample,
-            traffic: (!self.no_traffic).then_some(self.probe_interval),
+            traffic: (!self.no_traffic).then(|| self.probe_interval.unwrap_or(PROBE_INTERVAL)),
             progress,
         })
     }

@@ -17,6 +17,8 @@ const STEP: Duration = Duration::from_mins(3);
 /// One probe of so many may be lost: single packets go missing on a busy machine without any migration, and what is
 /// pulled down under a path costs hundreds (docs/limits.md).
 pub(super) const LOST_OF: u64 = 10_000;
+/// How long the mixed state is held; `cargo lab demo --hold` does it for hours.
+const HELD: Duration = Duration::from_secs(20);
 /// Port of the host that a pod of flannel's has, and its successor of Calico's takes.
 const HOST_PORT: &str = "18080";
 /// The node that this pod is on.
@@ -25,7 +27,7 @@ const NODE: &str = "lab-worker-1";
 /// Three nodes, with the traffic all the way.
 pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
-    let Some(run) = tally.count("in place: begin", Run::begin(cluster, tools).await) else {
+    let Some(mut run) = tally.count("in place: begin", Run::begin(cluster, tools).await) else {
         return tally;
     };
     tally.count(
@@ -46,6 +48,10 @@ pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
     tally.count(
         "in place: the port of the host answers still",
         answers(cluster).await,
+    );
+    tally.count(
+        "in place: held for a while with pods that come and go, and the IPAM agrees each time",
+        run.hold(HELD).await,
     );
     let mixed = async {
         replace(cluster, "statefulset/store", "sample").await?;
@@ -94,25 +100,9 @@ pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
         "in place: traffic goes on, flannel's tunnel and conflist are gone",
         report.await,
     );
-    let last = async {
-        for (workload, namespace) in [
-            ("deployment/coredns", "kube-system"),
-            ("deployment/echo", "traffic"),
-            ("daemonset/everywhere", "sample"),
-        ] {
-            replace(cluster, workload, namespace).await?;
-        }
-        cluster
-            .api()
-            .kubectl(&["-n", "sample", "delete", "pod", "lonely", "--wait"])
-            .await?;
-        Looker::new(cluster)
-            .until_migration("the Migration is completed", STEP, is_completed)
-            .await
-    };
     tally.count(
         "in place: when the last pod from before has gone, it is completed",
-        last.await,
+        last(cluster).await,
     );
     tally.count(
         "in place: nothing of flannel is left on any node",
@@ -123,6 +113,25 @@ pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
         ipam::agrees(cluster).await,
     );
     tally
+}
+
+/// Replaces everybody from before, and waits for the end.
+async fn last(cluster: &Cluster) -> Result<()> {
+    for (workload, namespace) in [
+        ("deployment/coredns", "kube-system"),
+        ("deployment/echo", "traffic"),
+        ("daemonset/everywhere", "sample"),
+    ] {
+        replace(cluster, workload, namespace).await?;
+    }
+    cluster
+        .api()
+        .kubectl(&["-n", "sample", "delete", "pod", "lonely", "--wait"])
+        .await?;
+    Looker::new(cluster)
+        .until_migration("the Migration is completed", STEP, is_completed)
+        .await
+        .map(|_| ())
 }
 
 /// A web server on the pod network with a port of its host; answers when it is there.
