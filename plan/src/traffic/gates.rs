@@ -13,8 +13,11 @@ pub const GAP_MILLISECONDS: u32 = 2_000;
 /// One probe that is lost among many may be anybody's: between two pods a ratio is judged from two on.
 const LEAST_LOST: u32 = 2;
 /// Pods behind a Service come and go, and a drain ends some of them itself: what nodes have not heard of for a second or two
-/// loses single answers. Of the 20 probes of 10 seconds a backend that is gone for good loses more.
-const LEAST_LOST_OF_A_SERVICE: u32 = 5;
+/// loses single answers. Of the 20 probes of 10 seconds it stops the rollout when most are lost.
+const LEAST_LOST_OF_A_SERVICE: u32 = 12;
+/// And for the same reason a Service may have no answer for so many times the longest gap: pods behind it that a drain has
+/// ended are replaced by then, or they are not replaced.
+const GAPS_OF_A_SERVICE: u32 = 3;
 /// Of fewer probes than this nothing is said but their gap.
 const LEAST_SENT: u32 = 10;
 
@@ -44,20 +47,28 @@ pub fn judge(class: PathClass, recent: &Recent, gates: &Gates) -> Option<String>
         lost,
         gap_milliseconds,
     } = *recent;
-    if gap_milliseconds > gates.max_gap_milliseconds {
-        return Some(format!(
-            "no answer for more than gates.maxGapMilliseconds {}",
-            gates.max_gap_milliseconds
-        ));
-    }
-    let least_lost = match class {
+    let (least_lost, gaps) = match class {
         PathClass::OldToOld
         | PathClass::OldToNew
         | PathClass::NewToOld
         | PathClass::NewToNew
-        | PathClass::SameNode => LEAST_LOST,
-        PathClass::PodToService | PathClass::PodToDns | PathClass::PodToApi => LEAST_LOST_OF_A_SERVICE,
+        | PathClass::SameNode => (LEAST_LOST, 1),
+        PathClass::PodToService | PathClass::PodToDns | PathClass::PodToApi => {
+            (LEAST_LOST_OF_A_SERVICE, GAPS_OF_A_SERVICE)
+        }
     };
+    let longest = gates.max_gap_milliseconds.saturating_mul(gaps);
+    if gap_milliseconds > longest {
+        let times = if gaps > 1 {
+            format!(" {gaps} times")
+        } else {
+            String::new()
+        };
+        return Some(format!(
+            "no answer for more than{times} gates.maxGapMilliseconds {}",
+            gates.max_gap_milliseconds
+        ));
+    }
     let exceeded =
         lost >= least_lost && sent >= LEAST_SENT && f64::from(lost) > f64::from(sent) * gates.max_loss_ratio;
     exceeded.then(|| {
@@ -98,9 +109,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case::a_pod_behind_it_ended(20, 4, 1_500, false)]
-    #[case::one_behind_it_is_gone_for_good(20, 5, 500, true)]
-    #[case::it_is_gone(8, 8, 2_100, true)]
+    #[case::a_pod_behind_it_ended(20, 6, 3_000, false)]
+    #[case::all_behind_it_were_replaced(20, 11, 6_000, false)]
+    #[case::most_of_it_is_lost(20, 12, 1_500, true)]
+    #[case::it_is_gone(9, 9, 6_100, true)]
     fn what_exceeds_behind_a_service(
         #[case] sent: u32,
         #[case] lost: u32,
