@@ -227,9 +227,10 @@ async fn outage(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
 async fn is_told(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     let spec = look
         .until_node(node, "blocked by the budget", STEP, |spec| {
-            spec.step
-                .as_ref()
-                .is_some_and(|step| step.reason == "DisruptionBudget")
+            // CoreDNS has a budget as well, which blocks for some seconds.
+            spec.step.as_ref().is_some_and(|step| {
+                step.reason == "DisruptionBudget" && step.message.contains("sample/pinned")
+            })
         })
         .await?;
     let step = spec.step.context("its step")?;
