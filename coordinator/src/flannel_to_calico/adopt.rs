@@ -13,8 +13,8 @@ use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
 
 use super::node_objects::{self, Outcome};
+use super::own_pods;
 use super::planning::host_settings;
-use super::probe;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::{self, WriteError, parameters};
@@ -177,7 +177,7 @@ async fn create(context: &Context, migration: &Migration, node: &str) -> Result<
             kube::Error::SerdeError(source),
         )
     })?;
-    let owner = serde_json::from_value(probe::owner(migration)).map_err(|source| {
+    let owner = serde_json::from_value(own_pods::owner(migration)).map_err(|source| {
         WriteError::of(
             "building",
             format!("NodeMigration {node}"),

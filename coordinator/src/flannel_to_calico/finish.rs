@@ -33,7 +33,7 @@ pub async fn finish(
 ) -> Result<(), WriteError> {
     let snapshot = Snapshot::take(cache, settings, &migration.name_any(), &context.namespace);
     for pod in snapshot.probe_pods.values() {
-        super::probe::delete(context, pod).await?;
+        super::own_pods::delete(context, pod).await?;
     }
     super::traffic::end(context, &snapshot).await?;
     if let Some(message) = left(&snapshot) {

@@ -13,6 +13,7 @@ mod import;
 mod in_place_scenarios;
 mod node_objects;
 mod node_spec;
+mod own_pods;
 mod planning;
 mod prepare;
 mod probe;

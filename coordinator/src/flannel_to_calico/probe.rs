@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 use api::node_migration::{NodeMigrationSpec, ProbeTarget};
 use api::{Migration, names};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{DeleteParams, PostParams, Preconditions};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use plan::flannel_to_calico::node::Prober;
 use plan::flannel_to_calico::phase::Phase;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::node_spec::write_spec;
+use super::own_pods;
 use super::view::Snapshot;
 use crate::context::Context;
 use crate::facts;
-use crate::write::{WriteError, parameters};
+use crate::write::WriteError;
 
 /// Who probes whom in this pass.
 #[derive(Debug, Default)]
@@ -153,7 +152,7 @@ pub async fn delete_spent_probe_pods(context: &Context, snapshot: &Snapshot) -> 
             spec.finished_at.is_some() || !spec.admitted || of_calico
         });
         if spent {
-            delete(context, pod).await?;
+            own_pods::delete(context, pod).await?;
         }
     }
     Ok(())
@@ -162,18 +161,17 @@ pub async fn delete_spent_probe_pods(context: &Context, snapshot: &Snapshot) -> 
 /// Creates the probe pod of a node. It is bound to the node directly: the node is cordoned.
 pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
     let name = node.name_any();
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": pod_name(&name),
+            "name": format!("replumb-probe-{}", own_pods::short(&name)),
             "namespace": context.namespace,
             "labels": {
                 "app.kubernetes.io/name": "replumb",
                 names::COMPONENT_LABEL: names::PROBE_COMPONENT,
             },
-            "ownerReferences": [owner(migration)],
+            "ownerReferences": [own_pods::owner(migration)],
         },
         "spec": {
             "nodeName": name,
@@ -204,58 +202,5 @@ pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Re
             }],
         },
     });
-    let object = format!("probe pod for node {name}");
-    let pod: Pod = serde_json::from_value(pod)
-        .map_err(|source| WriteError::of("building", &object, kube::Error::SerdeError(source)))?;
-    let parameters = PostParams {
-        field_manager: parameters().field_manager,
-        ..PostParams::default()
-    };
-    match pods.create(&parameters, &pod).await {
-        Ok(_) => Ok(()),
-        // Created by an earlier pass that the store has not seen yet, or about to go: the next look tells.
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
-        Err(source) => Err(WriteError::of("creating", &object, source)),
-    }
-}
-
-/// One probe pod a node: the name is the node's hash, since a node's name may be longer than a label allows.
-fn pod_name(node: &str) -> String {
-    let hash = Sha256::digest(node.as_bytes());
-    format!(
-        "replumb-probe-{:02x}{:02x}{:02x}{:02x}{:02x}",
-        hash[0], hash[1], hash[2], hash[3], hash[4]
-    )
-}
-
-/// Deletes a pod of ours, this very one. It has as long to end as it was made with.
-pub async fn delete(context: &Context, pod: &Pod) -> Result<(), WriteError> {
-    if pod.metadata.deletion_timestamp.is_some() {
-        return Ok(());
-    }
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
-    let parameters = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: pod.uid(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    match pods.delete(&pod.name_any(), &parameters).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(source) => Err(WriteError::of("deleting", crate::write::describe(pod), source)),
-    }
-}
-
-/// An owner reference to the Migration: what it owns goes when it goes.
-pub fn owner(migration: &Migration) -> serde_json::Value {
-    json!({
-        "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
-        "kind": "Migration",
-        "name": migration.name_any(),
-        "uid": migration.uid().unwrap_or_default(),
-        "controller": true,
-        "blockOwnerDeletion": false,
-    })
+    own_pods::create(context, &format!("probe pod for node {name}"), pod).await
 }

@@ -69,7 +69,7 @@ pub async fn watch(
     ask(context, snapshot, &flows, rules.gates(), judged_since).await?;
     for pod in &snapshot.traffic_pods {
         if pods::fate_of(pod, &fates) == Fate::Unwanted {
-            super::probe::delete(context, pod).await?;
+            super::own_pods::delete(context, pod).await?;
         }
     }
     let mut missing = Vec::new();
@@ -95,7 +95,7 @@ pub async fn end(context: &Context, snapshot: &Snapshot) -> Result<(), WriteErro
         ask_one(context, object, Vec::new(), None, None).await?;
     }
     for pod in &snapshot.traffic_pods {
-        super::probe::delete(context, pod).await?;
+        super::own_pods::delete(context, pod).await?;
     }
     Ok(())
 }
@@ -251,46 +251,38 @@ fn wanted_flows(
         let (Some(source), Some(target)) = (running.get(pair.source), running.get(pair.target)) else {
             continue;
         };
-        for address in &target.addresses {
-            if source
-                .addresses
-                .iter()
-                .any(|own| own.is_ipv4() == address.is_ipv4())
-            {
-                flows
-                    .entry(source.endpoint.node.to_owned())
-                    .or_default()
-                    .push(Flow {
-                        class: pair.class,
-                        source: pair.source.to_owned(),
-                        to: format!("node {}", target.endpoint.node),
-                        address: *address,
-                        port: api::names::PROBE_PORT,
-                        pod_uid: Some(pair.target.to_owned()),
-                    });
-            }
-        }
+        let there = target
+            .addresses
+            .iter()
+            .filter(|address| source.speaks_to(address));
+        let new = there.map(|address| Flow {
+            class: pair.class,
+            source: pair.source.to_owned(),
+            to: format!("node {}", target.endpoint.node),
+            address: *address,
+            port: api::names::PROBE_PORT,
+            pod_uid: Some(pair.target.to_owned()),
+        });
+        flows
+            .entry(source.endpoint.node.to_owned())
+            .or_default()
+            .extend(new);
     }
     for source in running.values() {
-        for service in services.known() {
-            if source
-                .addresses
-                .iter()
-                .any(|own| own.is_ipv4() == service.address.is_ipv4())
-            {
-                flows
-                    .entry(source.endpoint.node.to_owned())
-                    .or_default()
-                    .push(Flow {
-                        class: service.class,
-                        source: source.endpoint.uid.to_owned(),
-                        to: service.name.clone(),
-                        address: service.address,
-                        port: service.port,
-                        pod_uid: None,
-                    });
-            }
-        }
+        let known = services.known().iter();
+        let there = known.filter(|service| source.speaks_to(&service.address));
+        let new = there.map(|service| Flow {
+            class: service.class,
+            source: source.endpoint.uid.to_owned(),
+            to: service.name.clone(),
+            address: service.address,
+            port: service.port,
+            pod_uid: None,
+        });
+        flows
+            .entry(source.endpoint.node.to_owned())
+            .or_default()
+            .extend(new);
     }
     for flows in flows.values_mut() {
         flows.sort();
@@ -328,15 +320,17 @@ async fn ask_one(
     gates: Option<Gates>,
     judged_since: Option<Timestamp>,
 ) -> Result<bool, WriteError> {
+    let there = &object.spec;
+    // Every pass asks this of every node: nothing is copied for it.
+    if there.flows == flows && there.gates == gates && there.judged_since == judged_since {
+        return Ok(false);
+    }
     let spec = NodeMigrationSpec {
         flows,
         gates,
         judged_since,
-        ..object.spec.clone()
+        ..there.clone()
     };
-    if object.spec == spec {
-        return Ok(false);
-    }
     write_spec(context, object, &spec).await?;
     Ok(true)
 }

@@ -36,7 +36,7 @@ pub async fn undo(
     }
     let snapshot = Snapshot::take(cache, settings, &migration.name_any(), &context.namespace);
     for pod in snapshot.probe_pods.values() {
-        super::probe::delete(context, pod).await?;
+        super::own_pods::delete(context, pod).await?;
     }
     super::traffic::end(context, &snapshot).await?;
     let kept: Vec<String> = futures::stream::iter(snapshot.nodes.values().cloned())

@@ -5,19 +5,17 @@ use std::sync::Arc;
 
 use api::{Migration, names};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::PostParams;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use plan::traffic::Generation;
 use plan::traffic::mesh::Endpoint;
 use plan::traffic::pods::Fate;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
-use super::super::probe::owner;
+use super::super::own_pods;
 use super::Fates;
 use crate::context::Context;
 use crate::facts;
-use crate::write::{WriteError, parameters};
+use crate::write::WriteError;
 
 /// Every traffic pod's name begins so.
 const NAME: &str = "replumb-traffic";
@@ -36,6 +34,15 @@ pub struct Running<'pod> {
     pub addresses: Vec<IpAddr>,
     /// Whether the kubelet says that it answers.
     pub ready: bool,
+}
+
+impl Running<'_> {
+    /// Whether the pod has an address of this one's family, and can send there.
+    pub fn speaks_to(&self, address: &IpAddr) -> bool {
+        self.addresses
+            .iter()
+            .any(|own| own.is_ipv4() == address.is_ipv4())
+    }
 }
 
 /// The pod as one that can send and answer; `None` while it cannot, or is about to go.
@@ -133,7 +140,6 @@ pub async fn create(
     node: &str,
     generation: Generation,
 ) -> Result<(), WriteError> {
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -145,7 +151,7 @@ pub async fn create(
                 names::COMPONENT_LABEL: names::TRAFFIC_COMPONENT,
                 names::TRAFFIC_NETWORK_LABEL: network(generation),
             },
-            "ownerReferences": [owner(migration)],
+            "ownerReferences": [own_pods::owner(migration)],
         },
         "spec": {
             "nodeName": node,
@@ -193,31 +199,10 @@ pub async fn create(
             }],
         },
     });
-    let object = format!("traffic pod for node {node}");
-    let pod: Pod = serde_json::from_value(pod)
-        .map_err(|source| WriteError::of("building", &object, kube::Error::SerdeError(source)))?;
-    let parameters = PostParams {
-        field_manager: parameters().field_manager,
-        ..PostParams::default()
-    };
-    match pods.create(&parameters, &pod).await {
-        Ok(_) => Ok(()),
-        // Created by an earlier pass that the store has not seen yet, or about to go: the next look tells.
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
-        Err(source) => Err(WriteError::of("creating", &object, source)),
-    }
+    own_pods::create(context, &format!("traffic pod for node {node}"), pod).await
 }
 
-/// One pod a node and network: the name has the node's hash, since a node's name may be longer than a pod's.
+/// One pod a node and network.
 fn name(node: &str, generation: Generation) -> String {
-    let hash = Sha256::digest(node.as_bytes());
-    format!(
-        "{NAME}-{:02x}{:02x}{:02x}{:02x}{:02x}-{}",
-        hash[0],
-        hash[1],
-        hash[2],
-        hash[3],
-        hash[4],
-        network(generation)
-    )
+    format!("{NAME}-{}-{}", own_pods::short(node), network(generation))
 }

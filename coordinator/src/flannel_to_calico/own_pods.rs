@@ -1,0 +1,69 @@
+//! Pods of our own, the probe pods and the traffic pods: how they are named, made, owned and ended.
+
+use api::{Migration, names};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::context::Context;
+use crate::write::{WriteError, parameters};
+
+/// The node in the name of a pod of ours: a hash, since a node's name may be longer than a label or a pod's name.
+pub fn short(node: &str) -> String {
+    let hash = Sha256::digest(node.as_bytes());
+    format!(
+        "{:02x}{:02x}{:02x}{:02x}{:02x}",
+        hash[0], hash[1], hash[2], hash[3], hash[4]
+    )
+}
+
+/// Creates a pod from its manifest; `object` says in errors which.
+pub async fn create(context: &Context, object: &str, manifest: Value) -> Result<(), WriteError> {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
+    let pod: Pod = serde_json::from_value(manifest)
+        .map_err(|source| WriteError::of("building", object, kube::Error::SerdeError(source)))?;
+    let parameters = PostParams {
+        field_manager: parameters().field_manager,
+        ..PostParams::default()
+    };
+    match pods.create(&parameters, &pod).await {
+        Ok(_) => Ok(()),
+        // Created by an earlier pass that the store has not seen yet, or about to go: the next look tells.
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+        Err(source) => Err(WriteError::of("creating", object, source)),
+    }
+}
+
+/// Deletes a pod of ours, this very one. It has as long to end as it was made with.
+pub async fn delete(context: &Context, pod: &Pod) -> Result<(), WriteError> {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: pod.uid(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match pods.delete(&pod.name_any(), &parameters).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(source) => Err(WriteError::of("deleting", crate::write::describe(pod), source)),
+    }
+}
+
+/// An owner reference to the Migration: what it owns goes when it goes.
+pub fn owner(migration: &Migration) -> serde_json::Value {
+    json!({
+        "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
+        "kind": "Migration",
+        "name": migration.name_any(),
+        "uid": migration.uid().unwrap_or_default(),
+        "controller": true,
+        "blockOwnerDeletion": false,
+    })
+}
