@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::Memory;
 use super::in_place_scenarios::in_place;
 use super::scenarios::{
-    CALICO_GROUP, FLANNEL, MIGRATION, NODES, assert_in_order, cluster, node_migration, run_to_the_end,
-    run_until, steady, story, world_moves,
+    CALICO_GROUP, FLANNEL, MIGRATION, NODES, assert_in_order, assert_same, cluster, node_migration,
+    run_to_the_end, run_until, steady, story, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::pass::pass;
@@ -53,18 +53,7 @@ fn cluster_state(api: &FakeApi) -> BTreeMap<String, Value> {
 }
 
 fn assert_as_before(before: &BTreeMap<String, Value>, api: &FakeApi, when: &str) {
-    let after = cluster_state(api);
-    let differs: Vec<&String> = before
-        .keys()
-        .chain(after.keys())
-        .filter(|path| before.get(*path) != after.get(*path))
-        .collect();
-    assert!(
-        differs.is_empty(),
-        "{when}: {differs:?}; the first is {:#?}, was {:#?}",
-        after.get(differs[0]),
-        before.get(differs[0])
-    );
+    assert_same(before, &cluster_state(api), when);
     for node in ["a", "b"] {
         let Some(object) = api.get(&node_migration(node)) else {
             continue;

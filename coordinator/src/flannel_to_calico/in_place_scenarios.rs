@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::Memory;
 use super::scenarios::{
-    CALICO_GROUP, MIGRATION, assert_in_order, cluster, has_calicos_pod, run_to_the_end, run_until, steady,
-    story, world_moves,
+    CALICO_GROUP, MIGRATION, assert_in_order, assert_same, cluster, has_calicos_pod, run_to_the_end,
+    run_until, steady, story, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::pass::pass;
@@ -263,7 +263,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
     until_mixed(&undisturbed).await.unwrap();
     let writes = undisturbed.take_changes().len();
     assert!(writes > 40, "{writes} writes");
-    let end = steady(undisturbed.everything());
+    let end = lasting(undisturbed.everything());
     for last in 0..writes {
         let api = in_place();
         api.allow(Some(last));
@@ -272,22 +272,16 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
         until_mixed(&api)
             .await
             .unwrap_or_else(|error| panic!("after a crash at write {last}: {error}"));
-        similar_to(&end, &steady(api.everything()), last);
+        assert_same(
+            &end,
+            &lasting(api.everything()),
+            &format!("after a crash at write {last}"),
+        );
     }
 }
 
-fn similar_to(end: &BTreeMap<String, Value>, found: &BTreeMap<String, Value>, last: usize) {
-    let differs: Vec<&String> = end
-        .keys()
-        .chain(found.keys())
-        // The probe pod is deleted by the pass after the last.
-        .filter(|path| !path.contains("/pods/replumb-probe-"))
-        .filter(|path| end.get(*path) != found.get(*path))
-        .collect();
-    assert!(
-        differs.is_empty(),
-        "after a crash at write {last} {differs:?} differ; the first is {:#?}, was {:#?}",
-        found.get(differs[0]),
-        end.get(differs[0])
-    );
+/// Without the probe pod, which is deleted by the pass after the last.
+fn lasting(mut all: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    all.retain(|path, _| !path.contains("/pods/replumb-probe-"));
+    steady(all)
 }

@@ -393,6 +393,21 @@ pub(super) fn assert_in_order(story: &[String], lines: &[&str]) {
     }
 }
 
+/// Both have the same objects, and the same in them.
+pub(super) fn assert_same(was: &BTreeMap<String, Value>, is: &BTreeMap<String, Value>, when: &str) {
+    let differs: Vec<&String> = was
+        .keys()
+        .chain(is.keys())
+        .filter(|path| was.get(*path) != is.get(*path))
+        .collect();
+    assert!(
+        differs.is_empty(),
+        "{when} {differs:?} differ; the first is {:#?}, was {:#?}",
+        is.get(differs[0]),
+        was.get(differs[0])
+    );
+}
+
 /// A text that differs from run to run: times, versions, sequence numbers.
 pub(super) fn steady(mut all: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     fn walk(value: &mut Value) {
@@ -504,18 +519,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
             .await
             .unwrap_or_else(|error| panic!("after {last} writes: {error}"));
         let ended = steady(api.everything());
-        for (path, object) in &expected {
-            assert_eq!(
-                ended.get(path),
-                Some(object),
-                "{path} differs after a crash at write {last}"
-            );
-        }
-        assert_eq!(
-            ended.len(),
-            expected.len(),
-            "objects were left after a crash at write {last}"
-        );
+        assert_same(&expected, &ended, &format!("after a crash at write {last}"));
     }
 }
 

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::Memory;
 use super::in_place_scenarios::{in_place, mark};
 use super::scenarios::{
-    MIGRATION, assert_in_order, cluster, node_migration, run_to_the_end, run_until, steady, story,
-    world_moves,
+    MIGRATION, assert_in_order, assert_same, cluster, node_migration, run_to_the_end, run_until, steady,
+    story, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::pass::pass;
@@ -128,6 +128,23 @@ fn watched(api: FakeApi) -> FakeApi {
     api.edit(MIGRATION, &json!({ "spec": { "gates": { "traffic": "Watch" } } }));
     api.take_changes();
     api
+}
+
+/// What is sent to node b is lost before anything has changed.
+async fn stopped_at_the_start() -> (FakeApi, Memory) {
+    let api = watched(cluster());
+    api.put("/test/lost-to", json!({ "node": "b" }));
+    let mut memory = Memory::default();
+    passes(&api, &mut memory, 20).await;
+    assert_eq!(status(&api)["blocked"], "GateBreached");
+    (api, memory)
+}
+
+fn resume(api: &FakeApi) {
+    api.edit(
+        MIGRATION,
+        &json!({ "spec": { "resumedAt": "2026-02-01T00:00:00Z" } }),
+    );
 }
 
 fn status(api: &FakeApi) -> Value {
@@ -270,26 +287,16 @@ async fn what_is_lost_stops_the_rollout_and_resume_finishes_it() {
         api.get(super::scenarios::FLANNEL).is_some(),
         "the way back is there"
     );
-    api.edit(
-        MIGRATION,
-        &json!({ "spec": { "resumedAt": "2026-02-01T00:00:00Z" } }),
-    );
+    resume(&api);
     run_to_the_end(&api).await.unwrap();
 }
 
 #[tokio::test]
 async fn what_is_still_lost_stops_it_again_and_does_not_stop_the_way_back() {
-    let api = watched(cluster());
-    api.put("/test/lost-to", json!({ "node": "b" }));
-    let mut memory = Memory::default();
-    passes(&api, &mut memory, 20).await;
-    assert_eq!(status(&api)["blocked"], "GateBreached");
+    let (api, mut memory) = stopped_at_the_start().await;
     assert_ne!(api.get(&node_migration("a")).unwrap()["spec"]["admitted"], true);
     let first = status(&api)["breach"].clone();
-    api.edit(
-        MIGRATION,
-        &json!({ "spec": { "resumedAt": "2026-02-01T00:00:00Z" } }),
-    );
+    resume(&api);
     passes(&api, &mut memory, 3).await;
     assert_eq!(status(&api)["blocked"], "GateBreached");
     assert_ne!(status(&api)["breach"], first);
@@ -301,17 +308,10 @@ async fn what_is_still_lost_stops_it_again_and_does_not_stop_the_way_back() {
 /// What was lost before somebody said resume does not count; but nobody is started before the agents have looked anew.
 #[tokio::test]
 async fn resumed_it_goes_on_once_every_agent_has_looked_anew() {
-    let api = watched(cluster());
-    api.put("/test/lost-to", json!({ "node": "b" }));
-    let mut memory = Memory::default();
-    passes(&api, &mut memory, 20).await;
-    assert_eq!(status(&api)["blocked"], "GateBreached");
+    let (api, mut memory) = stopped_at_the_start().await;
     api.remove("/test/lost-to");
     api.put("/test/deaf", json!({}));
-    api.edit(
-        MIGRATION,
-        &json!({ "spec": { "resumedAt": "2026-02-01T00:00:00Z" } }),
-    );
+    resume(&api);
     passes(&api, &mut memory, 5).await;
     assert_eq!(status(&api)["blocked"], "TrafficUnwatched");
     assert_eq!(status(&api)["breach"]["cleanSince"], Value::Null);
@@ -354,17 +354,10 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
         run_to_the_end(&api)
             .await
             .unwrap_or_else(|error| panic!("after a crash at write {last}: {error}"));
-        let found = steady(api.everything());
-        let differs: Vec<&String> = end
-            .keys()
-            .chain(found.keys())
-            .filter(|path| end.get(*path) != found.get(*path))
-            .collect();
-        assert!(
-            differs.is_empty(),
-            "after a crash at write {last} {differs:?} differ; the first is {:#?}, was {:#?}",
-            found.get(differs[0]),
-            end.get(differs[0])
+        assert_same(
+            &end,
+            &steady(api.everything()),
+            &format!("after a crash at write {last}"),
         );
     }
 }
