@@ -1,12 +1,30 @@
 use std::net::Ipv4Addr;
 
+use plan::traffic::gates::LOSS_RATIO;
 use plan::traffic::stream::Recent;
+use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
+use tokio::task::JoinHandle;
 
 use super::super::line::StreamCount;
 use super::super::pod;
 use super::*;
 use crate::echo::Echo;
+
+/// A path that is silent for half a second is a breach.
+const STRICT: Option<Gates> = Some(Gates {
+    max_loss_ratio: LOSS_RATIO,
+    max_gap_milliseconds: 500,
+});
+
+/// An agent that listens in a folder, and a pod `u-a` that sends what it is told there.
+fn begin(changed: Arc<Notify>) -> (TempDir, Hub, JoinHandle<()>) {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::listen("a", folder.path(), changed).unwrap();
+    let path = folder.path().to_owned();
+    let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
+    (folder, hub, sends)
+}
 
 fn flow(class: PathClass, source: &str, port: u16, pod_uid: Option<&str>) -> Flow {
     Flow {
@@ -42,20 +60,13 @@ fn sent(report: &TrafficReport, class: PathClass) -> Totals {
 /// A pod that sends, one that answers and then ceases to: the report says how much was sent, and names the path.
 #[tokio::test]
 async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
-    let folder = tempfile::tempdir().unwrap();
     let changed = Arc::new(Notify::new());
-    let hub = Hub::listen("a", folder.path(), Arc::clone(&changed)).unwrap();
+    let (_folder, hub, sends) = begin(Arc::clone(&changed));
     let port = free_port();
     let answers = |uid: &'static str| tokio::spawn(Echo::bind(port, uid).unwrap().serve());
     let answering = answers("u-b");
-    let path = folder.path().to_owned();
-    let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
-    let gates = Gates {
-        max_gap_milliseconds: 500,
-        ..Gates::default()
-    };
     let flows = [flow(PathClass::OldToNew, "u-a", port, Some("u-b"))];
-    hub.set(&flows, Some(gates), None, 1450);
+    hub.set(&flows, STRICT, None, 1450);
     let report = until("probes", || {
         hub.report()
             .filter(|report| sent(report, PathClass::OldToNew).sent > 20)
@@ -122,8 +133,7 @@ async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
 
 #[tokio::test]
 async fn any_name_servers_and_api_servers_answer_counts() {
-    let folder = tempfile::tempdir().unwrap();
-    let hub = Hub::listen("a", folder.path(), Arc::default()).unwrap();
+    let (_folder, hub, sends) = begin(Arc::default());
     let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let port = server.local_addr().unwrap().port();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -137,8 +147,6 @@ async fn any_name_servers_and_api_servers_answer_counts() {
             server.send_to(&question[..length], peer).await.unwrap();
         }
     });
-    let path = folder.path().to_owned();
-    let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
     hub.set(
         &[
             flow(PathClass::PodToDns, "u-a", port, None),
@@ -163,17 +171,10 @@ async fn any_name_servers_and_api_servers_answer_counts() {
 /// After an operator's word nothing of before counts, neither what was lost nor that somebody watched; the sums stay.
 #[tokio::test]
 async fn an_operators_word_begins_anew() {
-    let folder = tempfile::tempdir().unwrap();
-    let hub = Hub::listen("a", folder.path(), Arc::default()).unwrap();
-    let path = folder.path().to_owned();
-    let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
+    let (_folder, hub, sends) = begin(Arc::default());
     let port = free_port();
-    let gates = Some(Gates {
-        max_gap_milliseconds: 500,
-        ..Gates::default()
-    });
     let flows = [flow(PathClass::PodToService, "u-a", port, None)];
-    hub.set(&flows, gates, None, 1450);
+    hub.set(&flows, STRICT, None, 1450);
     let report = until("a breach", || {
         hub.report().filter(|report| !report.breaches.is_empty())
     })
@@ -182,7 +183,7 @@ async fn an_operators_word_begins_anew() {
 
     let answers = tokio::spawn(Echo::bind(port, "u-b").unwrap().serve());
     let word = Some(Timestamp::from_second(1_800_000_000).unwrap());
-    hub.set(&flows, gates, word, 1450);
+    hub.set(&flows, STRICT, word, 1450);
     let anew = hub.report().unwrap();
     assert_eq!(anew.judged_since, word);
     assert_eq!((anew.reporting, anew.breaches), (Vec::new(), Vec::new()));
@@ -203,20 +204,13 @@ async fn an_operators_word_begins_anew() {
 /// When the API server is away, the host does not hear of it either: nothing is wrong with the pods' network.
 #[tokio::test]
 async fn an_api_server_that_is_away_is_nobodys_breach() {
-    let folder = tempfile::tempdir().unwrap();
-    let hub = Hub::listen("a", folder.path(), Arc::default()).unwrap();
-    let path = folder.path().to_owned();
-    let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
-    let gates = Gates {
-        max_gap_milliseconds: 500,
-        ..Gates::default()
-    };
+    let (_folder, hub, sends) = begin(Arc::default());
     let away = free_port();
     let flows = [
         flow(PathClass::PodToApi, "u-a", away, None),
         flow(PathClass::PodToService, "u-a", away, None),
     ];
-    hub.set(&flows, Some(gates), None, 1450);
+    hub.set(&flows, STRICT, None, 1450);
     let report = until("the time of a breach, twice", || {
         hub.report()
             .filter(|report| sent(report, PathClass::PodToApi).lost > 20)

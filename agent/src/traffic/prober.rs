@@ -236,9 +236,7 @@ impl Run {
                 question.resize(size.max(NUMBER_WIDTH), b'.');
                 question
             }
-            Protocol::Udp | Protocol::Tcp | Protocol::Connect | Protocol::Dns => {
-                format!("{WHO} {number}").into_bytes()
-            }
+            Protocol::Udp | Protocol::Tcp | Protocol::Connect | Protocol::Dns => who(number).into_bytes(),
         }
     }
 
@@ -345,7 +343,7 @@ async fn resolve(peer: SocketAddr, number: u64) -> io::Result<Answer> {
 
 async fn talk(peer: SocketAddr, number: u64) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(peer).await?;
-    stream.write_all(format!("{WHO} {number}\n").as_bytes()).await?;
+    stream.write_all(format!("{}\n", who(number)).as_bytes()).await?;
     let mut line = Vec::new();
     BufReader::new(stream)
         .take(LONGEST_ANSWER)
@@ -360,6 +358,11 @@ fn any_like(peer: SocketAddr) -> SocketAddr {
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     SocketAddr::new(any, 0)
+}
+
+/// What the answering pod is asked, with a number that it gives back.
+fn who(number: u64) -> String {
+    format!("{WHO} {number}")
 }
 
 fn parse(number: &[u8]) -> Option<u64> {
