@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use api::Migration;
 use api::migration::MigrationPhase;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -13,7 +12,7 @@ use plan::flannel_to_calico::phase::Phase;
 
 use super::Tally;
 use super::fair::start;
-use super::in_place::LOST_OF;
+use super::in_place::nobody_was_harmed;
 use super::look::Looker;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
@@ -48,13 +47,7 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
     let Some((image, watch)) = tally.count("back: a Calico that never starts", began.await) else {
         return tally;
     };
-    let first = match look
-        .until_migration("the plan has an order", STEP, has_plan)
-        .await
-    {
-        Ok(_) => look.order().await.map(|order| order[0].clone()),
-        Err(error) => Err(error),
-    };
+    let first = look.until_planned(STEP).await.map(|order| order[0].clone());
     let Some(first) = tally.count("back: the first node is known", first) else {
         return tally;
     };
@@ -96,35 +89,11 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
         "back: pods that had Calico's addresses have flannel's, and nothing is left in Calico's IPAM",
         gone.await,
     );
-    let report = async {
-        let report = run.report(watch).await?;
-        println!("{}", report.text());
-        let (sent, lost) = (report.probes.all.sent, report.probes.all.lost);
-        ensure!(sent > 20_000, "{sent} probes were sent");
-        ensure!(
-            lost.saturating_mul(LOST_OF) <= sent,
-            "{lost} of {sent} probes were lost, allowed is one of {LOST_OF}"
-        );
-        let others: Vec<&String> = report
-            .problems
-            .iter()
-            .filter(|problem| !problem.contains("probes were lost"))
-            .collect();
-        ensure!(others.is_empty(), "{others:?}");
-        Ok(())
-    };
     tally.count(
         "back: nobody of flannel's was moved, and every host is as it was",
-        report.await,
+        nobody_was_harmed(&run, watch, &[]).await,
     );
     tally
-}
-
-fn has_plan(migration: &Migration) -> bool {
-    migration
-        .status
-        .as_ref()
-        .is_some_and(|status| status.plan.is_some())
 }
 
 async fn image(cluster: &Cluster) -> Result<String> {

@@ -10,7 +10,7 @@ use plan::traffic::PathClass;
 
 use super::Tally;
 use super::fair::start;
-use super::in_place::LOST_OF;
+use super::in_place::nobody_was_harmed;
 use super::look::Looker;
 use crate::cluster::Cluster;
 use crate::demo::operator::Exit;
@@ -76,24 +76,10 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
             .map(|_| ())
     };
     tally.count("gate: mended and resumed, every node goes to Calico", ended.await);
-    let report = async {
-        let report = run.report(watch).await?;
-        println!("{}", report.text());
-        let (sent, lost) = (report.probes.all.sent, report.probes.all.lost);
-        ensure!(sent > 20_000, "{sent} probes were sent");
-        ensure!(
-            lost.saturating_mul(LOST_OF) <= sent,
-            "{lost} of {sent} probes were lost, allowed is one of {LOST_OF}"
-        );
-        let others: Vec<&String> = report
-            .problems
-            .iter()
-            .filter(|problem| !problem.contains("probes were lost"))
-            .collect();
-        ensure!(others.is_empty(), "{others:?}");
-        Ok(())
-    };
-    tally.count("gate: nobody was moved, and nothing else was lost", report.await);
+    tally.count(
+        "gate: nobody was moved, and nothing else was lost",
+        nobody_was_harmed(&run, watch, &[]).await,
+    );
     tally
 }
 
@@ -107,14 +93,7 @@ fn phase(migration: &Migration) -> MigrationPhase {
 
 /// The first node and the second, once the second's traffic pod sends to the first's of Calico's.
 async fn canary(look: &Looker) -> Result<(String, String)> {
-    look.until_migration("the Migration has a plan", STEP, |migration| {
-        migration
-            .status
-            .as_ref()
-            .is_some_and(|status| status.plan.is_some())
-    })
-    .await?;
-    let order = look.order().await?;
+    let order = look.until_planned(STEP).await?;
     let (canary, next) = (order.first(), order.get(1));
     let (canary, next) = canary.zip(next).context("there are fewer than two nodes")?;
     look.until_watched(next, PathClass::OldToNew, STEP).await?;

@@ -41,21 +41,19 @@ impl Looker {
 
     /// What a node has to do and where it is.
     pub async fn node_migration(&self, node: &str) -> Result<NodeMigrationSpec> {
+        Ok(self.object(node).await?.spec)
+    }
+
+    async fn object(&self, node: &str) -> Result<NodeMigration> {
         let api: Api<NodeMigration> = Api::all(self.client.clone());
-        Ok(api
-            .get(node)
+        api.get(node)
             .await
-            .with_context(|| format!("read NodeMigration {node}"))?
-            .spec)
+            .with_context(|| format!("read NodeMigration {node}"))
     }
 
     /// The phase that a node's agent has proved.
     pub async fn proved(&self, node: &str) -> Result<Option<Phase>> {
-        let api: Api<NodeMigration> = Api::all(self.client.clone());
-        let object = api
-            .get(node)
-            .await
-            .with_context(|| format!("read NodeMigration {node}"))?;
+        let object = self.object(node).await?;
         Ok(object.status.and_then(|status| status.phase))
     }
 
@@ -69,6 +67,17 @@ impl Looker {
     pub async fn order(&self) -> Result<Vec<String>> {
         let plan = self.migration().await?.status.and_then(|status| status.plan);
         Ok(plan.context("the Migration has no plan")?.nodes)
+    }
+
+    /// Waits until there is a plan, and returns its order.
+    pub async fn until_planned(&self, limit: Duration) -> Result<Vec<String>> {
+        let planned = |migration: &Migration| {
+            let status = migration.status.as_ref();
+            status.is_some_and(|status| status.plan.is_some())
+        };
+        self.until_migration("the Migration has a plan", limit, planned)
+            .await?;
+        self.order().await
     }
 
     /// Waits until a node's migration is as wanted; the deadline tells where it is instead.
@@ -100,8 +109,7 @@ impl Looker {
     pub async fn until_watched(&self, node: &str, class: PathClass, limit: Duration) -> Result<()> {
         let what = format!("node {node} watches {}", class.words());
         until(&what, limit, &self.logs, async || {
-            let api: Api<NodeMigration> = Api::all(self.client.clone());
-            let object = api.get(node).await.context("read the NodeMigration")?;
+            let object = self.object(node).await?;
             let report = object
                 .status
                 .and_then(|status| status.traffic)
