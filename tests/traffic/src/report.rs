@@ -82,9 +82,14 @@ pub struct Counts {
     #[serde(default)]
     pub broken: u64,
     /// The longest time without an answer, in milliseconds: between two answered probes with none answered in between, by
-    /// the prober's own beat. It is one interval when nothing is lost. Times in which the prober did not get to send, or
-    /// an answer waited for whoever reads it, are the machine's.
+    /// the prober's own beat, and as long again as the network had a probe and its answer at most. It is one interval when
+    /// nothing is lost or delayed. Times in which the prober did not get to send, or an answer waited for whoever reads it,
+    /// are the machine's.
     pub longest_gap_ms: u64,
+    /// The longest time that the network had a probe and its answer, in microseconds: from the sender to the receiver's
+    /// kernel, both ways. UDP only.
+    #[serde(default)]
+    pub longest_in_network_us: u64,
     /// The longest time from a probe until anything came back, in milliseconds, the machine's delays included.
     #[serde(default)]
     pub slowest_answer_ms: u64,
@@ -130,6 +135,7 @@ impl Counts {
         self.strays += other.strays;
         self.broken += other.broken;
         self.longest_gap_ms = self.longest_gap_ms.max(other.longest_gap_ms);
+        self.longest_in_network_us = self.longest_in_network_us.max(other.longest_in_network_us);
         self.slowest_answer_ms = self.slowest_answer_ms.max(other.slowest_answer_ms);
         self.longest_settling_ms = self.longest_settling_ms.max(other.longest_settling_ms);
     }

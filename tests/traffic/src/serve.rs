@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::signal::unix::{SignalKind, signal};
@@ -53,8 +54,10 @@ async fn datagrams(socket: &UdpSocket, name: &str) {
     let mut buffer = [0; 2048];
     loop {
         // An error here is that of one asker (its port was closed): the next one is served.
-        if let Ok((length, from)) = socket.recv_from(&mut buffer).await
-            && let Some(answer) = Packet::answer(&buffer[..length], name)
+        if let Ok(arrival) = socket::receive(socket, &mut buffer).await
+            && let Some(from) = arrival.from
+            && let Some(answer) =
+                Packet::answer(&buffer[..arrival.length], arrival.at, Timestamp::now(), name)
         {
             socket.send_to(&answer, from).await.ok();
         }
@@ -91,7 +94,7 @@ mod tests {
 
     #[tokio::test]
     async fn both_protocols_answer() {
-        let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let udp = socket::bind("127.0.0.1:0").await.unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (to_udp, to_tcp) = (udp.local_addr().unwrap(), tcp.local_addr().unwrap());
         tokio::spawn(async move { tokio::join!(datagrams(&udp, "me"), connections(&tcp)) });
@@ -99,10 +102,19 @@ mod tests {
         let asker = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let packet = Packet { flow: 1, number: 2 };
         asker.send_to(b"something else", to_udp).await.unwrap();
-        asker.send_to(&packet.encode(), to_udp).await.unwrap();
+        asker
+            .send_to(&packet.encode(Timestamp::now()), to_udp)
+            .await
+            .unwrap();
         let mut buffer = [0; 64];
         let length = asker.recv(&mut buffer).await.unwrap();
-        assert_eq!(Packet::decode(&buffer[..length]), Some((packet, "me")));
+        let answer = Packet::decode_answer(&buffer[..length]).unwrap();
+        assert_eq!((answer.packet, answer.name), (packet, "me"));
+        let journey = answer.journey;
+        assert!(
+            journey.sent <= journey.arrived && journey.arrived <= journey.answered,
+            "{journey:?}"
+        );
 
         let mut stream = TcpStream::connect(to_tcp).await.unwrap();
         stream.write_all(b"hello").await.unwrap();

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -93,7 +94,7 @@ async fn talk(
 
 async fn write(to: &mut OwnedWriteHalf, probes: &mut UnboundedReceiver<Packet>) -> std::io::Result<()> {
     while let Some(packet) = probes.recv().await {
-        to.write_all(&packet.encode()).await?;
+        to.write_all(&packet.encode(Timestamp::now())).await?;
     }
     to.shutdown().await
 }
@@ -103,13 +104,14 @@ async fn read(from: &mut OwnedReadHalf, events: &UnboundedSender<Event>) -> std:
     let mut frame = [0; LENGTH];
     loop {
         from.read_exact(&mut frame).await?;
-        let Some((packet, _)) = Packet::decode(&frame) else {
+        let Some(packet) = Packet::decode(&frame) else {
             return Err(std::io::Error::other("something came back that was never sent"));
         };
         events
             .send(Event::Answered(Answer {
                 packet,
                 at: Instant::now(),
+                in_the_network: None,
             }))
             .ok();
     }

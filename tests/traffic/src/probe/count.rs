@@ -123,6 +123,14 @@ impl Counter {
         self.waiting_since = self.pending.range(number..).map(|(_, (sent, _))| *sent).next();
     }
 
+    /// So long a probe and its answer were in the network.
+    pub fn was_in_the_network(&mut self, time: Duration) {
+        if self.settled {
+            let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+            self.counts.longest_in_network_us = self.counts.longest_in_network_us.max(time);
+        }
+    }
+
     fn settle(&mut self, took: Duration) {
         self.settled = true;
         self.settling_since = None;
@@ -210,7 +218,10 @@ impl Counter {
         Counts {
             pending: self.pending.len() as u64,
             longest_gap_ms: if any {
-                (self.longest_run + 1).saturating_mul(interval)
+                let in_network = self.counts.longest_in_network_us / 1000;
+                (self.longest_run + 1)
+                    .saturating_mul(interval)
+                    .saturating_add(in_network)
             } else {
                 0
             },
@@ -335,6 +346,27 @@ mod tests {
         bench.answer(1, 5002);
         let counts = bench.counter.counts();
         assert_eq!((counts.longest_gap_ms, counts.slowest_answer_ms), (10, 2));
+    }
+
+    #[test]
+    fn what_the_network_delays_is_a_gap_though_nothing_is_lost() {
+        let mut bench = Bench::new();
+        bench.send(0);
+        bench.answer(0, 60);
+        bench.counter.was_in_the_network(Duration::from_micros(300));
+        assert_eq!(
+            bench.counter.counts().longest_gap_ms,
+            10,
+            "the machine's 59 ms are none"
+        );
+        bench.send(100);
+        bench.answer(1, 145);
+        bench.counter.was_in_the_network(Duration::from_micros(42_900));
+        let counts = bench.counter.counts();
+        assert_eq!(
+            (counts.longest_gap_ms, counts.longest_in_network_us),
+            (52, 42_900)
+        );
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::time::Instant;
 use jiff::Timestamp;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::Origin;
 use super::count::{Counter, Limits};
 use super::targets::Target;
+use super::{Answer, Origin};
 use crate::packet::Packet;
 use crate::report;
 
@@ -180,7 +180,8 @@ impl Flows {
     }
 
     /// An answer, and who gave it if that matters.
-    pub fn answered(&mut self, packet: Packet, by: Option<&str>, now: Instant) {
+    pub fn answered(&mut self, answer: &Answer, by: Option<&str>) {
+        let packet = answer.packet;
         let Some(flow) = usize::try_from(packet.flow)
             .ok()
             .and_then(|index| self.list.get_mut(index))
@@ -189,7 +190,12 @@ impl Flows {
         };
         match by {
             Some(name) if name != flow.target.name => flow.counter.stray(),
-            _ => flow.counter.answer(packet.number, now),
+            _ => {
+                flow.counter.answer(packet.number, answer.at);
+                if let Some(time) = answer.in_the_network {
+                    flow.counter.was_in_the_network(time);
+                }
+            }
         }
     }
 
@@ -304,12 +310,17 @@ mod tests {
         let now = Instant::now();
         flows.set_pods(&BTreeSet::from([target("a")]));
         let (packet, ..) = flows.send(0, now, Timestamp::UNIX_EPOCH);
-        flows.answered(packet, Some("z"), now);
+        let answer = |packet: Packet| Answer {
+            packet,
+            at: now,
+            in_the_network: Some(Duration::from_micros(1700)),
+        };
+        flows.answered(&answer(packet), Some("z"));
         assert_eq!(
             (flows.report()[0].counts.strays, flows.report()[0].counts.pending),
             (1, 1)
         );
-        flows.answered(packet, Some("a"), now);
+        flows.answered(&answer(packet), Some("a"));
         assert_eq!(
             (
                 flows.report()[0].counts.answered,
@@ -317,7 +328,8 @@ mod tests {
             ),
             (1, "host-to-pod")
         );
-        flows.answered(Packet { flow: 9, number: 0 }, None, now);
+        assert_eq!(flows.report()[0].counts.longest_in_network_us, 1700);
+        flows.answered(&answer(Packet { flow: 9, number: 0 }), None);
     }
 
     #[test]

@@ -18,9 +18,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
-use crate::packet::Packet;
+use crate::packet::{self, Packet};
 use crate::report::Report;
-use crate::socket;
+use crate::socket::{self, Arrival};
 use connection::Event;
 use count::Limits;
 use flow::{Flows, Kind, Start};
@@ -82,6 +82,19 @@ pub struct Options {
 struct Answer {
     packet: Packet,
     at: Instant,
+    /// How long the network had probe and answer, if that is known.
+    in_the_network: Option<Duration>,
+}
+
+impl Answer {
+    /// Read just now.
+    fn of(answer: &packet::Answer<'_>, arrival: &Arrival) -> Self {
+        Self {
+            packet: answer.packet,
+            at: Instant::now(),
+            in_the_network: Some(answer.journey.in_the_network(arrival.at)),
+        }
+    }
 }
 
 /// Asks until it is told to end, and writes the last report then.
@@ -182,7 +195,7 @@ impl Prober {
                         self.flows.send_over_connection(index, Instant::now(), Timestamp::now());
                     }
                 }
-                received = self.socket.recv_from(&mut buffer) => self.received(&received, &buffer),
+                received = socket::receive(&self.socket, &mut buffer) => self.received(&received, &buffer),
                 Some(event) = self.events.recv() => self.happened(event),
                 Ok(()) = self.known.changed() => {
                     let targets = self.known.borrow_and_update().targets.clone();
@@ -205,7 +218,7 @@ impl Prober {
         let mut buffer = [0; 2048];
         while self.flows.is_pending() {
             tokio::select! {
-                received = self.socket.recv_from(&mut buffer) => self.received(&received, &buffer),
+                received = socket::receive(&self.socket, &mut buffer) => self.received(&received, &buffer),
                 Some(event) = self.events.recv() => self.happened(event),
                 () = tokio::time::sleep_until(limit) => self.flows.expire(Instant::now()),
             }
@@ -233,7 +246,7 @@ impl Prober {
 
     fn happened(&mut self, event: Event) {
         match event {
-            Event::Answered(answer) => self.flows.answered(answer.packet, None, answer.at),
+            Event::Answered(answer) => self.flows.answered(&answer, None),
             Event::Broken {
                 flow,
                 was_open,
@@ -253,7 +266,10 @@ impl Prober {
             match kind {
                 // Flows over connections are not among these.
                 Kind::Pod | Kind::Connection => {
-                    let sent = self.socket.send_to(&packet.encode(), address).await;
+                    let sent = self
+                        .socket
+                        .send_to(&packet.encode(Timestamp::now()), address)
+                        .await;
                     self.flows.sent(index, sent.err());
                 }
                 Kind::Service => {
@@ -276,13 +292,13 @@ impl Prober {
         }
     }
 
-    fn received(&mut self, received: &std::io::Result<(usize, SocketAddr)>, buffer: &[u8]) {
-        let now = Instant::now();
+    fn received(&mut self, received: &std::io::Result<Arrival>, buffer: &[u8]) {
         // An error is the echo of one probe that could not be delivered: that one is lost in time.
-        if let Ok((length, _)) = received
-            && let Some((packet, name)) = Packet::decode(&buffer[..*length])
+        if let Ok(arrival) = received
+            && let Some(answer) = Packet::decode_answer(&buffer[..arrival.length])
         {
-            self.flows.answered(packet, Some(name), now);
+            self.flows
+                .answered(&Answer::of(&answer, arrival), Some(answer.name));
         }
     }
 
@@ -329,22 +345,18 @@ async fn ask_service(
             Err(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?,
         };
         socket.connect(address).await?;
-        socket.send(&packet.encode()).await?;
+        socket::stamp(&socket)?;
+        socket.send(&packet.encode(Timestamp::now())).await?;
         let mut buffer = [0; 2048];
         loop {
-            let length = socket.recv(&mut buffer).await?;
-            if let Some((packet, _)) = Packet::decode(&buffer[..length]) {
-                return Ok::<_, std::io::Error>(packet);
+            let arrival = socket::receive(&socket, &mut buffer).await?;
+            if let Some(answer) = Packet::decode_answer(&buffer[..arrival.length]) {
+                return Ok::<_, std::io::Error>(Answer::of(&answer, &arrival));
             }
         }
     };
     // Without an answer in time, or with an error instead, the probe is counted as lost when its time is over.
-    if let Ok(Ok(packet)) = tokio::time::timeout(timeout, attempt).await {
-        events
-            .send(Event::Answered(Answer {
-                packet,
-                at: Instant::now(),
-            }))
-            .ok();
+    if let Ok(Ok(answer)) = tokio::time::timeout(timeout, attempt).await {
+        events.send(Event::Answered(answer)).ok();
     }
 }
