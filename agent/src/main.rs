@@ -145,7 +145,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
-    let hub = Hub::listen(&node, &run_dir, Arc::clone(&changed))?;
+    let hub = Hub::listen(&node, &run_dir)?;
     let agent = Agent::new(
         worker,
         Api::all(client),

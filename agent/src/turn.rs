@@ -98,13 +98,15 @@ impl Agent {
             self.health.turned(Timestamp::now());
             let until = Instant::now() + pace.next;
             tokio::select! {
-                // A new goal is not kept waiting.
+                // A new goal is not kept waiting, and neither is what may stop the rollout.
                 changed = self.seen.changed() => if changed.is_err() { return },
+                () = self.traffic.has_news() => {}
                 () = self.changed.notified() => {
                     let goal = self.seen.changed();
                     tokio::select! {
                         () = tokio::time::sleep(pace.rest) => {}
                         changed = goal => if changed.is_err() { return },
+                        () = self.traffic.has_news() => {}
                     }
                     // What came during the pause is seen by the next look as well.
                     let _ = self.changed.notified().now_or_never();

@@ -48,6 +48,7 @@ pub struct Hub {
     /// Sends to the API server from the host, whose network nobody changes: where this is not answered either, it is not the
     /// pods' path that is broken.
     own: Arc<Mutex<Prober>>,
+    news: Arc<Notify>,
 }
 
 /// What is wanted of the traffic pods.
@@ -84,8 +85,8 @@ struct Known {
 }
 
 impl Hub {
-    /// Listens in this folder. `changed` is woken when a breach begins or ends and when a pod begins or ceases to report.
-    pub fn listen(node: &str, folder: &Path, changed: Arc<Notify>) -> Result<Self, HubError> {
+    /// Listens in this folder.
+    pub fn listen(node: &str, folder: &Path) -> Result<Self, HubError> {
         let path = folder.join(SOCKET);
         let open = || -> io::Result<UnixListener> {
             std::fs::create_dir_all(folder)?;
@@ -107,10 +108,16 @@ impl Hub {
             orders: Arc::new(watch::Sender::new(Orders::default())),
             state: Arc::default(),
             own: Arc::default(),
+            news: Arc::default(),
         };
         tokio::spawn(hub.clone().accept(listener));
-        tokio::spawn(hub.clone().look_out(changed));
+        tokio::spawn(hub.clone().look_out());
         Ok(hub)
+    }
+
+    /// Completes when a breach has begun or ended, or a pod begins or ceases to report, since it completed last.
+    pub async fn has_news(&self) {
+        self.news.notified().await;
     }
 
     /// Asks for these flows and no others. With another `judged_since` everything begins anew but the counts.
@@ -214,7 +221,7 @@ impl Hub {
     }
 
     /// Wakes the loop when there is something that the coordinator has to know at once.
-    async fn look_out(self, changed: Arc<Notify>) {
+    async fn look_out(self) {
         let mut told = None;
         let mut ticks = tokio::time::interval(LOOK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -225,7 +232,7 @@ impl Hub {
                 .map(|report| (report.judged_since, report.reporting, report.breaches));
             if now != told {
                 told = now;
-                changed.notify_one();
+                self.news.notify_one();
             }
         }
     }

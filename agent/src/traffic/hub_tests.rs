@@ -18,9 +18,9 @@ const STRICT: Option<Gates> = Some(Gates {
 });
 
 /// An agent that listens in a folder, and a pod `u-a` that sends what it is told there.
-fn begin(changed: Arc<Notify>) -> (TempDir, Hub, JoinHandle<()>) {
+fn begin() -> (TempDir, Hub, JoinHandle<()>) {
     let folder = tempfile::tempdir().unwrap();
-    let hub = Hub::listen("a", folder.path(), changed).unwrap();
+    let hub = Hub::listen("a", folder.path()).unwrap();
     let path = folder.path().to_owned();
     let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
     (folder, hub, sends)
@@ -60,8 +60,7 @@ fn sent(report: &TrafficReport, class: PathClass) -> Totals {
 /// A pod that sends, one that answers and then ceases to: the report says how much was sent, and names the path.
 #[tokio::test]
 async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
-    let changed = Arc::new(Notify::new());
-    let (_folder, hub, sends) = begin(Arc::clone(&changed));
+    let (_folder, hub, sends) = begin();
     let port = free_port();
     let answers = |uid: &'static str| tokio::spawn(Echo::bind(port, uid).unwrap().serve());
     let answering = answers("u-b");
@@ -95,7 +94,7 @@ async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
         udp.message
     );
     assert!(udp.message.contains("Connection refused"), "{}", udp.message);
-    tokio::time::timeout(Duration::from_secs(1), changed.notified())
+    tokio::time::timeout(Duration::from_secs(1), hub.has_news())
         .await
         .expect("the loop is woken");
 
@@ -133,7 +132,7 @@ async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
 
 #[tokio::test]
 async fn any_name_servers_and_api_servers_answer_counts() {
-    let (_folder, hub, sends) = begin(Arc::default());
+    let (_folder, hub, sends) = begin();
     let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let port = server.local_addr().unwrap().port();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -171,7 +170,7 @@ async fn any_name_servers_and_api_servers_answer_counts() {
 /// After an operator's word nothing of before counts, neither what was lost nor that somebody watched; the sums stay.
 #[tokio::test]
 async fn an_operators_word_begins_anew() {
-    let (_folder, hub, sends) = begin(Arc::default());
+    let (_folder, hub, sends) = begin();
     let port = free_port();
     let flows = [flow(PathClass::PodToService, "u-a", port, None)];
     hub.set(&flows, STRICT, None, 1450);
@@ -204,7 +203,7 @@ async fn an_operators_word_begins_anew() {
 /// When the API server is away, the host does not hear of it either: nothing is wrong with the pods' network.
 #[tokio::test]
 async fn an_api_server_that_is_away_is_nobodys_breach() {
-    let (_folder, hub, sends) = begin(Arc::default());
+    let (_folder, hub, sends) = begin();
     let away = free_port();
     let flows = [
         flow(PathClass::PodToApi, "u-a", away, None),
@@ -232,7 +231,7 @@ async fn an_api_server_that_is_away_is_nobodys_breach() {
 #[tokio::test]
 async fn a_pod_that_says_nothing_is_a_breach_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
-    let hub = Hub::listen("a", folder.path(), Arc::default()).unwrap();
+    let hub = Hub::listen("a", folder.path()).unwrap();
     hub.set(&[flow(PathClass::NewToNew, "u-a", 1, None)], None, None, 1450);
     assert_eq!(hub.report().unwrap().breaches, [], "it has time to begin");
     let breach = until("silence", || hub.report().unwrap().breaches.pop()).await;
@@ -284,11 +283,11 @@ fn a_new_process_begins_at_nothing_and_nothing_is_forgotten() {
 #[tokio::test]
 async fn a_line_that_is_none_ends_its_connection_only() {
     let folder = tempfile::tempdir().unwrap();
-    let hub = Hub::listen("a", folder.path(), Arc::default()).unwrap();
+    let hub = Hub::listen("a", folder.path()).unwrap();
     let mut stream = UnixStream::connect(folder.path().join(SOCKET)).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
     assert_eq!(hub.report(), None);
     // The next agent listens at the same place.
-    let _next = Hub::listen("a", folder.path(), Arc::default()).unwrap();
+    let _next = Hub::listen("a", folder.path()).unwrap();
     UnixStream::connect(folder.path().join(SOCKET)).await.unwrap();
 }

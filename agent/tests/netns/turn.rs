@@ -173,7 +173,7 @@ pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Outpu
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
-    let hub = Hub::listen("a", &host.folder.path().join("run"), Arc::clone(&changed)).unwrap();
+    let hub = Hub::listen("a", &host.folder.path().join("run")).unwrap();
     let agent = Agent::new(worker, Api::all(client), seen, changed, hub, metrics, health);
     let server = Server { calls, goals, object };
     let run = async move {
