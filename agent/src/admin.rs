@@ -65,11 +65,12 @@ pub async fn serve(listen: SocketAddr, metrics: Arc<Metrics>, health: Arc<Health
 }
 
 fn router(metrics: Arc<Metrics>, health: Arc<Health>) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/metrics", get(scrape))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .with_state(Shared { metrics, health })
+        .with_state(Shared { metrics, health });
+    crash_point::add_routes(router)
 }
 
 async fn scrape(State(shared): State<Shared>) -> impl IntoResponse {

@@ -58,7 +58,7 @@ pub async fn serve(listen: SocketAddr, metrics: Arc<Metrics>, health: Arc<Health
         .route("/readyz", get(readyz))
         .with_state(Shared { metrics, health });
     let listener = tokio::net::TcpListener::bind(listen).await?;
-    axum::serve(listener, router).await
+    axum::serve(listener, crash_point::add_routes(router)).await
 }
 
 async fn scrape(State(shared): State<Shared>) -> impl IntoResponse {

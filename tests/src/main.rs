@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use lab::commands::{demo, down, install, kubectl, status, test, up};
+use lab::commands::{crash, demo, down, install, kubectl, status, test, up};
 use lab::machine;
 
 /// A real Kubernetes cluster on one machine, without a container engine and without images to pull.
@@ -29,6 +29,8 @@ enum Command {
     Kubectl(kubectl::Arguments),
     /// Migrate a cluster from flannel to Calico while traffic flows, and say how it went.
     Demo(demo::Arguments),
+    /// Kill the agent, the coordinator, the API server or a node at every step of a migration, there and back.
+    Crash(crash::Arguments),
     /// Run every test, the cheapest first.
     Test(test::Arguments),
     /// Make a machine's namespaces and wait for its end. The lab calls it.
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Install(arguments) => run(install::run(arguments)),
         Command::Kubectl(arguments) => run(kubectl::run(arguments)),
         Command::Demo(arguments) => run(demo::run(arguments)),
+        Command::Crash(arguments) => run(crash::run(arguments)),
         Command::Test(arguments) => run(test::run(arguments)),
     };
     result.unwrap_or_else(|error| {

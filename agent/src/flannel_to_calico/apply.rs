@@ -5,6 +5,7 @@ mod before;
 mod error;
 mod forward;
 
+use crash_point::Edge;
 pub use error::ApplyError;
 use jiff::Timestamp;
 use plan::flannel_to_calico::host::{BRIDGE, HostStep};
@@ -29,6 +30,7 @@ pub async fn apply(
     journal
         .begin(step, before, Timestamp::now())
         .map_err(|source| ApplyError::Journal { step: name, source })?;
+    crash_point::reach(name, Edge::Announced, None).await;
     if takes_network(step) {
         // The kernel does not list its links in one piece: a pod that came meanwhile could be missing from the list.
         let now = netlink.snapshot().await.map_err(ApplyError::netlink(name))?;
@@ -41,6 +43,7 @@ pub async fn apply(
         of_change: journal.before_change(step).cloned().unwrap_or_default(),
     };
     perform(step, seen, &saved, paths, netlink).await?;
+    crash_point::reach(name, Edge::Changed, None).await;
     let after = observe(paths, netlink)
         .await
         .map_err(|source| ApplyError::Observe { step: name, source })?;
@@ -53,6 +56,7 @@ pub async fn apply(
     journal
         .finish(step, Timestamp::now())
         .map_err(|source| ApplyError::Journal { step: name, source })?;
+    crash_point::reach(name, Edge::Recorded, None).await;
     Ok(after)
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use api::migration::MigrationPhase;
 use api::{Migration, MigrationStatus, names};
+use crash_point::Edge;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
@@ -48,6 +49,7 @@ pub async fn prepare(
     adopt::adopt_node_migrations(context, cache, migration).await?;
     let nodes = adopt::linux_nodes(cache);
     adopt::label_with_flannel(context, &nodes).await?;
+    crash_point::reach("LabelNodes", Edge::Recorded, None).await;
     if let Some(message) = select_nodes(context, cache, settings, &nodes).await? {
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
@@ -65,7 +67,11 @@ pub async fn prepare(
             .filter(|node| !node_objects::is_prepared(node, migration))
             .cloned(),
     )
-    .map(|node| async move { node_objects::write(context, migration, settings, block_size, &node).await })
+    .map(|node| async move {
+        let outcome = node_objects::write(context, migration, settings, block_size, &node).await?;
+        crash_point::reach("WriteNode", Edge::Recorded, Some(&node.name_any())).await;
+        Ok::<_, WriteError>(outcome)
+    })
     .buffer_unordered(NODES_AT_ONCE)
     .try_collect()
     .await?;
@@ -117,6 +123,7 @@ async fn select_nodes(
             "nodeSelector": { names::NODE_NETWORK_LABEL: names::NETWORK_FLANNEL } } } } });
         let api: Api<DaemonSet> = Api::namespaced(context.client.clone(), namespace);
         write::patch(&api, set.as_ref(), "adding the node selector to", change).await?;
+        crash_point::reach("SelectNodes", Edge::Recorded, None).await;
         return Ok(Some(format!(
             "DaemonSet {namespace}/{name} is rolled with its new node selector"
         )));
@@ -172,6 +179,7 @@ async fn write_settings(context: &Context, settings: &Settings) -> Result<Result
         objects::ipam_config_change,
     )
     .await?;
+    crash_point::reach("WriteIpamConfig", Edge::Recorded, None).await;
     if let Some(object) = &pool.create {
         // One that somebody else created a moment ago is compared at the next look.
         if calico::IP_POOL.create(&context.client, object).await? == calico::Created::Before {
@@ -180,11 +188,13 @@ async fn write_settings(context: &Context, settings: &Settings) -> Result<Result
                 pool.name
             )));
         }
+        crash_point::reach("CreatePool", Edge::Recorded, None).await;
     }
     let felix = objects::felix_configuration(settings);
     node_objects::ensure(context, calico::FELIX_CONFIGURATION, &felix, |found| {
         objects::felix_configuration_change(settings, found)
     })
     .await?;
+    crash_point::reach("WriteFelixConfiguration", Edge::Recorded, None).await;
     Ok(Ok(pool.block_size))
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use api::migration::{Desired, FlannelToCalico, MigrationPhase, Strategy};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration, names};
+use crash_point::Edge;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -22,7 +23,7 @@ use limits::{policy, rules};
 use mixed::{finish_or_stay, restart_pods, restarts};
 use perform::Act;
 use plan::decision::Decision;
-use plan::flannel_to_calico::node::{NetworkLabel, NodeView, Stage, decide, upkeep};
+use plan::flannel_to_calico::node::{NetworkLabel, NodeStep, NodeView, Stage, decide, upkeep};
 use plan::flannel_to_calico::settings::Settings;
 use plan::order::{self, Place};
 use plan::rollout::{self, Back, Seat, Standing};
@@ -185,14 +186,19 @@ async fn work_on(
 ) -> Result<Worked, WriteError> {
     let mut spec = object.spec.clone();
     let kept_up = upkeep(view).filter(|_| act.policy.strategy == Strategy::InPlace);
+    let mut made = None;
     let worked = match (kept_up, object.spec.finished_at) {
         (Some(step), Some(_)) => match act.perform(&step, &mut spec).await? {
-            Outcome::Written => Worked::Held(None),
+            Outcome::Written => {
+                made = Some(step.name());
+                Worked::Held(None)
+            }
             Outcome::Blocked(message) => Worked::Unprepared(message),
         },
         (Some(step), None) => {
             let stage = view.stage.map_or(Stage::Import, |(stage, _)| stage);
             let decision = act.decided(view, stage, Decision::Run(step), &mut spec).await?;
+            made = name_of(&decision);
             Worked::Held(Held::of(&decision))
         }
         (None, Some(_)) => return Ok(Worked::Held(None)),
@@ -208,11 +214,23 @@ async fn work_on(
             );
             tell(act.context, act.node, &next.decision).await;
             let decision = act.decided(view, next.stage, next.decision, &mut spec).await?;
+            made = name_of(&decision);
             Worked::Held(Held::of(&decision))
         }
     };
     write_spec(act.context, object, &spec).await?;
+    if let Some(step) = made {
+        crash_point::reach(step, Edge::Recorded, Some(&object.spec.node_name)).await;
+    }
     Ok(worked)
+}
+
+/// The step that was made, if one was.
+fn name_of(decision: &Decision<NodeStep>) -> Option<&'static str> {
+    match decision {
+        Decision::Run(step) => Some(step.name()),
+        Decision::Wait(_) | Decision::Settled | Decision::Halt(_) => None,
+    }
 }
 
 /// Whether a node that was named is to go back and is not back.
@@ -256,6 +274,7 @@ async fn start_nodes(
             ..object.spec.clone()
         };
         write_spec(context, object, &spec).await?;
+        crash_point::reach("StartNode", Edge::Recorded, Some(node)).await;
     }
     Ok(())
 }

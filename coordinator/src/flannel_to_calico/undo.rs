@@ -2,6 +2,7 @@
 
 use api::migration::MigrationPhase;
 use api::{Migration, MigrationStatus, names};
+use crash_point::Edge;
 use futures::{StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -42,7 +43,11 @@ pub async fn undo(
     let kept: Vec<String> = futures::stream::iter(snapshot.nodes.values().cloned())
         .map(|node| {
             let before = status.before.clone();
-            async move { forget_node(context, &node, &before).await }
+            async move {
+                let kept = forget_node(context, &node, &before).await?;
+                crash_point::reach("ForgetNode", Edge::Recorded, Some(&node.name_any())).await;
+                Ok::<_, WriteError>(kept)
+            }
         })
         .buffer_unordered(NODES_AT_ONCE)
         .try_concat()
@@ -60,8 +65,11 @@ pub async fn undo(
         return Ok(());
     }
     saved::restore_felix_configuration(context, &status.before).await?;
+    crash_point::reach("RestoreFelixConfiguration", Edge::Recorded, None).await;
     saved::delete_new_pools(context, &status.before).await?;
+    crash_point::reach("DeletePools", Edge::Recorded, None).await;
     saved::restore_ipam_config(context, &status.before).await?;
+    crash_point::reach("RestoreIpamConfig", Edge::Recorded, None).await;
     if let Some(message) = deselect_nodes(context, cache, settings, &snapshot).await? {
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
@@ -71,7 +79,9 @@ pub async fn undo(
         return Ok(());
     }
     release_agents(context, &snapshot).await?;
+    crash_point::reach("ReleaseAgents", Edge::Recorded, None).await;
     remove_labels(context, &snapshot.nodes).await?;
+    crash_point::reach("RemoveLabels", Edge::Recorded, None).await;
     status.phase = MigrationPhase::RolledBack;
     status.completed_at = Some(Timestamp::now());
     status.blocked = String::new();
@@ -147,6 +157,7 @@ async fn deselect_nodes(
             "nodeSelector": { names::NODE_NETWORK_LABEL: null } } } } });
         let api: Api<DaemonSet> = Api::namespaced(context.client.clone(), namespace);
         write::patch(&api, set.as_ref(), "removing the node selector of", change).await?;
+        crash_point::reach("DeselectNodes", Edge::Recorded, None).await;
         return Ok(Some(format!(
             "DaemonSet {namespace}/{name} is rolled without its node selector"
         )));

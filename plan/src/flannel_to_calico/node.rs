@@ -338,6 +338,34 @@ pub enum NodeStep {
     Return,
 }
 
+impl NodeStep {
+    /// The step by name; bounded, without names of objects.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Cordon => "Cordon",
+            Self::Evict(_) => "Evict",
+            Self::Label("none") => "LabelNone",
+            Self::Label("calico") => "LabelCalico",
+            Self::Label("flannel") => "LabelFlannel",
+            Self::Label(_) => "Label",
+            Self::Goal(Goal::Hold) => "GoalHold",
+            Self::Goal(Goal::Held) => "GoalHeld",
+            Self::Goal(Goal::Swapped) => "GoalSwapped",
+            Self::Goal(Goal::Mixed) => "GoalMixed",
+            Self::Goal(Goal::Detached) => "GoalDetached",
+            Self::Goal(Goal::Calico) => "GoalCalico",
+            Self::Goal(Goal::Flannel) => "GoalFlannel",
+            Self::Import(_) => "Import",
+            Self::Release(_) => "Release",
+            Self::CreateProbePod => "CreateProbePod",
+            Self::Uncordon => "Uncordon",
+            Self::Complete => "Complete",
+            Self::Skip => "Skip",
+            Self::Return => "Return",
+        }
+    }
+}
+
 /// A pod to evict. The UID goes along as a precondition: a pod of the same name elsewhere is another pod (R5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodName {

@@ -28,6 +28,7 @@ pub(super) async fn find() -> Result<PathBuf> {
         folder: asked,
         calico: None,
         programs: Vec::new(),
+        crash_points: false,
     };
     Ok(assets::ensure(&options, &Progress::default()).await?.binaries)
 }

@@ -69,18 +69,36 @@ impl RustPrograms {
     }
 }
 
-/// Builds programs of the workspace; cargo knows what is current.
-pub async fn build(programs: &[Program], progress: &Progress) -> Result<RustPrograms> {
-    if programs.is_empty() {
-        return Ok(RustPrograms::default());
+/// Builds programs of the workspace; cargo knows what is current. With `crash_points` agent and coordinator are test builds: not
+/// for release, beside which they are built, and not optimised, which would take longer than what they are for.
+pub async fn build(programs: &[Program], crash_points: bool, progress: &Progress) -> Result<RustPrograms> {
+    let stops = |program: &Program| crash_points && matches!(program, Program::Agent | Program::Coordinator);
+    let (test_builds, others): (Vec<Program>, Vec<Program>) = programs.iter().copied().partition(stops);
+    let mut built = BTreeMap::new();
+    for (programs, arguments) in [
+        (others, &["--release"][..]),
+        (
+            test_builds,
+            &["--features", "agent/crash-points,coordinator/crash-points"][..],
+        ),
+    ] {
+        if programs.is_empty() {
+            continue;
+        }
+        let detail = Detail::default();
+        let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
+        let title = format!("building {}", names.join(", "));
+        let work = compile(&programs, arguments, &detail);
+        built.extend(progress.during(&title, &detail, work).await?);
     }
-    let detail = Detail::default();
-    let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
-    let title = format!("building {}", names.join(", "));
-    progress.during(&title, &detail, compile(programs, &detail)).await
+    Ok(RustPrograms(built))
 }
 
-async fn compile(programs: &[Program], detail: &Detail) -> Result<RustPrograms> {
+async fn compile(
+    programs: &[Program],
+    arguments: &[&str],
+    detail: &Detail,
+) -> Result<BTreeMap<Program, PathBuf>> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .context("the workspace is above the lab")?;
@@ -88,7 +106,8 @@ async fn compile(programs: &[Program], detail: &Detail) -> Result<RustPrograms> 
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(&cargo);
     crate::cargo::forget_caller(command.as_std_mut());
-    command.args(["build", "--release", "--message-format=json-render-diagnostics"]);
+    command.args(["build", "--message-format=json-render-diagnostics"]);
+    command.args(arguments);
     // By program and not by package: cargo chooses the features of dependencies for the whole workspace then, as it does
     // for `cargo lab` itself, and compiles each of them once.
     for program in programs {
@@ -156,7 +175,7 @@ async fn compile(programs: &[Program], detail: &Detail) -> Result<RustPrograms> 
             bail!("cargo build ended well, but made no program {}", program.name());
         }
     }
-    Ok(RustPrograms(found))
+    Ok(found)
 }
 
 /// The program that a message of cargo is about, with its file.

@@ -19,7 +19,7 @@ pub async fn packages(progress: &Progress) -> Result<()> {
 
 /// The `kubectl-replumb` of this workspace.
 pub async fn command_line(progress: &Progress) -> Result<PathBuf> {
-    rust::build(&[Program::CommandLine], progress)
+    rust::build(&[Program::CommandLine], false, progress)
         .await?
         .need(Program::CommandLine)
 }

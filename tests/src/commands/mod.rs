@@ -1,5 +1,6 @@
 //! The commands of `cargo lab`, one module each.
 
+pub mod crash;
 pub mod demo;
 pub mod down;
 pub mod install;

@@ -51,6 +51,8 @@ pub enum Part {
     Back,
     /// Packets are dropped: the rollout stops, and goes on when a person says so.
     Gate,
+    /// Agent, coordinator, API server and node are struck in mid-step, there and back.
+    Crash,
     /// Five nodes, two at a time.
     Wide,
     /// Bad weather.
@@ -58,7 +60,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -70,6 +72,7 @@ impl Part {
         Self::InPlace,
         Self::Back,
         Self::Gate,
+        Self::Crash,
         Self::Wide,
         Self::Storm,
     ];
@@ -79,7 +82,9 @@ impl Part {
     /// Whether it runs in a lab of its own.
     fn makes_a_lab(self) -> bool {
         match self {
-            Self::Fair | Self::InPlace | Self::Back | Self::Gate | Self::Wide | Self::Storm => true,
+            Self::Fair | Self::InPlace | Self::Back | Self::Gate | Self::Crash | Self::Wide | Self::Storm => {
+                true
+            }
             Self::Format | Self::Unit | Self::Clippy | Self::Deny | Self::Go | Self::Kernel | Self::Api => {
                 false
             }
@@ -161,28 +166,7 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             )
             .await
         }
-        Part::Api => {
-            let assets = arguments.cluster.binaries(progress).await?;
-            let name = "REPLUMB_LAB_ASSETS";
-            cargo_tests_with(
-                &[
-                    "--workspace",
-                    "--test",
-                    "api_rules",
-                    "--test",
-                    "api_rights",
-                    "--test",
-                    "api_lease",
-                    "--test",
-                    "api_cli",
-                    "--test",
-                    "lab_life",
-                ],
-                &["--ignored"],
-                &[(name, assets.as_os_str())],
-            )
-            .await
-        }
+        Part::Api => api_tests(arguments, progress).await,
         Part::Fair => {
             in_cluster(arguments, 3, async |cluster, tools| {
                 let mut tally = end_to_end::refusals(cluster, tools).await;
@@ -209,6 +193,14 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             })
             .await
         }
+        Part::Crash => {
+            let mut arguments = arguments.clone();
+            arguments.cluster.crash_points = true;
+            in_cluster(&arguments, 3, async |cluster, tools| {
+                end_to_end::crash(cluster, tools).await
+            })
+            .await
+        }
         Part::Wide => {
             in_cluster(arguments, 5, async |cluster, tools| {
                 end_to_end::wide(cluster, tools).await
@@ -222,6 +214,29 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             .await
         }
     }
+}
+
+async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> {
+    let assets = arguments.cluster.binaries(progress).await?;
+    let name = "REPLUMB_LAB_ASSETS";
+    cargo_tests_with(
+        &[
+            "--workspace",
+            "--test",
+            "api_rules",
+            "--test",
+            "api_rights",
+            "--test",
+            "api_lease",
+            "--test",
+            "api_cli",
+            "--test",
+            "lab_life",
+        ],
+        &["--ignored"],
+        &[(name, assets.as_os_str())],
+    )
+    .await
 }
 
 /// Makes a cluster, runs the cases in it, and takes it away: that nothing is left behind is a case too.

@@ -51,6 +51,9 @@ pub struct ClusterArguments {
     /// Build replumb and install it.
     #[arg(long)]
     pub replumb: bool,
+    /// A test build of replumb, which stops where it is told.
+    #[arg(skip)]
+    pub crash_points: bool,
     /// When something fails, leave what was made for looking at it.
     #[arg(long)]
     pub keep: bool,
@@ -79,6 +82,7 @@ impl ClusterArguments {
             folder: self.assets.clone(),
             calico: self.calico_bin.clone(),
             programs,
+            crash_points: self.crash_points,
         };
         let assets = assets::ensure(&wanted, &progress).await?;
         Ok(UpOptions {
@@ -102,6 +106,7 @@ impl ClusterArguments {
             folder: self.assets.clone(),
             calico: None,
             programs: Vec::new(),
+            crash_points: false,
         };
         Ok(assets::ensure(&wanted, progress).await?.binaries)
     }

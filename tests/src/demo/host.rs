@@ -171,6 +171,44 @@ impl Host {
         found
     }
 
+    /// What of Calico is on the host, one line each.
+    pub fn calico(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let of_calico = |name: &str| name.starts_with("cali") || name == "vxlan.calico";
+        for name in self.links.iter().filter_map(|link| link["ifname"].as_str()) {
+            if of_calico(name) {
+                found.push(format!("link {name}"));
+            }
+        }
+        for route in &self.routes {
+            let device = route["dev"].as_str().unwrap_or_default();
+            if of_calico(device) || route["type"].as_str() == Some("blackhole") {
+                found.push(format!("route {route}"));
+            }
+        }
+        for (table, rules) in &self.firewall {
+            found.extend(
+                rules
+                    .iter()
+                    .filter(|rule| rule.contains("cali"))
+                    .map(|rule| format!("{table}: {rule}")),
+            );
+        }
+        found.extend(
+            self.conflists
+                .iter()
+                .filter(|file| file.contains("calico.conflist"))
+                .map(|file| format!("file {file}")),
+        );
+        found.extend(
+            self.sets
+                .iter()
+                .filter(|name| name.starts_with("cali"))
+                .map(|name| format!("ipset {name}")),
+        );
+        found
+    }
+
     /// Everything at all, as comparable lines: what a way back has to restore.
     pub fn everything(&self) -> BTreeSet<String> {
         let mut lines = BTreeSet::new();

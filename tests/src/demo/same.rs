@@ -1,6 +1,8 @@
 //! Whether a host is as it was: every line that other tools than ours say of it, before and after, but for a short list of
 //! what may differ, each with its reason.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::host::Host;
@@ -59,13 +61,17 @@ pub struct Allowed {
 impl Comparison {
     /// Compares the two looks.
     pub fn of(before: &Host, after: &Host) -> Self {
-        let (before, after) = (before.everything(), after.everything());
+        Self::of_lines(&before.everything(), &after.everything())
+    }
+
+    /// The same with lines of one's choice.
+    pub fn of_lines(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Self {
         let mut comparison = Self {
-            same: before.intersection(&after).count(),
+            same: before.intersection(after).count(),
             ..Self::default()
         };
-        let gone = before.difference(&after).map(|line| ("gone", line));
-        let new = after.difference(&before).map(|line| ("new", line));
+        let gone = before.difference(after).map(|line| ("gone", line));
+        let new = after.difference(before).map(|line| ("new", line));
         for (what, line) in gone.chain(new) {
             match reason(line) {
                 Some(reason) => comparison.allowed.push(Allowed {

@@ -3,41 +3,23 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::process::Stdio;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::cluster::Cluster;
-
-const LIMIT: Duration = Duration::from_secs(5);
+use crate::http::{self, Answer};
 
 /// The text of one endpoint.
 pub async fn scrape(address: Ipv4Addr, port: u16) -> Result<String> {
-    let fetch = async {
-        let mut stream = TcpStream::connect((address, port)).await?;
-        let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}:{port}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await?;
-        Ok::<_, std::io::Error>(text)
-    };
-    let text = tokio::time::timeout(LIMIT, fetch)
-        .await
-        .with_context(|| format!("http://{address}:{port}/metrics did not answer"))?
-        .with_context(|| format!("scrape http://{address}:{port}/metrics"))?;
-    let (head, body) = text.split_once("\r\n\r\n").context("an answer without a head")?;
-    ensure!(
-        head.starts_with("HTTP/1.1 200"),
-        "http://{address}:{port}/metrics answered {head}"
-    );
+    let Answer { status, head, body } = http::ask(address, port, "GET", "/metrics", "").await?;
+    ensure!(status == 200, "http://{address}:{port}/metrics answered {head}");
     ensure!(
         head.to_lowercase().contains("content-type: text/plain"),
         "http://{address}:{port}/metrics has no text content type: {head}"
     );
-    Ok(body.to_owned())
+    Ok(body)
 }
 
 /// Judges the text by Prometheus' own linter; an error has its words.

@@ -1,6 +1,7 @@
 //! End-to-end cases: a real cluster, real traffic, and bad weather.
 
 mod back;
+mod crash;
 mod fair;
 mod gate;
 mod in_place;
@@ -10,9 +11,11 @@ mod refusals;
 mod storm;
 
 pub use back::back;
+pub use crash::crash;
 pub use fair::{fair, wide};
 pub use gate::gate;
 pub use in_place::in_place;
+pub use look::Looker;
 pub use refusals::refusals;
 pub use storm::storm;
 

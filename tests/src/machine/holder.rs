@@ -74,8 +74,13 @@ fn start_time_in(proc_directory: &File, pid: u32) -> Option<u64> {
 }
 
 fn parse_start_time(stat: &str) -> Option<u64> {
-    // The second field is the command in parentheses, and may hold spaces; field 22 is the start time.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    // The second field is the command in parentheses, and may hold spaces; the next is the state, field 22 the start time.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    // One that has ended and that nobody has asked after yet is gone all the same.
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -87,6 +92,8 @@ mod tests {
         assert!(start_time(std::process::id()).is_some());
         let stat = "17 (a) b c) S 1 17 17 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 9";
         assert_eq!(parse_start_time(stat), Some(4242));
+        let ended = stat.replace(") S ", ") Z ");
+        assert_eq!(parse_start_time(&ended), None);
     }
 
     #[test]

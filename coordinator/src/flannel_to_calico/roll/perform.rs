@@ -2,6 +2,7 @@
 
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, names};
+use crash_point::Edge;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
@@ -61,7 +62,9 @@ impl Act<'_> {
         step: &NodeStep,
         spec: &mut NodeMigrationSpec,
     ) -> Result<Outcome, WriteError> {
-        perform(
+        let node = self.node.name_any();
+        crash_point::reach(step.name(), Edge::Announced, Some(&node)).await;
+        let outcome = perform(
             self.context,
             self.memory,
             self.migration,
@@ -70,7 +73,12 @@ impl Act<'_> {
             spec,
             self.now,
         )
-        .await
+        .await?;
+        match outcome {
+            Outcome::Written => crash_point::reach(step.name(), Edge::Changed, Some(&node)).await,
+            Outcome::Blocked(_) => {}
+        }
+        Ok(outcome)
     }
 }
 

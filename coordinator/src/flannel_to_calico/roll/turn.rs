@@ -5,6 +5,7 @@ use std::sync::Arc;
 use api::migration::{Desired, MigrationPhase};
 use api::node_migration::{FellBack, NodeMigrationSpec};
 use api::{Migration, MigrationStatus, NodeMigration};
+use crash_point::Edge;
 use jiff::Timestamp;
 use plan::decision::{Halt, HaltReason, Wait};
 use plan::flannel_to_calico::node::Stage;
@@ -86,6 +87,7 @@ async fn turn_back<'node>(
             && !object.spec.returning
         {
             turn(context, object, None, now).await?;
+            crash_point::reach("TurnAround", Edge::Recorded, Some(node)).await;
             turned.push(node);
         }
     }

@@ -1,0 +1,364 @@
+//! The matrix as data: every named step there and back, whom a crash can strike, and which crashes share a round.
+
+use crash_point::Edge;
+use serde::Serialize;
+
+/// Whom the crash strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Victim {
+    /// kill -9 of the agent on the step's node.
+    Agent,
+    /// kill -9 of the coordinator.
+    Coordinator,
+    /// The API server is gone for some seconds.
+    ApiServer,
+    /// The step's node loses its power, and is switched on again.
+    Node,
+}
+
+impl Victim {
+    /// Every victim.
+    pub const ALL: [Self; 4] = [Self::Agent, Self::Coordinator, Self::ApiServer, Self::Node];
+
+    /// For a table's head.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Coordinator => "coordinator",
+            Self::ApiServer => "API server",
+            Self::Node => "node",
+        }
+    }
+}
+
+/// Who makes the step, and stops there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Owner {
+    /// The node's agent.
+    Agent,
+    /// The coordinator.
+    Coordinator,
+}
+
+/// Where in a migration there and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Leg {
+    /// Before the first node.
+    Prepare,
+    /// A node on its way to Calico.
+    There,
+    /// A node on its way back.
+    Back,
+    /// After the last node is back.
+    Undo,
+}
+
+impl Leg {
+    /// For a table.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Prepare => "before the nodes",
+            Self::There => "a node, there",
+            Self::Back => "a node, back",
+            Self::Undo => "after the nodes",
+        }
+    }
+}
+
+/// One step by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// Where it is made.
+    pub leg: Leg,
+    /// By whom.
+    pub owner: Owner,
+    /// Its name, as the agent's journal and the coordinator have it.
+    pub name: &'static str,
+    /// Whether it is one write, which is its own record: it has the last edge only.
+    #[serde(skip)]
+    pub single: bool,
+}
+
+impl Step {
+    /// Where a crash point is.
+    pub fn edges(&self) -> &'static [Edge] {
+        if self.single {
+            &[Edge::Recorded]
+        } else {
+            &Edge::ALL
+        }
+    }
+}
+
+const fn cluster(leg: Leg, name: &'static str) -> Step {
+    Step {
+        leg,
+        owner: Owner::Coordinator,
+        name,
+        single: true,
+    }
+}
+
+const fn by_coordinator(leg: Leg, name: &'static str) -> Step {
+    Step {
+        leg,
+        owner: Owner::Coordinator,
+        name,
+        single: false,
+    }
+}
+
+const fn by_agent(leg: Leg, name: &'static str) -> Step {
+    Step {
+        leg,
+        owner: Owner::Agent,
+        name,
+        single: false,
+    }
+}
+
+/// Every step of a migration in place and of its way back, in the order in which they are made.
+pub const STEPS: [Step; 45] = [
+    cluster(Leg::Prepare, "LabelNodes"),
+    cluster(Leg::Prepare, "SelectNodes"),
+    cluster(Leg::Prepare, "WriteIpamConfig"),
+    cluster(Leg::Prepare, "CreatePool"),
+    cluster(Leg::Prepare, "WriteFelixConfiguration"),
+    cluster(Leg::Prepare, "WriteNode"),
+    cluster(Leg::There, "StartNode"),
+    by_coordinator(Leg::There, "LabelNone"),
+    by_coordinator(Leg::There, "GoalHeld"),
+    by_agent(Leg::There, "WithdrawSubnetEnvironment"),
+    by_coordinator(Leg::There, "Import"),
+    by_coordinator(Leg::There, "GoalSwapped"),
+    by_agent(Leg::There, "RouteLegacyPods"),
+    by_agent(Leg::There, "AnswerForPods"),
+    by_agent(Leg::There, "RenameVxlanDevice"),
+    by_coordinator(Leg::There, "LabelCalico"),
+    by_coordinator(Leg::There, "GoalMixed"),
+    by_agent(Leg::There, "RemoveConflist"),
+    by_coordinator(Leg::There, "CreateProbePod"),
+    by_coordinator(Leg::There, "Complete"),
+    cluster(Leg::Back, "TurnAround"),
+    by_coordinator(Leg::Back, "Cordon"),
+    by_coordinator(Leg::Back, "Evict"),
+    by_coordinator(Leg::Back, "LabelNone"),
+    by_coordinator(Leg::Back, "GoalFlannel"),
+    by_agent(Leg::Back, "RestoreConflist"),
+    by_agent(Leg::Back, "RemoveCalicoConflist"),
+    by_agent(Leg::Back, "DeleteBlackholes"),
+    by_agent(Leg::Back, "RestoreNodeRoutes"),
+    by_agent(Leg::Back, "ReturnVxlanDevice"),
+    by_agent(Leg::Back, "UnrouteLegacyPods"),
+    by_agent(Leg::Back, "StopAnsweringForPods"),
+    by_agent(Leg::Back, "RemoveCalicoRecords"),
+    by_agent(Leg::Back, "RestoreSubnetEnvironment"),
+    by_coordinator(Leg::Back, "LabelFlannel"),
+    by_coordinator(Leg::Back, "CreateProbePod"),
+    by_coordinator(Leg::Back, "Uncordon"),
+    by_coordinator(Leg::Back, "Return"),
+    cluster(Leg::Undo, "ForgetNode"),
+    cluster(Leg::Undo, "RestoreFelixConfiguration"),
+    cluster(Leg::Undo, "DeletePools"),
+    cluster(Leg::Undo, "RestoreIpamConfig"),
+    cluster(Leg::Undo, "DeselectNodes"),
+    cluster(Leg::Undo, "ReleaseAgents"),
+    cluster(Leg::Undo, "RemoveLabels"),
+];
+
+/// Steps that there are with the real Calico only: the stand-in has no firewall.
+pub const STEPS_OF_REAL_CALICO: [Step; 2] = [
+    by_agent(Leg::Back, "DeleteCalicoFirewall"),
+    by_agent(Leg::Back, "DeleteCalicoSets"),
+];
+
+/// One crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cell {
+    /// At which step.
+    #[serde(flatten)]
+    pub step: Step,
+    /// How far it has come.
+    pub edge: Edge,
+    /// Whom it strikes.
+    pub victim: Victim,
+}
+
+impl Cell {
+    /// For people.
+    pub fn words(&self) -> String {
+        format!(
+            "{} is struck when {} is {} ({})",
+            self.victim.words(),
+            self.step.name,
+            self.edge.as_str(),
+            self.step.leg.words()
+        )
+    }
+}
+
+/// Which cells are wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Whom they strike.
+    pub victims: Vec<Victim>,
+    /// How far the step has come. A step that is one write has its last edge only, which is always wanted.
+    pub edges: Vec<Edge>,
+    /// Names of steps; all when there is none.
+    pub steps: Vec<String>,
+}
+
+impl Wanted {
+    /// The cells, in the order of the steps. An error names a step that there is not.
+    pub fn cells(&self, steps: &[Step]) -> Result<Vec<Cell>, String> {
+        for name in &self.steps {
+            if !steps.iter().any(|step| step.name == name) {
+                let known: Vec<&str> = steps.iter().map(|step| step.name).collect();
+                return Err(format!(
+                    "there is no step {name:?}; there are {}",
+                    known.join(", ")
+                ));
+            }
+        }
+        let named = |step: &&Step| self.steps.is_empty() || self.steps.iter().any(|name| name == step.name);
+        let mut cells = Vec::new();
+        for step in steps.iter().filter(named) {
+            for edge in step.edges() {
+                if !step.single && !self.edges.contains(edge) {
+                    continue;
+                }
+                cells.extend(self.victims.iter().map(|victim| Cell {
+                    step: *step,
+                    edge: *edge,
+                    victim: *victim,
+                }));
+            }
+        }
+        Ok(cells)
+    }
+}
+
+/// One migration there and back, with at most one crash before the nodes, one on each node there, one on each node back, and
+/// one after.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Before the nodes.
+    pub prepare: Option<Cell>,
+    /// On each node there, in the order of the nodes.
+    pub there: Vec<Cell>,
+    /// On each node back, in the order in which they go back.
+    pub back: Vec<Cell>,
+    /// After the nodes.
+    pub undo: Option<Cell>,
+}
+
+impl Round {
+    /// Every crash of the round.
+    pub fn cells(&self) -> impl Iterator<Item = &Cell> {
+        self.prepare
+            .iter()
+            .chain(&self.there)
+            .chain(&self.back)
+            .chain(&self.undo)
+    }
+
+    /// Whether a node loses its power: it is not as it was then, whatever the tool does.
+    pub fn loses_power(&self) -> bool {
+        self.cells().any(|cell| cell.victim == Victim::Node)
+    }
+}
+
+/// Puts the cells into rounds. Those that take a node's power share none with others: after them a host is compared by what
+/// it needs, not line by line.
+pub fn rounds(cells: &[Cell], nodes: usize) -> Vec<Round> {
+    let (power, others): (Vec<Cell>, Vec<Cell>) = cells.iter().partition(|cell| cell.victim == Victim::Node);
+    let mut all = fill(&others, nodes);
+    all.extend(fill(&power, nodes));
+    all
+}
+
+fn fill(cells: &[Cell], nodes: usize) -> Vec<Round> {
+    let of = |leg: Leg| cells.iter().copied().filter(move |cell| cell.step.leg == leg);
+    let (mut prepare, mut undo) = (of(Leg::Prepare), of(Leg::Undo));
+    let (mut there, mut back) = (of(Leg::There), of(Leg::Back));
+    let mut rounds = Vec::new();
+    loop {
+        let round = Round {
+            prepare: prepare.next(),
+            there: there.by_ref().take(nodes).collect(),
+            back: back.by_ref().take(nodes).collect(),
+            undo: undo.next(),
+        };
+        if round == Round::default() {
+            return rounds;
+        }
+        rounds.push(round);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn everything() -> Wanted {
+        Wanted {
+            victims: Victim::ALL.to_vec(),
+            edges: Edge::ALL.to_vec(),
+            steps: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_cell_is_in_one_round_and_no_round_has_two_of_a_node() {
+        let cells = everything().cells(&STEPS).unwrap();
+        let rounds = rounds(&cells, 3);
+        let placed: Vec<Cell> = rounds.iter().flat_map(Round::cells).copied().collect();
+        assert_eq!(placed.len(), cells.len());
+        assert_eq!(
+            placed.iter().collect::<BTreeSet<_>>(),
+            cells.iter().collect::<BTreeSet<_>>()
+        );
+        for round in &rounds {
+            assert!(round.there.len() <= 3 && round.back.len() <= 3);
+            let power = round.cells().filter(|cell| cell.victim == Victim::Node).count();
+            assert!(power == 0 || power == round.cells().count());
+            assert_eq!(round.loses_power(), power > 0);
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_one_write_has_one_edge() {
+        let wanted = Wanted {
+            edges: vec![Edge::Changed],
+            victims: vec![Victim::Agent],
+            steps: vec!["StartNode".to_owned(), "RenameVxlanDevice".to_owned()],
+        };
+        let edges: Vec<Edge> = wanted
+            .cells(&STEPS)
+            .unwrap()
+            .iter()
+            .map(|cell| cell.edge)
+            .collect();
+        assert_eq!(edges, [Edge::Recorded, Edge::Changed]);
+    }
+
+    #[test]
+    fn a_step_that_there_is_not_is_an_error_that_names_those_that_there_are() {
+        let wanted = Wanted {
+            steps: vec!["Rename".to_owned()],
+            ..everything()
+        };
+        let error = wanted.cells(&STEPS).unwrap_err();
+        assert!(
+            error.contains("\"Rename\"") && error.contains("RenameVxlanDevice"),
+            "{error}"
+        );
+    }
+}

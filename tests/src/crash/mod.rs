@@ -1,0 +1,239 @@
+//! The crash matrix: at every named step of a migration in place and of its way back somebody is killed, and the end is the
+//! same as if nobody had been.
+
+mod loss;
+pub mod matrix;
+mod point;
+mod round;
+mod state;
+mod strike;
+mod workload;
+
+pub use loss::Loss;
+pub use round::{Bench, Outcome};
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use matrix::{Cell, Leg, Round, Step, Victim};
+
+/// How long a kubelet that is killed needs until its node is Ready.
+const NODES_LIMIT: Duration = Duration::from_mins(2);
+
+/// A kubelet waits longer before each new start of a container that was killed, up to 5 minutes: a matrix kills the same ones
+/// again and again. Here it waits a second.
+pub async fn start_again_at_once(cluster: &Cluster) -> Result<()> {
+    let nodes = cluster.node_names().await;
+    for node in &nodes {
+        let file = cluster.disk(node).join("etc/kubernetes/kubelet.json");
+        let what = || format!("the kubelet's configuration {}", file.display());
+        let text = std::fs::read_to_string(&file).with_context(what)?;
+        let mut configuration: Value = serde_json::from_str(&text).with_context(what)?;
+        configuration["crashLoopBackOff"] = json!({ "maxContainerRestartPeriod": "1s" });
+        std::fs::write(&file, serde_json::to_string_pretty(&configuration)?).with_context(what)?;
+        cluster.kill_service(node, "kubelet").await?;
+    }
+    cluster.api().nodes_ready(&nodes, NODES_LIMIT).await
+}
+
+/// How the matrix ended.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Matrix {
+    /// Every crash that was made.
+    pub cells: Vec<Outcome>,
+    /// How many were wanted.
+    pub wanted: usize,
+    /// Who played Calico.
+    pub calico: String,
+    /// Why it was broken off, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broken_off: Option<String>,
+}
+
+impl Matrix {
+    /// Runs every round. A round that does not come to its end is the last: nobody knows what the next would be compared with.
+    pub async fn run(bench: &mut Bench<'_>, rounds: &[Round], calico: &str) -> Self {
+        let mut matrix = Self {
+            wanted: rounds.iter().flat_map(Round::cells).count(),
+            calico: calico.to_owned(),
+            ..Self::default()
+        };
+        // Nobody is struck in the first: its hosts are what the others are compared with.
+        let undisturbed = Round::default();
+        let all = std::iter::once(&undisturbed).chain(rounds);
+        for (number, round) in all.enumerate() {
+            let crashes = round.cells().count();
+            println!("round {number} of {}: {crashes} crashes", rounds.len());
+            let (outcomes, ended) = bench.run(round).await;
+            for outcome in &outcomes {
+                for problem in &outcome.problems {
+                    println!(
+                        "PROBLEM: {} of node {}: {problem}",
+                        outcome.cell.words(),
+                        outcome.node
+                    );
+                }
+            }
+            matrix.cells.extend(outcomes);
+            if let Err(error) = ended {
+                matrix.broken_off = Some(format!("round {number}: {error:#}"));
+                break;
+            }
+        }
+        matrix
+    }
+
+    /// Whether every crash that was wanted was made and ended well.
+    pub fn is_well(&self) -> bool {
+        self.broken_off.is_none()
+            && self.cells.len() == self.wanted
+            && self.cells.iter().all(|outcome| outcome.problems.is_empty())
+    }
+
+    /// For people: a line for each step and edge, a column for each victim.
+    pub fn text(&self) -> String {
+        let mut rows: BTreeMap<(Leg, usize, &str), BTreeMap<Victim, &Outcome>> = BTreeMap::new();
+        let steps: Vec<Step> = matrix::STEPS
+            .into_iter()
+            .chain(matrix::STEPS_OF_REAL_CALICO)
+            .collect();
+        for outcome in &self.cells {
+            let Cell { step, edge, victim } = outcome.cell;
+            let place = steps
+                .iter()
+                .position(|known| *known == step)
+                .unwrap_or(steps.len());
+            rows.entry((step.leg, place, edge.as_str()))
+                .or_default()
+                .insert(victim, outcome);
+        }
+        let mut text = String::new();
+        let mut line = |words: std::fmt::Arguments<'_>| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{words}");
+        };
+        let head: Vec<String> = Victim::ALL
+            .iter()
+            .map(|victim| format!("{:>16}", victim.words()))
+            .collect();
+        line(format_args!(
+            "probes lost of all that were sent until the struck node was done (Calico: {})",
+            self.calico
+        ));
+        line(format_args!("{:<42}{}", "", head.concat()));
+        let mut leg = None;
+        for ((of, place, edge), outcomes) in &rows {
+            if leg != Some(*of) {
+                line(format_args!("{}", of.words()));
+                leg = Some(*of);
+            }
+            let name = steps.get(*place).map_or("?", |step| step.name);
+            let cells: Vec<String> = Victim::ALL
+                .iter()
+                .map(|victim| {
+                    format!(
+                        "{:>16}",
+                        outcomes.get(victim).map_or("-".to_owned(), |one| verdict(one))
+                    )
+                })
+                .collect();
+            line(format_args!(
+                "  {:<40}{}",
+                format!("{name}, {edge}"),
+                cells.concat()
+            ));
+        }
+        let well = self
+            .cells
+            .iter()
+            .filter(|outcome| outcome.problems.is_empty())
+            .count();
+        line(format_args!(
+            "{well} of {} crashes ended in the same state as without one",
+            self.wanted
+        ));
+        if let Some(why) = &self.broken_off {
+            line(format_args!("BROKEN OFF: {why}"));
+        }
+        text
+    }
+}
+
+fn verdict(outcome: &Outcome) -> String {
+    if outcome.problems.is_empty() {
+        format!("{}/{}", outcome.loss.lost, outcome.loss.sent)
+    } else {
+        "NOT THE SAME".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(step: usize, victim: Victim, problems: &[&str]) -> Outcome {
+        let step = matrix::STEPS[step];
+        Outcome {
+            cell: Cell {
+                step,
+                edge: step.edges()[0],
+                victim,
+            },
+            node: "a".to_owned(),
+            seconds: 1.0,
+            loss: Loss { sent: 1000, lost: 7 },
+            problems: problems.iter().map(|&problem| problem.to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn the_table_has_the_loss_of_what_ended_well_and_says_what_did_not() {
+        let matrix = Matrix {
+            cells: vec![
+                outcome(0, Victim::Agent, &[]),
+                outcome(0, Victim::Node, &["a route is gone"]),
+            ],
+            wanted: 3,
+            ..Matrix::default()
+        };
+        assert!(!matrix.is_well());
+        let text = matrix.text();
+        let row = text.lines().find(|line| line.contains("LabelNodes")).unwrap();
+        assert_eq!(
+            row.split_whitespace().collect::<Vec<_>>(),
+            [
+                "LabelNodes,",
+                "recorded",
+                "7/1000",
+                "-",
+                "-",
+                "NOT",
+                "THE",
+                "SAME"
+            ]
+        );
+        assert!(text.contains("1 of 3 crashes"), "{text}");
+    }
+
+    #[test]
+    fn a_crash_that_was_wanted_and_not_made_is_not_well() {
+        let mut matrix = Matrix {
+            cells: vec![outcome(0, Victim::Agent, &[])],
+            wanted: 1,
+            ..Matrix::default()
+        };
+        assert!(matrix.is_well());
+        matrix.wanted = 2;
+        assert!(!matrix.is_well());
+        matrix.wanted = 1;
+        matrix.broken_off = Some("a node is away".to_owned());
+        assert!(!matrix.is_well() && matrix.text().contains("BROKEN OFF: a node is away"));
+    }
+}

@@ -1,0 +1,413 @@
+//! One migration there and back, with its crashes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use api::migration::{MigrationPhase, Strategy};
+use crash_point::{Edge, Point};
+use serde::Serialize;
+use serde_json::json;
+
+use super::loss::{Loss, Moment};
+use super::matrix::{Cell, Leg, Owner, Round};
+use super::point::Door;
+use super::state::{self, Hosts};
+use super::strike::strike;
+use super::workload;
+use crate::cluster::Cluster;
+use crate::cluster::wait::{Look, until};
+use crate::demo::host::Host;
+use crate::demo::operator::{Exit, Operator};
+use crate::demo::untouched::{self, Fingerprint};
+use crate::demo::{MIGRATION, Wanted, ipam, manifest};
+use crate::end_to_end::Looker;
+
+/// From one point to the next, and from a crash to the end of the node that it struck.
+const STEP: Duration = Duration::from_mins(4);
+/// From a node that has its power again and is on Calico to one that has nothing of flannel.
+const CLEAN: Duration = Duration::from_mins(2);
+/// A coordinator that was killed is the leader again after its Lease has expired.
+const PATIENT: &str = "4m";
+
+/// How one crash ended.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// The crash.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// The step's node; of a step of the whole cluster, the one whose agent or power was struck.
+    pub node: String,
+    /// From the crash until the node, or the part of the migration, was done.
+    pub seconds: f64,
+    /// Probes from the crash until then.
+    pub loss: Loss,
+    /// What is not as it should be; empty is well.
+    pub problems: Vec<String>,
+}
+
+/// Where rounds are run.
+pub struct Bench<'cluster> {
+    /// The cluster.
+    pub cluster: &'cluster Cluster,
+    /// The operator's hand.
+    pub operator: Operator,
+    look: Looker,
+    /// What each host has of the network on Calico, after a migration that nobody disturbed.
+    undisturbed: Option<BTreeMap<String, BTreeSet<String>>>,
+}
+
+/// What was there before a round.
+struct Before {
+    hosts: Hosts,
+    objects: Fingerprint,
+    pods: BTreeMap<String, (String, i32)>,
+}
+
+impl<'cluster> Bench<'cluster> {
+    /// On this cluster, which has replumb's test build.
+    pub fn new(cluster: &'cluster Cluster, operator: Operator) -> Self {
+        Self {
+            cluster,
+            operator,
+            look: Looker::new(cluster),
+            undisturbed: None,
+        }
+    }
+
+    /// Runs a round. What is wrong at its end stands with the crashes that may have done it; an error is a round that did
+    /// not come to its end, with the crashes that had ended by then.
+    pub async fn run(&mut self, round: &Round) -> (Vec<Outcome>, Result<()>) {
+        let mut outcomes = Vec::new();
+        let ended = self.there_and_back(round, &mut outcomes).await;
+        (outcomes, ended)
+    }
+
+    async fn there_and_back(&mut self, round: &Round, outcomes: &mut Vec<Outcome>) -> Result<()> {
+        let before = Before {
+            hosts: state::hosts(self.cluster).await?,
+            objects: state::objects(self.cluster).await?,
+            pods: state::pods(self.cluster).await?,
+        };
+        let order = self.begin(round, outcomes).await?;
+        self.there(round, &order, outcomes).await?;
+        self.judge_there(round, outcomes).await?;
+        workload::create(self.cluster).await?;
+        self.back(round, &order, outcomes).await?;
+        self.undo(round, &order, outcomes).await?;
+        workload::delete(self.cluster).await?;
+        self.judge_back(round, &before, outcomes).await?;
+        self.forget().await
+    }
+
+    /// The operator's command; the answer is shown only when it is not the one that is expected.
+    async fn ask(&self, arguments: &[&str]) -> Result<()> {
+        let output = self.operator.run(arguments).await?;
+        ensure!(
+            output.exit == Exit::Done,
+            "`kubectl replumb {}` ended with {:?}; it said:\n{}",
+            arguments.join(" "),
+            output.exit,
+            output.text
+        );
+        Ok(())
+    }
+
+    async fn coordinator(&self) -> Result<Door> {
+        let (_, home, _) = self.look.coordinator().await?;
+        Door::of_coordinator(self.cluster, &home).await
+    }
+
+    async fn door_of(&self, cell: &Cell, node: &str) -> Result<Door> {
+        match cell.step.owner {
+            Owner::Agent => Door::of_agent(self.cluster, node).await,
+            Owner::Coordinator => self.coordinator().await,
+        }
+    }
+
+    /// The Migration is applied and prepared; returns the order of the nodes. The coordinator stops when it has started the
+    /// first node.
+    async fn begin(&self, round: &Round, outcomes: &mut Vec<Outcome>) -> Result<Vec<String>> {
+        let wanted = Wanted {
+            strategy: Strategy::InPlace,
+            // What stops a rollout has cases of its own: here nobody is to be asked.
+            spec: json!({ "gates": { "maxLossRatio": 1.0, "maxGapMilliseconds": 60000 } }),
+            ..Wanted::default()
+        };
+        let file = self.operator.write_manifest(&manifest(&wanted))?;
+        let file = file.to_string_lossy().into_owned();
+        let start = Point {
+            step: "StartNode".to_owned(),
+            edge: Edge::Recorded,
+            node: None,
+        };
+        let coordinator = self.coordinator().await?;
+        let first = round
+            .prepare
+            .map_or_else(|| start.clone(), |cell| point(&cell, None));
+        coordinator.go_on(self.cluster, Some(&first)).await?;
+        let arguments = ["apply", "--filename", &file, "--yes", "--timeout", PATIENT];
+        let apply = self.ask(&arguments);
+        let struck = async {
+            let Some(cell) = round.prepare else { return Ok(()) };
+            coordinator.until_stopped(self.cluster, STEP).await?;
+            let (_, home, _) = self.look.coordinator().await?;
+            let rolling = async || {
+                let what = "the Migration is prepared";
+                self.look
+                    .until_migration(what, STEP, |migration| {
+                        let status = migration.status.as_ref();
+                        status.is_some_and(|status| status.phase == MigrationPhase::Rolling)
+                    })
+                    .await
+                    .map(|_| ())
+            };
+            outcomes.push(self.cell(&cell, &home, Some(&start), rolling).await?);
+            Ok(())
+        };
+        tokio::try_join!(apply, struck)?;
+        self.look.until_planned(STEP).await
+    }
+
+    /// Each node in its turn, from the coordinator's stop at its start.
+    async fn there(&self, round: &Round, order: &[String], outcomes: &mut Vec<Outcome>) -> Result<()> {
+        for (place, node) in order.iter().enumerate() {
+            let coordinator = self.coordinator().await?;
+            coordinator
+                .until_stopped(self.cluster, STEP)
+                .await
+                .with_context(|| format!("the coordinator starts node {node}"))?;
+            let next = order.get(place + 1).map(|next| Point {
+                step: "StartNode".to_owned(),
+                edge: Edge::Recorded,
+                node: Some(next.clone()),
+            });
+            let finished = async || {
+                let what = "is on Calico";
+                let on_calico = self
+                    .look
+                    .until_node(node, what, STEP, |spec| spec.finished_at.is_some());
+                on_calico.await.map(|_| ())
+            };
+            let Some(cell) = round.there.get(place) else {
+                coordinator.go_on(self.cluster, next.as_ref()).await?;
+                finished().await?;
+                continue;
+            };
+            self.arm(cell, node, next.as_ref()).await?;
+            outcomes.push(self.cell(cell, node, next.as_ref(), finished).await?);
+        }
+        self.look
+            .until_migration("every node is on Calico", STEP, |migration| {
+                let status = migration.status.as_ref();
+                status.is_some_and(|status| matches!(status.phase, MigrationPhase::Mixed))
+            })
+            .await
+            .map(|_| ())
+    }
+
+    /// From its stop at the start of the node, the coordinator goes on to where the crash is, or to the next node.
+    async fn arm(&self, cell: &Cell, node: &str, next: Option<&Point>) -> Result<()> {
+        let coordinator = self.coordinator().await?;
+        let here = point(cell, Some(node));
+        match cell.step.owner {
+            // It is there already.
+            Owner::Coordinator if cell.step.name == "StartNode" => Ok(()),
+            Owner::Coordinator => coordinator.go_on(self.cluster, Some(&here)).await,
+            Owner::Agent => {
+                let agent = Door::of_agent(self.cluster, node).await?;
+                agent.go_on(self.cluster, Some(&here)).await?;
+                coordinator.go_on(self.cluster, next).await
+            }
+        }
+    }
+
+    /// Each node back by name, from the last to the first.
+    async fn back(&self, round: &Round, order: &[String], outcomes: &mut Vec<Outcome>) -> Result<()> {
+        for (place, node) in order.iter().rev().enumerate() {
+            let returned = async || {
+                let what = "is back on flannel";
+                let back = self.look.until_node(node, what, STEP, |spec| {
+                    spec.returned_at.is_some() && spec.finished_at.is_none() && !spec.returning
+                });
+                back.await.map(|_| ())
+            };
+            let arguments = ["rollback", node.as_str(), "--yes", "--timeout", PATIENT];
+            let Some(cell) = round.back.get(place) else {
+                self.ask(&arguments).await?;
+                returned().await?;
+                continue;
+            };
+            let door = self.door_of(cell, node).await?;
+            door.go_on(self.cluster, Some(&point(cell, Some(node)))).await?;
+            // It waits until the coordinator has taken notice, which has stopped perhaps.
+            let ask = self.ask(&arguments);
+            let struck = async {
+                outcomes.push(self.cell(cell, node, None, returned).await?);
+                Ok(())
+            };
+            tokio::try_join!(ask, struck)?;
+        }
+        Ok(())
+    }
+
+    async fn undo(&self, round: &Round, order: &[String], outcomes: &mut Vec<Outcome>) -> Result<()> {
+        let undone = async || {
+            self.look
+                .until_migration("everything is taken back", STEP, |migration| {
+                    let status = migration.status.as_ref();
+                    status.is_some_and(|status| status.phase == MigrationPhase::RolledBack)
+                })
+                .await
+                .map(|_| ())
+        };
+        let arguments = ["rollback", "--all", "--yes", "--timeout", PATIENT];
+        let Some(cell) = round.undo else {
+            self.ask(&arguments).await?;
+            return undone().await;
+        };
+        let node = order.first().context("there is no node")?;
+        let coordinator = self.coordinator().await?;
+        coordinator.go_on(self.cluster, Some(&point(&cell, None))).await?;
+        let ask = self.ask(&arguments);
+        let struck = async {
+            outcomes.push(self.cell(&cell, node, None, undone).await?);
+            Ok(())
+        };
+        tokio::try_join!(ask, struck).map(|_| ())
+    }
+
+    /// Waits until the owner has stopped there, strikes, and waits until what it struck is done.
+    async fn cell(
+        &self,
+        cell: &Cell,
+        node: &str,
+        next: Option<&Point>,
+        done: impl AsyncFnOnce() -> Result<()>,
+    ) -> Result<Outcome> {
+        let words = format!("{} of node {node}", cell.words());
+        let attempt = async {
+            let door = self.door_of(cell, node).await?;
+            door.until_stopped(self.cluster, STEP).await?;
+            // The owner waits for us: nothing is missed meanwhile.
+            let before = Moment::now(self.cluster).await?;
+            let began = Instant::now();
+            strike(self.cluster, &self.look, cell, node, door, next).await?;
+            done().await?;
+            let seconds = began.elapsed().as_secs_f64();
+            let loss = Moment::now(self.cluster).await?.since(&before);
+            Ok::<_, anyhow::Error>(Outcome {
+                cell: *cell,
+                node: node.to_owned(),
+                seconds,
+                loss,
+                problems: Vec::new(),
+            })
+        };
+        let outcome = attempt.await.with_context(|| words.clone())?;
+        println!(
+            "        {words}: done {:.1} s after it, {} of {} probes lost",
+            outcome.seconds, outcome.loss.lost, outcome.loss.sent
+        );
+        Ok(outcome)
+    }
+
+    /// Every node is on Calico: hosts as after an undisturbed migration, Calico's IPAM as the pods are.
+    async fn judge_there(&mut self, round: &Round, outcomes: &mut [Outcome]) -> Result<()> {
+        let cluster = self.cluster;
+        ipam::agrees(cluster).await?;
+        let hosts = state::hosts(cluster).await?;
+        let undisturbed = self.undisturbed.get_or_insert_with(|| {
+            let lines = |(node, host): (&String, &_)| (node.clone(), state::of_the_network(host));
+            hosts.iter().map(lines).collect()
+        });
+        for outcome in outcomes.iter_mut() {
+            let node = &outcome.node;
+            let (Some(host), Some(lines)) = (hosts.get(node), undisturbed.get(node)) else {
+                continue;
+            };
+            outcome.problems.extend(if round.loses_power() {
+                clean_after_power(cluster, node).await?
+            } else {
+                state::differs_there(lines, host)
+            });
+        }
+        Ok(())
+    }
+
+    /// Everything is back: hosts, objects and pods as they were.
+    async fn judge_back(&self, round: &Round, before: &Before, outcomes: &mut [Outcome]) -> Result<()> {
+        let hosts = state::hosts(self.cluster).await?;
+        let objects = untouched::differences(&before.objects, &state::objects(self.cluster).await?);
+        let moved = state::moved(&before.pods, &state::pods(self.cluster).await?);
+        for outcome in outcomes.iter_mut() {
+            let node = &outcome.node;
+            let (Some(was), Some(is)) = (before.hosts.get(node), hosts.get(node)) else {
+                continue;
+            };
+            if round.loses_power() {
+                outcome.problems.extend(state::wrong_back_after_power(is));
+            } else {
+                outcome.problems.extend(state::differs_back(was, is));
+                outcome.problems.extend(moved.iter().cloned());
+            }
+            // By nobody but the migration: a host's own end of the tunnel is made anew with its power.
+            let ours = objects
+                .iter()
+                .filter(|line| !round.loses_power() || !line.contains("backend-data"));
+            outcome.problems.extend(ours.cloned());
+        }
+        Ok(())
+    }
+
+    /// Takes the Migration away, with everything that it owns.
+    async fn forget(&self) -> Result<()> {
+        self.cluster
+            .api()
+            .kubectl(&["delete", "migrations.replumb.dev", MIGRATION, "--wait"])
+            .await?;
+        let logs = self.cluster.directory().logs();
+        until("the Migration's objects are gone", STEP, &logs, async || {
+            let left = self
+                .cluster
+                .api()
+                .kubectl(&["get", "nodemigrations.replumb.dev", "-o", "name"])
+                .await?;
+            Ok(if left.trim().is_empty() {
+                Look::Done(())
+            } else {
+                Look::NotYet(left)
+            })
+        })
+        .await
+    }
+}
+
+/// The pods of flannel's are gone with the power: what they had goes when their successors are there.
+async fn clean_after_power(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
+    let logs = cluster.directory().logs();
+    let clean = until("what flannel's pods had is gone", CLEAN, &logs, async || {
+        let wrong = state::wrong_there_after_power(&Host::look(cluster, node).await?);
+        Ok(match wrong.as_slice() {
+            [] => Look::Done(()),
+            some => Look::NotYet(some.join("; ")),
+        })
+    });
+    Ok(match clean.await {
+        Ok(()) => Vec::new(),
+        Err(error) => vec![format!("{error:#}")],
+    })
+}
+
+fn point(cell: &Cell, node: Option<&str>) -> Point {
+    let of_node = matches!(cell.step.leg, Leg::There | Leg::Back);
+    Point {
+        step: cell.step.name.to_owned(),
+        edge: cell.edge,
+        // An agent is its node's.
+        node: node
+            .filter(|_| of_node && cell.step.owner == Owner::Coordinator)
+            .map(str::to_owned),
+    }
+}

@@ -1,0 +1,200 @@
+//! The final state that every crash has to end in, by other tools than ours.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::demo::host::Host;
+use crate::demo::same::Comparison;
+use crate::demo::untouched::{self, Fingerprint};
+
+/// Where the lab's flannel is.
+const FLANNEL_NAMESPACE: &str = "kube-flannel";
+
+/// Every host by node.
+pub type Hosts = BTreeMap<String, Host>;
+
+/// Looks at every host.
+pub async fn hosts(cluster: &Cluster) -> Result<Hosts> {
+    let mut all = Hosts::new();
+    for node in cluster.node_names().await {
+        let host = Host::look(cluster, &node).await?;
+        all.insert(node, host);
+    }
+    Ok(all)
+}
+
+/// Every object that a migration writes, without what counts its changes.
+pub async fn objects(cluster: &Cluster) -> Result<Fingerprint> {
+    let mut found = untouched::fingerprint(cluster).await?;
+    for object in found.values_mut() {
+        let annotations = object.get_mut("annotations").and_then(Value::as_object_mut);
+        if let Some(annotations) = annotations {
+            annotations.remove("deprecated.daemonset.template.generation");
+        }
+    }
+    Ok(found)
+}
+
+/// Pods by namespace and name, with their UID and how often their containers were started again. Without the old network's
+/// and replumb's own: those end, and are killed on purpose.
+pub async fn pods(cluster: &Cluster) -> Result<BTreeMap<String, (String, i32)>> {
+    let pods: Api<Pod> = Api::all(cluster.api().client());
+    let list = pods.list(&ListParams::default()).await.context("list pods")?;
+    let others = list.items.into_iter().filter(|pod| {
+        let namespace = pod.namespace().unwrap_or_default();
+        namespace != FLANNEL_NAMESPACE && namespace != api::names::NAMESPACE
+    });
+    Ok(others
+        .map(|pod| {
+            let restarts = pod
+                .status
+                .iter()
+                .flat_map(|status| status.container_statuses.iter().flatten())
+                .map(|container| container.restart_count)
+                .sum();
+            let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
+            (name, (pod.uid().unwrap_or_default(), restarts))
+        })
+        .collect())
+}
+
+/// Pods that were moved or started again since then.
+pub fn moved(
+    before: &BTreeMap<String, (String, i32)>,
+    after: &BTreeMap<String, (String, i32)>,
+) -> Vec<String> {
+    before
+        .iter()
+        .filter_map(|(name, was)| match after.get(name) {
+            None => Some(format!("pod {name} is gone")),
+            Some(is) if is.0 != was.0 => Some(format!("pod {name} was created again")),
+            Some(is) if is.1 != was.1 => Some(format!("pod {name}: {} containers restarted", is.1 - was.1)),
+            Some(_) => None,
+        })
+        .collect()
+}
+
+/// What a host on Calico has, whichever pods are on it: those of our own probes come and go with every migration.
+pub fn of_the_network(host: &Host) -> BTreeSet<String> {
+    host.everything()
+        .into_iter()
+        .filter(|line| !is_of_a_pod(line))
+        .collect()
+}
+
+fn is_of_a_pod(line: &str) -> bool {
+    let link = ["\"veth", "\"cali", " veth", " cali"];
+    let record = [
+        "/var/lib/cni/results/",
+        "/var/lib/cni/networks/",
+        "/var/lib/cni/flannel/",
+    ];
+    // Its own route: an address without a length.
+    let route = line.starts_with("route ") && line.contains("\"dev\":\"cni0\"") && !line.contains('/');
+    route || link.iter().chain(&record).any(|part| line.contains(part))
+}
+
+/// In what a host on Calico differs from the one of an undisturbed migration.
+pub fn differs_there(undisturbed: &BTreeSet<String>, host: &Host) -> Vec<String> {
+    Comparison::of_lines(undisturbed, &of_the_network(host)).different
+}
+
+/// In what a host that went there and back differs from before.
+pub fn differs_back(before: &Host, after: &Host) -> Vec<String> {
+    Comparison::of(before, after).different
+}
+
+/// What is wrong with a host on Calico that lost its power on the way there: pods of flannel's are gone with it.
+pub fn wrong_there_after_power(host: &Host) -> Vec<String> {
+    let calico = host.calico();
+    let mut wrong: Vec<String> = host
+        .flannel()
+        .into_iter()
+        .map(|line| format!("left of flannel: {line}"))
+        .collect();
+    for needed in ["link vxlan.calico", "file 10-calico.conflist"] {
+        if !calico.iter().any(|line| line == needed) {
+            wrong.push(format!("not there: {needed}"));
+        }
+    }
+    wrong
+}
+
+/// What is wrong with a host on flannel that lost its power on its way there or back.
+pub fn wrong_back_after_power(host: &Host) -> Vec<String> {
+    let flannel = host.flannel();
+    let mut wrong: Vec<String> = host
+        .calico()
+        .into_iter()
+        .map(|line| format!("left of Calico: {line}"))
+        .collect();
+    for needed in [
+        "link flannel.1",
+        "file 10-flannel.conflist",
+        "file /run/flannel/subnet.env",
+    ] {
+        if !flannel.iter().any(|line| line == needed) {
+            wrong.push(format!("not there: {needed}"));
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_was_moved_is_told_from_one_that_is_new() {
+        let pod = |name: &str, uid: &str, restarts| (name.to_owned(), (uid.to_owned(), restarts));
+        let before = BTreeMap::from([
+            pod("a", "1", 0),
+            pod("b", "2", 0),
+            pod("c", "3", 1),
+            pod("d", "4", 0),
+        ]);
+        let after = BTreeMap::from([
+            pod("a", "1", 0),
+            pod("b", "9", 0),
+            pod("c", "3", 2),
+            pod("e", "5", 7),
+        ]);
+        assert_eq!(
+            moved(&before, &after),
+            [
+                "pod b was created again",
+                "pod c: 1 containers restarted",
+                "pod d is gone"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_comes_and_goes_with_a_pod_is_told_from_what_the_network_has() {
+        for line in [
+            "route {\"dev\":\"cni0\",\"dst\":\"10.244.1.7\",\"flags\":[]}",
+            "link {\"ifname\":\"veth1a2b\"}",
+            "link {\"ifname\":\"cali0123\"}",
+            "file 600 0:0 abc  /var/lib/cni/results/k8s-pod-network-1-eth0",
+        ] {
+            assert!(is_of_a_pod(line), "{line}");
+        }
+        for line in [
+            "route {\"dev\":\"cni0\",\"dst\":\"10.244.1.0/24\"}",
+            "route {\"dst\":\"10.244.1.0/26\",\"type\":\"blackhole\"}",
+            "route {\"dev\":\"vxlan.calico\",\"dst\":\"10.244.2.0/26\"}",
+            "link {\"ifname\":\"vxlan.calico\"}",
+            "link {\"ifname\":\"cni0\"}",
+            "file 644 0:0 abc  /etc/cni/net.d/10-calico.conflist",
+            "parameter /proc/sys/net/ipv4/conf/cni0/proxy_arp:1",
+        ] {
+            assert!(!is_of_a_pod(line), "{line}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What a crash does.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crash_point::Point;
+
+use super::matrix::{Cell, Owner, Victim};
+use super::point::Door;
+use crate::cluster::Cluster;
+use crate::end_to_end::Looker;
+
+/// How long the API server is away. The length of the outage is the case.
+const OUTAGE: Duration = Duration::from_secs(5);
+const NODE_LIMIT: Duration = Duration::from_mins(3);
+
+/// Strikes the cell's victim while the step's owner has stopped there, and lets the owner go on if it lives.
+///
+/// `node` is the step's node; of a step of the whole cluster, any. `next` is where the coordinator has to stop next: one that
+/// is started anew has forgotten it.
+pub async fn strike(
+    cluster: &Cluster,
+    look: &Looker,
+    cell: &Cell,
+    node: &str,
+    door: Door,
+    next: Option<&Point>,
+) -> Result<()> {
+    let (_, home, _) = look.coordinator().await?;
+    let coordinator = Door::of_coordinator(cluster, &home).await?;
+    let go_on = async || match cell.step.owner {
+        Owner::Agent => door.go_on(cluster, None).await,
+        Owner::Coordinator => coordinator.go_on(cluster, next).await,
+    };
+    match cell.victim {
+        Victim::Agent => {
+            kill(cluster, node, AGENT).await?;
+            if cell.step.owner == Owner::Coordinator {
+                go_on().await?;
+            }
+        }
+        Victim::Coordinator => {
+            kill(cluster, &home, COORDINATOR).await?;
+            if cell.step.owner == Owner::Agent {
+                go_on().await?;
+            }
+            arm_anew(cluster, coordinator, next).await?;
+        }
+        Victim::ApiServer => {
+            cluster.stop_api_server().await?;
+            go_on().await?;
+            tokio::time::sleep(OUTAGE).await;
+            cluster.start_api_server().await?;
+        }
+        Victim::Node => {
+            cluster.node_power_off(node).await?;
+            if cell.step.owner == Owner::Coordinator && home != node {
+                go_on().await?;
+            }
+            cluster.node_power_on(node).await?;
+            if home == node {
+                arm_anew(cluster, coordinator, next).await?;
+            }
+            cluster
+                .api()
+                .nodes_ready(&[node.to_owned()], NODE_LIMIT)
+                .await
+                .with_context(|| format!("node {node} after its power came back"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A coordinator that is started anew does nothing before it is the leader again: there is time to arm it.
+async fn arm_anew(cluster: &Cluster, coordinator: Door, next: Option<&Point>) -> Result<()> {
+    match next {
+        Some(next) => coordinator.go_on(cluster, Some(next)).await,
+        None => Ok(()),
+    }
+}
+
+/// How a process is told from others: its name, and words of its command line that it does not have. The pods that answer
+/// probes and make traffic run the agent's program, too.
+struct Process {
+    name: &'static str,
+    without: &'static str,
+}
+
+const AGENT: Process = Process {
+    name: "replumb-agent",
+    without: "*' echo'*|*' traffic'*",
+};
+const COORDINATOR: Process = Process {
+    name: "replumb-coordin",
+    without: "-",
+};
+
+/// kill -9 of a process on a node. Nobody of that name is an error.
+async fn kill(cluster: &Cluster, node: &str, process: Process) -> Result<()> {
+    let Process { name, without } = process;
+    let script = format!(
+        "for process in /proc/[0-9]*; do
+             [ \"$(cat $process/comm 2>/dev/null)\" = {name} ] || continue
+             case \"$(tr '\\0' ' ' < $process/cmdline)\" in {without}) continue;; esac
+             kill -9 ${{process#/proc/}} && echo killed
+         done"
+    );
+    let said = cluster.run_in_node(node, &["sh", "-c", &script]).await?;
+    ensure!(
+        said.contains("killed"),
+        "there is no process {name} on node {node}"
+    );
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Some crashes of the matrix that `cargo lab crash` runs as a whole: each victim, there and back.
+
+use anyhow::{Context, Result, anyhow};
+use crash_point::Edge;
+
+use super::Tally;
+use crate::cluster::Cluster;
+use crate::crash::matrix::{Cell, Leg, Round, STEPS, Victim};
+use crate::crash::{Bench, Matrix, start_again_at_once};
+use crate::demo::Tools;
+use crate::demo::operator::Operator;
+
+/// The crashes. Needs three nodes and a test build.
+pub async fn crash(cluster: &Cluster, tools: &Tools) -> Tally {
+    let mut tally = Tally::default();
+    let ready = async {
+        start_again_at_once(cluster).await?;
+        rounds()
+    };
+    let Some(rounds) = tally.count("crash: begin", ready.await) else {
+        return tally;
+    };
+    let mut bench = Bench::new(cluster, Operator::new(cluster, &tools.command_line));
+    let matrix = Matrix::run(&mut bench, &rounds, &tools.calico).await;
+    println!("{}", matrix.text());
+    for outcome in &matrix.cells {
+        let result = match outcome.problems.as_slice() {
+            [] => Ok(()),
+            problems => Err(anyhow!("{}", problems.join("; "))),
+        };
+        tally.count(format_args!("crash: {}", outcome.cell.words()), result);
+    }
+    let ended = match &matrix.broken_off {
+        None => Ok(()),
+        Some(why) => Err(anyhow!("{why}")),
+    };
+    tally.count("crash: every round came to its end", ended);
+    tally
+}
+
+fn rounds() -> Result<Vec<Round>> {
+    Ok(vec![
+        Round {
+            prepare: Some(cell(Leg::Prepare, "SelectNodes", Victim::Coordinator)?),
+            there: vec![
+                cell(Leg::There, "RenameVxlanDevice", Victim::Agent)?,
+                cell(Leg::There, "Import", Victim::Coordinator)?,
+                cell(Leg::There, "GoalMixed", Victim::ApiServer)?,
+            ],
+            back: vec![
+                cell(Leg::Back, "ReturnVxlanDevice", Victim::Agent)?,
+                cell(Leg::Back, "GoalFlannel", Victim::Coordinator)?,
+                cell(Leg::Back, "RestoreConflist", Victim::ApiServer)?,
+            ],
+            undo: Some(cell(Leg::Undo, "ForgetNode", Victim::Coordinator)?),
+        },
+        Round {
+            there: vec![cell(Leg::There, "RenameVxlanDevice", Victim::Node)?],
+            back: vec![cell(Leg::Back, "ReturnVxlanDevice", Victim::Node)?],
+            ..Round::default()
+        },
+    ])
+}
+
+fn cell(leg: Leg, name: &str, victim: Victim) -> Result<Cell> {
+    let step = STEPS
+        .into_iter()
+        .find(|step| step.leg == leg && step.name == name)
+        .with_context(|| format!("there is no step {name} in {leg:?}"))?;
+    let edge = if step.single {
+        Edge::Recorded
+    } else {
+        Edge::Changed
+    };
+    Ok(Cell { step, edge, victim })
+}
