@@ -28,6 +28,40 @@ impl ProxyMode {
     }
 }
 
+/// By what flannel writes its packet filter rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+pub enum PacketFilter {
+    /// iptables over the kernel's nftables; kube-proxy too, unless it has a mode of its own.
+    #[default]
+    IptablesNft,
+    /// The old iptables; kube-proxy too, unless it has a mode of its own.
+    IptablesLegacy,
+    /// nftables itself.
+    Nftables,
+}
+
+impl PacketFilter {
+    /// Whether flannel is told to use nftables itself.
+    fn is_nftables(self) -> bool {
+        match self {
+            Self::IptablesNft | Self::IptablesLegacy => false,
+            Self::Nftables => true,
+        }
+    }
+
+    /// The search path, in which one folder has the old iptables under the name that is called.
+    fn path(self) -> &'static str {
+        match self {
+            Self::IptablesNft | Self::Nftables => {
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+            }
+            Self::IptablesLegacy => {
+                "/usr/local/legacy:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+            }
+        }
+    }
+}
+
 const FLANNEL: &str = include_str!("../../manifests/flannel.yaml");
 const KUBE_PROXY: &str = include_str!("../../manifests/kube-proxy.yaml");
 const CORE_DNS: &str = include_str!("../../manifests/coredns.yaml");
@@ -43,10 +77,17 @@ pub struct Values(BTreeMap<&'static str, String>);
 
 impl Values {
     /// For a cluster with its API server at this address.
-    pub fn new(images: &super::Images, api_server: Ipv4Addr, proxy_mode: ProxyMode) -> Self {
+    pub fn new(
+        images: &super::Images,
+        api_server: Ipv4Addr,
+        proxy_mode: ProxyMode,
+        packet_filter: PacketFilter,
+    ) -> Self {
         Self(BTreeMap::from([
             ("api-server", server(api_server)),
             ("dns-service", DNS_SERVICE.to_string()),
+            ("filter-path", packet_filter.path().to_owned()),
+            ("flannel-nftables", packet_filter.is_nftables().to_string()),
             ("image-busybox", images.busybox.clone()),
             ("image-calico-cni", images.calico_cni.clone()),
             ("image-calico-node", images.calico_node.clone()),
@@ -136,6 +177,7 @@ mod tests {
             &super::super::Images::default(),
             Ipv4Addr::new(172, 30, 0, 2),
             ProxyMode::Nftables,
+            PacketFilter::IptablesLegacy,
         )
     }
 

@@ -22,7 +22,7 @@ pub mod wait;
 pub use api::ClusterApi;
 pub use directory::Directory;
 pub use images::Images;
-pub use manifests::{ProxyMode, Values};
+pub use manifests::{PacketFilter, ProxyMode, Values};
 pub use up::{Site, UpOptions, node_name};
 
 use std::fs::File;

@@ -11,7 +11,7 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use super::directory::Directory;
-use super::manifests::ProxyMode;
+use super::manifests::{PacketFilter, ProxyMode};
 
 /// The name of the machine that runs etcd, the API server, the controllers and the lab's switch.
 pub const CONTROL_PLANE: &str = "control-plane";
@@ -41,6 +41,8 @@ pub struct State {
     pub program: std::path::PathBuf,
     /// How kube-proxy works here.
     pub proxy_mode: ProxyMode,
+    /// By what flannel writes its rules here.
+    pub packet_filter: PacketFilter,
     /// The machines by name: the control plane and the nodes.
     pub machines: BTreeMap<String, Machine>,
 }
@@ -134,6 +136,7 @@ mod tests {
             plugins: "/usr/lib/cni".into(),
             program: "/bin/lab".into(),
             proxy_mode: ProxyMode::default(),
+            packet_filter: PacketFilter::default(),
             machines: BTreeMap::new(),
         }
     }

@@ -8,7 +8,7 @@ use futures::future::try_join_all;
 
 use super::authority::Authority;
 use super::directory::Directory;
-use super::manifests::{ProxyMode, Values};
+use super::manifests::{PacketFilter, ProxyMode, Values};
 use super::state::{CONTROL_PLANE, Machine, Phase, State};
 use super::{Cluster, Images, Lock, clean, control_plane, images, machines, network};
 use crate::progress::Progress;
@@ -36,6 +36,8 @@ pub struct UpOptions {
     pub program: PathBuf,
     /// How kube-proxy works.
     pub proxy_mode: ProxyMode,
+    /// By what flannel writes its rules.
+    pub packet_filter: PacketFilter,
     /// Whether Calico's manifest is applied; it starts on no node before one is labelled for it.
     pub calico: bool,
     /// Whether the sample workloads are started.
@@ -116,6 +118,7 @@ impl Site {
             plugins: options.plugins.clone(),
             program: directory.program(),
             proxy_mode: options.proxy_mode,
+            packet_filter: options.packet_filter,
             machines: std::collections::BTreeMap::new(),
         };
         let address = state.control_plane();
@@ -258,7 +261,12 @@ impl Cluster {
     /// What the manifests leave open, for this cluster.
     pub async fn values(&self) -> Values {
         let state = self.state.lock().await;
-        Values::new(&Images::default(), state.control_plane(), state.proxy_mode)
+        Values::new(
+            &Images::default(),
+            state.control_plane(),
+            state.proxy_mode,
+            state.packet_filter,
+        )
     }
 
     /// Applies Calico's definitions and its manifest. It runs nowhere until a node has the label for it.

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::{Place, interrupted};
 use crate::assets::{self, Program};
-use crate::cluster::{Cluster, Directory, Images, ProxyMode, Site, UpOptions};
+use crate::cluster::{Cluster, Directory, Images, PacketFilter, ProxyMode, Site, UpOptions};
 use crate::demo::Tools;
 use crate::progress::Progress;
 
@@ -39,6 +39,9 @@ pub struct ClusterArguments {
     /// How kube-proxy directs traffic to services.
     #[arg(long, value_enum, default_value_t)]
     pub proxy_mode: ProxyMode,
+    /// By what flannel writes its packet filter rules.
+    #[arg(long, value_enum, default_value_t)]
+    pub packet_filter: PacketFilter,
     /// Start no sample workloads.
     #[arg(long)]
     pub no_sample: bool,
@@ -93,6 +96,7 @@ impl ClusterArguments {
             plugins: assets.plugins,
             program: "/proc/self/exe".into(),
             proxy_mode: self.proxy_mode,
+            packet_filter: self.packet_filter,
             calico: !self.no_calico,
             sample: !self.no_sample,
             traffic: (!self.no_traffic).then(|| self.probe_interval.unwrap_or(PROBE_INTERVAL)),

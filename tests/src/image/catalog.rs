@@ -218,6 +218,13 @@ fn coordinator(sources: &Sources, program: &Path) -> Result<Image> {
 /// The packet filter programs with the modules that iptables loads, and the tables of names that they read.
 pub(super) fn filter_tools(tree: &mut Tree) -> Result<()> {
     tree.host_programs(&FILTER_TOOLS)?;
+    // For whoever has this folder first in its search path (see `PacketFilter::path`).
+    for name in ["iptables", "ip6tables"] {
+        for verb in ["", "-save", "-restore"] {
+            let target = format!("/usr/sbin/{name}-legacy{verb}");
+            tree.link(&format!("usr/local/legacy/{name}{verb}"), &target);
+        }
+    }
     tree.host_modules(&xtables_folder()?)?;
     for name in ["protocols", "services"] {
         let source = Path::new("/etc").join(name);
