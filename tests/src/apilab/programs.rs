@@ -28,7 +28,7 @@ pub(super) async fn find() -> Result<PathBuf> {
         folder: asked,
         calico: None,
         programs: Vec::new(),
-        crash_points: false,
+        build: assets::Build::default(),
     };
     Ok(assets::ensure(&options, &Progress::default()).await?.binaries)
 }
@@ -47,8 +47,9 @@ pub fn built(name: &str) -> Result<PathBuf> {
     build
         .args(["build", "--quiet", "--bin", name])
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
-    if target.file_name().is_some_and(|folder| folder == "release") {
-        build.arg("--release");
+    // Each profile has a folder of its own name, but for that of a plain build.
+    if let Some(profile) = target.file_name().filter(|folder| *folder != "debug") {
+        build.arg("--profile").arg(profile);
     }
     crate::cargo::forget_caller(&mut build);
     run(&mut build)?;

@@ -18,7 +18,7 @@ mod set;
 mod tools;
 
 pub use modules::required_version;
-pub use rust::{Program, RustPrograms};
+pub use rust::{Build, Program, RustPrograms};
 pub use tools::{cargo_deny, command_line, packages};
 
 use std::path::{Path, PathBuf};
@@ -38,8 +38,8 @@ pub struct Options {
     pub calico: Option<PathBuf>,
     /// The Rust programs that are needed.
     pub programs: Vec<Program>,
-    /// Whether agent and coordinator are test builds, which stop where they are told.
-    pub crash_points: bool,
+    /// How they are built.
+    pub build: Build,
 }
 
 impl Default for Options {
@@ -48,7 +48,7 @@ impl Default for Options {
             folder: None,
             calico: None,
             programs: Program::ALL.to_vec(),
-            crash_points: false,
+            build: Build::default(),
         }
     }
 }
@@ -94,7 +94,7 @@ pub async fn ensure(options: &Options, progress: &Progress) -> Result<Assets> {
     if calico.as_ref().is_some_and(|real| real.install.is_none()) && !programs.contains(&Program::StandIn) {
         programs.push(Program::StandIn);
     }
-    let rust = rust::build(&programs, options.crash_points, progress).await?;
+    let rust = rust::build(&programs, options.build, progress).await?;
     let calico = match calico {
         Some(real) => Some(real.complete(&rust)?),
         None => rust.get(Program::StandIn).map(Calico::StandIn),

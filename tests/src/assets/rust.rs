@@ -69,36 +69,29 @@ impl RustPrograms {
     }
 }
 
-/// Builds programs of the workspace; cargo knows what is current. With `crash_points` agent and coordinator are test builds: not
-/// for release, beside which they are built, and not optimised, which would take longer than what they are for.
-pub async fn build(programs: &[Program], crash_points: bool, progress: &Progress) -> Result<RustPrograms> {
-    let stops = |program: &Program| crash_points && matches!(program, Program::Agent | Program::Coordinator);
-    let (test_builds, others): (Vec<Program>, Vec<Program>) = programs.iter().copied().partition(stops);
-    let mut built = BTreeMap::new();
-    for (programs, arguments) in [
-        (others, &["--release"][..]),
-        (
-            test_builds,
-            &["--features", "agent/crash-points,coordinator/crash-points"][..],
-        ),
-    ] {
-        if programs.is_empty() {
-            continue;
-        }
-        let detail = Detail::default();
-        let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
-        let title = format!("building {}", names.join(", "));
-        let work = compile(&programs, arguments, &detail);
-        built.extend(progress.during(&title, &detail, work).await?);
-    }
-    Ok(RustPrograms(built))
+/// How programs are built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Build {
+    /// For release, which takes minutes longer; else as the lab itself is built, with the same dependencies.
+    pub release: bool,
+    /// Agent and coordinator are test builds, which stop where they are told.
+    pub crash_points: bool,
 }
 
-async fn compile(
-    programs: &[Program],
-    arguments: &[&str],
-    detail: &Detail,
-) -> Result<BTreeMap<Program, PathBuf>> {
+/// Builds programs of the workspace; cargo knows what is current.
+pub async fn build(programs: &[Program], wanted: Build, progress: &Progress) -> Result<RustPrograms> {
+    if programs.is_empty() {
+        return Ok(RustPrograms::default());
+    }
+    let detail = Detail::default();
+    let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
+    let title = format!("building {}", names.join(", "));
+    progress
+        .during(&title, &detail, compile(programs, wanted, &detail))
+        .await
+}
+
+async fn compile(programs: &[Program], wanted: Build, detail: &Detail) -> Result<RustPrograms> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .context("the workspace is above the lab")?;
@@ -107,11 +100,16 @@ async fn compile(
     let mut command = Command::new(&cargo);
     crate::cargo::forget_caller(command.as_std_mut());
     command.args(["build", "--message-format=json-render-diagnostics"]);
-    command.args(arguments);
+    if wanted.release {
+        command.arg("--release");
+    }
     // By program and not by package: cargo chooses the features of dependencies for the whole workspace then, as it does
     // for `cargo lab` itself, and compiles each of them once.
     for program in programs {
         command.args(["--bin", program.name()]);
+    }
+    if wanted.crash_points {
+        command.args(["--features", "agent/crash-points,coordinator/crash-points"]);
     }
     let mut child = command
         .current_dir(workspace)
@@ -175,7 +173,7 @@ async fn compile(
             bail!("cargo build ended well, but made no program {}", program.name());
         }
     }
-    Ok(found)
+    Ok(RustPrograms(found))
 }
 
 /// The program that a message of cargo is about, with its file.
@@ -199,16 +197,13 @@ mod tests {
     fn programs_are_known_by_their_names() {
         let message = |name: &str, kind: &str| {
             json!({
-                "reason": "compiler-artifact", "executable": "/w/target/release/x",
+                "reason": "compiler-artifact", "executable": "/w/target/debug/x",
                 "target": {"name": name, "kind": [kind]},
             })
         };
         let all = &Program::ALL;
         let found = executable(&message("replumb-agent", "bin"), all);
-        assert_eq!(
-            found,
-            Some((Program::Agent, PathBuf::from("/w/target/release/x")))
-        );
+        assert_eq!(found, Some((Program::Agent, PathBuf::from("/w/target/debug/x"))));
         assert_eq!(executable(&message("replumb-agent", "test"), all), None);
         assert_eq!(executable(&message("crds", "bin"), all), None);
         assert_eq!(

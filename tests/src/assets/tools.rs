@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 
-use super::rust::{self, Program};
+use super::rust::{self, Build, Program};
 use super::{default_cache, packages as debian};
 use crate::progress::{Detail, Progress};
 
@@ -18,8 +18,8 @@ pub async fn packages(progress: &Progress) -> Result<()> {
 }
 
 /// The `kubectl-replumb` of this workspace.
-pub async fn command_line(progress: &Progress) -> Result<PathBuf> {
-    rust::build(&[Program::CommandLine], false, progress)
+pub async fn command_line(wanted: Build, progress: &Progress) -> Result<PathBuf> {
+    rust::build(&[Program::CommandLine], wanted, progress)
         .await?
         .need(Program::CommandLine)
 }

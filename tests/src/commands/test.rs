@@ -316,8 +316,8 @@ async fn cargo_tests_with(
     harness: &[&str],
     environment: &[(&str, &std::ffi::OsStr)],
 ) -> Result<Tally> {
-    // Not for release: optimising every test costs minutes and saves seconds. Packages are never chosen: dependencies
-    // get the features of the whole workspace, and are compiled once.
+    // As the lab itself was built, and packages are never chosen: dependencies get the features of the whole workspace,
+    // and are compiled once.
     let mut arguments = vec!["test", "--no-fail-fast"];
     arguments.extend(packages);
     arguments.push("--");

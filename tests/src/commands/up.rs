@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::{Place, interrupted};
-use crate::assets::{self, Program};
+use crate::assets::{self, Build, Program};
 use crate::cluster::{Cluster, Directory, Images, PacketFilter, ProxyMode, Site, UpOptions};
 use crate::demo::Tools;
 use crate::progress::Progress;
@@ -54,6 +54,9 @@ pub struct ClusterArguments {
     /// Build replumb and install it.
     #[arg(long)]
     pub replumb: bool,
+    /// Build replumb and the traffic generator for release: for figures. Takes minutes longer the first time.
+    #[arg(long)]
+    pub release: bool,
     /// A test build of replumb, which stops where it is told.
     #[arg(skip)]
     pub crash_points: bool,
@@ -71,6 +74,13 @@ pub struct Arguments {
 }
 
 impl ClusterArguments {
+    fn build(&self) -> Build {
+        Build {
+            release: self.release,
+            crash_points: self.crash_points,
+        }
+    }
+
     /// Builds what is needed and says what to make.
     pub async fn options(&self) -> Result<UpOptions> {
         let progress = Progress::default();
@@ -85,7 +95,7 @@ impl ClusterArguments {
             folder: self.assets.clone(),
             calico: self.calico_bin.clone(),
             programs,
-            crash_points: self.crash_points,
+            build: self.build(),
         };
         let assets = assets::ensure(&wanted, &progress).await?;
         Ok(UpOptions {
@@ -110,7 +120,7 @@ impl ClusterArguments {
             folder: self.assets.clone(),
             calico: None,
             programs: Vec::new(),
-            crash_points: false,
+            build: self.build(),
         };
         Ok(assets::ensure(&wanted, progress).await?.binaries)
     }
@@ -122,7 +132,7 @@ impl ClusterArguments {
             None => "a stand-in".to_owned(),
         };
         Ok(Tools {
-            command_line: assets::command_line(&Progress::default()).await?,
+            command_line: assets::command_line(self.build(), &Progress::default()).await?,
             calico,
         })
     }

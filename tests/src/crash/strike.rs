@@ -10,8 +10,9 @@ use super::point::Door;
 use crate::cluster::Cluster;
 use crate::end_to_end::Looker;
 
-/// How long the API server is away. The length of the outage is the case.
-const OUTAGE: Duration = Duration::from_secs(5);
+/// How long the API server is away before it is started again, which takes some seconds more. The length of the outage is the
+/// case.
+const OUTAGE: Duration = Duration::from_secs(2);
 const NODE_LIMIT: Duration = Duration::from_mins(3);
 
 /// Strikes the cell's victim while the step's owner has stopped there, and lets the owner go on if it lives.

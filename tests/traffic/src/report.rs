@@ -82,12 +82,12 @@ pub struct Counts {
     #[serde(default)]
     pub broken: u64,
     /// The longest time without an answer, in milliseconds: between two answered probes with none answered in between, by
-    /// the prober's own beat, and as long again as the network had a probe and its answer at most. It is one interval when
-    /// nothing is lost or delayed. Times in which the prober did not get to send, or an answer waited for whoever reads it,
-    /// are the machine's.
+    /// the prober's own beat. It is one interval when nothing is lost. Times in which the prober did not get to send, or
+    /// an answer waited for whoever reads it, are the machine's.
     pub longest_gap_ms: u64,
-    /// The longest time that the network had a probe and its answer, in microseconds: from the sender to the receiver's
-    /// kernel, both ways. UDP only.
+    /// The longest time that the kernel had a probe and its answer, in microseconds: from the sender's call to the time of
+    /// arrival at the receiver, both ways. UDP only. A kernel whose cores are busy has it too: the sender may be set aside
+    /// within its call.
     #[serde(default)]
     pub longest_in_network_us: u64,
     /// The longest time from a probe until anything came back, in milliseconds, the machine's delays included.
