@@ -1,6 +1,7 @@
 //! Traffic as the gate: a traffic pod of each network on every node, who sends to whom, and what stops the rollout.
 
 mod pods;
+mod reports;
 mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,18 +9,18 @@ use std::sync::Arc;
 
 use api::migration::{Desired, Strategy};
 use api::node_migration::NodeMigrationSpec;
-use api::traffic::{ClassCount, GateBreach, Gates, TrafficGate};
+use api::traffic::{GateBreach, Gates, TrafficGate};
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use plan::decision::{HaltReason, Wait, WaitReason};
+use plan::decision::{HaltReason, Wait};
 use plan::traffic::mesh::{self, Endpoint};
 use plan::traffic::pods::{Fate, Place, Stand};
-use plan::traffic::stream::Totals;
-use plan::traffic::{Flow, Generation, PathClass};
+use plan::traffic::{Flow, Generation};
 
 pub use pods::is_traffic_pod;
+use reports::{breaches, sums, unwatched};
 pub use services::Services;
 
 use super::node_spec::write_spec;
@@ -333,88 +334,4 @@ async fn ask_one(
     };
     write_spec(context, object, &spec).await?;
     Ok(true)
-}
-
-/// On which nodes nobody watches the traffic yet, although somebody should.
-fn unwatched(
-    snapshot: &Snapshot,
-    fates: &Fates<'_>,
-    staying: &[&Arc<Pod>],
-    flows: &BTreeMap<String, Vec<Flow>>,
-    judged_since: Option<Timestamp>,
-) -> Option<Wait> {
-    let mut wanted = 0;
-    let mut problems = Vec::new();
-    for ((node, generation), _) in fates.iter().filter(|(_, fate)| **fate == Fate::Wanted) {
-        wanted += 1;
-        let pod = pods::of(staying, node, *generation);
-        let reporting = pod.is_some_and(|pod| {
-            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-            let report = snapshot
-                .node_migrations
-                .get(*node)
-                .and_then(|object| object.status.as_ref()?.traffic.as_ref())
-                .filter(|report| report.judged_since == judged_since);
-            let asked = flows
-                .get(*node)
-                .is_some_and(|flows| flows.iter().any(|flow| flow.source == uid));
-            // A cluster without a second node and without Services has nowhere to send to.
-            let nowhere = !asked && pods::running(pod).is_some_and(|pod| pod.ready);
-            nowhere || report.is_some_and(|report| report.reporting.iter().any(|reporting| reporting == uid))
-        });
-        if !reporting {
-            let state = pod.map_or_else(
-                || "its traffic pod is being made".to_owned(),
-                |pod| pods::state(pod),
-            );
-            problems.push(format!("node {node}: {state}"));
-        }
-    }
-    let first = problems.first()?;
-    Some(Wait {
-        reason: WaitReason::TrafficUnwatched,
-        message: format!(
-            "traffic is watched by {} of {wanted} traffic pods; {first}",
-            wanted - problems.len()
-        ),
-        until: None,
-    })
-}
-
-/// What the agents say of paths that are asked for still.
-fn breaches(
-    snapshot: &Snapshot,
-    flows: &BTreeMap<String, Vec<Flow>>,
-    judged_since: Option<Timestamp>,
-) -> Vec<String> {
-    let mut found: Vec<(Timestamp, String)> = snapshot
-        .node_migrations
-        .iter()
-        .filter_map(|(node, object)| Some((flows.get(node)?, object.status.as_ref()?.traffic.as_ref()?)))
-        .filter(|(_, report)| report.judged_since == judged_since)
-        .flat_map(|(wanted, report)| {
-            report
-                .breaches
-                .iter()
-                .filter(|breach| wanted.contains(&breach.flow))
-        })
-        .map(|breach| (breach.since, breach.message.clone()))
-        .collect();
-    found.sort();
-    found.into_iter().map(|(_, message)| message).collect()
-}
-
-fn sums(snapshot: &Snapshot) -> Vec<ClassCount> {
-    let mut sums: BTreeMap<PathClass, Totals> = BTreeMap::new();
-    let reports = snapshot
-        .node_migrations
-        .values()
-        .filter_map(|object| object.status.as_ref()?.traffic.as_ref());
-    for count in reports.flat_map(|report| &report.classes) {
-        let sum = sums.entry(count.class).or_default();
-        *sum = sum.and(count.totals);
-    }
-    sums.into_iter()
-        .map(|(class, totals)| ClassCount { class, totals })
-        .collect()
 }
