@@ -1,6 +1,7 @@
 //! The crash matrix: at every named step of a migration in place and of its way back somebody is killed, and the end is the
 //! same as if nobody had been.
 
+mod judge;
 mod loss;
 pub mod matrix;
 mod point;

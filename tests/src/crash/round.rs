@@ -1,6 +1,5 @@
 //! One migration there and back, with its crashes.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -9,24 +8,20 @@ use crash_point::{Edge, Point};
 use serde::Serialize;
 use serde_json::json;
 
+use super::judge::{Before, Undisturbed};
 use super::loss::{Loss, Moment};
 use super::matrix::{Cell, Leg, Owner, Round};
 use super::point::Door;
-use super::state::{self, Hosts};
 use super::strike::strike;
 use super::workload;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
-use crate::demo::host::Host;
 use crate::demo::operator::{Exit, Operator};
-use crate::demo::untouched::{self, Fingerprint};
-use crate::demo::{MIGRATION, Wanted, ipam, manifest};
+use crate::demo::{MIGRATION, Wanted, manifest};
 use crate::end_to_end::Looker;
 
 /// From one point to the next, and from a crash to the end of the node that it struck.
 const STEP: Duration = Duration::from_mins(4);
-/// From a node that has its power again and is on Calico to one that has nothing of flannel.
-const CLEAN: Duration = Duration::from_mins(2);
 /// A coordinator that was killed is the leader again after its Lease has expired.
 const PATIENT: &str = "4m";
 
@@ -55,14 +50,7 @@ pub struct Bench<'cluster> {
     pub operator: Operator,
     look: Looker,
     /// What each host has of the network on Calico, after a migration that nobody disturbed.
-    undisturbed: Option<BTreeMap<String, BTreeSet<String>>>,
-}
-
-/// What was there before a round.
-struct Before {
-    hosts: Hosts,
-    objects: Fingerprint,
-    pods: BTreeMap<String, (String, i32)>,
+    undisturbed: Undisturbed,
 }
 
 impl<'cluster> Bench<'cluster> {
@@ -72,7 +60,7 @@ impl<'cluster> Bench<'cluster> {
             cluster,
             operator,
             look: Looker::new(cluster),
-            undisturbed: None,
+            undisturbed: Undisturbed::default(),
         }
     }
 
@@ -85,19 +73,17 @@ impl<'cluster> Bench<'cluster> {
     }
 
     async fn there_and_back(&mut self, round: &Round, outcomes: &mut Vec<Outcome>) -> Result<()> {
-        let before = Before {
-            hosts: state::hosts(self.cluster).await?,
-            objects: state::objects(self.cluster).await?,
-            pods: state::pods(self.cluster).await?,
-        };
+        let before = Before::look(self.cluster).await?;
         let order = self.begin(round, outcomes).await?;
         self.there(round, &order, outcomes).await?;
-        self.judge_there(round, outcomes).await?;
+        self.undisturbed
+            .judge_there(self.cluster, round, outcomes)
+            .await?;
         workload::create(self.cluster).await?;
         self.back(round, &order, outcomes).await?;
         self.undo(round, &order, outcomes).await?;
         workload::delete(self.cluster).await?;
-        self.judge_back(round, &before, outcomes).await?;
+        before.judge_back(self.cluster, round, outcomes).await?;
         self.forget().await
     }
 
@@ -313,54 +299,6 @@ impl<'cluster> Bench<'cluster> {
         Ok(outcome)
     }
 
-    /// Every node is on Calico: hosts as after an undisturbed migration, Calico's IPAM as the pods are.
-    async fn judge_there(&mut self, round: &Round, outcomes: &mut [Outcome]) -> Result<()> {
-        let cluster = self.cluster;
-        ipam::agrees(cluster).await?;
-        let hosts = state::hosts(cluster).await?;
-        let undisturbed = self.undisturbed.get_or_insert_with(|| {
-            let lines = |(node, host): (&String, &_)| (node.clone(), state::of_the_network(host));
-            hosts.iter().map(lines).collect()
-        });
-        for outcome in outcomes.iter_mut() {
-            let node = &outcome.node;
-            let (Some(host), Some(lines)) = (hosts.get(node), undisturbed.get(node)) else {
-                continue;
-            };
-            outcome.problems.extend(if round.loses_power() {
-                clean_after_power(cluster, node).await?
-            } else {
-                state::differs_there(lines, host)
-            });
-        }
-        Ok(())
-    }
-
-    /// Everything is back: hosts, objects and pods as they were.
-    async fn judge_back(&self, round: &Round, before: &Before, outcomes: &mut [Outcome]) -> Result<()> {
-        let hosts = state::hosts(self.cluster).await?;
-        let objects = untouched::differences(&before.objects, &state::objects(self.cluster).await?);
-        let moved = state::moved(&before.pods, &state::pods(self.cluster).await?);
-        for outcome in outcomes.iter_mut() {
-            let node = &outcome.node;
-            let (Some(was), Some(is)) = (before.hosts.get(node), hosts.get(node)) else {
-                continue;
-            };
-            if round.loses_power() {
-                outcome.problems.extend(state::wrong_back_after_power(is));
-            } else {
-                outcome.problems.extend(state::differs_back(was, is));
-                outcome.problems.extend(moved.iter().cloned());
-            }
-            // By nobody but the migration: a host's own end of the tunnel is made anew with its power.
-            let ours = objects
-                .iter()
-                .filter(|line| !round.loses_power() || !line.contains("backend-data"));
-            outcome.problems.extend(ours.cloned());
-        }
-        Ok(())
-    }
-
     /// Takes the Migration away, with everything that it owns.
     async fn forget(&self) -> Result<()> {
         self.cluster
@@ -382,22 +320,6 @@ impl<'cluster> Bench<'cluster> {
         })
         .await
     }
-}
-
-/// The pods of flannel's are gone with the power: what they had goes when their successors are there.
-async fn clean_after_power(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
-    let logs = cluster.directory().logs();
-    let clean = until("what flannel's pods had is gone", CLEAN, &logs, async || {
-        let wrong = state::wrong_there_after_power(&Host::look(cluster, node).await?);
-        Ok(match wrong.as_slice() {
-            [] => Look::Done(()),
-            some => Look::NotYet(some.join("; ")),
-        })
-    });
-    Ok(match clean.await {
-        Ok(()) => Vec::new(),
-        Err(error) => vec![format!("{error:#}")],
-    })
 }
 
 fn point(cell: &Cell, node: Option<&str>) -> Point {
