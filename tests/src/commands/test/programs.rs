@@ -1,0 +1,145 @@
+//! Other programs' tests: run, shown as they come, counted.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+use crate::end_to_end::Tally;
+
+pub(super) fn workspace() -> Result<PathBuf> {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map(Path::to_owned)
+        .context("the workspace is above the lab")
+}
+
+fn cargo_program() -> PathBuf {
+    // `cargo lab` names the cargo that runs it.
+    std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
+}
+
+pub(super) async fn cargo(arguments: &[&str]) -> Result<()> {
+    run_program(&cargo_program(), arguments, workspace()?, true)
+        .await
+        .map(|_| ())
+}
+
+pub(super) async fn cargo_tests(packages: &[&str], harness: &[&str]) -> Result<Tally> {
+    cargo_tests_with(packages, harness, &[]).await
+}
+
+/// Runs `cargo test` and counts what each test program says of itself.
+pub(super) async fn cargo_tests_with(
+    packages: &[&str],
+    harness: &[&str],
+    environment: &[(&str, &std::ffi::OsStr)],
+) -> Result<Tally> {
+    // As the lab itself was built, and packages are never chosen: dependencies get the features of the whole workspace,
+    // and are compiled once.
+    let mut arguments = vec!["test", "--no-fail-fast"];
+    arguments.extend(packages);
+    arguments.push("--");
+    arguments.extend(harness);
+    let mut command = Command::new(cargo_program());
+    command
+        .args(&arguments)
+        .current_dir(workspace()?)
+        .envs(environment.iter().copied());
+    let (success, text) = stream(command)
+        .await
+        .with_context(|| format!("cargo {}", arguments.join(" ")))?;
+    let tally = count_tests(&text);
+    if !success && tally.failed.is_empty() {
+        bail!("cargo {} failed before any test ran", arguments.join(" "));
+    }
+    if tally.passed == 0 {
+        bail!("cargo {} ran no test", arguments.join(" "));
+    }
+    Ok(tally)
+}
+
+/// Reads lines such as `test a::b ... FAILED` and `test result: ok. 3 passed; …`.
+fn count_tests(text: &str) -> Tally {
+    let mut tally = Tally::default();
+    for line in text.lines() {
+        if let Some(result) = line.strip_prefix("test result: ") {
+            let passed = result
+                .split_once(" passed")
+                .and_then(|(before, _)| before.rsplit(' ').next())
+                .and_then(|number| number.parse::<usize>().ok());
+            tally.passed += passed.unwrap_or_default();
+        } else if let Some(name) = line
+            .strip_prefix("test ")
+            .and_then(|line| line.strip_suffix(" ... FAILED"))
+        {
+            tally.failed.push(name.to_owned());
+        }
+    }
+    tally
+}
+
+/// `go vet` and `go test` of the programs that are ours.
+pub(super) async fn go_tests() -> Result<Tally> {
+    let mut tally = Tally::default();
+    for folder in ["flannel", "promlint"] {
+        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("modules").join(folder);
+        for arguments in [["vet", "./..."], ["test", "./..."]] {
+            let result = run_program(Path::new("go"), &arguments, place.clone(), true).await;
+            tally.count(format_args!("go {} of {folder}", arguments[0]), result);
+        }
+    }
+    Ok(tally)
+}
+
+pub(super) async fn run_program(
+    program: &Path,
+    arguments: &[&str],
+    folder: PathBuf,
+    needed: bool,
+) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(folder);
+    let what = format!("{} {}", program.display(), arguments.join(" "));
+    let (success, text) = stream(command).await.with_context(|| what.clone())?;
+    if needed && !success {
+        bail!("{what} failed: see above");
+    }
+    Ok(text)
+}
+
+/// Runs a command, shows its output as it comes, and returns its standard output.
+async fn stream(mut command: Command) -> Result<(bool, String)> {
+    crate::cargo::forget_caller(command.as_std_mut());
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let stdout = child.stdout.take().context("its output")?;
+    let mut lines = BufReader::new(stdout).lines();
+    let mut text = String::new();
+    while let Some(line) = lines.next_line().await? {
+        println!("    {line}");
+        text.push_str(&line);
+        text.push('\n');
+    }
+    Ok((child.wait().await?.success(), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_counted_by_what_their_programs_say() {
+        let tally = count_tests(
+            "running 3 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ignored, needs root\n\
+             test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out\n\
+             test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured\n",
+        );
+        assert_eq!((tally.passed, tally.failed), (5, vec!["c".to_owned()]));
+    }
+}
