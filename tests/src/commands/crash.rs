@@ -151,6 +151,8 @@ fn wanted(arguments: &Arguments, steps: &[Step]) -> Result<Vec<Round>> {
         rounds.truncate(to);
         rounds.drain(..from - 1);
     }
+    // Nobody is struck in the first: its hosts are what those of the others are compared with.
+    rounds.insert(0, Round::default());
     Ok(rounds)
 }
 

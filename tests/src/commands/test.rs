@@ -52,7 +52,7 @@ pub enum Part {
     Back,
     /// Packets are dropped: the rollout stops, and goes on when a person says so.
     Gate,
-    /// Agent, coordinator, API server and node are struck in mid-step, there and back.
+    /// Agent, coordinator and API server are struck in mid-step, there and back.
     Crash,
     /// Five nodes, two at a time.
     Wide,

@@ -17,13 +17,13 @@ use crate::demo::untouched::{self, Fingerprint};
 /// From a node that has its power again and is on Calico to one that has nothing of flannel.
 const CLEAN: Duration = Duration::from_mins(2);
 
-/// What each host has of the network on Calico, after a migration that nobody disturbed; nothing before the first.
+/// What each host has of the network on Calico, after a migration that nobody disturbed; nothing without one.
 #[derive(Debug, Default)]
 pub struct Undisturbed(Option<BTreeMap<String, BTreeSet<String>>>);
 
 impl Undisturbed {
-    /// Every node is on Calico: hosts as after an undisturbed migration, Calico's IPAM as the pods are. The first that is
-    /// looked at is the undisturbed one.
+    /// Every node is on Calico: Calico's IPAM as the pods are, hosts as after the round that nobody disturbed. Where there was
+    /// none (see `end_to_end::crash`), what they were before is all that hosts are compared with, after the way back.
     pub async fn judge_there(
         &mut self,
         cluster: &Cluster,
@@ -32,20 +32,21 @@ impl Undisturbed {
     ) -> Result<()> {
         ipam::agrees(cluster).await?;
         let hosts = state::hosts(cluster).await?;
-        let undisturbed = self.0.get_or_insert_with(|| {
+        if round.cells().next().is_none() {
             let lines = |(node, host): (&String, &_)| (node.clone(), state::of_the_network(host));
-            hosts.iter().map(lines).collect()
-        });
+            self.0 = Some(hosts.iter().map(lines).collect());
+        }
         for outcome in outcomes.iter_mut() {
             let node = &outcome.node;
-            let (Some(host), Some(lines)) = (hosts.get(node), undisturbed.get(node)) else {
-                continue;
-            };
-            outcome.problems.extend(if round.loses_power() {
-                clean_after_power(cluster, node).await?
-            } else {
-                state::differs_there(lines, host)
-            });
+            let undisturbed = self.0.as_ref().and_then(|all| all.get(node));
+            outcome
+                .problems
+                .extend(match (hosts.get(node), undisturbed, round.loses_power()) {
+                    (_, _, true) => clean_after_power(cluster, node).await?,
+                    (Some(host), Some(lines), false) => state::differs_there(lines, host),
+                    (Some(_), None, false) => Vec::new(),
+                    (None, _, false) => vec![format!("node {node} is not in the lab any more")],
+                });
         }
         Ok(())
     }

@@ -45,9 +45,9 @@ pub struct Outcome {
 /// Where rounds are run.
 pub struct Bench<'cluster> {
     /// The cluster.
-    pub cluster: &'cluster Cluster,
+    cluster: &'cluster Cluster,
     /// The operator's hand.
-    pub operator: Operator,
+    operator: Operator,
     look: Looker,
     /// What each host has of the network on Calico, after a migration that nobody disturbed.
     undisturbed: Undisturbed,
