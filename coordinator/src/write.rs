@@ -1,6 +1,6 @@
 //! Writes to the API: patches of single fields, each with the resourceVersion that the decision was made on.
 
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -66,6 +66,47 @@ pub fn describe<K: Resource<DynamicType: Default>>(object: &K) -> String {
     match object.namespace() {
         Some(namespace) => format!("{kind} {namespace}/{}", object.name_any()),
         None => format!("{kind} {}", object.name_any()),
+    }
+}
+
+/// Creates an object; `what` says in errors which.
+pub async fn create<K>(api: &Api<K>, what: &str, object: &K) -> Result<(), WriteError>
+where
+    K: Serialize + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let post = PostParams {
+        field_manager: parameters().field_manager,
+        ..PostParams::default()
+    };
+    match api.create(&post, object).await {
+        Ok(_) => Ok(()),
+        // Made by an earlier pass that the store has not seen yet, or about to go: the next look tells.
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+        Err(source) => Err(WriteError::of("creating", what, source)),
+    }
+}
+
+/// Deletes this very object, by its UID; one that is gone is deleted. `propagation` is what becomes of what it owns.
+pub async fn delete<K>(
+    api: &Api<K>,
+    read: &K,
+    propagation: Option<PropagationPolicy>,
+) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let parameters = DeleteParams {
+        propagation_policy: propagation,
+        preconditions: Some(Preconditions {
+            uid: read.uid(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match api.delete(&read.name_any(), &parameters).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(source) => Err(WriteError::of("deleting", describe(read), source)),
     }
 }
 

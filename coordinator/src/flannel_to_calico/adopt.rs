@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration, names};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
+use kube::api::ObjectMeta;
 use kube::{Api, Resource, ResourceExt};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
@@ -17,7 +17,7 @@ use super::own_pods;
 use super::planning::host_settings;
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::write::{self, WriteError, parameters};
+use crate::write::{self, WriteError};
 
 /// Creates what is missing, removes what has no Node or no Migration any more.
 pub async fn adopt_node_migrations(
@@ -25,6 +25,7 @@ pub async fn adopt_node_migrations(
     cache: &Cache,
     migration: &Migration,
 ) -> Result<(), WriteError> {
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
     let nodes = linux_nodes(cache);
     let existing: BTreeMap<String, Arc<NodeMigration>> = cache
         .node_migrations
@@ -38,12 +39,12 @@ pub async fn adopt_node_migrations(
         }
         if !belongs_to(object, migration) {
             if is_over(cache, object) {
-                delete(context, object).await?;
+                write::delete(&api, object.as_ref(), None).await?;
             }
         } else if !nodes.contains_key(&object.spec.node_name) {
             // Calico's objects first: once the NodeMigration is gone, nobody remembers that the Node was ours.
             node_objects::remove(context, &object.spec.node_name, &BTreeSet::new()).await?;
-            delete(context, object).await?;
+            write::delete(&api, object.as_ref(), None).await?;
         }
     }
     for name in nodes.keys().filter(|name| !existing.contains_key(*name)) {
@@ -193,34 +194,5 @@ async fn create(context: &Context, migration: &Migration, node: &str) -> Result<
         spec,
         status: None,
     };
-    let post = PostParams {
-        field_manager: parameters().field_manager,
-        ..PostParams::default()
-    };
-    match api.create(&post, &object).await {
-        Ok(_) => Ok(()),
-        // Made by an earlier pass that the store has not seen yet.
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
-        Err(source) => Err(WriteError::of(
-            "creating",
-            format!("NodeMigration {node}"),
-            source,
-        )),
-    }
-}
-
-async fn delete(context: &Context, object: &NodeMigration) -> Result<(), WriteError> {
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
-    let parameters = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: object.uid(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    match api.delete(&object.name_any(), &parameters).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(source) => Err(WriteError::of("deleting", write::describe(object), source)),
-    }
+    write::create(&api, &format!("NodeMigration {node}"), &object).await
 }

@@ -8,7 +8,7 @@ use api::{Migration, MigrationStatus, NodeMigration, names};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DeleteParams, PropagationPolicy};
+use kube::api::PropagationPolicy;
 use kube::{Api, ResourceExt};
 use plan::decision::WaitReason;
 use plan::flannel_to_calico::phase::{Goal, Phase};
@@ -140,19 +140,7 @@ async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), Wri
         return Ok(());
     }
     let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), &set.namespace().unwrap_or_default());
-    let parameters = DeleteParams {
-        propagation_policy: Some(PropagationPolicy::Foreground),
-        preconditions: Some(kube::api::Preconditions {
-            uid: set.uid(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    match sets.delete(&set.name_any(), &parameters).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(source) => Err(WriteError::of("deleting", write::describe(set), source)),
-    }
+    write::delete(&sets, set, Some(PropagationPolicy::Foreground)).await
 }
 
 /// Nothing more is asked of the agents: a network that somebody installs later is none of their business.

@@ -2,13 +2,12 @@
 
 use api::{Migration, names};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::context::Context;
-use crate::write::{WriteError, parameters};
+use crate::write::{self, WriteError};
 
 /// The node in the name of a pod of ours: a hash, since a node's name may be longer than a label or a pod's name.
 pub fn short(node: &str) -> String {
@@ -24,16 +23,7 @@ pub async fn create(context: &Context, object: &str, manifest: Value) -> Result<
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
     let pod: Pod = serde_json::from_value(manifest)
         .map_err(|source| WriteError::of("building", object, kube::Error::SerdeError(source)))?;
-    let parameters = PostParams {
-        field_manager: parameters().field_manager,
-        ..PostParams::default()
-    };
-    match pods.create(&parameters, &pod).await {
-        Ok(_) => Ok(()),
-        // Created by an earlier pass that the store has not seen yet, or about to go: the next look tells.
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
-        Err(source) => Err(WriteError::of("creating", object, source)),
-    }
+    write::create(&pods, object, &pod).await
 }
 
 /// Deletes a pod of ours, this very one. It has as long to end as it was made with.
@@ -42,22 +32,11 @@ pub async fn delete(context: &Context, pod: &Pod) -> Result<(), WriteError> {
         return Ok(());
     }
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
-    let parameters = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: pod.uid(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    match pods.delete(&pod.name_any(), &parameters).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(source) => Err(WriteError::of("deleting", crate::write::describe(pod), source)),
-    }
+    write::delete(&pods, pod, None).await
 }
 
 /// An owner reference to the Migration: what it owns goes when it goes.
-pub fn owner(migration: &Migration) -> serde_json::Value {
+pub fn owner(migration: &Migration) -> Value {
     json!({
         "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
         "kind": "Migration",
