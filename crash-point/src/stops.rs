@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::Json;
+use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::sync::Notify;
 
@@ -81,16 +81,30 @@ impl Points {
 pub fn add_routes(router: Router, points: &'static Points) -> Router {
     router.route(
         PATH,
-        get(move || async move { Json(points.state()) })
-            .put(move |Json(point): Json<Point>| async move { Json(points.arm(Some(point))) })
-            .delete(move || async move { Json(points.arm(None)) }),
+        get(move || async move { answer(&points.state()) })
+            .put(move |body: String| async move {
+                match serde_json::from_str(&body) {
+                    Ok(point) => answer(&points.arm(Some(point))),
+                    Err(error) => (
+                        StatusCode::BAD_REQUEST,
+                        format!("the body is no crash point: {error}"),
+                    ),
+                }
+            })
+            .delete(move || async move { answer(&points.arm(None)) }),
     )
+}
+
+fn answer(state: &State) -> (StatusCode, String) {
+    match serde_json::to_string(state) {
+        Ok(text) => (StatusCode::OK, text),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use axum::body::{Body, to_bytes};
-    use axum::http::StatusCode;
     use http::{Method, Request};
     use tower::ServiceExt as _;
 
@@ -109,7 +123,6 @@ mod tests {
         let request = Request::builder()
             .method(method)
             .uri(PATH)
-            .header("content-type", "application/json")
             .body(Body::from(text))
             .unwrap();
         let answer = router.clone().oneshot(request).await.unwrap();

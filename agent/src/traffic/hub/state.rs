@@ -18,6 +18,7 @@ use super::Orders;
 const SILENCE: Duration = Duration::from_secs(5);
 /// A path to the API server is a breach only after this time: by then the agent knows whether it hears of it itself.
 const OWN_LOOK: Duration = Duration::from_secs(1);
+
 type Key = (Flow, Protocol);
 
 /// What is known of every stream.

@@ -62,8 +62,8 @@ impl Act<'_> {
         step: &NodeStep,
         spec: &mut NodeMigrationSpec,
     ) -> Result<Outcome, WriteError> {
-        let node = self.node.name_any();
-        crash_point::reach(step.name(), Edge::Announced, Some(&node)).await;
+        let node = self.node.metadata.name.as_deref();
+        crash_point::reach(step.name(), Edge::Announced, node).await;
         let outcome = perform(
             self.context,
             self.memory,
@@ -75,7 +75,7 @@ impl Act<'_> {
         )
         .await?;
         match outcome {
-            Outcome::Written => crash_point::reach(step.name(), Edge::Changed, Some(&node)).await,
+            Outcome::Written => crash_point::reach(step.name(), Edge::Changed, node).await,
             Outcome::Blocked(_) => {}
         }
         Ok(outcome)
