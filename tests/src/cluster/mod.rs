@@ -14,6 +14,7 @@ pub mod manifests;
 mod network;
 mod node;
 mod nodes;
+pub mod pods;
 pub mod replumb;
 pub mod state;
 mod up;

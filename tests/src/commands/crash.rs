@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use crash_point::Edge;
 
 use super::interrupted;
@@ -23,15 +24,16 @@ pub struct Arguments {
     /// Whom the crashes strike; everybody by default.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "VICTIM")]
     pub victim: Vec<Victim>,
-    /// How far the step has come when it happens.
+    /// How far the step has come when it happens: announced is decided, and in the agent's journal; changed is made, and
+    /// nobody has recorded it; recorded is recorded.
     #[arg(
         long,
-        value_enum,
+        value_parser = PossibleValuesParser::new(Edge::ALL.map(Edge::as_str)).try_map(|text| edge(&text)),
         value_delimiter = ',',
         value_name = "EDGE",
         default_value = "changed"
     )]
-    pub edge: Vec<EdgeArgument>,
+    pub edge: Vec<Edge>,
     /// Only at these steps; at every one by default. `list` names them.
     #[arg(long, value_delimiter = ',', value_name = "STEP")]
     pub step: Vec<String>,
@@ -43,25 +45,11 @@ pub struct Arguments {
     pub report: Option<PathBuf>,
 }
 
-/// How far a step has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum EdgeArgument {
-    /// Decided and in the agent's journal; nothing has changed.
-    Announced,
-    /// The change is made, nobody has recorded it.
-    Changed,
-    /// The change is recorded.
-    Recorded,
-}
-
-impl From<EdgeArgument> for Edge {
-    fn from(edge: EdgeArgument) -> Self {
-        match edge {
-            EdgeArgument::Announced => Self::Announced,
-            EdgeArgument::Changed => Self::Changed,
-            EdgeArgument::Recorded => Self::Recorded,
-        }
-    }
+fn edge(text: &str) -> Result<Edge, String> {
+    Edge::ALL
+        .into_iter()
+        .find(|edge| edge.as_str() == text)
+        .ok_or_else(|| format!("{text:?} is no edge of a step"))
 }
 
 fn range(text: &str) -> Result<(usize, usize), String> {
@@ -139,7 +127,7 @@ fn wanted(arguments: &Arguments, steps: &[Step]) -> Result<Vec<Round>> {
         } else {
             arguments.victim.clone()
         },
-        edges: arguments.edge.iter().map(|edge| (*edge).into()).collect(),
+        edges: arguments.edge.clone(),
         steps: arguments.step.clone(),
     };
     let cells = wanted.cells(steps).map_err(|error| anyhow!("--step: {error}"))?;

@@ -45,7 +45,7 @@ impl Undisturbed {
                     (_, _, true) => clean_after_power(cluster, node).await?,
                     (Some(host), Some(lines), false) => state::differs_there(lines, host),
                     (Some(_), None, false) => Vec::new(),
-                    (None, _, false) => vec![format!("node {node} is not in the lab any more")],
+                    (None, _, false) => vec![state::not_in_the_lab(node)],
                 });
         }
         Ok(())
@@ -77,13 +77,14 @@ impl Before {
         let moved = state::moved(&self.pods, &state::pods(cluster).await?);
         for outcome in outcomes.iter_mut() {
             let node = &outcome.node;
-            let (Some(was), Some(is)) = (self.hosts.get(node), hosts.get(node)) else {
-                continue;
-            };
-            if round.loses_power() {
-                outcome.problems.extend(state::wrong_back_after_power(is));
-            } else {
-                outcome.problems.extend(state::differs_back(was, is));
+            outcome.problems.extend(
+                match (self.hosts.get(node), hosts.get(node), round.loses_power()) {
+                    (Some(_), Some(is), true) => state::wrong_back_after_power(is),
+                    (Some(was), Some(is), false) => state::differs_back(was, is),
+                    (None, _, _) | (_, None, _) => vec![state::not_in_the_lab(node)],
+                },
+            );
+            if !round.loses_power() {
                 outcome.problems.extend(moved.iter().cloned());
             }
             // By nobody but the migration: a host's own end of the tunnel is made anew with its power.

@@ -123,31 +123,20 @@ impl<'cluster> Bench<'cluster> {
         };
         let file = self.operator.write_manifest(&manifest(&wanted))?;
         let file = file.to_string_lossy().into_owned();
-        let start = Point {
-            step: "StartNode".to_owned(),
-            edge: Edge::Recorded,
-            node: None,
-        };
-        let coordinator = self.coordinator().await?;
+        let start = start_of(None);
+        let (_, home, _) = self.look.coordinator().await?;
+        let coordinator = Door::of_coordinator(self.cluster, &home).await?;
         let first = round
             .prepare
-            .map_or_else(|| start.clone(), |cell| point(&cell, None));
+            .map_or_else(|| start.clone(), |cell| point(&cell, &home));
         coordinator.go_on(self.cluster, Some(&first)).await?;
         let arguments = ["apply", "--filename", &file, "--yes", "--timeout", PATIENT];
         let apply = self.ask(&arguments);
         let struck = async {
             let Some(cell) = round.prepare else { return Ok(()) };
-            coordinator.until_stopped(self.cluster, STEP).await?;
-            let (_, home, _) = self.look.coordinator().await?;
             let rolling = async || {
-                let what = "the Migration is prepared";
-                self.look
-                    .until_migration(what, STEP, |migration| {
-                        let status = migration.status.as_ref();
-                        status.is_some_and(|status| status.phase == MigrationPhase::Rolling)
-                    })
+                self.until_phase("the Migration is prepared", MigrationPhase::Rolling)
                     .await
-                    .map(|_| ())
             };
             outcomes.push(self.cell(&cell, &home, Some(&start), rolling).await?);
             Ok(())
@@ -164,11 +153,7 @@ impl<'cluster> Bench<'cluster> {
                 .until_stopped(self.cluster, STEP)
                 .await
                 .with_context(|| format!("the coordinator starts node {node}"))?;
-            let next = order.get(place + 1).map(|next| Point {
-                step: "StartNode".to_owned(),
-                edge: Edge::Recorded,
-                node: Some(next.clone()),
-            });
+            let next = order.get(place + 1).map(|next| start_of(Some(next)));
             let finished = async || {
                 let what = "is on Calico";
                 let on_calico = self
@@ -184,19 +169,22 @@ impl<'cluster> Bench<'cluster> {
             self.arm(cell, node, next.as_ref()).await?;
             outcomes.push(self.cell(cell, node, next.as_ref(), finished).await?);
         }
-        self.look
-            .until_migration("every node is on Calico", STEP, |migration| {
-                let status = migration.status.as_ref();
-                status.is_some_and(|status| matches!(status.phase, MigrationPhase::Mixed))
-            })
+        self.until_phase("every node is on Calico", MigrationPhase::Mixed)
             .await
-            .map(|_| ())
+    }
+
+    async fn until_phase(&self, what: &str, phase: MigrationPhase) -> Result<()> {
+        let reached = self.look.until_migration(what, STEP, |migration| {
+            let status = migration.status.as_ref();
+            status.is_some_and(|status| status.phase == phase)
+        });
+        reached.await.map(|_| ())
     }
 
     /// From its stop at the start of the node, the coordinator goes on to where the crash is, or to the next node.
     async fn arm(&self, cell: &Cell, node: &str, next: Option<&Point>) -> Result<()> {
         let coordinator = self.coordinator().await?;
-        let here = point(cell, Some(node));
+        let here = point(cell, node);
         match cell.step.owner {
             // It is there already.
             Owner::Coordinator if cell.step.name == "StartNode" => Ok(()),
@@ -220,45 +208,42 @@ impl<'cluster> Bench<'cluster> {
                 back.await.map(|_| ())
             };
             let arguments = ["rollback", node.as_str(), "--yes", "--timeout", PATIENT];
-            let Some(cell) = round.back.get(place) else {
-                self.ask(&arguments).await?;
-                returned().await?;
-                continue;
-            };
-            let door = self.door_of(cell, node).await?;
-            door.go_on(self.cluster, Some(&point(cell, Some(node)))).await?;
-            // It waits until the coordinator has taken notice, which has stopped perhaps.
-            let ask = self.ask(&arguments);
-            let struck = async {
-                outcomes.push(self.cell(cell, node, None, returned).await?);
-                Ok(())
-            };
-            tokio::try_join!(ask, struck)?;
+            self.ask_and_strike(&arguments, round.back.get(place), node, outcomes, returned)
+                .await?;
         }
         Ok(())
     }
 
     async fn undo(&self, round: &Round, order: &[String], outcomes: &mut Vec<Outcome>) -> Result<()> {
         let undone = async || {
-            self.look
-                .until_migration("everything is taken back", STEP, |migration| {
-                    let status = migration.status.as_ref();
-                    status.is_some_and(|status| status.phase == MigrationPhase::RolledBack)
-                })
+            self.until_phase("everything is taken back", MigrationPhase::RolledBack)
                 .await
-                .map(|_| ())
         };
         let arguments = ["rollback", "--all", "--yes", "--timeout", PATIENT];
-        let Some(cell) = round.undo else {
-            self.ask(&arguments).await?;
-            return undone().await;
-        };
         let node = order.first().context("there is no node")?;
-        let coordinator = self.coordinator().await?;
-        coordinator.go_on(self.cluster, Some(&point(&cell, None))).await?;
-        let ask = self.ask(&arguments);
+        self.ask_and_strike(&arguments, round.undo.as_ref(), node, outcomes, undone)
+            .await
+    }
+
+    /// The operator's command, with a crash on its way, if there is to be one.
+    async fn ask_and_strike(
+        &self,
+        arguments: &[&str],
+        cell: Option<&Cell>,
+        node: &str,
+        outcomes: &mut Vec<Outcome>,
+        done: impl AsyncFnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let Some(cell) = cell else {
+            self.ask(arguments).await?;
+            return done().await;
+        };
+        let door = self.door_of(cell, node).await?;
+        door.go_on(self.cluster, Some(&point(cell, node))).await?;
+        // The command waits until the coordinator has taken notice, which has stopped perhaps.
+        let ask = self.ask(arguments);
         let struck = async {
-            outcomes.push(self.cell(&cell, node, None, undone).await?);
+            outcomes.push(self.cell(cell, node, None, done).await?);
             Ok(())
         };
         tokio::try_join!(ask, struck).map(|_| ())
@@ -322,14 +307,22 @@ impl<'cluster> Bench<'cluster> {
     }
 }
 
-fn point(cell: &Cell, node: Option<&str>) -> Point {
+/// Where the coordinator has started this node, or any.
+fn start_of(node: Option<&str>) -> Point {
+    Point {
+        step: "StartNode".to_owned(),
+        edge: Edge::Recorded,
+        node: node.map(str::to_owned),
+    }
+}
+
+/// Where the cell's owner has to stop, if the step is this node's.
+fn point(cell: &Cell, node: &str) -> Point {
     let of_node = matches!(cell.step.leg, Leg::There | Leg::Back);
     Point {
         step: cell.step.name.to_owned(),
         edge: cell.edge,
         // An agent is its node's.
-        node: node
-            .filter(|_| of_node && cell.step.owner == Owner::Coordinator)
-            .map(str::to_owned),
+        node: (of_node && cell.step.owner == Owner::Coordinator).then(|| node.to_owned()),
     }
 }

@@ -9,12 +9,10 @@ use kube::{Api, ResourceExt};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
+use crate::cluster::pods::{self, FLANNEL_NAMESPACE};
 use crate::demo::host::Host;
 use crate::demo::same::Comparison;
 use crate::demo::untouched::{self, Fingerprint};
-
-/// Where the lab's flannel is.
-const FLANNEL_NAMESPACE: &str = "kube-flannel";
 
 /// Every host by node.
 pub type Hosts = BTreeMap<String, Host>;
@@ -44,22 +42,16 @@ pub async fn objects(cluster: &Cluster) -> Result<Fingerprint> {
 /// Pods by namespace and name, with their UID and how often their containers were started again. Without the old network's
 /// and replumb's own: those end, and are killed on purpose.
 pub async fn pods(cluster: &Cluster) -> Result<BTreeMap<String, (String, i32)>> {
-    let pods: Api<Pod> = Api::all(cluster.api().client());
-    let list = pods.list(&ListParams::default()).await.context("list pods")?;
+    let api: Api<Pod> = Api::all(cluster.api().client());
+    let list = api.list(&ListParams::default()).await.context("list pods")?;
     let others = list.items.into_iter().filter(|pod| {
         let namespace = pod.namespace().unwrap_or_default();
         namespace != FLANNEL_NAMESPACE && namespace != api::names::NAMESPACE
     });
     Ok(others
         .map(|pod| {
-            let restarts = pod
-                .status
-                .iter()
-                .flat_map(|status| status.container_statuses.iter().flatten())
-                .map(|container| container.restart_count)
-                .sum();
             let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
-            (name, (pod.uid().unwrap_or_default(), restarts))
+            (name, (pod.uid().unwrap_or_default(), pods::restarts(&pod)))
         })
         .collect())
 }
@@ -112,38 +104,33 @@ pub fn differs_back(before: &Host, after: &Host) -> Vec<String> {
 
 /// What is wrong with a host on Calico that lost its power on the way there: pods of flannel's are gone with it.
 pub fn wrong_there_after_power(host: &Host) -> Vec<String> {
-    let calico = host.calico();
-    let mut wrong: Vec<String> = host
-        .flannel()
-        .into_iter()
-        .map(|line| format!("left of flannel: {line}"))
-        .collect();
-    for needed in ["link vxlan.calico", "file 10-calico.conflist"] {
-        if !calico.iter().any(|line| line == needed) {
-            wrong.push(format!("not there: {needed}"));
-        }
-    }
-    wrong
+    let needed = ["link vxlan.calico", "file 10-calico.conflist"];
+    wrong(("flannel", &host.flannel()), &host.calico(), &needed)
 }
 
 /// What is wrong with a host on flannel that lost its power on its way there or back.
 pub fn wrong_back_after_power(host: &Host) -> Vec<String> {
-    let flannel = host.flannel();
-    let mut wrong: Vec<String> = host
-        .calico()
-        .into_iter()
-        .map(|line| format!("left of Calico: {line}"))
-        .collect();
-    for needed in [
+    let needed = [
         "link flannel.1",
         "file 10-flannel.conflist",
         "file /run/flannel/subnet.env",
-    ] {
-        if !flannel.iter().any(|line| line == needed) {
-            wrong.push(format!("not there: {needed}"));
-        }
-    }
-    wrong
+    ];
+    wrong(("Calico", &host.calico()), &host.flannel(), &needed)
+}
+
+/// What is wrong with a node that nobody could look at.
+pub fn not_in_the_lab(node: &str) -> String {
+    format!("node {node} is not in the lab any more")
+}
+
+/// What is left of the network that should be gone, and what is missing of the one that should be there.
+fn wrong((gone, left): (&str, &[String]), there: &[String], needed: &[&str]) -> Vec<String> {
+    let left = left.iter().map(|line| format!("left of {gone}: {line}"));
+    let missing = needed
+        .iter()
+        .filter(|needed| !there.iter().any(|line| line == **needed))
+        .map(|needed| format!("not there: {needed}"));
+    left.chain(missing).collect()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ const NODE_LIMIT: Duration = Duration::from_mins(3);
 
 /// Strikes the cell's victim while the step's owner has stopped there, and lets the owner go on if it lives.
 ///
-/// `node` is the step's node; of a step of the whole cluster, any. `next` is where the coordinator has to stop next: one that
+/// `node` is the step's node; of a step of the whole cluster, any. `door` is the owner's. `next` is where the coordinator has to stop next: one that
 /// is started anew has forgotten it.
 pub async fn strike(
     cluster: &Cluster,
@@ -29,10 +29,8 @@ pub async fn strike(
 ) -> Result<()> {
     let (_, home, _) = look.coordinator().await?;
     let coordinator = Door::of_coordinator(cluster, &home).await?;
-    let go_on = async || match cell.step.owner {
-        Owner::Agent => door.go_on(cluster, None).await,
-        Owner::Coordinator => coordinator.go_on(cluster, next).await,
-    };
+    let to = next.filter(|_| cell.step.owner == Owner::Coordinator);
+    let go_on = async || door.go_on(cluster, to).await;
     match cell.victim {
         Victim::Agent => {
             kill(cluster, node, AGENT).await?;
