@@ -1,7 +1,23 @@
 //! Cargo inside cargo.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use anyhow::{Context, Result};
+
+/// The cargo that runs the lab, which `cargo lab` names; else the one in the search path.
+pub fn program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// The folder of the workspace.
+pub fn workspace() -> Result<PathBuf> {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map(Path::to_owned)
+        .context("the workspace is above the lab")
+}
 
 /// Takes from a command what cargo has told the lab about the lab itself. Build scripts watch these variables: with them
 /// a cargo that `cargo lab` starts would build half of the dependencies anew, and the next `cargo lab` too.

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::assets;
+use crate::cargo;
 use crate::progress::Progress;
 
 /// The programs that are run.
@@ -41,17 +42,16 @@ pub fn built(name: &str) -> Result<PathBuf> {
         .parent()
         .and_then(Path::parent)
         .with_context(|| format!("find the target folder above {}", test.display()))?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
+    let mut build = Command::new(cargo::program());
     // By program and not by package: features are chosen for the whole workspace, as for the test itself.
     build
         .args(["build", "--quiet", "--bin", name])
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+        .current_dir(cargo::workspace()?);
     // Each profile has a folder of its own name, but for that of a plain build.
     if let Some(profile) = target.file_name().filter(|folder| *folder != "debug") {
         build.arg("--profile").arg(profile);
     }
-    crate::cargo::forget_caller(&mut build);
+    cargo::forget_caller(&mut build);
     run(&mut build)?;
     let program = target.join(name);
     if !program.is_file() {

@@ -92,11 +92,8 @@ pub async fn build(programs: &[Program], wanted: Build, progress: &Progress) -> 
 }
 
 async fn compile(programs: &[Program], wanted: Build, detail: &Detail) -> Result<RustPrograms> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .context("the workspace is above the lab")?;
-    // `cargo lab` names the cargo that runs it.
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let workspace = crate::cargo::workspace()?;
+    let cargo = crate::cargo::program();
     let mut command = Command::new(&cargo);
     crate::cargo::forget_caller(command.as_std_mut());
     command.args(["build", "--message-format=json-render-diagnostics"]);
@@ -112,7 +109,7 @@ async fn compile(programs: &[Program], wanted: Build, detail: &Detail) -> Result
         command.args(["--features", "agent/crash-points,coordinator/crash-points"]);
     }
     let mut child = command
-        .current_dir(workspace)
+        .current_dir(&workspace)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -41,9 +41,8 @@ pub async fn cargo_deny(progress: &Progress) -> Result<PathBuf> {
 }
 
 async fn install(folder: &Path) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Without its own optimisations it is built in half the time, and it runs for seconds.
-    let output = Command::new(cargo)
+    let output = Command::new(crate::cargo::program())
         .args([
             "install",
             "--locked",

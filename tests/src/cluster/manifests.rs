@@ -28,6 +28,12 @@ impl ProxyMode {
     }
 }
 
+/// The search path of the lab's containers.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The folder of flannel's and kube-proxy's images, without the first slash, that has the old iptables under the name that is
+/// called.
+pub const LEGACY_FOLDER: &str = "usr/local/legacy";
+
 /// By what flannel writes its packet filter rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub enum PacketFilter {
@@ -50,14 +56,10 @@ impl PacketFilter {
     }
 
     /// The search path, in which one folder has the old iptables under the name that is called.
-    fn path(self) -> &'static str {
+    fn path(self) -> String {
         match self {
-            Self::IptablesNft | Self::Nftables => {
-                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-            }
-            Self::IptablesLegacy => {
-                "/usr/local/legacy:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-            }
+            Self::IptablesNft | Self::Nftables => PATH.to_owned(),
+            Self::IptablesLegacy => format!("/{LEGACY_FOLDER}:{PATH}"),
         }
     }
 }
@@ -86,7 +88,7 @@ impl Values {
         Self(BTreeMap::from([
             ("api-server", server(api_server)),
             ("dns-service", DNS_SERVICE.to_string()),
-            ("filter-path", packet_filter.path().to_owned()),
+            ("filter-path", packet_filter.path()),
             ("flannel-nftables", packet_filter.is_nftables().to_string()),
             ("image-busybox", images.busybox.clone()),
             ("image-calico-cni", images.calico_cni.clone()),

@@ -9,6 +9,7 @@ use futures::future::try_join_all;
 use super::authority::Authority;
 use super::directory::Directory;
 use super::manifests::{PacketFilter, ProxyMode, Values};
+use super::pods::FLANNEL_NAMESPACE;
 use super::state::{CONTROL_PLANE, Machine, Phase, State};
 use super::{Cluster, Images, Lock, clean, control_plane, images, machines, network};
 use crate::progress::Progress;
@@ -243,7 +244,7 @@ impl Cluster {
             .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
             .await?;
         self.api
-            .rolled_out("daemonset/kube-flannel-ds", "kube-flannel", ROLLOUT_LIMIT)
+            .rolled_out("daemonset/kube-flannel-ds", FLANNEL_NAMESPACE, ROLLOUT_LIMIT)
             .await?;
         self.progress.say("kube-proxy and flannel run");
         // Not before: a pod that comes before flannel has its subnet fails, and its kubelet waits 10 s for the next try.

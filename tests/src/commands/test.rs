@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use programs::{cargo, cargo_tests, cargo_tests_with, go_tests, run_program, workspace};
+use programs::{cargo, cargo_tests, cargo_tests_with, go_tests, run_program};
 
 use super::up::ClusterArguments;
 use super::{Ended, Place, interrupted};
@@ -154,7 +154,7 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             let check = run_program(
                 &program,
                 &["check", "bans", "licenses", "sources"],
-                workspace()?,
+                crate::cargo::workspace()?,
                 true,
             );
             Ok(whole(

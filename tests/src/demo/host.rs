@@ -135,26 +135,15 @@ impl Host {
 
     /// What of flannel is on the host, one line each.
     pub fn flannel(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        for name in self.links.iter().filter_map(|link| link["ifname"].as_str()) {
-            if name.starts_with("flannel.") || name == "cni0" {
-                found.push(format!("link {name}"));
-            }
-        }
+        let of_flannel = |name: &str| name.starts_with("flannel.") || name == "cni0";
+        let mut found = self.links_that(of_flannel);
         for route in &self.routes {
             let device = route["dev"].as_str().unwrap_or_default();
-            if device.starts_with("flannel.") || device == "cni0" {
+            if of_flannel(device) {
                 found.push(format!("route {} dev {device}", route["dst"]));
             }
         }
-        for (table, rules) in &self.firewall {
-            found.extend(
-                rules
-                    .iter()
-                    .filter(|rule| rule.contains("FLANNEL"))
-                    .map(|rule| format!("{table}: {rule}")),
-            );
-        }
+        found.extend(self.rules_with("FLANNEL"));
         for object in &self.ruleset {
             let name = object["table"]["name"].as_str().unwrap_or_default();
             if name.starts_with("flannel") {
@@ -173,27 +162,15 @@ impl Host {
 
     /// What of Calico is on the host, one line each.
     pub fn calico(&self) -> Vec<String> {
-        let mut found = Vec::new();
         let of_calico = |name: &str| name.starts_with("cali") || name == "vxlan.calico";
-        for name in self.links.iter().filter_map(|link| link["ifname"].as_str()) {
-            if of_calico(name) {
-                found.push(format!("link {name}"));
-            }
-        }
+        let mut found = self.links_that(of_calico);
         for route in &self.routes {
             let device = route["dev"].as_str().unwrap_or_default();
             if of_calico(device) || route["type"].as_str() == Some("blackhole") {
                 found.push(format!("route {route}"));
             }
         }
-        for (table, rules) in &self.firewall {
-            found.extend(
-                rules
-                    .iter()
-                    .filter(|rule| rule.contains("cali"))
-                    .map(|rule| format!("{table}: {rule}")),
-            );
-        }
+        found.extend(self.rules_with("cali"));
         found.extend(
             self.conflists
                 .iter()
@@ -207,6 +184,21 @@ impl Host {
                 .map(|name| format!("ipset {name}")),
         );
         found
+    }
+
+    fn links_that(&self, are: impl Fn(&str) -> bool) -> Vec<String> {
+        let names = self.links.iter().filter_map(|link| link["ifname"].as_str());
+        names
+            .filter(|name| are(name))
+            .map(|name| format!("link {name}"))
+            .collect()
+    }
+
+    fn rules_with(&self, word: &str) -> impl Iterator<Item = String> {
+        self.firewall.iter().flat_map(move |(table, rules)| {
+            let rules = rules.iter().filter(move |rule| rule.contains(word));
+            rules.map(move |rule| format!("{table}: {rule}"))
+        })
     }
 
     /// Everything at all, as comparable lines: what a way back has to restore.

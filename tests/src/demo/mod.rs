@@ -23,6 +23,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 
 use crate::cluster::Cluster;
+use crate::cluster::pods::FLANNEL_NAMESPACE;
 use crate::progress::Progress;
 use host::Host;
 use operator::{Exit, Operator};
@@ -293,7 +294,7 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &cases::Case) 
         .context("mend the cluster")?;
     cluster
         .api()
-        .rolled_out("daemonset/kube-flannel-ds", "kube-flannel", MENDED)
+        .rolled_out("daemonset/kube-flannel-ds", FLANNEL_NAMESPACE, MENDED)
         .await
         .context("mend the cluster")?;
     cluster

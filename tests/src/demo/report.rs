@@ -18,9 +18,7 @@ use super::hold::Held;
 use super::same::Comparison;
 use super::watch::Peak;
 use crate::cluster::Cluster;
-
-/// Where the lab's flannel is.
-const FLANNEL_NAMESPACE: &str = "kube-flannel";
+use crate::cluster::pods::{self, FLANNEL_NAMESPACE};
 
 /// How a migration went.
 #[derive(Clone, Debug, Serialize)]
@@ -141,21 +139,13 @@ pub async fn probes(cluster: &Cluster) -> Result<Probes> {
 
 /// Container restarts of every pod by UID, without the old network's own pods: those end.
 pub async fn restarts(cluster: &Cluster) -> Result<BTreeMap<String, i32>> {
-    let pods: Api<Pod> = Api::all(cluster.api().client());
-    let list = pods.list(&ListParams::default()).await.context("list pods")?;
+    let api: Api<Pod> = Api::all(cluster.api().client());
+    let list = api.list(&ListParams::default()).await.context("list pods")?;
     Ok(list
         .items
         .into_iter()
         .filter(|pod| pod.namespace().as_deref() != Some(FLANNEL_NAMESPACE))
-        .map(|pod| {
-            let restarts = pod
-                .status
-                .iter()
-                .flat_map(|status| status.container_statuses.iter().flatten())
-                .map(|container| container.restart_count)
-                .sum();
-            (pod.uid().unwrap_or_default(), restarts)
-        })
+        .map(|pod| (pod.uid().unwrap_or_default(), pods::restarts(&pod)))
         .collect())
 }
 

@@ -12,6 +12,7 @@ use plan::flannel_to_calico::phase::Phase;
 use plan::traffic::PathClass;
 
 use crate::cluster::Cluster;
+use crate::cluster::pods::restarts;
 use crate::cluster::wait::{Look, until};
 use crate::demo::MIGRATION;
 
@@ -160,12 +161,7 @@ impl Looker {
         else {
             bail!("there is no pod of the coordinator")
         };
-        let restarts = pod
-            .status
-            .iter()
-            .flat_map(|status| status.container_statuses.iter().flatten())
-            .map(|container| container.restart_count)
-            .sum();
+        let restarts = restarts(&pod);
         let node = pod
             .spec
             .as_ref()

@@ -9,6 +9,7 @@ use super::archive::Image;
 pub use super::calico::Calico;
 use super::{Tree, calico};
 use crate::cluster::Images;
+use crate::cluster::manifests::LEGACY_FOLDER;
 
 /// Programs that write and read packet filter rules, for both backends.
 const FILTER_TOOLS: [&str; 22] = [
@@ -222,7 +223,7 @@ pub(super) fn filter_tools(tree: &mut Tree) -> Result<()> {
     for name in ["iptables", "ip6tables"] {
         for verb in ["", "-save", "-restore"] {
             let target = format!("/usr/sbin/{name}-legacy{verb}");
-            tree.link(&format!("usr/local/legacy/{name}{verb}"), &target);
+            tree.link(&format!("{LEGACY_FOLDER}/{name}{verb}"), &target);
         }
     }
     tree.host_modules(&xtables_folder()?)?;

@@ -9,22 +9,15 @@ use tokio::process::Command;
 
 use crate::end_to_end::Tally;
 
-pub(super) fn workspace() -> Result<PathBuf> {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .map(Path::to_owned)
-        .context("the workspace is above the lab")
-}
-
-fn cargo_program() -> PathBuf {
-    // `cargo lab` names the cargo that runs it.
-    std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
-}
-
 pub(super) async fn cargo(arguments: &[&str]) -> Result<()> {
-    run_program(&cargo_program(), arguments, workspace()?, true)
-        .await
-        .map(|_| ())
+    run_program(
+        Path::new(&crate::cargo::program()),
+        arguments,
+        crate::cargo::workspace()?,
+        true,
+    )
+    .await
+    .map(|_| ())
 }
 
 pub(super) async fn cargo_tests(packages: &[&str], harness: &[&str]) -> Result<Tally> {
@@ -43,10 +36,10 @@ pub(super) async fn cargo_tests_with(
     arguments.extend(packages);
     arguments.push("--");
     arguments.extend(harness);
-    let mut command = Command::new(cargo_program());
+    let mut command = Command::new(crate::cargo::program());
     command
         .args(&arguments)
-        .current_dir(workspace()?)
+        .current_dir(crate::cargo::workspace()?)
         .envs(environment.iter().copied());
     let (success, text) = stream(command)
         .await

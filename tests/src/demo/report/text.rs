@@ -32,16 +32,17 @@ impl Report {
             ));
         }
         line(format_args!(
-            "probes: {} sent, {} lost, longest gap {} ms, slowest answer {} ms",
+            "probes: {} sent, {} lost ({} of them answered late), longest gap {} ms, slowest answer {} ms",
             self.probes.all.sent,
             self.probes.all.lost,
+            self.probes.all.late,
             self.probes.all.longest_gap_ms,
             self.probes.all.slowest_answer_ms
         ));
         for (class, counts) in &self.probes.classes {
             line(format_args!(
-                "  {class:<16} {:>8} sent, {:>5} lost, longest gap {} ms, slowest answer {} ms",
-                counts.sent, counts.lost, counts.longest_gap_ms, counts.slowest_answer_ms
+                "  {class:<16} {:>8} sent, {:>5} lost, {:>5} late, longest gap {} ms, slowest answer {} ms",
+                counts.sent, counts.lost, counts.late, counts.longest_gap_ms, counts.slowest_answer_ms
             ));
         }
         line(format_args!(
