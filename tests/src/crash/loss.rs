@@ -14,8 +14,8 @@ use crate::demo::traffic::so_far;
 
 /// A prober of a node that lost its power has to be started again.
 const LIMIT: Duration = Duration::from_mins(2);
-/// Every second a report is written, and a probe is lost after another.
-const BEHIND: SignedDuration = SignedDuration::from_secs(2);
+/// Every second a report is written, and a probe is lost after four more.
+const BEHIND: SignedDuration = SignedDuration::from_secs(5);
 
 /// What all probers have counted up to a moment.
 #[derive(Clone, Debug, Default)]
