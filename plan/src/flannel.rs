@@ -3,11 +3,11 @@
 mod document;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use document::Document;
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -101,6 +101,21 @@ pub struct SubnetEnvironment {
     pub mtu: u32,
     /// `FLANNEL_IPMASQ`.
     pub ip_masquerade: bool,
+    /// What it says of IPv6; `None` where pods have IPv4 alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<Ipv6Subnet>,
+}
+
+/// What `subnet.env` says of IPv6.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Ipv6Subnet {
+    /// `FLANNEL_IPV6_NETWORK`: the cluster's pod network.
+    #[schemars(with = "String")]
+    pub network: Ipv6Net,
+    /// `FLANNEL_IPV6_SUBNET`: the bridge's address with the node's subnet length.
+    #[schemars(with = "String")]
+    pub subnet: Ipv6Net,
 }
 
 /// `net-conf.json` of the `ConfigMap`, parsed. Unknown keys are kept out; a missing key is its default in flannel.
@@ -116,8 +131,11 @@ pub struct NetworkConfiguration {
     pub network: Ipv4Net,
     /// `SubnetLen`; `None` when the key is missing (the API server's node CIDRs decide then).
     pub subnet_length: Option<u8>,
-    /// `EnableIPv6`.
-    pub ipv6: bool,
+    /// `EnableIPv4`; true when missing.
+    pub ipv4: bool,
+    /// `IPv6Network`, when `EnableIPv6` is true.
+    #[schemars(with = "Option<String>")]
+    pub ipv6_network: Option<Ipv6Net>,
     /// `EnableNFTables`.
     pub nftables: bool,
     /// `Backend.Type`, as written.
@@ -149,10 +167,23 @@ pub struct NodeAnnotations {
     pub public_address: IpAddr,
     /// `kube-subnet-manager`.
     pub kube_subnet_manager: bool,
+    /// Its end of the tunnel in IPv6; `None` where pods have IPv4 alone.
+    pub ipv6: Option<Ipv6Annotations>,
+}
+
+/// flannel's annotations on a Node that are of IPv6.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Ipv6Annotations {
+    /// `VtepMAC` of `backend-v6-data`, lower-case.
+    pub vtep_mac: String,
+    /// `public-ipv6`.
+    #[schemars(with = "String")]
+    pub public_address: Ipv6Addr,
 }
 
 impl SubnetEnvironment {
-    /// Reads the file's text. Lines that flannel's CNI plugin does not use (IPv6) are passed over.
+    /// Reads the file's text. Lines that flannel's CNI plugin does not use are passed over.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         const TEXT: &str = "subnet.env";
         let mut values: BTreeMap<&str, &str> = BTreeMap::new();
@@ -197,6 +228,22 @@ impl SubnetEnvironment {
                 value("FLANNEL_IPMASQ", "true or false")?,
                 "true or false",
             )?,
+            ipv6: match values.get("FLANNEL_IPV6_NETWORK") {
+                None => None,
+                Some(network) => {
+                    let network: Ipv6Net =
+                        from_text(TEXT, "FLANNEL_IPV6_NETWORK", network, NEEDED_IPV6_NETWORK)?;
+                    Some(Ipv6Subnet {
+                        network: network.trunc(),
+                        subnet: from_text(
+                            TEXT,
+                            "FLANNEL_IPV6_SUBNET",
+                            value("FLANNEL_IPV6_SUBNET", NEEDED_IPV6_NETWORK)?,
+                            NEEDED_IPV6_NETWORK,
+                        )?,
+                    })
+                }
+            },
         })
     }
 }
@@ -229,7 +276,18 @@ impl NetworkConfiguration {
             subnet_length: subnet_length
                 .filter(|length| *length > 0)
                 .and_then(|length| length.try_into().ok()),
-            ipv6: document.boolean("EnableIPv6")?,
+            ipv4: match document.one("EnableIPv4")? {
+                None => true,
+                Some(_) => document.boolean("EnableIPv4")?,
+            },
+            ipv6_network: if document.boolean("EnableIPv6")? {
+                let network = document.string("IPv6Network", NEEDED_IPV6_NETWORK)?;
+                let network: Ipv6Net =
+                    from_text("net-conf.json", "IPv6Network", &network, NEEDED_IPV6_NETWORK)?;
+                Some(network.trunc())
+            } else {
+                None
+            },
             nftables: document.boolean("EnableNFTables")?,
             backend: backend.string("Type", "the name of a backend, such as vxlan")?,
             vni: vni.unwrap_or(DEFAULT_VNI),
@@ -279,7 +337,14 @@ impl NodeAnnotations {
     /// Reads flannel's annotations with this prefix. `None` when there is none of them: flannel has not run on
     /// the node, or runs with another prefix.
     pub fn read(annotations: &BTreeMap<String, String>, prefix: &str) -> Result<Option<Self>, ParseError> {
-        const KEYS: [&str; 4] = ["backend-type", "backend-data", "public-ip", "kube-subnet-manager"];
+        const KEYS: [&str; 6] = [
+            "backend-type",
+            "backend-data",
+            "public-ip",
+            "kube-subnet-manager",
+            "backend-v6-data",
+            "public-ipv6",
+        ];
         let value = |key: &str| Ok(annotations.get(&annotation_key(prefix, key)?).map(String::as_str));
         let mut found = Vec::new();
         for key in KEYS {
@@ -303,12 +368,25 @@ impl NodeAnnotations {
             needed("public-ip", "the node's address")?,
             "an IP address",
         )?;
-        let (vtep_mac, vni) = if backend.eq_ignore_ascii_case("vxlan") {
+        let is_vxlan = backend.eq_ignore_ascii_case("vxlan");
+        let (vtep_mac, vni) = if is_vxlan {
             let key = annotation_key(prefix, "backend-data")?;
             let text = needed("backend-data", r#"JSON such as {"VNI":1,"VtepMAC":"…"}"#)?;
             backend_data(&key, text)?
         } else {
             (String::new(), None)
+        };
+        let ipv6 = match value("public-ipv6")?.filter(|_| is_vxlan) {
+            None => None,
+            Some(address) => {
+                let address_key = annotation_key(prefix, "public-ipv6")?;
+                let key = annotation_key(prefix, "backend-v6-data")?;
+                let text = needed("backend-v6-data", r#"JSON such as {"VNI":1,"VtepMAC":"…"}"#)?;
+                Some(Ipv6Annotations {
+                    vtep_mac: backend_data(&key, text)?.0,
+                    public_address: from_text("annotation", &address_key, address, "an IPv6 address")?,
+                })
+            }
         };
         Ok(Some(Self {
             backend,
@@ -316,11 +394,13 @@ impl NodeAnnotations {
             vni,
             public_address,
             kube_subnet_manager: value("kube-subnet-manager")? == Some("true"),
+            ipv6,
         }))
     }
 }
 
 const NEEDED_NETWORK: &str = "one IPv4 network such as 10.244.0.0/16";
+const NEEDED_IPV6_NETWORK: &str = "one IPv6 network such as fd00:10:244::/56";
 const NEEDED_MTU: &str = "a number of bytes from 68 to 65535";
 const NEEDED_MAC: &str = "a MAC address of six bytes";
 

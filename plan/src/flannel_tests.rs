@@ -16,12 +16,31 @@ fn subnet_environment_as_flannel_writes_it() {
             subnet: "10.244.1.1/24".parse().unwrap(),
             mtu: 1450,
             ip_masquerade: true,
+            ipv6: None,
         }
     );
 }
 
+#[test]
+fn subnet_environment_of_both_families() {
+    let text =
+        format!("{SUBNET}FLANNEL_IPV6_NETWORK=fd00:10:244::/56\nFLANNEL_IPV6_SUBNET=fd00:10:244:1::1/64\n");
+    assert_eq!(
+        SubnetEnvironment::parse(&text).unwrap().ipv6,
+        Some(Ipv6Subnet {
+            network: "fd00:10:244::/56".parse().unwrap(),
+            subnet: "fd00:10:244:1::1/64".parse().unwrap(),
+        })
+    );
+    let half = format!("{SUBNET}FLANNEL_IPV6_NETWORK=fd00:10:244::/56\n");
+    assert_eq!(
+        SubnetEnvironment::parse(&half).unwrap_err().to_string(),
+        "subnet.env: key FLANNEL_IPV6_SUBNET is missing, needed one IPv6 network such as fd00:10:244::/56"
+    );
+}
+
 #[rstest]
-#[case("# comment\n\nFLANNEL_IPV6_NETWORK=fd00::/48\n")]
+#[case("# comment\n\nFLANNEL_SOMETHING=fd00::/48\n")]
 #[case("FLANNEL_MTU=9000\n")]
 #[case("   \t\n")]
 fn lines_before_do_no_harm(#[case] before: &str) {
@@ -113,7 +132,8 @@ fn network_configuration_with_defaults() {
         NetworkConfiguration {
             network: "10.244.0.0/16".parse().unwrap(),
             subnet_length: None,
-            ipv6: false,
+            ipv4: true,
+            ipv6_network: None,
             nftables: false,
             backend: "vxlan".to_owned(),
             vni: 1,
@@ -128,7 +148,7 @@ fn network_configuration_with_defaults() {
 #[test]
 fn network_configuration_with_every_key_in_another_case() {
     let found = NetworkConfiguration::parse(
-        r#"{"NETWORK": "10.1.2.3/16", "subnetlen": 25, "enableipv6": true, "ENABLENFTABLES": true, "SubnetMin": "x",
+        r#"{"NETWORK": "10.1.2.3/16", "subnetlen": 25, "enableipv6": true, "ipv6network": "fd00:10:244::1/56", "enableipv4": false, "ENABLENFTABLES": true, "SubnetMin": "x",
             "backend": {"type": "VXLAN", "vni": 4096, "PORT": 8473, "directrouting": true, "LEARNING": true,
             "mtu": 1400, "GBP": true}}"#,
     )
@@ -138,7 +158,8 @@ fn network_configuration_with_every_key_in_another_case() {
         NetworkConfiguration {
             network: "10.1.0.0/16".parse().unwrap(),
             subnet_length: Some(25),
-            ipv6: true,
+            ipv4: false,
+            ipv6_network: Some("fd00:10:244::/56".parse().unwrap()),
             nftables: true,
             backend: "VXLAN".to_owned(),
             vni: 4096,
@@ -219,6 +240,14 @@ fn no_backend_is_flannels_oldest() {
     "net-conf.json: key Backend.VNI is written 2 times: VNI, vni; needed once"
 )]
 #[case(
+    r#"{"Network": "10.244.0.0/16", "EnableIPv6": true}"#,
+    "net-conf.json: key IPv6Network is missing, needed one IPv6 network such as fd00:10:244::/56"
+)]
+#[case(
+    r#"{"Network": "10.244.0.0/16", "EnableIPv6": true, "IPv6Network": "10.1.0.0/16"}"#,
+    "net-conf.json: key IPv6Network: found \"10.1.0.0/16\", needed one IPv6 network such as fd00:10:244::/56"
+)]
+#[case(
     r#"{"Network": "10.244.0.0/16", "SubnetLen": 31}"#,
     "net-conf.json: key SubnetLen: found 31, needed a prefix length up to 30"
 )]
@@ -272,8 +301,29 @@ fn node_annotations(#[case] written: &str, #[case] prefix: &str) {
             vni: Some(1),
             public_address: "192.168.0.11".parse().unwrap(),
             kube_subnet_manager: true,
+            ipv6: None,
         }
     );
+}
+
+#[test]
+fn node_annotations_of_both_families() {
+    let mut pairs = GOOD.to_vec();
+    pairs.push(("public-ipv6", "fd00:172:30::b"));
+    let error = NodeAnnotations::read(&annotations("a.b/", &pairs), "a.b").unwrap_err();
+    assert!(
+        error.to_string().contains("key a.b/backend-v6-data is missing"),
+        "{error}"
+    );
+    pairs.push(("backend-v6-data", r#"{"VNI":1,"VtepMAC":"8E:AA:bb:cc:dd:06"}"#));
+    let found = NodeAnnotations::read(&annotations("a.b/", &pairs), "a.b")
+        .unwrap()
+        .unwrap();
+    let ipv6 = Ipv6Annotations {
+        vtep_mac: "8e:aa:bb:cc:dd:06".to_owned(),
+        public_address: "fd00:172:30::b".parse().unwrap(),
+    };
+    assert_eq!(found.ipv6, Some(ipv6));
 }
 
 #[test]
@@ -374,7 +424,7 @@ proptest! {
     }
 
     #[test]
-    fn network_configuration_of_any_value(key in "(Network|SubnetLen|EnableIPv6|Backend)", value in any_json()) {
+    fn network_configuration_of_any_value(key in "(Network|SubnetLen|EnableIPv4|EnableIPv6|IPv6Network|Backend)", value in any_json()) {
         let _ = NetworkConfiguration::parse(&serde_json::json!({key: value}).to_string());
     }
 

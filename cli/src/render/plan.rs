@@ -3,7 +3,7 @@
 use api::{Migration, NodeMigration};
 use kube::ResourceExt;
 use plan::document::{Action, Document};
-use plan::flannel_to_calico::settings::{Settings, Source};
+use plan::flannel_to_calico::settings::{Ipv6Settings, Settings, Source};
 use serde::Serialize;
 
 use super::checks;
@@ -80,10 +80,9 @@ fn values(settings: &Settings) -> Vec<Vec<String>> {
         calico_daemon_set_namespace,
         ip_pool_block_size,
         cni_configuration_directory,
+        ipv6,
     } = settings;
-    let row =
-        |name: &str, value: String, source: &Source| vec![name.to_owned(), value, format!("({source})")];
-    vec![
+    let mut rows = vec![
         row(
             "flannel network",
             flannel_network.value.to_string(),
@@ -141,7 +140,38 @@ fn values(settings: &Settings) -> Vec<Vec<String>> {
             cni_configuration_directory.value.clone(),
             &cni_configuration_directory.source,
         ),
+    ];
+    rows.extend(ipv6.iter().flat_map(ipv6_values));
+    rows
+}
+
+fn ipv6_values(settings: &Ipv6Settings) -> [Vec<String>; 3] {
+    let Ipv6Settings {
+        flannel_network,
+        flannel_subnet_length,
+        ip_pool_block_size,
+    } = settings;
+    [
+        row(
+            "IPv6: flannel network",
+            flannel_network.value.to_string(),
+            &flannel_network.source,
+        ),
+        row(
+            "  its subnet length",
+            flannel_subnet_length.value.to_string(),
+            &flannel_subnet_length.source,
+        ),
+        row(
+            "  its pool's block size",
+            ip_pool_block_size.value.to_string(),
+            &ip_pool_block_size.source,
+        ),
     ]
+}
+
+fn row(name: &str, value: String, source: &Source) -> Vec<String> {
+    vec![name.to_owned(), value, format!("({source})")]
 }
 
 fn indent(text: &str) -> String {

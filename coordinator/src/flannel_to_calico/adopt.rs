@@ -82,13 +82,13 @@ pub async fn adopt_nodes(
     if joined.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let pool = node_objects::pools(context).await?.and_then(|pools| {
-        plan::flannel_to_calico::objects::pool(settings, &pools).map_err(|conflict| conflict.to_string())
+    let pools = node_objects::pools(context).await?.and_then(|pools| {
+        plan::flannel_to_calico::objects::pools(settings, &pools).map_err(|conflict| conflict.to_string())
     });
     let mut unprepared = BTreeMap::new();
     for node in joined {
-        let outcome = match &pool {
-            Ok(pool) => node_objects::write(context, migration, settings, pool.block_size, node).await?,
+        let outcome = match &pools {
+            Ok(pools) => node_objects::write(context, migration, settings, pools, node).await?,
             Err(message) => Outcome::Blocked(message.clone()),
         };
         match outcome {

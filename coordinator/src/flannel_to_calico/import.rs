@@ -1,10 +1,10 @@
 //! Addresses of living pods into Calico's IPAM, and out of it: handle and block, in Calico's own order.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use api::node_migration::NodeMigrationSpec;
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use kube::core::DynamicObject;
 use plan::flannel_to_calico::import::{ImportedAddress, imported_as, reserved_handle};
 use plan::flannel_to_calico::objects::{self, Allocation, BlockConflict};
@@ -62,7 +62,7 @@ pub async fn release(
     spec: &mut NodeMigrationSpec,
 ) -> Result<Outcome, WriteError> {
     for (block, read) in blocks_of(context, node).await? {
-        let of_block: Vec<(Ipv4Addr, &str)> = addresses
+        let of_block: Vec<(IpAddr, &str)> = addresses
             .iter()
             .filter(|imported| block.contains(&imported.address))
             .map(|imported| (imported.address, imported.handle.as_str()))
@@ -89,15 +89,15 @@ pub async fn release(
 /// Takes back every address of the node's but the one on its tunnel: no pod of Calico's is on it any more. What an agent or a
 /// plugin could not say in time goes with it.
 pub async fn release_all(context: &Context, node: &str) -> Result<Outcome, WriteError> {
-    let tunnel = objects::tunnel_handle(node);
+    let tunnels = objects::tunnel_handles(node);
     for (block, read) in blocks_of(context, node).await? {
         let allocated = match objects::allocated(&read.data["spec"], block) {
             Ok(allocated) => allocated,
             Err(conflict) => return Ok(Outcome::Blocked(conflict.to_string())),
         };
-        let others: Vec<(Ipv4Addr, &str)> = allocated
+        let others: Vec<(IpAddr, &str)> = allocated
             .iter()
-            .filter(|(_, handle)| *handle != tunnel)
+            .filter(|(_, handle)| !tunnels.contains(handle))
             .map(|(address, handle)| (*address, handle.as_str()))
             .collect();
         // The handles first: after a crash they are found again by the block, and without it by nobody.
@@ -117,7 +117,7 @@ pub async fn release_all(context: &Context, node: &str) -> Result<Outcome, Write
 }
 
 /// How many addresses of the block each handle has, those that were told before included.
-fn count(allocations: &[Allocation], imported: &[ImportedAddress], block: Ipv4Net) -> BTreeMap<String, u32> {
+fn count(allocations: &[Allocation], imported: &[ImportedAddress], block: IpNet) -> BTreeMap<String, u32> {
     let mut counted: BTreeMap<String, u32> = BTreeMap::new();
     for allocation in allocations {
         *counted.entry(allocation.handle.clone()).or_default() += 1;
@@ -152,7 +152,7 @@ async fn write_block(
 }
 
 /// The node's blocks, as they are now.
-async fn blocks_of(context: &Context, node: &str) -> Result<Vec<(Ipv4Net, DynamicObject)>, WriteError> {
+async fn blocks_of(context: &Context, node: &str) -> Result<Vec<(IpNet, DynamicObject)>, WriteError> {
     let affinity = objects::affinity(node);
     let mut found = Vec::new();
     for read in calico::IPAM_BLOCK.list(&context.client).await? {
@@ -160,7 +160,6 @@ async fn blocks_of(context: &Context, node: &str) -> Result<Vec<(Ipv4Net, Dynami
         if spec["affinity"].as_str() != Some(&affinity) {
             continue;
         }
-        // An IPv6 block holds no address of ours.
         if let Some(Ok(range)) = spec["cidr"].as_str().map(str::parse) {
             found.push((range, read));
         }

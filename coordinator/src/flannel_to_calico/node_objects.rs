@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::{Migration, names};
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use plan::flannel_to_calico::cluster::IpPool;
-use plan::flannel_to_calico::objects::{self, ClaimState, NodeObjects};
+use plan::flannel_to_calico::objects::{self, ClaimState, NodeObjects, Pool};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ pub async fn write(
     context: &Context,
     migration: &Migration,
     settings: &Settings,
-    block_size: u8,
+    pools: &[Pool],
     node: &Node,
 ) -> Result<Outcome, WriteError> {
     let read = match facts::nodes::node(node) {
@@ -65,12 +65,12 @@ pub async fn write(
             )));
         }
     };
-    let wanted = match objects::of_node(&read, settings, block_size) {
+    let wanted = match objects::of_node(&read, settings, pools) {
         Ok(wanted) => wanted,
         Err(error) => return Ok(Outcome::Blocked(error.to_string())),
     };
-    for block in &wanted.blocks {
-        if let Outcome::Blocked(message) = claim(context, &read.name, *block, &wanted).await? {
+    for block in wanted.blocks() {
+        if let Outcome::Blocked(message) = claim(context, &read.name, block, &wanted).await? {
             return Ok(Outcome::Blocked(message));
         }
     }
@@ -97,7 +97,7 @@ pub async fn write(
 async fn claim(
     context: &Context,
     node: &str,
-    block: Ipv4Net,
+    block: IpNet,
     wanted: &NodeObjects,
 ) -> Result<Outcome, WriteError> {
     write_affinity(context, node, block, ClaimState::Pending).await?;
@@ -136,7 +136,7 @@ async fn claim(
 async fn write_affinity(
     context: &Context,
     node: &str,
-    block: Ipv4Net,
+    block: IpNet,
     state: ClaimState,
 ) -> Result<(), WriteError> {
     let object = objects::block_affinity(node, block, state);
@@ -175,7 +175,7 @@ pub async fn remove(
     known: &BTreeSet<String>,
 ) -> Result<Vec<String>, WriteError> {
     let affinity = objects::affinity(node);
-    let handle = objects::tunnel_handle(node);
+    let handles = objects::tunnel_handles(node);
     let mut kept = Vec::new();
     let claims = calico::BLOCK_AFFINITY.list(&context.client).await?;
     for block in calico::IPAM_BLOCK.list(&context.client).await? {
@@ -186,7 +186,7 @@ pub async fn remove(
         let held_by_others = spec["attributes"].as_array().is_some_and(|attributes| {
             attributes
                 .iter()
-                .any(|entry| entry["handle_id"] != handle.as_str())
+                .any(|entry| !handles.iter().any(|handle| entry["handle_id"] == handle.as_str()))
         });
         if held_by_others {
             kept.push(block.name_any());
@@ -204,9 +204,11 @@ pub async fn remove(
             .await?;
     }
     if kept.is_empty() {
-        calico::IPAM_HANDLE
-            .delete(&context.client, &objects::handle_name(&handle))
-            .await?;
+        for handle in &handles {
+            calico::IPAM_HANDLE
+                .delete(&context.client, &objects::handle_name(handle))
+                .await?;
+        }
     }
     Ok(kept)
 }

@@ -15,7 +15,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use plan::decision::WaitReason;
-use plan::flannel_to_calico::objects;
+use plan::flannel_to_calico::objects::{self, Pool};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
 
@@ -54,8 +54,8 @@ pub async fn prepare(
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
     }
-    let block_size = match write_settings(context, settings).await? {
-        Ok(block_size) => block_size,
+    let pools = match write_settings(context, settings).await? {
+        Ok(pools) => pools,
         Err(message) => {
             wait(status, WaitReason::CalicoObjects, message);
             return Ok(());
@@ -67,10 +67,13 @@ pub async fn prepare(
             .filter(|node| !node_objects::is_prepared(node, migration))
             .cloned(),
     )
-    .map(|node| async move {
-        let outcome = node_objects::write(context, migration, settings, block_size, &node).await?;
-        crash_point::reach("WriteNode", Edge::Recorded, Some(&node.name_any())).await;
-        Ok::<_, WriteError>(outcome)
+    .map(|node| {
+        let pools = &pools;
+        async move {
+            let outcome = node_objects::write(context, migration, settings, pools, &node).await?;
+            crash_point::reach("WriteNode", Edge::Recorded, Some(&node.name_any())).await;
+            Ok::<_, WriteError>(outcome)
+        }
     })
     .buffer_unordered(NODES_AT_ONCE)
     .try_collect()
@@ -161,14 +164,17 @@ pub fn rolled(set: &DaemonSet, nodes: &BTreeMap<String, Arc<Node>>) -> Option<St
     ))
 }
 
-/// Pool, Felix' and IPAM's settings; returns the block size, or what is in the way.
-async fn write_settings(context: &Context, settings: &Settings) -> Result<Result<u8, String>, WriteError> {
+/// Pools, Felix' and IPAM's settings; returns the pools, or what is in the way.
+async fn write_settings(
+    context: &Context,
+    settings: &Settings,
+) -> Result<Result<Vec<Pool>, String>, WriteError> {
     let pools = match node_objects::pools(context).await? {
         Ok(pools) => pools,
         Err(message) => return Ok(Err(message)),
     };
-    let pool = match objects::pool(settings, &pools) {
-        Ok(pool) => pool,
+    let pools = match objects::pools(settings, &pools) {
+        Ok(pools) => pools,
         Err(conflict) => return Ok(Err(conflict.to_string())),
     };
     // IPAM first: from the moment that there is a pool, a node may ask for a block of it.
@@ -180,7 +186,8 @@ async fn write_settings(context: &Context, settings: &Settings) -> Result<Result
     )
     .await?;
     crash_point::reach("WriteIpamConfig", Edge::Recorded, None).await;
-    if let Some(object) = &pool.create {
+    for pool in &pools {
+        let Some(object) = &pool.create else { continue };
         // One that somebody else created a moment ago is compared at the next look.
         if calico::IP_POOL.create(&context.client, object).await? == calico::Created::Before {
             return Ok(Err(format!(
@@ -196,5 +203,5 @@ async fn write_settings(context: &Context, settings: &Settings) -> Result<Result
     })
     .await?;
     crash_point::reach("WriteFelixConfiguration", Edge::Recorded, None).await;
-    Ok(Ok(pool.block_size))
+    Ok(Ok(pools))
 }

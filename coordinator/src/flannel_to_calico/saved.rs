@@ -153,7 +153,8 @@ pub async fn delete_new_pools(
         return Ok(());
     };
     for name in names(context, calico::IP_POOL).await? {
-        if !known.contains(&name) && name == objects::IP_POOL {
+        let is_ours = objects::family::ALL.iter().any(|family| family.pool == name);
+        if !known.contains(&name) && is_ours {
             calico::IP_POOL.delete(&context.client, &name).await?;
         }
     }

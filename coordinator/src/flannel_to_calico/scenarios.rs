@@ -42,6 +42,7 @@ fn settings() -> Settings {
         calico_daemon_set_namespace: plain("kube-system".to_owned()),
         ip_pool_block_size: plain(26),
         cni_configuration_directory: plain("/etc/cni/net.d".to_owned()),
+        ipv6: None,
     }
 }
 

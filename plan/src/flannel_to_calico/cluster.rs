@@ -88,6 +88,15 @@ impl Node {
         self.pod_cidrs.iter().find_map(|text| text.parse().ok())
     }
 
+    /// The first range of `spec.podCIDRs` of the same family as this network; `None` when missing or malformed.
+    pub fn range_of(&self, network: &IpNet) -> Option<IpNet> {
+        let same_family = |range: &IpNet| range.max_prefix_len() == network.max_prefix_len();
+        self.pod_cidrs
+            .iter()
+            .filter_map(|text| text.parse().ok())
+            .find(same_family)
+    }
+
     /// Whether the scheduler may put new pods here.
     pub fn schedulable(&self) -> bool {
         !self.unschedulable && self.ready && self.taints.is_empty()

@@ -7,11 +7,14 @@ mod recognise;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::net::Ipv6Addr;
+
+use ipnet::{IpNet, Ipv6Net};
 
 use super::checks::{CheckName, names};
 use super::cluster::{ClusterFacts, DaemonSet, Node};
 use super::node::NetworkLabel;
-use super::settings::{Options, Settings, Source, Sourced, defaults};
+use super::settings::{Ipv6Settings, Options, Settings, Source, Sourced, defaults};
 use crate::check::{Check, Verdict};
 use crate::flannel::{NetworkConfiguration, SubnetEnvironment};
 
@@ -23,6 +26,8 @@ pub use recognise::{
 pub(super) const NETWORK_LABEL: &str = "projectcalico.org/node-network-during-migration";
 /// Key of flannel's configuration in its `ConfigMap`.
 const NETWORK_CONFIGURATION: &str = "net-conf.json";
+/// All of IPv6.
+const ANY_IPV6: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
 
 /// Merges what the spec says, what the cluster shows and the defaults. Checks that refuse come back when what is
 /// to be migrated was not found, or contradicts itself, or a value without a default is not known.
@@ -52,6 +57,13 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
         agreed_environment(facts, "FLANNEL_IPMASQ", |environment| environment.ip_masquerade)
     });
     let subnet_length = gathered.value(options.flannel_subnet_length, || subnet_length(facts));
+    let ipv6_network = gathered.value(None, || {
+        match read(configuration.as_ref(), |configuration| configuration.ipv6_network) {
+            Some(found) => Ok(Some(found)),
+            None => agreed_ipv6_network(facts),
+        }
+    });
+    let ipv6_subnet_length = gathered.value(None, || ipv6_subnet_length(facts));
     let prefix = flannel
         .and_then(flanneld)
         .and_then(|container| argument(container, "kube-annotation-prefix"));
@@ -97,6 +109,12 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
             &options.cni_configuration_directory,
             defaults::CNI_CONFIGURATION_DIRECTORY,
         ),
+        ipv6: ipv6_network.map(|network| Ipv6Settings {
+            flannel_network: network,
+            flannel_subnet_length: ipv6_subnet_length
+                .unwrap_or_else(|| default(defaults::FLANNEL_IPV6_SUBNET_LENGTH)),
+            ip_pool_block_size: default(defaults::IPV6_POOL_BLOCK_SIZE),
+        }),
     })
 }
 
@@ -171,27 +189,54 @@ fn agreed_environment<T: Ord + Display>(
     key: &str,
     read: impl Fn(&SubnetEnvironment) -> T,
 ) -> Result<Option<(T, String)>, Box<Check>> {
-    let values = flannel_nodes(facts).filter_map(|node| {
-        let environment = facts.hosts.get(&node.name)?.subnet_environment.present()?;
-        Some((node.name.as_str(), read(environment)))
+    agreed(
+        environments(facts).map(|(node, environment)| (node, read(environment))),
+        |values| {
+            differing_environments(
+                key,
+                &values,
+                &format!(
+                    ", or set {} in spec.flannelToCalico.options",
+                    match key {
+                        "FLANNEL_MTU" => "flannelMtu",
+                        "FLANNEL_IPMASQ" => "flannelIpMasquerade",
+                        _ => "flannelNetwork",
+                    }
+                ),
+            )
+        },
+    )
+    .map(|found| found.map(|(value, nodes)| (value, format!("subnet.env of {nodes} nodes"))))
+}
+
+/// The network of IPv6 that `subnet.env` of the hosts on flannel agrees on; `None` when none of them has one.
+fn agreed_ipv6_network(facts: &ClusterFacts) -> Result<Option<(Ipv6Net, String)>, Box<Check>> {
+    let values = environments(facts).filter_map(|(node, environment)| {
+        let ipv6 = environment.ipv6.as_ref()?;
+        Some((node, ipv6.network))
     });
     agreed(values, |values| {
-        CheckName::SubnetEnvironment.not_pass(
-            Verdict::Fail,
-            "/run/flannel/subnet.env",
-            format!("{key} {values}"),
-            "the same value on every node",
-            format!(
-                "restart flannel's pods on the nodes that differ, or set {} in spec.flannelToCalico.options",
-                match key {
-                    "FLANNEL_MTU" => "flannelMtu",
-                    "FLANNEL_IPMASQ" => "flannelIpMasquerade",
-                    _ => "flannelNetwork",
-                }
-            ),
-        )
+        differing_environments("FLANNEL_IPV6_NETWORK", &values, "")
     })
     .map(|found| found.map(|(value, nodes)| (value, format!("subnet.env of {nodes} nodes"))))
+}
+
+/// What the nodes on flannel have as `subnet.env`.
+fn environments(facts: &ClusterFacts) -> impl Iterator<Item = (&str, &SubnetEnvironment)> {
+    flannel_nodes(facts).filter_map(|node| {
+        let environment = facts.hosts.get(&node.name)?.subnet_environment.present()?;
+        Some((node.name.as_str(), environment))
+    })
+}
+
+fn differing_environments(key: &str, values: &str, or: &str) -> Check {
+    CheckName::SubnetEnvironment.not_pass(
+        Verdict::Fail,
+        "/run/flannel/subnet.env",
+        format!("{key} {values}"),
+        "the same value on every node",
+        format!("restart flannel's pods on the nodes that differ{or}"),
+    )
 }
 
 /// Subnet length of the Nodes' `podCIDR`s.
@@ -209,6 +254,22 @@ fn subnet_length(facts: &ClusterFacts) -> Result<Option<(u8, String)>, Box<Check
         )
     })
     .map(|found| found.map(|(length, nodes)| (length, format!("spec.podCIDR of {nodes} Nodes"))))
+}
+
+/// Subnet length of the Nodes' `podCIDR`s of IPv6.
+fn ipv6_subnet_length(facts: &ClusterFacts) -> Result<Option<(u8, String)>, Box<Check>> {
+    let values = flannel_nodes(facts)
+        .filter_map(|node| Some((node.name.as_str(), node.range_of(&ANY_IPV6)?.prefix_len())));
+    agreed(values, |values| {
+        CheckName::PodCidr.not_pass(
+            Verdict::Fail,
+            "Nodes: spec.podCIDRs",
+            format!("length {values} in IPv6"),
+            "the same length on every node",
+            "kube-controller-manager gives them out (--node-cidr-mask-size-ipv6): create the Nodes that differ anew",
+        )
+    })
+    .map(|found| found.map(|(length, nodes)| (length, format!("spec.podCIDRs of {nodes} Nodes"))))
 }
 
 /// The one value that all nodes have, with their number; a refusal that names them when there are several.

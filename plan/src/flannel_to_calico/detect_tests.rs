@@ -132,6 +132,42 @@ fn what_the_spec_says_wins() {
 }
 
 #[test]
+fn a_network_of_ipv6_is_detected_with_its_source() {
+    let mut facts = fixture::cluster();
+    assert_eq!(detect(&Options::default(), &facts).unwrap().ipv6, None);
+    let key = ("kube-flannel".to_owned(), "kube-flannel-cfg".to_owned());
+    facts.config_maps.get_mut(&key).unwrap().insert(
+        "net-conf.json".to_owned(),
+        r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/56","Backend":{"Type":"vxlan"}}"#
+            .to_owned(),
+    );
+    for (index, node) in facts.nodes.values_mut().enumerate() {
+        node.pod_cidrs.push(format!("fd00:10:244:{index}::/64"));
+    }
+    let found = detect(&Options::default(), &facts).unwrap();
+    let ipv6 = found.ipv6.clone().unwrap();
+    assert_eq!(
+        ipv6.flannel_network,
+        Sourced {
+            value: "fd00:10:244::/56".parse().unwrap(),
+            source: detected("ConfigMap kube-flannel/kube-flannel-cfg: net-conf.json"),
+        }
+    );
+    assert_eq!(
+        ipv6.flannel_subnet_length,
+        Sourced {
+            value: 64,
+            source: detected("spec.podCIDRs of 3 Nodes"),
+        }
+    );
+    assert_eq!(ipv6.ip_pool_block_size.value, 122);
+    assert_eq!(found.pod_networks().len(), 2);
+    facts.nodes.get_mut("b").unwrap().pod_cidrs[1] = "fd00:10:244:8::/72".to_owned();
+    let check = refusal(&Options::default(), &facts);
+    assert!(check.found.contains("72 on b"), "{check:?}");
+}
+
+#[test]
 fn values_of_the_configuration_and_of_the_arguments() {
     let mut facts = fixture::cluster();
     let key = ("kube-flannel".to_owned(), "kube-flannel-ds".to_owned());

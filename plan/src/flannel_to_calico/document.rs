@@ -55,27 +55,29 @@ pub fn document(
 
 fn prepare(settings: &Settings, facts: &ClusterFacts, nodes: &[&Node]) -> Vec<Action> {
     let flannel = flannel_daemon_set(settings);
-    let pool = match objects::pool(settings, &facts.ip_pools) {
-        Ok(pool) if pool.create.is_some() => Action::new(
-            "create",
-            format!("IPPool {}", pool.name),
-            format!(
-                "cidr {}, blockSize {}, vxlanMode Always, natOutgoing {}",
-                settings.flannel_network.value, pool.block_size, settings.flannel_ip_masquerade.value
+    let pools = settings.pod_networks().into_iter().map(|network| {
+        match objects::pool(settings, &network, &facts.ip_pools) {
+            Ok(pool) if pool.create.is_some() => Action::new(
+                "create",
+                format!("IPPool {}", pool.name),
+                format!(
+                    "cidr {}, blockSize {}, vxlanMode Always, natOutgoing {}",
+                    pool.range, pool.block_size, settings.flannel_ip_masquerade.value
+                ),
             ),
-        ),
-        Ok(pool) => Action::new(
-            "use",
-            format!("IPPool {}", pool.name),
-            "it is there, and as it has to be",
-        ),
-        // The check of the pool refuses in the same words.
-        Err(conflict) => Action::new(
-            "refuse",
-            format!("IPPool {}", conflict.name),
-            conflict.to_string(),
-        ),
-    };
+            Ok(pool) => Action::new(
+                "use",
+                format!("IPPool {}", pool.name),
+                "it is there, and as it has to be",
+            ),
+            // The check of the pool refuses in the same words.
+            Err(conflict) => Action::new(
+                "refuse",
+                format!("IPPool {}", conflict.name),
+                conflict.to_string(),
+            ),
+        }
+    });
     let mut actions = vec![
         Action::new(
             "label",
@@ -92,20 +94,33 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, nodes: &[&Node]) -> Vec<Ac
             "IPAMConfig default",
             "strictAffinity true, autoAllocateBlocks false, until the last node is done",
         ),
-        pool,
-        Action::new(
-            "patch",
-            "FelixConfiguration default",
-            format!(
-                "vxlanVNI {}, vxlanPort {}, vxlanMTU {}; what calico-node fills in at its start, where it is missing",
-                settings.flannel_vni.value, settings.flannel_port.value, settings.flannel_mtu.value
-            ),
-        ),
     ];
+    actions.extend(pools);
+    let ipv6 = if settings.ipv6.is_some() {
+        ", ipv6Support true"
+    } else {
+        ""
+    };
+    actions.push(Action::new(
+        "patch",
+        "FelixConfiguration default",
+        format!(
+            "vxlanVNI {}, vxlanPort {}, vxlanMTU {}{ipv6}; what calico-node fills in at its start, where it is missing",
+            settings.flannel_vni.value, settings.flannel_port.value, settings.flannel_mtu.value
+        ),
+    ));
     for node in nodes {
-        let range = node
-            .pod_cidr()
-            .map_or_else(|| "its podCIDR".to_owned(), |range| range.to_string());
+        let ranges: Vec<String> = settings
+            .pod_networks()
+            .iter()
+            .filter_map(|network| node.range_of(&network.range))
+            .map(|range| range.to_string())
+            .collect();
+        let range = if ranges.is_empty() {
+            "its podCIDR".to_owned()
+        } else {
+            ranges.join(" and ")
+        };
         actions.push(Action::new(
             "create",
             format!("IPAM blocks of node {}", node.name),

@@ -41,6 +41,7 @@ fn healthy() -> HostFacts {
             subnet: "10.244.1.1/24".parse().unwrap(),
             mtu: 1450,
             ip_masquerade: true,
+            ipv6: None,
         }),
         flanneld_running: true,
         firewall: Vec::new(),

@@ -63,6 +63,7 @@ fn flannel_host() -> HostFacts {
             subnet: "10.244.1.1/24".parse().unwrap(),
             mtu: 1450,
             ip_masquerade: true,
+            ipv6: None,
         }),
         flanneld_running: true,
         firewall: vec![

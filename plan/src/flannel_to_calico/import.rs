@@ -1,7 +1,7 @@
 //! In place: addresses that flannel's living pods have, and that Calico's IPAM must not give to anybody else.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 use schemars::JsonSchema;
@@ -16,7 +16,7 @@ use super::objects::Allocation;
 pub struct ImportedAddress {
     /// The address.
     #[schemars(with = "String")]
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// The handle that it was given under. For a pod it is the one that Calico's own DEL releases.
     pub handle: String,
 }
@@ -34,29 +34,31 @@ pub fn reserved_handle(node: &str) -> String {
 
 /// Everything on this host that Calico's IPAM has to know of, in the order of addresses.
 pub fn wanted(node: &str, range: Option<Ipv4Net>, host: &HostFacts) -> Vec<Allocation> {
-    let mut found: BTreeMap<Ipv4Addr, Allocation> = BTreeMap::new();
-    let reserved = |address: Ipv4Addr| Allocation {
+    let mut found: BTreeMap<IpAddr, Allocation> = BTreeMap::new();
+    let reserved = |address: IpAddr| Allocation {
         address,
         handle: reserved_handle(node),
         attributes: text([("node", node), ("type", "replumbReserved")]),
     };
     if let Some(bridge) = host.bridge.present() {
         let own = bridge.addresses.iter().filter_map(|address| match address {
-            IpNet::V4(address) => Some(address.addr()),
+            IpNet::V4(address) => Some(IpAddr::V4(address.addr())),
             IpNet::V6(_) => None,
         });
-        let last = range.map(|range| range.broadcast());
+        let last = range.map(|range| IpAddr::V4(range.broadcast()));
         found.extend(own.chain(last).map(|address| (address, reserved(address))));
     }
     for pod in host.legacy_pods.iter().filter(|pod| pod.attached) {
         for address in &pod.addresses {
-            let IpAddr::V4(address) = *address else { continue };
+            if address.is_ipv6() {
+                continue;
+            }
             let allocation = Allocation {
-                address,
+                address: *address,
                 handle: pod_handle(&pod.sandbox),
                 attributes: text([("node", node), ("namespace", &pod.namespace), ("pod", &pod.name)]),
             };
-            found.insert(address, allocation);
+            found.insert(*address, allocation);
         }
     }
     found.into_values().collect()

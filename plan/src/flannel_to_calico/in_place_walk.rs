@@ -65,7 +65,7 @@ const POLICY: Policy = Policy {
 
 fn allocation() -> Allocation {
     Allocation {
-        address: Ipv4Addr::new(10, 244, 1, 7),
+        address: Ipv4Addr::new(10, 244, 1, 7).into(),
         handle: "k8s-pod-network.s1".to_owned(),
         attributes: BTreeMap::new(),
     }
@@ -126,7 +126,7 @@ impl World {
                 .collect(),
             to_import: (lives && !self.imported).then(allocation).into_iter().collect(),
             to_release: if lives { Vec::new() } else { told },
-            legacy_pods: lives.then(|| allocation().address.into()).into_iter().collect(),
+            legacy_pods: lives.then(|| allocation().address).into_iter().collect(),
             probe_pod: (self.probe > 0).then(|| ProbePod {
                 uid: "p".to_owned(),
                 address: Some("10.244.1.9".parse().unwrap()),

@@ -4,34 +4,34 @@
 //! that is: only our own fields, compared as values, `None` when nothing has to be written.
 
 mod block;
+pub mod family;
 mod names;
 mod node;
 mod pool;
 
 use std::collections::BTreeMap;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use super::settings::Settings;
 
 pub use block::{Allocation, BlockConflict, affinity, allocated, block, block_change, block_release};
-pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_handle};
-pub use node::{NodeError, NodeObjects, RangeError, blocks, of_node, tunnel_address};
-pub use pool::{Pool, PoolConflict, block_size, pool, pool_conflicts};
+pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_handle, tunnel_handles};
+pub use node::{NodeError, NodeObjects, NodeRange, RangeError, blocks, of_node, tunnel_address};
+pub use pool::{Pool, PoolConflict, block_size, pool, pool_conflicts, pools};
 
 /// Group and version of everything that is built here.
 pub const API_VERSION: &str = "crd.projectcalico.org/v1";
-/// Name of the pool that is created when none covers flannel's network.
-pub const IP_POOL: &str = "default-ipv4-ippool";
 /// Name of the one `FelixConfiguration` and of the one `IPAMConfig` that count for every node.
 pub const DEFAULT: &str = "default";
 
 /// Fields of `FelixConfiguration default` that this tool writes.
-pub const FELIX_CONFIGURATION_FIELDS: [&str; 9] = [
+pub const FELIX_CONFIGURATION_FIELDS: [&str; 10] = [
     "vxlanVNI",
     "vxlanPort",
     "vxlanMTU",
+    "ipv6Support",
     "vxlanEnabled",
     "reportingInterval",
     "logSeverityScreen",
@@ -42,19 +42,16 @@ pub const FELIX_CONFIGURATION_FIELDS: [&str; 9] = [
 /// Fields of `IPAMConfig default` that this tool writes.
 pub const IPAM_CONFIG_FIELDS: [&str; 2] = ["strictAffinity", "autoAllocateBlocks"];
 
-/// Node annotation: the address that other nodes send tunnel packets to.
-pub const ADDRESS_ANNOTATION: &str = "projectcalico.org/IPv4Address";
-/// Node annotation: the address on the tunnel device.
-pub const TUNNEL_ADDRESS_ANNOTATION: &str = "projectcalico.org/IPv4VXLANTunnelAddr";
-/// Node annotation: the hardware address of the tunnel device.
-pub const TUNNEL_MAC_ANNOTATION: &str = "projectcalico.org/VXLANTunnelMACAddr";
-
 fn felix_spec(settings: &Settings) -> Map<String, Value> {
-    Map::from_iter([
+    let mut spec = Map::from_iter([
         ("vxlanVNI".to_owned(), settings.flannel_vni.value.into()),
         ("vxlanPort".to_owned(), settings.flannel_port.value.into()),
         ("vxlanMTU".to_owned(), settings.flannel_mtu.value.into()),
-    ])
+    ]);
+    if settings.ipv6.is_some() {
+        spec.insert("ipv6Support".to_owned(), true.into());
+    }
+    spec
 }
 
 /// What calico-node writes when it starts and finds these fields empty: a change of the global configuration, on
@@ -149,13 +146,13 @@ impl ClaimState {
 }
 
 /// The `BlockAffinity` of a node's claim on a block. Calico's order is: pending, then the block, then confirmed.
-pub fn block_affinity(node: &str, block: Ipv4Net, state: ClaimState) -> Value {
+pub fn block_affinity(node: &str, block: IpNet, state: ClaimState) -> Value {
     json!({
         "apiVersion": API_VERSION,
         "kind": "BlockAffinity",
         "metadata": {
             "name": affinity_name(node, block),
-            "labels": affinity_labels(node),
+            "labels": affinity_labels(node, block),
         },
         "spec": {
             "state": state.as_str(),
@@ -169,10 +166,11 @@ pub fn block_affinity(node: &str, block: Ipv4Net, state: ClaimState) -> Value {
 }
 
 /// Labels by which Calico's readers select a node's claims.
-pub fn affinity_labels(node: &str) -> BTreeMap<&'static str, String> {
+pub fn affinity_labels(node: &str, block: IpNet) -> BTreeMap<&'static str, String> {
+    let version = family::of(&block).version;
     BTreeMap::from([
         ("projectcalico.org/affinity-type", "host".to_owned()),
-        ("projectcalico.org/ip-version", "4".to_owned()),
+        ("projectcalico.org/ip-version", version.to_owned()),
         ("projectcalico.org/hostname-hash", hostname_hash(node)),
     ])
 }
@@ -185,7 +183,7 @@ pub fn block_affinity_change(spec: &Value, state: ClaimState) -> Option<Value> {
 }
 
 /// The `IPAMHandle` by which addresses are released together.
-pub fn handle(handle: &str, block: Ipv4Net, addresses: u32) -> Value {
+pub fn handle(handle: &str, block: IpNet, addresses: u32) -> Value {
     json!({
         "apiVersion": API_VERSION,
         "kind": "IPAMHandle",
@@ -199,7 +197,7 @@ pub fn handle(handle: &str, block: Ipv4Net, addresses: u32) -> Value {
 }
 
 /// What to patch in the spec of an `IPAMHandle` that is there.
-pub fn handle_change(spec: &Value, block: Ipv4Net, addresses: u32) -> Option<Value> {
+pub fn handle_change(spec: &Value, block: IpNet, addresses: u32) -> Option<Value> {
     let counted = spec.get("block").and_then(|blocks| blocks.get(block.to_string()));
     (counted != Some(&Value::from(addresses))).then(|| json!({ "block": { block.to_string(): addresses } }))
 }

@@ -3,7 +3,7 @@ use std::net::Ipv4Addr;
 use rstest::rstest;
 
 use super::super::cluster::{IpPool, Node};
-use super::super::settings::{Settings, Source, Sourced};
+use super::super::settings::{Ipv6Settings, PodNetwork, Settings, Source, Sourced};
 use super::*;
 
 fn sourced<T>(value: T) -> Sourced<T> {
@@ -28,7 +28,17 @@ fn settings() -> Settings {
         calico_daemon_set_namespace: sourced("kube-system".to_owned()),
         ip_pool_block_size: sourced(26),
         cni_configuration_directory: sourced("/etc/cni/net.d".to_owned()),
+        ipv6: None,
     }
+}
+
+fn network() -> PodNetwork {
+    settings().pod_networks()[0]
+}
+
+/// The pools that are created for these settings.
+fn new_pools(settings: &Settings) -> Vec<Pool> {
+    pools(settings, &BTreeMap::new()).unwrap()
 }
 
 fn node() -> Node {
@@ -64,13 +74,13 @@ fn existing() -> IpPool {
     }
 }
 
-fn pools(pools: impl IntoIterator<Item = IpPool>) -> BTreeMap<String, IpPool> {
+fn by_name(pools: impl IntoIterator<Item = IpPool>) -> BTreeMap<String, IpPool> {
     pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect()
 }
 
 #[test]
 fn a_new_pool_covers_flannels_network() {
-    let found = pool(&settings(), &BTreeMap::new()).unwrap();
+    let found = pool(&settings(), &network(), &BTreeMap::new()).unwrap();
     assert_eq!(
         (found.name.as_str(), found.block_size),
         ("default-ipv4-ippool", 26)
@@ -92,7 +102,12 @@ fn a_new_pool_covers_flannels_network() {
 fn a_block_is_never_larger_than_a_nodes_subnet() {
     let mut settings = settings();
     settings.flannel_subnet_length.value = 28;
-    assert_eq!(pool(&settings, &BTreeMap::new()).unwrap().block_size, 28);
+    assert_eq!(
+        pool(&settings, &settings.pod_networks()[0], &BTreeMap::new())
+            .unwrap()
+            .block_size,
+        28
+    );
 }
 
 #[test]
@@ -102,11 +117,12 @@ fn a_pool_of_the_same_range_is_taken_over() {
         cidr: "fd00::/48".parse().unwrap(),
         ..existing()
     };
-    let found = pool(&settings(), &pools([existing(), apart])).unwrap();
+    let found = pool(&settings(), &network(), &by_name([existing(), apart])).unwrap();
     assert_eq!(
         found,
         Pool {
             name: "mine".to_owned(),
+            range: "10.244.0.0/16".parse().unwrap(),
             block_size: 24,
             create: None
         }
@@ -123,7 +139,7 @@ fn a_pool_in_the_way(#[case] name: &str, #[case] cidr: &str) {
         cidr: cidr.parse().unwrap(),
         ..existing()
     };
-    let error = pool(&settings(), &pools([in_the_way])).unwrap_err();
+    let error = pool(&settings(), &network(), &by_name([in_the_way])).unwrap_err();
     assert_eq!(
         (error.name.as_str(), error.field, error.found.as_str()),
         (name, "cidr", cidr)
@@ -138,7 +154,12 @@ fn a_pool_in_the_way(#[case] name: &str, #[case] cidr: &str) {
 #[case::disabled("disabled", IpPool { disabled: true, ..existing() })]
 #[case::some_nodes("nodeSelector", IpPool { node_selector: "zone == 'a'".to_owned(), ..existing() })]
 fn a_pool_that_breaks_the_traffic(#[case] field: &str, #[case] found: IpPool) {
-    assert_eq!(pool(&settings(), &pools([found])).unwrap_err().field, field);
+    assert_eq!(
+        pool(&settings(), &network(), &by_name([found]))
+            .unwrap_err()
+            .field,
+        field
+    );
 }
 
 #[test]
@@ -175,7 +196,7 @@ fn only_our_fields_of_felix_are_patched(#[case] spec: Value, #[case] expected: V
 fn the_fields_that_are_put_back_are_those_that_are_written() {
     let keys =
         |object: &Value| -> Vec<String> { object["spec"].as_object().unwrap().keys().cloned().collect() };
-    let mut felix = keys(&felix_configuration(&settings()));
+    let mut felix = keys(&felix_configuration(&of_both_families().0));
     felix.push("vxlanEnabled".to_owned());
     felix.sort();
     let mut listed = FELIX_CONFIGURATION_FIELDS.to_vec();
@@ -280,17 +301,20 @@ fn a_subnet_without_whole_blocks(#[case] range: &str, #[case] block_size: u8) {
 
 #[test]
 fn everything_of_a_node() {
-    let found = of_node(&node(), &settings(), 26).unwrap();
-    assert_eq!(found.range, "10.244.1.0/24".parse().unwrap());
-    assert_eq!(found.blocks.len(), 4);
-    assert_eq!(found.tunnel.address, Ipv4Addr::new(10, 244, 1, 0));
-    assert_eq!(found.tunnel.handle, "vxlan-tunnel-addr-n1");
-    assert_eq!(found.tunnel.attributes["type"], "vxlanTunnelAddress");
+    let found = of_node(&node(), &settings(), &new_pools(&settings())).unwrap();
+    let [ipv4] = found.ranges.as_slice() else {
+        panic!("{found:?}")
+    };
+    assert_eq!(ipv4.range, "10.244.1.0/24".parse().unwrap());
+    assert_eq!(ipv4.blocks.len(), 4);
+    assert_eq!(ipv4.tunnel.address, Ipv4Addr::new(10, 244, 1, 0));
+    assert_eq!(ipv4.tunnel.handle, "vxlan-tunnel-addr-n1");
+    assert_eq!(ipv4.tunnel.attributes["type"], "vxlanTunnelAddress");
     assert_eq!(
-        found.allocations(found.blocks[0]),
-        std::slice::from_ref(&found.tunnel)
+        found.allocations(ipv4.blocks[0]),
+        std::slice::from_ref(&ipv4.tunnel)
     );
-    assert_eq!(found.allocations(found.blocks[1]), []);
+    assert_eq!(found.allocations(ipv4.blocks[1]), []);
     assert_eq!(
         found.annotations,
         BTreeMap::from([
@@ -304,27 +328,110 @@ fn everything_of_a_node() {
     );
 }
 
+fn of_both_families() -> (Settings, Node) {
+    let settings = Settings {
+        ipv6: Some(Ipv6Settings {
+            flannel_network: sourced("fd00:1::/56".parse().unwrap()),
+            flannel_subnet_length: sourced(64),
+            ip_pool_block_size: sourced(122),
+        }),
+        ..settings()
+    };
+    let mut node = node();
+    for (key, value) in [
+        ("public-ipv6", "fd00:172::b"),
+        ("backend-v6-data", r#"{"VNI":7,"VtepMAC":"AA:bb:cc:00:00:06"}"#),
+    ] {
+        node.annotations
+            .insert(format!("flannel.alpha.coreos.com/{key}"), value.to_owned());
+    }
+    (settings, node)
+}
+
+#[test]
+fn everything_of_a_node_with_both_families() {
+    let (settings, node) = of_both_families();
+    let pools = new_pools(&settings);
+    let names: Vec<(&str, u8)> = pools
+        .iter()
+        .map(|pool| (pool.name.as_str(), pool.block_size))
+        .collect();
+    assert_eq!(names, [("default-ipv4-ippool", 26), ("default-ipv6-ippool", 122)]);
+    let found = of_node(&node, &settings, &pools).unwrap();
+    let ipv6 = &found.ranges[1];
+    assert_eq!(ipv6.range, "fd00:1::/64".parse().unwrap());
+    let blocks: Vec<String> = ipv6.blocks.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        blocks,
+        [
+            "fd00:1::/122",
+            "fd00:1::40/122",
+            "fd00:1::80/122",
+            "fd00:1::c0/122"
+        ],
+        "nobody claims a whole /64"
+    );
+    assert_eq!(ipv6.tunnel.address.to_string(), "fd00:1::");
+    assert_eq!(ipv6.tunnel.handle, "vxlan-v6-tunnel-addr-n1");
+    assert_eq!(ipv6.tunnel.attributes["type"], "vxlanV6TunnelAddress");
+    assert_eq!(found.blocks().count(), 8);
+    let annotation = |key: &str| found.annotations[key].as_str();
+    assert_eq!(annotation("projectcalico.org/IPv4Address"), "192.168.0.11/32");
+    assert_eq!(annotation("projectcalico.org/IPv6Address"), "fd00:172::b/128");
+    assert_eq!(annotation("projectcalico.org/IPv6VXLANTunnelAddr"), "fd00:1::");
+    assert_eq!(
+        annotation("projectcalico.org/VXLANTunnelMACAddrV6"),
+        "aa:bb:cc:00:00:06"
+    );
+    assert_eq!(felix_configuration(&settings)["spec"]["ipv6Support"], true);
+}
+
+#[test]
+fn a_node_that_lacks_a_family_has_no_objects() {
+    let (settings, node) = of_both_families();
+    let pools = new_pools(&settings);
+    let mut without = node.clone();
+    without.annotations.remove("flannel.alpha.coreos.com/public-ipv6");
+    assert_eq!(
+        of_node(&without, &settings, &pools).unwrap_err().to_string(),
+        "Node n1: flannel's public-ipv6 is missing, needed the node's IPv6 address: flannel has it from the interface of the \
+         default route"
+    );
+    let mut without = node;
+    without.pod_cidrs.remove(0);
+    assert_eq!(
+        of_node(&without, &settings, &pools).unwrap_err().to_string(),
+        "Node n1: spec.podCIDRs is [\"10.244.1.0/24\"], needed an IPv6 subnet"
+    );
+}
+
 #[test]
 fn annotations_that_say_the_same_are_left_alone() {
     let mut node = node();
     // calico-node writes the length of the host's subnet.
     for (key, value) in [
-        (ADDRESS_ANNOTATION, "192.168.0.11/24"),
-        (TUNNEL_ADDRESS_ANNOTATION, "10.244.1.0"),
-        (TUNNEL_MAC_ANNOTATION, "AA:BB:CC:00:00:01"),
+        (family::IPV4.address_annotation, "192.168.0.11/24"),
+        (family::IPV4.tunnel_address_annotation, "10.244.1.0"),
+        (family::IPV4.tunnel_mac_annotation, "AA:BB:CC:00:00:01"),
     ] {
         node.annotations.insert(key.to_owned(), value.to_owned());
     }
     assert_eq!(
-        of_node(&node, &settings(), 26).unwrap().annotations,
+        of_node(&node, &settings(), &new_pools(&settings()))
+            .unwrap()
+            .annotations,
         BTreeMap::new()
     );
-    node.annotations
-        .insert(ADDRESS_ANNOTATION.to_owned(), "192.168.0.1/24".to_owned());
-    let changes = of_node(&node, &settings(), 26).unwrap().annotations;
+    node.annotations.insert(
+        family::IPV4.address_annotation.to_owned(),
+        "192.168.0.1/24".to_owned(),
+    );
+    let changes = of_node(&node, &settings(), &new_pools(&settings()))
+        .unwrap()
+        .annotations;
     assert_eq!(
         changes,
-        BTreeMap::from([(ADDRESS_ANNOTATION, "192.168.0.11/32".to_owned())])
+        BTreeMap::from([(family::IPV4.address_annotation, "192.168.0.11/32".to_owned())])
     );
 }
 
@@ -348,5 +455,10 @@ fn annotations_that_say_the_same_are_left_alone() {
 fn nodes_without_objects(#[case] change: fn(&mut Node), #[case] expected: &str) {
     let mut node = node();
     change(&mut node);
-    assert_eq!(of_node(&node, &settings(), 26).unwrap_err().to_string(), expected);
+    assert_eq!(
+        of_node(&node, &settings(), &new_pools(&settings()))
+            .unwrap_err()
+            .to_string(),
+        expected
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -163,6 +163,50 @@ pub struct Settings {
     pub ip_pool_block_size: Sourced<u8>,
     /// Folder of the CNI configuration on every host.
     pub cni_configuration_directory: Sourced<String>,
+    /// flannel's network of IPv6; absent where pods have IPv4 alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<Ipv6Settings>,
+}
+
+/// flannel's network of IPv6, beside that of IPv4.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Ipv6Settings {
+    /// The network, and that of the new pool.
+    #[schemars(with = "Sourced<String>")]
+    pub flannel_network: Sourced<Ipv6Net>,
+    /// Subnet length of a node.
+    pub flannel_subnet_length: Sourced<u8>,
+    /// Block size of the new pool.
+    pub ip_pool_block_size: Sourced<u8>,
+}
+
+/// flannel's network of one family, and how it is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodNetwork {
+    /// Its range.
+    pub range: IpNet,
+    /// Subnet length of a node.
+    pub subnet_length: u8,
+    /// Block size of a new pool.
+    pub block_size: u8,
+}
+
+impl Settings {
+    /// flannel's networks, IPv4 first.
+    pub fn pod_networks(&self) -> Vec<PodNetwork> {
+        let ipv4 = PodNetwork {
+            range: IpNet::V4(self.flannel_network.value),
+            subnet_length: self.flannel_subnet_length.value,
+            block_size: self.ip_pool_block_size.value,
+        };
+        let ipv6 = self.ipv6.as_ref().map(|ipv6| PodNetwork {
+            range: IpNet::V6(ipv6.flannel_network.value),
+            subnet_length: ipv6.flannel_subnet_length.value,
+            block_size: ipv6.ip_pool_block_size.value,
+        });
+        [ipv4].into_iter().chain(ipv6).collect()
+    }
 }
 
 /// Defaults of Calico's own controller, as its documentation lists them.
@@ -185,6 +229,10 @@ pub mod defaults {
     pub const CALICO_DAEMON_SET_NAMESPACE: &str = "kube-system";
     /// `DEFAULT_IPPOOL_SIZE`.
     pub const IP_POOL_BLOCK_SIZE: u8 = 26;
+    /// `FLANNEL_IPV6_SUBNET_LEN`.
+    pub const FLANNEL_IPV6_SUBNET_LENGTH: u8 = 64;
+    /// `DEFAULT_IPPOOL_SIZE_V6`.
+    pub const IPV6_POOL_BLOCK_SIZE: u8 = 122;
     /// `CNI_CONFIG_DIR`.
     pub const CNI_CONFIGURATION_DIRECTORY: &str = "/etc/cni/net.d";
 }

@@ -1,9 +1,6 @@
 //! Calico's side: is it installed as the migration needs it, and do its objects fit?
 
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
-
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 
 use super::CheckName;
 use super::report::{Finding, Report, names};
@@ -11,7 +8,7 @@ use crate::check::Check;
 use crate::flannel_to_calico::cluster::{ClusterFacts, Container, DaemonSet, Node};
 use crate::flannel_to_calico::detect::{NETWORK_LABEL, flannel_nodes, linux_nodes, looks_like_calico};
 use crate::flannel_to_calico::objects;
-use crate::flannel_to_calico::settings::Settings;
+use crate::flannel_to_calico::settings::{PodNetwork, Settings};
 
 /// Custom resources without which Calico's data cannot be written.
 const RESOURCES: [&str; 7] = [
@@ -253,14 +250,22 @@ fn conflist(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
 }
 
 fn pool(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
+    settings
+        .pod_networks()
+        .iter()
+        .flat_map(|network| pool_of(settings, network, facts))
+        .collect()
+}
+
+fn pool_of(settings: &Settings, network: &PodNetwork, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::IpPool);
-    let chosen = objects::pool(settings, &facts.ip_pools);
-    let network = IpNet::V4(settings.flannel_network.value);
+    let chosen = objects::pool(settings, network, &facts.ip_pools);
+    let range = network.range;
     let mut conflicts: Vec<objects::PoolConflict> = facts
         .ip_pools
         .values()
-        .filter(|pool| pool.cidr.trunc() == network)
-        .flat_map(|pool| objects::pool_conflicts(settings, pool))
+        .filter(|pool| pool.cidr.trunc() == range)
+        .flat_map(|pool| objects::pool_conflicts(settings, network, pool))
         .collect();
     if let Err(conflict) = &chosen
         && !conflicts.contains(conflict)
@@ -277,64 +282,73 @@ fn pool(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         report.fail("IPPool", conflict.name, finding);
     }
     let found = match chosen {
-        Ok(pool) if pool.create.is_some() => format!("will be created for {network}"),
-        Ok(_) | Err(_) => format!("of {network}, VXLAN always: is used as it is"),
+        Ok(pool) if pool.create.is_some() => format!("will be created for {range}"),
+        Ok(_) | Err(_) => format!("of {range}, VXLAN always: is used as it is"),
     };
-    let name = facts.ip_pools.values().find(|pool| pool.cidr.trunc() == network);
+    let name = facts.ip_pools.values().find(|pool| pool.cidr.trunc() == range);
     report.finish(
-        format!("IPPool {}", name.map_or(objects::IP_POOL, |pool| &pool.name)),
+        format!(
+            "IPPool {}",
+            name.map_or(objects::family::of(&range).pool, |pool| &pool.name)
+        ),
         found,
     )
 }
 
 fn blocks(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::IpamBlocks);
-    let size = objects::pool(settings, &facts.ip_pools)
-        .map_or_else(|_| objects::block_size(settings), |pool| pool.block_size);
-    let mut by_range: BTreeMap<Ipv4Addr, (Ipv4Net, &Node)> = BTreeMap::new();
-    for node in linux_nodes(facts) {
-        let Some(range) = node.pod_cidr().map(|range| range.trunc()) else {
-            continue;
-        };
-        by_range.insert(range.network(), (range, node));
-        if let Err(error) = objects::blocks(range, size) {
-            report.fail(
-                "Node",
-                &node.name,
-                Finding::new(
-                    "spec.podCIDR",
-                    range.to_string(),
-                    format!("a subnet that holds whole blocks of /{}", error.block_size),
-                    "use a pool with smaller blocks: set ipPoolBlockSize in spec.flannelToCalico.options",
-                ),
-            );
+    let mut sizes = Vec::new();
+    for network in settings.pod_networks() {
+        let size = objects::pool(settings, &network, &facts.ip_pools)
+            .map_or_else(|_| objects::block_size(&network), |pool| pool.block_size);
+        sizes.push(format!("/{size}"));
+        let mut ranges: Vec<(IpNet, &Node)> = Vec::new();
+        for node in linux_nodes(facts) {
+            let Some(range) = node.range_of(&network.range).map(|range| range.trunc()) else {
+                continue;
+            };
+            ranges.push((range, node));
+            if let Err(error) = objects::blocks(range, size) {
+                report.fail(
+                    "Node",
+                    &node.name,
+                    Finding::new(
+                        "spec.podCIDR",
+                        range.to_string(),
+                        format!("a subnet that holds whole blocks of /{}", error.block_size),
+                        "use a pool with smaller blocks: set ipPoolBlockSize in spec.flannelToCalico.options",
+                    ),
+                );
+            }
         }
-    }
-    for (block, affinity) in &facts.ipam_blocks {
-        let IpNet::V4(block) = block else { continue };
-        if !settings.flannel_network.value.contains(block) && !block.contains(&settings.flannel_network.value)
-        {
-            continue;
+        ranges.sort_by_key(|(range, _)| *range);
+        for (block, affinity) in &facts.ipam_blocks {
+            if network.range.contains(block) || block.contains(&network.range) {
+                block_of_a_node(&ranges, *block, affinity.as_deref(), size, &mut report);
+            }
         }
-        block_of_a_node(&by_range, *block, affinity.as_deref(), size, &mut report);
     }
     report.finish(
         format!("{} IPAMBlocks", facts.ipam_blocks.len()),
-        format!("each belongs to the node whose podCIDR it is in; blocks are /{size}"),
+        format!(
+            "each belongs to the node whose podCIDR it is in; blocks are {}",
+            sizes.join(" and ")
+        ),
     )
 }
 
 fn block_of_a_node(
-    by_range: &BTreeMap<Ipv4Addr, (Ipv4Net, &Node)>,
-    block: Ipv4Net,
+    ranges: &[(IpNet, &Node)],
+    block: IpNet,
     affinity: Option<&str>,
     size: u8,
     report: &mut Report,
 ) {
-    let owner = by_range
-        .range(..=block.network())
-        .next_back()
-        .map(|(_, found)| *found)
+    // The one whose range begins last at or before the block.
+    let before = ranges.partition_point(|(range, _)| range.network() <= block.network());
+    let owner = before
+        .checked_sub(1)
+        .map(|place| ranges[place])
         .filter(|(range, _)| range.contains(&block));
     let affinity = affinity.unwrap_or_default();
     let Some((range, node)) = owner else {

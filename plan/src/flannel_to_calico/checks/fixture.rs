@@ -9,7 +9,7 @@ use crate::drain::{Permissions, Pod};
 use crate::flannel::SubnetEnvironment;
 use crate::flannel_to_calico::cluster::{ClusterFacts, Container, DaemonSet, Node};
 use crate::flannel_to_calico::facts::{Bridge, Found, HostFacts, ReversePathFilter, VxlanDevice};
-use crate::flannel_to_calico::settings::{LegacyPods, Settings, Source, Sourced, Strategy};
+use crate::flannel_to_calico::settings::{Ipv6Settings, LegacyPods, Settings, Source, Sourced, Strategy};
 use crate::rollout::MaxUnavailable;
 
 /// Names and verdicts, in order.
@@ -54,6 +54,16 @@ pub(crate) fn settings() -> Settings {
         calico_daemon_set_namespace: sourced("kube-system".to_owned()),
         ip_pool_block_size: sourced(26),
         cni_configuration_directory: sourced("/etc/cni/net.d".to_owned()),
+        ipv6: None,
+    }
+}
+
+/// Settings of IPv6 beside them.
+pub(crate) fn ipv6_settings() -> Ipv6Settings {
+    Ipv6Settings {
+        flannel_network: sourced("fd00:10:244::/56".parse().unwrap()),
+        flannel_subnet_length: sourced(64),
+        ip_pool_block_size: sourced(122),
     }
 }
 
@@ -187,6 +197,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
             subnet: format!("10.244.{index}.1/24").parse().unwrap(),
             mtu: 1450,
             ip_masquerade: true,
+            ipv6: None,
         }),
         flanneld_running: true,
         firewall: Vec::new(),

@@ -283,13 +283,25 @@ fn backend(
             Finding::new("Backend.Type", &configuration.backend, "vxlan", fix),
         );
     }
-    if configuration.ipv6 {
+    if !configuration.ipv4 {
+        report.fail(
+            "",
+            object,
+            Finding::new(
+                "EnableIPv4",
+                "false",
+                "true",
+                "this version migrates clusters whose pods have IPv4 addresses",
+            ),
+        );
+    }
+    if let Some(network) = configuration.ipv6_network {
         report.fail(
             "",
             object,
             Finding::new(
                 "EnableIPv6",
-                "true",
+                format!("true ({network})"),
                 "false",
                 "this version migrates IPv4 only: pods would lose their IPv6 addresses",
             ),

@@ -199,9 +199,14 @@ fn flannel_does_not_look_at_the_case() {
 
 #[test]
 fn ipv6_is_refused() {
-    let checks =
-        with_configuration(r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"Backend":{"Type":"vxlan"}}"#);
-    assert_eq!(verdict_of(&checks, "FlannelBackend"), [Fail]);
+    let text = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/56","Backend":{"Type":"vxlan"}}"#;
+    assert_eq!(verdict_of(&with_configuration(text), "FlannelBackend"), [Fail]);
+}
+
+#[test]
+fn ipv6_alone_is_refused() {
+    let text = r#"{"Network":"10.244.0.0/16","EnableIPv4":false,"Backend":{"Type":"vxlan"}}"#;
+    assert_eq!(verdict_of(&with_configuration(text), "FlannelBackend"), [Fail]);
 }
 
 #[test]

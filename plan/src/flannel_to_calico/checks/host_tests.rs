@@ -45,6 +45,7 @@ fn environment(change: impl FnOnce(&mut SubnetEnvironment)) -> Found<SubnetEnvir
         subnet: "10.244.2.1/24".parse().unwrap(),
         mtu: 1450,
         ip_masquerade: true,
+        ipv6: None,
     };
     change(&mut environment);
     Found::Present(environment)

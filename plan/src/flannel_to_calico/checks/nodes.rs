@@ -1,9 +1,9 @@
 //! Nodes as the API has them: labels, operating system, flannel's annotations, subnets, room for pods.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use super::report::{Finding, Report, names};
 use super::{CheckName, CheckPolicy};
@@ -12,7 +12,8 @@ use crate::flannel::{NodeAnnotations, annotation_key};
 use crate::flannel_to_calico::cluster::{ClusterFacts, Node};
 use crate::flannel_to_calico::detect::{NETWORK_LABEL, flannel_nodes, linux_nodes, network_label};
 use crate::flannel_to_calico::node::NetworkLabel;
-use crate::flannel_to_calico::settings::Settings;
+use crate::flannel_to_calico::objects;
+use crate::flannel_to_calico::settings::{PodNetwork, Settings};
 
 /// Label by which Calico's own controller marks the node that it works on.
 const IN_PROGRESS_LABEL: &str = "projectcalico.org/node-flannel-migration-in-progress";
@@ -184,6 +185,13 @@ fn annotations(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                          of flannel's pod",
                     );
                 }
+                if settings.ipv6.is_some() && found.ipv6.is_none() {
+                    fail(
+                        "public-ipv6 is missing".to_owned(),
+                        "the node's IPv6 address".to_owned(),
+                        "give the interface of the node's default route an IPv6 address, and restart flannel's pod on the node",
+                    );
+                }
                 if !found.kube_subnet_manager {
                     fail(
                         "kube-subnet-manager is not true".to_owned(),
@@ -207,9 +215,26 @@ fn annotations(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 
 fn pod_cidr(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::PodCidr);
-    let network = settings.flannel_network.value;
-    let length = settings.flannel_subnet_length.value;
-    let mut by_range: BTreeMap<Ipv4Addr, (Ipv4Net, &str)> = BTreeMap::new();
+    let mut counted = Vec::new();
+    for network in settings.pod_networks() {
+        let subnets = subnets_of(settings, &network, facts, &mut report);
+        counted.push(format!("{subnets} subnets of {}", network.range));
+    }
+    report.finish("spec.podCIDR of every Node", counted.join(", "))
+}
+
+/// Looks at the Nodes' subnets of one network; returns how many there are.
+fn subnets_of(settings: &Settings, network: &PodNetwork, facts: &ClusterFacts, report: &mut Report) -> usize {
+    let family = objects::family::of(&network.range).name;
+    let (network_source, length_source) = match (&network.range, &settings.ipv6) {
+        (IpNet::V6(_), Some(ipv6)) => (&ipv6.flannel_network.source, &ipv6.flannel_subnet_length.source),
+        _ => (
+            &settings.flannel_network.source,
+            &settings.flannel_subnet_length.source,
+        ),
+    };
+    let (range_of_all, length) = (network.range, network.subnet_length);
+    let mut by_range: BTreeMap<IpAddr, (IpNet, &str)> = BTreeMap::new();
     for node in linux_nodes(facts) {
         let mut fail = |found: String, needed: String, fix: &str| {
             report.fail(
@@ -218,33 +243,30 @@ fn pod_cidr(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 Finding::new("spec.podCIDR", found, needed, fix),
             );
         };
-        let Some(range) = node.pod_cidr().map(|range| range.trunc()) else {
+        let Some(range) = node.range_of(&range_of_all).map(|range| range.trunc()) else {
             fail(
                 if node.pod_cidrs.is_empty() {
                     "none".to_owned()
                 } else {
                     node.pod_cidrs.join(", ")
                 },
-                "an IPv4 subnet".to_owned(),
+                format!("an {family} subnet"),
                 "kube-controller-manager gives it out: see --allocate-node-cidrs and --cluster-cidr",
             );
             continue;
         };
-        if !network.contains(&range) {
+        if !range_of_all.contains(&range) {
             fail(
                 range.to_string(),
-                format!(
-                    "a subnet of {network}, flannel's network ({})",
-                    settings.flannel_network.source
-                ),
-                "flannelNetwork and --cluster-cidr of kube-controller-manager must agree",
+                format!("a subnet of {range_of_all}, flannel's network ({network_source})"),
+                "flannel's network and --cluster-cidr of kube-controller-manager must agree",
             );
         }
         if range.prefix_len() != length {
             fail(
                 range.to_string(),
-                format!("/{length} ({})", settings.flannel_subnet_length.source),
-                "set flannelSubnetLength in spec.flannelToCalico.options to the length of the Nodes' podCIDRs",
+                format!("/{length} ({length_source})"),
+                "the Nodes' podCIDRs must have one length, which is flannel's subnet length",
             );
         }
         let before = by_range.range(..=range.broadcast()).next_back();
@@ -260,13 +282,10 @@ fn pod_cidr(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         }
         by_range.insert(range.network(), (range, &node.name));
     }
-    report.finish(
-        "spec.podCIDR of every Node",
-        format!("{} subnets of {network}", by_range.len()),
-    )
+    by_range.len()
 }
 
-fn overlap(left: Ipv4Net, right: Ipv4Net) -> bool {
+fn overlap(left: IpNet, right: IpNet) -> bool {
     left.contains(&right) || right.contains(&left)
 }
 

@@ -137,6 +137,21 @@ fn subnets_that_do_not_fit(#[case] cidrs: &[&str], #[case] found: &str) {
 }
 
 #[test]
+fn a_subnet_of_each_family_is_needed() {
+    let mut settings = fixture::settings();
+    settings.ipv6 = Some(fixture::ipv6_settings());
+    let mut facts = fixture::cluster();
+    for (index, node) in facts.nodes.values_mut().enumerate() {
+        node.pod_cidrs.push(format!("fd00:10:244:{index}::/64"));
+    }
+    assert_eq!(verdicts(&pod_cidr(&settings, &facts)), [("PodCidr", Pass)]);
+    facts.nodes.get_mut("b").unwrap().pod_cidrs.pop();
+    let checks = pod_cidr(&settings, &facts);
+    assert_eq!(verdicts(&checks), [("PodCidr", Fail)]);
+    assert!(checks[0].needed.contains("an IPv6 subnet"), "{checks:?}");
+}
+
+#[test]
 fn a_subnet_around_another_is_seen_whichever_comes_first() {
     for (first, second) in [
         ("10.244.4.0/23", "10.244.5.0/24"),

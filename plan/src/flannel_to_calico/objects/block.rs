@@ -1,9 +1,9 @@
 //! `IPAMBlock`: a range of a node with the addresses that are given out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
@@ -14,7 +14,7 @@ use super::names::block_name;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// The address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// The handle by which it is released.
     pub handle: String,
     /// Who has it: `node`, `type`, `pod`, `namespace`.
@@ -28,7 +28,7 @@ pub enum BlockConflict {
     #[error("IPAMBlock {block}: its affinity is {found:?}, needed \"host:{node}\"")]
     OtherOwner {
         /// Its range.
-        block: Ipv4Net,
+        block: IpNet,
         /// The node that needs it.
         node: String,
         /// The affinity that it has.
@@ -38,9 +38,9 @@ pub enum BlockConflict {
     #[error("IPAMBlock {block}: {address} is allocated to {found:?}, needed {needed:?}")]
     OtherHandle {
         /// Its range.
-        block: Ipv4Net,
+        block: IpNet,
         /// The address.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// The handle that has it.
         found: String,
         /// The handle that needs it.
@@ -50,13 +50,13 @@ pub enum BlockConflict {
     #[error("IPAMBlock {block}: it is marked as deleted; Calico removes it within moments")]
     Deleted {
         /// Its range.
-        block: Ipv4Net,
+        block: IpNet,
     },
     /// The block is not as Calico writes one.
     #[error("IPAMBlock {block}: spec.{field}: found {found}, needed {needed}")]
     Malformed {
         /// Its range.
-        block: Ipv4Net,
+        block: IpNet,
         /// The field.
         field: &'static str,
         /// Its value.
@@ -69,12 +69,12 @@ pub enum BlockConflict {
 /// A new `IPAMBlock` of a node. `sequence` is any number that no earlier block of the range has had: the time in
 /// nanoseconds.
 pub fn block(
-    range: Ipv4Net,
+    range: IpNet,
     node: &str,
     allocations: &[Allocation],
     sequence: u64,
 ) -> Result<Value, BlockConflict> {
-    let size = size(range);
+    let size = size(range)?;
     let mut content = Content {
         range,
         allocations: vec![None; size],
@@ -108,7 +108,7 @@ pub fn block(
 /// What it holds already is kept; `None` when nothing is missing.
 pub fn block_change(
     spec: &Value,
-    range: Ipv4Net,
+    range: IpNet,
     node: &str,
     allocations: &[Allocation],
 ) -> Result<Option<Value>, BlockConflict> {
@@ -149,8 +149,8 @@ pub fn block_change(
 /// handle that is given with it; `None` when none is. The last to be freed is the last to be given out again.
 pub fn block_release(
     spec: &Value,
-    range: Ipv4Net,
-    released: &[(Ipv4Addr, &str)],
+    range: IpNet,
+    released: &[(IpAddr, &str)],
 ) -> Result<Option<Value>, BlockConflict> {
     let mut content = Content::read(spec, range)?;
     let freed: Vec<usize> = released
@@ -180,16 +180,17 @@ pub fn block_release(
 }
 
 /// Every address that is given out, with its handle.
-pub fn allocated(spec: &Value, range: Ipv4Net) -> Result<Vec<(Ipv4Addr, String)>, BlockConflict> {
+pub fn allocated(spec: &Value, range: IpNet) -> Result<Vec<(IpAddr, String)>, BlockConflict> {
     let content = Content::read(spec, range)?;
-    let first = u32::from(range.network());
-    Ok((first..)
-        .zip(&content.allocations)
-        .filter_map(|(address, index)| {
+    Ok(content
+        .allocations
+        .iter()
+        .enumerate()
+        .filter_map(|(ordinal, index)| {
             let handle = content.attributes[(*index)?]["handle_id"]
                 .as_str()
                 .unwrap_or_default();
-            Some((Ipv4Addr::from(address), handle.to_owned()))
+            Some((address(range, ordinal), handle.to_owned()))
         })
         .collect())
 }
@@ -199,13 +200,51 @@ pub fn affinity(node: &str) -> String {
     format!("host:{node}")
 }
 
-fn size(range: Ipv4Net) -> usize {
-    1_usize << (32 - u32::from(range.prefix_len()))
+/// The most bits of an address that differ within a block, by Calico's schema of a pool: /20 is its largest in IPv4, /116 in
+/// IPv6.
+const LARGEST: u8 = 12;
+
+/// How many addresses a block has.
+fn size(range: IpNet) -> Result<usize, BlockConflict> {
+    let bits = range.max_prefix_len() - range.prefix_len();
+    if bits > LARGEST {
+        return Err(BlockConflict::Malformed {
+            block: range,
+            field: "cidr",
+            found: range.to_string(),
+            needed: format!("/{} or longer", range.max_prefix_len() - LARGEST),
+        });
+    }
+    Ok(1 << bits)
+}
+
+/// The place of an address in a block that holds it.
+fn ordinal(range: IpNet, address: IpAddr) -> Option<usize> {
+    if !range.contains(&address) {
+        return None;
+    }
+    let place = match (range.network(), address) {
+        (IpAddr::V4(first), IpAddr::V4(address)) => u128::from(u32::from(address) - u32::from(first)),
+        (IpAddr::V6(first), IpAddr::V6(address)) => u128::from(address) - u128::from(first),
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
+    };
+    usize::try_from(place).ok()
+}
+
+/// The address at a place of a block.
+fn address(range: IpNet, ordinal: usize) -> IpAddr {
+    match range.network() {
+        // A block has at most 2^12 places.
+        IpAddr::V4(first) => {
+            Ipv4Addr::from(u32::from(first) + u32::try_from(ordinal).unwrap_or_default()).into()
+        }
+        IpAddr::V6(first) => Ipv6Addr::from(u128::from(first) + ordinal as u128).into(),
+    }
 }
 
 /// The part of a block that says who has which address.
 struct Content {
-    range: Ipv4Net,
+    range: IpNet,
     /// For each address: nobody, or an index into `attributes`.
     allocations: Vec<Option<usize>>,
     /// Free addresses, the first to be given out first.
@@ -216,7 +255,7 @@ struct Content {
 }
 
 impl Content {
-    fn read(spec: &Value, range: Ipv4Net) -> Result<Self, BlockConflict> {
+    fn read(spec: &Value, range: IpNet) -> Result<Self, BlockConflict> {
         let field = |name: &'static str| spec.get(name).cloned().unwrap_or(Value::Null);
         let malformed = |name: &'static str, needed: String| BlockConflict::Malformed {
             block: range,
@@ -224,8 +263,8 @@ impl Content {
             found: field(name).to_string(),
             needed,
         };
-        let size = size(range);
-        let cidr: Option<Ipv4Net> = field("cidr").as_str().and_then(|text| text.parse().ok());
+        let size = size(range)?;
+        let cidr: Option<IpNet> = field("cidr").as_str().and_then(|text| text.parse().ok());
         if cidr != Some(range) {
             return Err(malformed("cidr", range.to_string()));
         }
@@ -300,10 +339,8 @@ impl Content {
             found: found.to_owned(),
             needed: allocation.handle.clone(),
         };
-        if !self.range.contains(&allocation.address) {
-            return Err(conflict("an address of another block"));
-        }
-        let ordinal = (u32::from(allocation.address) - u32::from(self.range.network())) as usize;
+        let ordinal =
+            ordinal(self.range, allocation.address).ok_or_else(|| conflict("an address of another block"))?;
         if let Some(index) = self.allocations[ordinal] {
             let handle = self.attributes[index]["handle_id"].as_str().unwrap_or_default();
             return if handle == allocation.handle {
@@ -328,11 +365,8 @@ impl Content {
     }
 
     /// Frees an address that is under this handle, and says its place in the block; `None` when it is not.
-    fn release(&mut self, address: Ipv4Addr, handle: &str) -> Option<usize> {
-        let ordinal = self
-            .range
-            .contains(&address)
-            .then(|| (u32::from(address) - u32::from(self.range.network())) as usize)?;
+    fn release(&mut self, address: IpAddr, handle: &str) -> Option<usize> {
+        let ordinal = ordinal(self.range, address)?;
         let index = self.allocations[ordinal]?;
         if self.attributes[index]["handle_id"].as_str() != Some(handle) {
             return None;
@@ -357,7 +391,7 @@ impl Content {
 mod tests {
     use super::*;
 
-    fn range() -> Ipv4Net {
+    fn range() -> IpNet {
         "10.244.1.0/29".parse().unwrap()
     }
 

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use ipnet::Ipv4Net;
+use super::family::{self, Family};
+use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
 use sha3::Sha3_256;
 
@@ -11,14 +12,14 @@ const LONGEST_NAME: usize = 252;
 /// Characters of the hash in a shortened name.
 const HASH_LENGTH: usize = 11;
 
-/// Name of a block: its range, as an object may be called: `10-244-1-0-26`.
-pub fn block_name(block: Ipv4Net) -> String {
-    block.to_string().replace(['.', '/'], "-")
+/// Name of a block: its range, as an object may be called: `10-244-1-0-26`, `fd00-10-244--40-122`.
+pub fn block_name(block: IpNet) -> String {
+    block.to_string().replace(['.', ':', '/'], "-")
 }
 
 /// Name of a node's claim on a block. A long node name is cut and a hash appended, as Calico does it, so that
 /// Calico finds the object.
-pub fn affinity_name(node: &str, block: Ipv4Net) -> String {
+pub fn affinity_name(node: &str, block: IpNet) -> String {
     let block = block_name(block);
     let name = format!("{node}-{block}");
     if name.len() <= LONGEST_NAME {
@@ -32,9 +33,17 @@ pub fn affinity_name(node: &str, block: Ipv4Net) -> String {
     format!("{start}-{block}-{hash}")
 }
 
-/// Handle of a node's tunnel address.
-pub fn tunnel_handle(node: &str) -> String {
-    format!("vxlan-tunnel-addr-{node}")
+/// Handle of a node's tunnel address in this family.
+pub fn tunnel_handle(family: &Family, node: &str) -> String {
+    format!("{}{node}", family.tunnel_handle)
+}
+
+/// The handles of a node's tunnel addresses in every family.
+pub fn tunnel_handles(node: &str) -> Vec<String> {
+    family::ALL
+        .iter()
+        .map(|family| tunnel_handle(family, node))
+        .collect()
 }
 
 /// Name of a handle's object: the handle in lower case.
@@ -76,7 +85,7 @@ fn base32(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn range() -> Ipv4Net {
+    fn range() -> IpNet {
         "10.244.1.0/26".parse().unwrap()
     }
 
@@ -84,7 +93,11 @@ mod tests {
     fn names_of_short_nodes() {
         assert_eq!(block_name(range()), "10-244-1-0-26");
         assert_eq!(affinity_name("n1", range()), "n1-10-244-1-0-26");
-        assert_eq!(tunnel_handle("n1"), "vxlan-tunnel-addr-n1");
+        // Two colons and a slash, each a dash of its own.
+        let first: IpNet = "fd00:10:244::/122".parse().unwrap();
+        assert_eq!(block_name(first), "fd00-10-244---122");
+        assert_eq!(tunnel_handle(&family::IPV4, "n1"), "vxlan-tunnel-addr-n1");
+        assert_eq!(tunnel_handle(&family::IPV6, "n1"), "vxlan-v6-tunnel-addr-n1");
         assert_eq!(handle_name("k8s-pod-network.AbC"), "k8s-pod-network.abc");
     }
 

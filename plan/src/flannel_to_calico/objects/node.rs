@@ -1,14 +1,15 @@
 //! What has to be there for one node.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use thiserror::Error;
 
 use super::block::Allocation;
+use super::family::{self, Family};
 use super::names::tunnel_handle;
-use super::{ADDRESS_ANNOTATION, TUNNEL_ADDRESS_ANNOTATION, TUNNEL_MAC_ANNOTATION};
+use super::pool::Pool;
 use crate::flannel::{NodeAnnotations, ParseError};
 use crate::flannel_to_calico::cluster::Node;
 use crate::flannel_to_calico::settings::Settings;
@@ -18,34 +19,46 @@ use crate::flannel_to_calico::settings::Settings;
 #[error("podCIDR {range} holds no block of size /{block_size}; needed a podCIDR of /{block_size} or shorter")]
 pub struct RangeError {
     /// The subnet.
-    pub range: Ipv4Net,
+    pub range: IpNet,
     /// The pool's block size.
     pub block_size: u8,
 }
 
-/// The blocks of a node's subnet, in order.
-pub fn blocks(range: Ipv4Net, block_size: u8) -> Result<Vec<Ipv4Net>, RangeError> {
-    range
-        .subnets(block_size)
-        .map(Iterator::collect)
-        .map_err(|_| RangeError { range, block_size })
+/// So many blocks of an IPv6 subnet are a node's from the start: nobody can claim all of a /64, and 256 addresses are as many
+/// as a /24 has.
+const IPV6_BLOCKS: usize = 4;
+
+/// The blocks of a node's subnet that are claimed for it, in order: in IPv4 all, in IPv6 the first ones.
+pub fn blocks(range: IpNet, block_size: u8) -> Result<Vec<IpNet>, RangeError> {
+    let error = |_| RangeError { range, block_size };
+    Ok(match range {
+        IpNet::V4(range) => range.subnets(block_size).map_err(error)?.map(IpNet::V4).collect(),
+        IpNet::V6(range) => range
+            .subnets(block_size)
+            .map_err(error)?
+            .take(IPV6_BLOCKS)
+            .map(IpNet::V6)
+            .collect(),
+    })
 }
 
 /// The address on a node's tunnel device: the first of its subnet, as flannel has it.
-pub fn tunnel_address(range: Ipv4Net) -> Ipv4Addr {
+pub fn tunnel_address(range: IpNet) -> IpAddr {
     range.network()
 }
 
 /// Why the objects of a node cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NodeError {
-    /// The node has no IPv4 subnet.
-    #[error("Node {node}: spec.podCIDRs is {found:?}, needed an IPv4 subnet")]
+    /// The node has no subnet of a family.
+    #[error("Node {node}: spec.podCIDRs is {found:?}, needed an {family} subnet")]
     NoRange {
         /// Name of the node.
         node: String,
         /// What the field says.
         found: Vec<String>,
+        /// The family that is missing.
+        family: &'static str,
     },
     /// flannel has not run on the node yet.
     #[error("Node {node}: no annotations {prefix}/…; flannel has not run on it")]
@@ -88,38 +101,44 @@ pub enum NodeError {
 /// What has to be there for a node before Calico's side can send packets to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeObjects {
-    /// Its subnet.
-    pub range: Ipv4Net,
-    /// Its blocks, in order; the first one holds the tunnel address.
-    pub blocks: Vec<Ipv4Net>,
-    /// The tunnel address.
-    pub tunnel: Allocation,
+    /// Its subnets, one of each family.
+    pub ranges: Vec<NodeRange>,
     /// Annotations to write on the Node; empty when they say the same already.
     pub annotations: BTreeMap<&'static str, String>,
 }
 
+/// A node's subnet of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRange {
+    /// The subnet.
+    pub range: IpNet,
+    /// Its blocks, in order; the first one holds the tunnel address.
+    pub blocks: Vec<IpNet>,
+    /// The tunnel address.
+    pub tunnel: Allocation,
+}
+
 impl NodeObjects {
+    /// Every block, in order.
+    pub fn blocks(&self) -> impl Iterator<Item = IpNet> {
+        self.ranges.iter().flat_map(|range| range.blocks.iter().copied())
+    }
+
     /// Allocations that belong into this block.
-    pub fn allocations(&self, block: Ipv4Net) -> Vec<Allocation> {
-        block
-            .contains(&self.tunnel.address)
-            .then(|| self.tunnel.clone())
-            .into_iter()
+    pub fn allocations(&self, block: IpNet) -> Vec<Allocation> {
+        self.ranges
+            .iter()
+            .map(|range| &range.tunnel)
+            .filter(|tunnel| block.contains(&tunnel.address))
+            .cloned()
             .collect()
     }
 }
 
-/// Everything that is built for one node.
-pub fn of_node(node: &Node, settings: &Settings, block_size: u8) -> Result<NodeObjects, NodeError> {
+/// Everything that is built for one node, in the blocks of these pools.
+pub fn of_node(node: &Node, settings: &Settings, pools: &[Pool]) -> Result<NodeObjects, NodeError> {
     let name = || node.name.clone();
     let prefix = &settings.flannel_annotation_prefix.value;
-    let range = node
-        .pod_cidr()
-        .ok_or_else(|| NodeError::NoRange {
-            node: name(),
-            found: node.pod_cidrs.clone(),
-        })?
-        .trunc();
     let flannel = NodeAnnotations::read(&node.annotations, prefix)
         .map_err(|source| NodeError::Annotations { node: name(), source })?
         .ok_or_else(|| NodeError::NoAnnotations {
@@ -134,44 +153,86 @@ pub fn of_node(node: &Node, settings: &Settings, block_size: u8) -> Result<NodeO
             needed: "vxlan",
         });
     }
-    let IpAddr::V4(address) = flannel.public_address else {
-        return Err(NodeError::Value {
-            node: name(),
-            what: "flannel's public-ip",
-            found: flannel.public_address.to_string(),
-            needed: "an IPv4 address",
-        });
+    let mut objects = NodeObjects {
+        ranges: Vec::new(),
+        annotations: BTreeMap::new(),
     };
-    let blocks = blocks(range, block_size).map_err(|source| NodeError::Range { node: name(), source })?;
-    Ok(NodeObjects {
-        range,
-        blocks,
-        tunnel: Allocation {
-            address: tunnel_address(range),
-            handle: tunnel_handle(&node.name),
-            attributes: BTreeMap::from([
-                ("node".to_owned(), node.name.clone()),
-                ("type".to_owned(), "vxlanTunnelAddress".to_owned()),
-            ]),
-        },
-        annotations: annotation_changes(
+    for pool in pools {
+        let family = family::of(&pool.range);
+        let range = node
+            .range_of(&pool.range)
+            .ok_or_else(|| NodeError::NoRange {
+                node: name(),
+                found: node.pod_cidrs.clone(),
+                family: family.name,
+            })?
+            .trunc();
+        let (address, mac) =
+            tunnel_end(&flannel, &pool.range).map_err(|(what, found, needed)| NodeError::Value {
+                node: name(),
+                what,
+                found,
+                needed,
+            })?;
+        let tunnel = tunnel_address(range);
+        objects.annotations.extend(annotation_changes(
+            family,
             &node.annotations,
             address,
-            tunnel_address(range),
-            &flannel.vtep_mac,
-        ),
-    })
+            tunnel,
+            mac,
+        ));
+        objects.ranges.push(NodeRange {
+            range,
+            blocks: blocks(range, pool.block_size)
+                .map_err(|source| NodeError::Range { node: name(), source })?,
+            tunnel: Allocation {
+                address: tunnel,
+                handle: tunnel_handle(family, &node.name),
+                attributes: BTreeMap::from([
+                    ("node".to_owned(), node.name.clone()),
+                    ("type".to_owned(), family.tunnel_type.to_owned()),
+                ]),
+            },
+        });
+    }
+    Ok(objects)
+}
+
+/// A node's end of the tunnel by flannel's annotations: where packets are sent to, and the hardware address behind it. An error
+/// says what is wrong, what it is, and what is needed.
+fn tunnel_end<'flannel>(
+    flannel: &'flannel NodeAnnotations,
+    network: &IpNet,
+) -> Result<(IpAddr, &'flannel str), (&'static str, String, &'static str)> {
+    match (network, &flannel.ipv6) {
+        (IpNet::V4(_), _) if flannel.public_address.is_ipv4() => {
+            Ok((flannel.public_address, &flannel.vtep_mac))
+        }
+        (IpNet::V4(_), _) => Err((
+            "flannel's public-ip",
+            flannel.public_address.to_string(),
+            "an IPv4 address",
+        )),
+        (IpNet::V6(_), Some(ipv6)) => Ok((ipv6.public_address.into(), &ipv6.vtep_mac)),
+        (IpNet::V6(_), None) => Err((
+            "flannel's public-ipv6",
+            "missing".to_owned(),
+            "the node's IPv6 address: flannel has it from the interface of the default route",
+        )),
+    }
 }
 
 /// The annotations that Felix reads off a Node, as far as they do not say the same already: calico-node writes the
 /// address with the length of its subnet, which is the same address.
 fn annotation_changes(
+    family: &Family,
     found: &BTreeMap<String, String>,
-    address: Ipv4Addr,
-    tunnel: Ipv4Addr,
+    address: IpAddr,
+    tunnel: IpAddr,
     mac: &str,
 ) -> BTreeMap<&'static str, String> {
-    let same_address = |key: &str, address: Ipv4Addr| {
+    let same_address = |key: &str, address: IpAddr| {
         found
             .get(key)
             .and_then(|text| text.split('/').next())
@@ -179,17 +240,17 @@ fn annotation_changes(
             == Some(address)
     };
     let mut changes = BTreeMap::new();
-    if !same_address(ADDRESS_ANNOTATION, address) {
-        changes.insert(ADDRESS_ANNOTATION, format!("{address}/32"));
+    if !same_address(family.address_annotation, address) {
+        changes.insert(family.address_annotation, IpNet::from(address).to_string());
     }
-    if !same_address(TUNNEL_ADDRESS_ANNOTATION, tunnel) {
-        changes.insert(TUNNEL_ADDRESS_ANNOTATION, tunnel.to_string());
+    if !same_address(family.tunnel_address_annotation, tunnel) {
+        changes.insert(family.tunnel_address_annotation, tunnel.to_string());
     }
     if !found
-        .get(TUNNEL_MAC_ANNOTATION)
+        .get(family.tunnel_mac_annotation)
         .is_some_and(|text| text.eq_ignore_ascii_case(mac))
     {
-        changes.insert(TUNNEL_MAC_ANNOTATION, mac.to_owned());
+        changes.insert(family.tunnel_mac_annotation, mac.to_owned());
     }
     changes
 }

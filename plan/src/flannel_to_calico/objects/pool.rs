@@ -6,15 +6,17 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::{API_VERSION, IP_POOL};
+use super::{API_VERSION, family};
 use crate::flannel_to_calico::cluster::IpPool;
-use crate::flannel_to_calico::settings::Settings;
+use crate::flannel_to_calico::settings::{PodNetwork, Settings};
 
 /// The pool that the nodes' blocks are cut from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
     /// Name.
     pub name: String,
+    /// Its range, flannel's network.
+    pub range: IpNet,
     /// Block size.
     pub block_size: u8,
     /// The object to create; `None` when the pool is there already.
@@ -36,42 +38,51 @@ pub struct PoolConflict {
 }
 
 /// Block size of a new pool: a node's subnet must hold whole blocks.
-pub fn block_size(settings: &Settings) -> u8 {
-    settings
-        .ip_pool_block_size
-        .value
-        .max(settings.flannel_subnet_length.value)
+pub fn block_size(network: &PodNetwork) -> u8 {
+    network.block_size.max(network.subnet_length)
 }
 
-/// The existing pool that covers flannel's network, or the one to create.
+/// The pools of all of flannel's networks, in their order.
+pub fn pools(settings: &Settings, existing: &BTreeMap<String, IpPool>) -> Result<Vec<Pool>, PoolConflict> {
+    settings
+        .pod_networks()
+        .iter()
+        .map(|network| pool(settings, network, existing))
+        .collect()
+}
+
+/// The existing pool that covers this network of flannel's, or the one to create.
 ///
 /// A pool of the very same range is taken over whatever its name; any other that overlaps it, or has the name of
 /// the one to create, is a conflict.
-pub fn pool(settings: &Settings, existing: &BTreeMap<String, IpPool>) -> Result<Pool, PoolConflict> {
-    let network = settings.flannel_network.value;
-    let ours = existing
-        .values()
-        .find(|pool| pool.cidr.trunc() == IpNet::V4(network));
+pub fn pool(
+    settings: &Settings,
+    network: &PodNetwork,
+    existing: &BTreeMap<String, IpPool>,
+) -> Result<Pool, PoolConflict> {
+    let range = network.range;
+    let new_name = family::of(&range).pool;
+    let ours = existing.values().find(|pool| pool.cidr.trunc() == range);
     let in_the_way = existing.values().find(|pool| {
-        let overlaps = pool.cidr.contains(&IpNet::V4(network)) || IpNet::V4(network).contains(&pool.cidr);
-        pool.cidr.trunc() != IpNet::V4(network) && (overlaps || (ours.is_none() && pool.name == IP_POOL))
+        let overlaps = pool.cidr.contains(&range) || range.contains(&pool.cidr);
+        pool.cidr.trunc() != range && (overlaps || (ours.is_none() && pool.name == new_name))
     });
     if let Some(pool) = in_the_way {
         return Err(PoolConflict {
             name: pool.name.clone(),
             field: "cidr",
             found: pool.cidr.to_string(),
-            needed: format!("{network}, which is flannel's network, or a range apart from it"),
+            needed: format!("{range}, which is flannel's network, or a range apart from it"),
         });
     }
     let Some(ours) = ours else {
-        let block_size = block_size(settings);
+        let block_size = block_size(network);
         let create = json!({
             "apiVersion": API_VERSION,
             "kind": "IPPool",
-            "metadata": { "name": IP_POOL },
+            "metadata": { "name": new_name },
             "spec": {
-                "cidr": network.to_string(),
+                "cidr": range.to_string(),
                 "blockSize": block_size,
                 "ipipMode": "Never",
                 "vxlanMode": "Always",
@@ -81,15 +92,17 @@ pub fn pool(settings: &Settings, existing: &BTreeMap<String, IpPool>) -> Result<
             },
         });
         return Ok(Pool {
-            name: IP_POOL.to_owned(),
+            name: new_name.to_owned(),
+            range,
             block_size,
             create: Some(create),
         });
     };
-    match pool_conflicts(settings, ours).into_iter().next() {
+    match pool_conflicts(settings, network, ours).into_iter().next() {
         Some(conflict) => Err(conflict),
         None => Ok(Pool {
             name: ours.name.clone(),
+            range,
             block_size: ours.block_size,
             create: None,
         }),
@@ -97,8 +110,8 @@ pub fn pool(settings: &Settings, existing: &BTreeMap<String, IpPool>) -> Result<
 }
 
 /// Every field of a pool of flannel's network that would break the traffic between old and new nodes.
-pub fn pool_conflicts(settings: &Settings, pool: &IpPool) -> Vec<PoolConflict> {
-    let least = settings.flannel_subnet_length.value;
+pub fn pool_conflicts(settings: &Settings, network: &PodNetwork, pool: &IpPool) -> Vec<PoolConflict> {
+    let (least, most) = (network.subnet_length, network.range.max_prefix_len());
     let fields = [
         (
             "vxlanMode",
@@ -120,9 +133,9 @@ pub fn pool_conflicts(settings: &Settings, pool: &IpPool) -> Vec<PoolConflict> {
         ),
         (
             "blockSize",
-            (least..=32).contains(&pool.block_size),
+            (least..=most).contains(&pool.block_size),
             pool.block_size.to_string(),
-            format!("from {least}, the length of a node's subnet, to 32"),
+            format!("from {least}, the length of a node's subnet, to {most}"),
         ),
         (
             "disabled",

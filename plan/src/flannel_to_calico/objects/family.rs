@@ -1,0 +1,59 @@
+//! What Calico names differently for each family of addresses.
+
+use ipnet::IpNet;
+
+/// The names of one family.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Family {
+    /// For people.
+    pub name: &'static str,
+    /// In labels.
+    pub version: &'static str,
+    /// Name of the pool that is created when none covers flannel's network.
+    pub pool: &'static str,
+    /// Node annotation: the address that other nodes send tunnel packets to.
+    pub address_annotation: &'static str,
+    /// Node annotation: the address on the tunnel device.
+    pub tunnel_address_annotation: &'static str,
+    /// Node annotation: the hardware address of the tunnel device.
+    pub tunnel_mac_annotation: &'static str,
+    /// What the handle of a node's tunnel address begins with.
+    pub tunnel_handle: &'static str,
+    /// The attribute `type` of a node's tunnel address.
+    pub tunnel_type: &'static str,
+}
+
+/// IPv4.
+pub const IPV4: Family = Family {
+    name: "IPv4",
+    version: "4",
+    pool: "default-ipv4-ippool",
+    address_annotation: "projectcalico.org/IPv4Address",
+    tunnel_address_annotation: "projectcalico.org/IPv4VXLANTunnelAddr",
+    tunnel_mac_annotation: "projectcalico.org/VXLANTunnelMACAddr",
+    tunnel_handle: "vxlan-tunnel-addr-",
+    tunnel_type: "vxlanTunnelAddress",
+};
+
+/// IPv6.
+pub const IPV6: Family = Family {
+    name: "IPv6",
+    version: "6",
+    pool: "default-ipv6-ippool",
+    address_annotation: "projectcalico.org/IPv6Address",
+    tunnel_address_annotation: "projectcalico.org/IPv6VXLANTunnelAddr",
+    tunnel_mac_annotation: "projectcalico.org/VXLANTunnelMACAddrV6",
+    tunnel_handle: "vxlan-v6-tunnel-addr-",
+    tunnel_type: "vxlanV6TunnelAddress",
+};
+
+/// Every family.
+pub const ALL: [&Family; 2] = [&IPV4, &IPV6];
+
+/// The family of a network.
+pub fn of(network: &IpNet) -> &'static Family {
+    match network {
+        IpNet::V4(_) => &IPV4,
+        IpNet::V6(_) => &IPV6,
+    }
+}
