@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use api::node_migration::StepDone;
 use jiff::Timestamp;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use plan::flannel_to_calico::host::{HostStep, Orders, Remembered, Undo};
 pub use record::{Before, SavedFile};
 use record::{Change, Event, Record};
@@ -33,6 +35,15 @@ pub enum JournalError {
     /// A file of the journal could not be read or written.
     #[error("the journal cannot be kept, so nothing is changed; make room in the folder or mend it")]
     File(#[from] FileError),
+    /// Another process has the journal.
+    #[error(
+        "{path} is locked: another agent works on this node. One of replumb's installations has to go; see \
+         `kubectl get pods -A -o wide` for pods named replumb-agent on this node"
+    )]
+    Taken {
+        /// The file that is locked.
+        path: PathBuf,
+    },
     /// A record in the middle is no record.
     #[error(
         "{path}, line {line} is no record of the journal ({problem}); move the file away to begin a new one"
@@ -52,6 +63,7 @@ impl JournalError {
     pub fn category(&self) -> &'static str {
         match self {
             Self::File(_) => "JournalFile",
+            Self::Taken { .. } => "JournalTaken",
             Self::Broken { .. } => "JournalBroken",
         }
     }
@@ -79,11 +91,14 @@ pub struct Journal {
     fell_back: Option<String>,
     /// When the last record was written.
     last_at: Option<Timestamp>,
+    /// As long as this is held no other process opens the journal. The kernel lets it go with ours.
+    _lock: Flock<File>,
 }
 
 impl Journal {
     /// Opens the journal in this folder and takes away a line that a crash cut short.
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
+        fs::create_dir_all(folder).map_err(FileError::of("make folder", folder))?;
         let mut journal = Self {
             folder: folder.to_owned(),
             sequence: 0,
@@ -94,6 +109,7 @@ impl Journal {
             orders: None,
             fell_back: None,
             last_at: None,
+            _lock: lock(&folder.join("lock"))?,
         };
         fs::create_dir_all(journal.backups()).map_err(FileError::of("make folder", &journal.backups()))?;
         journal.try_out()?;
@@ -382,6 +398,20 @@ impl Journal {
             }
         }
     }
+}
+
+fn lock(path: &Path) -> Result<Flock<File>, JournalError> {
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(FileError::of("make the lock", path))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
+        Errno::EWOULDBLOCK => JournalError::Taken {
+            path: path.to_owned(),
+        },
+        error => FileError::of("lock", path)(error.into()).into(),
+    })
 }
 
 #[cfg(test)]

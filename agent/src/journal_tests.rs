@@ -6,6 +6,23 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
+/// What the next process finds.
+fn again(journal: Journal) -> Result<Journal, JournalError> {
+    let folder = journal.folder.clone();
+    drop(journal);
+    Journal::open(&folder)
+}
+
+#[test]
+fn a_journal_that_another_agent_has_is_not_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let error = Journal::open(folder.path()).unwrap_err();
+    assert_eq!(error.category(), "JournalTaken");
+    assert!(error.to_string().contains("another agent"), "{error}");
+    again(journal).unwrap();
+}
+
 #[test]
 fn what_was_begun_and_finished_is_read_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -13,12 +30,10 @@ fn what_was_begun_and_finished_is_read_back() {
     journal
         .begin(&HostStep::DeleteBridge, Before::default(), at(10))
         .unwrap();
-    assert_eq!(
-        Journal::open(folder.path()).unwrap().open_step(),
-        Some(&HostStep::DeleteBridge)
-    );
+    let mut journal = again(journal).unwrap();
+    assert_eq!(journal.open_step(), Some(&HostStep::DeleteBridge));
     journal.finish(&HostStep::DeleteBridge, at(12)).unwrap();
-    let journal = Journal::open(folder.path()).unwrap();
+    let journal = again(journal).unwrap();
     assert_eq!(journal.open_step(), None);
     assert_eq!(
         journal.done(),
@@ -57,19 +72,18 @@ fn a_record_that_a_crash_cut_short_is_taken_away() {
     journal
         .begin(&HostStep::DeleteBridge, Before::default(), at(1))
         .unwrap();
-    let whole = fs::read(journal.path()).unwrap();
+    let (path, whole) = (journal.path(), fs::read(journal.path()).unwrap());
+    drop(journal);
     // Every length that a crash can leave behind.
     for length in 0..whole.len() {
-        fs::write(journal.path(), &whole[..length]).unwrap();
-        let mut again = Journal::open(folder.path()).unwrap();
-        assert_eq!(again.open_step(), None, "{length} bytes");
-        again
+        fs::write(&path, &whole[..length]).unwrap();
+        let mut journal = Journal::open(folder.path()).unwrap();
+        assert_eq!(journal.open_step(), None, "{length} bytes");
+        journal
             .begin(&HostStep::RemoveLeases, Before::default(), at(2))
             .unwrap();
-        assert_eq!(
-            Journal::open(folder.path()).unwrap().open_step(),
-            Some(&HostStep::RemoveLeases)
-        );
+        let journal = again(journal).unwrap();
+        assert_eq!(journal.open_step(), Some(&HostStep::RemoveLeases));
     }
 }
 
@@ -82,7 +96,7 @@ fn a_broken_record_in_the_middle_is_an_error_that_names_file_and_line() {
         .unwrap();
     let good = fs::read_to_string(journal.path()).unwrap();
     fs::write(journal.path(), format!("{good}{{\n{good}")).unwrap();
-    let error = Journal::open(folder.path()).unwrap_err();
+    let error = again(journal).unwrap_err();
     assert_eq!(error.category(), "JournalBroken");
     assert!(error.to_string().contains("line 2"), "{error}");
 }
@@ -122,7 +136,7 @@ fn a_journal_that_cannot_be_written_says_so_and_keeps_what_it_had() {
     fs::remove_dir(journal.path()).unwrap();
     fs::write(journal.path(), kept).unwrap();
     journal.finish(&HostStep::DeleteBridge, at(3)).unwrap();
-    assert_eq!(Journal::open(folder.path()).unwrap().done().len(), 1);
+    assert_eq!(again(journal).unwrap().done().len(), 1);
 }
 
 fn texts(pairs: &[(&str, &str)]) -> Before {
@@ -148,14 +162,14 @@ fn a_change_stands_until_it_is_taken_back() {
         )
         .unwrap();
     // It is announced, and nobody knows whether it was made: it stands.
-    let mut journal = Journal::open(folder.path()).unwrap();
+    let mut journal = again(journal).unwrap();
     assert_eq!(journal.remembered().standing, std::slice::from_ref(&change));
     // It was half made. What was there is what was there the first time.
     journal
         .begin(&change, texts(&[("proxy_delay", "0"), ("proxy_arp", "0")]), at(2))
         .unwrap();
     journal.finish(&change, at(3)).unwrap();
-    let mut journal = Journal::open(folder.path()).unwrap();
+    let mut journal = again(journal).unwrap();
     assert_eq!(journal.remembered().standing, [change]);
     let undo = HostStep::StopAnsweringForPods;
     let before = journal.before_change(&undo).unwrap();
@@ -163,10 +177,7 @@ fn a_change_stands_until_it_is_taken_back() {
     journal.begin(&undo, Before::default(), at(4)).unwrap();
     assert_eq!(journal.remembered().standing.len(), 1, "it is not taken back yet");
     journal.finish(&undo, at(5)).unwrap();
-    assert_eq!(
-        Journal::open(folder.path()).unwrap().remembered(),
-        Remembered::default()
-    );
+    assert_eq!(again(journal).unwrap().remembered(), Remembered::default());
 }
 
 #[test]
@@ -193,21 +204,19 @@ fn a_last_record_that_was_spoilt_is_taken_away_and_one_of_a_later_agent_is_not()
     let good = fs::read_to_string(journal.path()).unwrap();
     for spoilt in ["\0\0\0\0\n", "{\"version\":1,\"seq\n"] {
         fs::write(journal.path(), format!("{good}{spoilt}")).unwrap();
-        let again = Journal::open(folder.path()).unwrap();
-        assert_eq!(again.open_step(), Some(&step));
-        assert_eq!(fs::read_to_string(again.path()).unwrap(), good);
+        journal = again(journal).unwrap();
+        assert_eq!(journal.open_step(), Some(&step));
+        assert_eq!(fs::read_to_string(journal.path()).unwrap(), good);
     }
     let later = "{\"version\":2,\"anything\":true}\n";
     fs::write(journal.path(), format!("{good}{later}")).unwrap();
-    let error = Journal::open(folder.path()).unwrap_err().to_string();
+    let path = journal.path();
+    let error = again(journal).unwrap_err().to_string();
     assert!(
         error.contains("version 2") && error.contains("later agent"),
         "{error}"
     );
-    assert_eq!(
-        fs::read_to_string(journal.path()).unwrap(),
-        format!("{good}{later}")
-    );
+    assert_eq!(fs::read_to_string(path).unwrap(), format!("{good}{later}"));
 }
 
 #[test]
@@ -225,9 +234,9 @@ fn a_long_journal_keeps_what_stands_and_forgets_the_rest() {
         journal.finish(&step, at(4)).unwrap();
         assert!(fs::metadata(journal.path()).unwrap().len() < LARGE_FILE + 30_000);
     }
-    let again = Journal::open(folder.path()).unwrap();
-    assert_eq!(again.remembered().standing, [change]);
+    let journal = again(journal).unwrap();
+    assert_eq!(journal.remembered().standing, [change]);
     let undo = HostStep::RestoreSubnetEnvironment;
-    assert_eq!(again.before_change(&undo), Some(&kept));
-    assert_eq!(again.done().len(), SHOWN_STEPS);
+    assert_eq!(journal.before_change(&undo), Some(&kept));
+    assert_eq!(journal.done().len(), SHOWN_STEPS);
 }
