@@ -1,6 +1,7 @@
 //! Calico's side: is it installed as the migration needs it, and do its objects fit?
 
 use ipnet::IpNet;
+use serde_json::Value;
 
 use super::CheckName;
 use super::report::{Finding, Report, names};
@@ -20,6 +21,8 @@ const RESOURCES: [&str; 7] = [
     "ipamhandles",
     "ippools",
 ];
+/// What Felix takes for true in its environment; an empty variable is none.
+const IS_TRUE: [&str; 9] = ["true", "True", "TRUE", "1", "t", "T", "y", "Y", ""];
 /// The conflist that install-cni writes when it is told no other name.
 const CONFLIST: &str = "10-calico.conflist";
 const MANIFEST: &str = "apply Calico's manifest for this migration (manifests/flannel-migration/calico.yaml of the \
@@ -86,6 +89,9 @@ fn manifests(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSe
             selector(set, &mut report);
             node_container(settings, facts, set, &mut report);
             conflist(facts, set, &mut report);
+            if settings.ipv6.is_some() {
+                ipv6(facts, set, &mut report);
+            }
         }
     }
     report.finish(
@@ -175,10 +181,7 @@ fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, re
     let accepted: [(&str, &[&str]); 6] = [
         ("DATASTORE_TYPE", &["kubernetes"]),
         ("CALICO_NETWORKING_BACKEND", &["vxlan", "bird"]),
-        (
-            "FELIX_VXLANENABLED",
-            &["true", "True", "TRUE", "1", "t", "T", "y", "Y", ""],
-        ),
+        ("FELIX_VXLANENABLED", &IS_TRUE),
         ("FELIX_VXLANVNI", &[&vni, ""]),
         ("FELIX_VXLANPORT", &[&port, ""]),
         // 0 lets Felix compute it as flannel does: the uplink's MTU less 50.
@@ -202,6 +205,76 @@ fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, re
             );
         }
     }
+}
+
+/// Where pods have IPv6 addresses, Calico has to be told to give them some.
+fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
+    let node = calico_node(set);
+    let mut refuse = |name: &str, found: &str, needed: &str, fix: &str| {
+        report.fail(
+            "DaemonSet",
+            set.key(),
+            Finding::new(name, format!("{found:?}"), needed, fix),
+        );
+    };
+    let value = |name: &str| node.and_then(|container| variable(facts, set, container, name));
+    if let Some(found) = value("FELIX_IPV6SUPPORT").filter(|found| !IS_TRUE.contains(found)) {
+        refuse(
+            "environment FELIX_IPV6SUPPORT of calico-node",
+            found,
+            "true",
+            "pods on Calico would have no way to IPv6 addresses: set it to true, or take it away",
+        );
+    }
+    if let Some(found) = value("IP6").filter(|found| *found == "none") {
+        refuse(
+            "environment IP6 of calico-node",
+            found,
+            "autodetect",
+            "the node would lose its end of the IPv6 tunnel: set it to autodetect",
+        );
+    }
+    let installer = set
+        .containers
+        .iter()
+        .find(|container| container.name == "install-cni");
+    let configuration = installer.and_then(|container| variable(facts, set, container, "CNI_NETWORK_CONFIG"));
+    match configuration.map(assigns_ipv6) {
+        Some(Some(true)) => {}
+        Some(Some(false)) => report.fail(
+            "DaemonSet",
+            set.key(),
+            Finding::new(
+                "CNI_NETWORK_CONFIG of install-cni",
+                "ipam.assign_ipv6 is not \"true\"",
+                "\"assign_ipv6\": \"true\"",
+                "new pods would have no IPv6 address: write it beside \"type\": \"calico-ipam\"",
+            ),
+        ),
+        Some(None) | None => report.unknown(
+            "DaemonSet",
+            set.key(),
+            Finding::new(
+                "CNI_NETWORK_CONFIG of install-cni",
+                "not there, or not understood",
+                "a CNI configuration whose ipam has \"assign_ipv6\": \"true\"",
+                "give it by a ConfigMap's key, as Calico's manifest does",
+            ),
+        ),
+    }
+}
+
+/// Whether Calico's plugin gives pods IPv6 addresses by this configuration; `None` if it is not understood.
+fn assigns_ipv6(configuration: &str) -> Option<bool> {
+    // The installer fills these in, one of them where a number stands.
+    let filled = configuration.replace("__CNI_MTU__", "0");
+    let configuration: Value = serde_json::from_str(&filled).ok()?;
+    let plugins = match configuration["plugins"].as_array() {
+        Some(plugins) => plugins.as_slice(),
+        None => std::slice::from_ref(&configuration),
+    };
+    let calico = plugins.iter().find(|plugin| plugin["type"] == "calico")?;
+    Some(calico["ipam"]["assign_ipv6"] == "true")
 }
 
 /// Calico's conflist must win over flannel's the moment it is written.

@@ -2,7 +2,7 @@ use rstest::rstest;
 
 use super::super::fixture::{self, verdicts};
 use super::*;
-use crate::check::Verdict::{Fail, Pass};
+use crate::check::Verdict::{Fail, Pass, Unknown};
 use crate::cni::CniDirectory;
 use crate::flannel_to_calico::cluster::IpPool;
 
@@ -207,4 +207,76 @@ fn a_pod_cidr_smaller_than_a_block() {
     let checks = blocks(&fixture::settings(), &facts);
     assert_eq!(verdicts(&checks), [("IpamBlocks", Fail)]);
     assert_eq!(checks[0].object, "Node b: spec.podCIDR");
+}
+
+/// Calico's installer with this configuration, and calico-node with these variables, where pods have both families.
+fn of_both_families(configuration: Option<&str>, environment: &[(&str, &str)]) -> Vec<Check> {
+    let settings = Settings {
+        ipv6: Some(fixture::ipv6_settings()),
+        ..fixture::settings()
+    };
+    let mut set = fixture::calico();
+    for container in &mut set.containers {
+        if container.init {
+            let text = configuration.map(|text| ("CNI_NETWORK_CONFIG".to_owned(), text.to_owned()));
+            container.environment.extend(text);
+        } else {
+            let variables = environment.iter();
+            container
+                .environment
+                .extend(variables.map(|&(name, value)| (name.to_owned(), value.to_owned())));
+        }
+    }
+    manifests(&settings, &fixture::cluster(), Some(&set))
+}
+
+const ASSIGNS_IPV6: &str = r#"{"plugins": [{"type": "calico", "mtu": __CNI_MTU__,
+    "ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}}, {"type": "portmap"}]}"#;
+
+#[rstest]
+#[case::told(Some(ASSIGNS_IPV6), &[("FELIX_IPV6SUPPORT", "true"), ("IP6", "autodetect")], Pass, "")]
+#[case::one_plugin(Some(r#"{"type": "calico", "ipam": {"assign_ipv6": "true"}}"#), &[], Pass, "")]
+#[case::no_support(Some(ASSIGNS_IPV6), &[("FELIX_IPV6SUPPORT", "false")], Fail, "FELIX_IPV6SUPPORT")]
+#[case::no_address(Some(ASSIGNS_IPV6), &[("IP6", "none")], Fail, "IP6")]
+#[case::ipv4_alone(Some(r#"{"plugins": [{"type": "calico", "ipam": {"type": "calico-ipam"}}]}"#), &[], Fail, "CNI_NETWORK_CONFIG")]
+#[case::not_told(None, &[], Unknown, "CNI_NETWORK_CONFIG")]
+#[case::not_understood(Some("{"), &[], Unknown, "CNI_NETWORK_CONFIG")]
+fn calico_has_to_give_ipv6_addresses(
+    #[case] configuration: Option<&str>,
+    #[case] environment: &[(&str, &str)],
+    #[case] verdict: crate::check::Verdict,
+    #[case] named: &str,
+) {
+    let checks = of_both_families(configuration, environment);
+    assert_eq!(verdicts(&checks), [("CalicoManifests", verdict)], "{checks:?}");
+    assert!(checks[0].object.contains(named), "{checks:?}");
+}
+
+#[test]
+fn each_family_has_a_pool_and_blocks_of_its_own() {
+    let settings = Settings {
+        ipv6: Some(fixture::ipv6_settings()),
+        ..fixture::settings()
+    };
+    let mut facts = fixture::cluster();
+    let found: Vec<String> = pool(&settings, &facts)
+        .into_iter()
+        .map(|check| check.object)
+        .collect();
+    assert_eq!(
+        found,
+        ["IPPool default-ipv4-ippool", "IPPool default-ipv6-ippool"]
+    );
+    for (index, node) in facts.nodes.values_mut().enumerate() {
+        node.pod_cidrs.push(format!("fd00:10:244:{index}::/64"));
+    }
+    facts.ipam_blocks.insert(
+        "fd00:10:244:1::40/122".parse().unwrap(),
+        Some("host:b".to_owned()),
+    );
+    assert_eq!(verdicts(&blocks(&settings, &facts)), [("IpamBlocks", Pass)]);
+    facts
+        .ipam_blocks
+        .insert("fd00:10:244:2::/122".parse().unwrap(), Some("host:a".to_owned()));
+    assert_eq!(verdicts(&blocks(&settings, &facts)), [("IpamBlocks", Fail)]);
 }
