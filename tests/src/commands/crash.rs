@@ -21,7 +21,7 @@ pub struct Arguments {
     /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArguments,
-    /// Whom the crashes strike; everybody by default.
+    /// Whom the crashes strike; agent, coordinator, API server and node by default.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "VICTIM")]
     pub victim: Vec<Victim>,
     /// How far the step has come when it happens: announced is decided, and in the agent's journal; changed is made, and
@@ -123,7 +123,7 @@ fn steps(real: bool) -> Vec<Step> {
 fn wanted(arguments: &Arguments, steps: &[Step]) -> Result<Vec<Round>> {
     let wanted = matrix::Wanted {
         victims: if arguments.victim.is_empty() {
-            Victim::ALL.to_vec()
+            Victim::USUAL.to_vec()
         } else {
             arguments.victim.clone()
         },

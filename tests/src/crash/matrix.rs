@@ -15,11 +15,46 @@ pub enum Victim {
     ApiServer,
     /// The step's node loses its power, and is switched on again.
     Node,
+    /// kill -9 of etcd.
+    Etcd,
+    /// kill -9 of the container runtime on the step's node.
+    Containerd,
+    /// kill -9 of the kubelet on the step's node.
+    Kubelet,
+    /// kill -9 of calico-node on the step's node, at steps at which it runs.
+    CalicoNode,
+    /// kill -9 of flanneld on the step's node, at steps at which it runs.
+    Flanneld,
 }
 
 impl Victim {
-    /// Every victim.
-    pub const ALL: [Self; 4] = [Self::Agent, Self::Coordinator, Self::ApiServer, Self::Node];
+    /// Whom a matrix strikes when nobody says: replumb itself, and what it cannot do without.
+    pub const USUAL: [Self; 4] = [Self::Agent, Self::Coordinator, Self::ApiServer, Self::Node];
+
+    /// Whether it runs at this step; whoever is not there cannot be struck.
+    fn is_there_at(self, step: Step) -> bool {
+        match self {
+            Self::Agent
+            | Self::Coordinator
+            | Self::ApiServer
+            | Self::Node
+            | Self::Etcd
+            | Self::Containerd
+            | Self::Kubelet => true,
+            Self::CalicoNode => match step.leg {
+                Leg::There => {
+                    ["GoalMixed", "RemoveConflist", "CreateProbePod", "Complete"].contains(&step.name)
+                }
+                Leg::Back => ["TurnAround", "Cordon", "Evict"].contains(&step.name),
+                Leg::Prepare | Leg::Undo => false,
+            },
+            Self::Flanneld => match step.leg {
+                Leg::Prepare | Leg::Undo => true,
+                Leg::There => step.name == "StartNode",
+                Leg::Back => ["Uncordon", "Return"].contains(&step.name),
+            },
+        }
+    }
 
     /// For a table's head.
     pub fn words(self) -> &'static str {
@@ -28,6 +63,11 @@ impl Victim {
             Self::Coordinator => "coordinator",
             Self::ApiServer => "API server",
             Self::Node => "node",
+            Self::Etcd => "etcd",
+            Self::Containerd => "containerd",
+            Self::Kubelet => "kubelet",
+            Self::CalicoNode => "calico-node",
+            Self::Flanneld => "flanneld",
         }
     }
 }
@@ -232,7 +272,8 @@ impl Wanted {
                 if !step.single && !self.edges.contains(edge) {
                     continue;
                 }
-                cells.extend(self.victims.iter().map(|victim| Cell {
+                let there = self.victims.iter().filter(|victim| victim.is_there_at(*step));
+                cells.extend(there.map(|victim| Cell {
                     step: *step,
                     edge: *edge,
                     victim: *victim,
@@ -305,11 +346,13 @@ fn fill(cells: &[Cell], nodes: usize) -> Vec<Round> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use clap::ValueEnum as _;
+
     use super::*;
 
     fn everything() -> Wanted {
         Wanted {
-            victims: Victim::ALL.to_vec(),
+            victims: Victim::value_variants().to_vec(),
             edges: Edge::ALL.to_vec(),
             steps: Vec::new(),
         }
@@ -347,6 +390,28 @@ mod tests {
             .map(|cell| cell.edge)
             .collect();
         assert_eq!(edges, [Edge::Recorded, Edge::Changed]);
+    }
+
+    #[test]
+    fn whoever_is_not_there_is_not_struck() {
+        let wanted = Wanted {
+            victims: vec![Victim::CalicoNode, Victim::Flanneld],
+            edges: vec![Edge::Changed],
+            steps: vec![
+                "CreatePool".to_owned(),
+                "RenameVxlanDevice".to_owned(),
+                "RemoveConflist".to_owned(),
+            ],
+        };
+        let cells = wanted.cells(&STEPS).unwrap();
+        let found: Vec<(&str, Victim)> = cells.iter().map(|cell| (cell.step.name, cell.victim)).collect();
+        assert_eq!(
+            found,
+            [
+                ("CreatePool", Victim::Flanneld),
+                ("RemoveConflist", Victim::CalicoNode)
+            ]
+        );
     }
 
     #[test]

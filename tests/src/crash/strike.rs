@@ -8,6 +8,7 @@ use crash_point::Point;
 use super::matrix::{Cell, Owner, Victim};
 use super::point::Door;
 use crate::cluster::Cluster;
+use crate::cluster::state::CONTROL_PLANE;
 use crate::end_to_end::Looker;
 
 /// How long the API server is away before it is started again, which takes some seconds more. The length of the outage is the
@@ -66,6 +67,27 @@ pub async fn strike(
                 .await
                 .with_context(|| format!("node {node} after its power came back"))?;
         }
+        // Whoever watches over these starts them again: the machine's process 1, or the kubelet.
+        Victim::Etcd => {
+            cluster.kill_service(CONTROL_PLANE, "etcd").await?;
+            go_on().await?;
+        }
+        Victim::Containerd => {
+            cluster.kill_service(node, "containerd").await?;
+            go_on().await?;
+        }
+        Victim::Kubelet => {
+            cluster.kill_service(node, "kubelet").await?;
+            go_on().await?;
+        }
+        Victim::CalicoNode => {
+            kill(cluster, node, CALICO_NODE).await?;
+            go_on().await?;
+        }
+        Victim::Flanneld => {
+            kill(cluster, node, FLANNELD).await?;
+            go_on().await?;
+        }
     }
     Ok(())
 }
@@ -91,6 +113,14 @@ const AGENT: Process = Process {
 };
 const COORDINATOR: Process = Process {
     name: "replumb-coordin",
+    without: "-",
+};
+const CALICO_NODE: Process = Process {
+    name: "calico-node",
+    without: "-",
+};
+const FLANNELD: Process = Process {
+    name: "flanneld",
     without: "-",
 };
 
