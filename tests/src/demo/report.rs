@@ -12,7 +12,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use plan::flannel_to_calico::node::Stage;
 use serde::Serialize;
-use traffic::report::{Counts, Summary};
+use traffic::report::Summary;
 
 use super::hold::Held;
 use super::same::Comparison;
@@ -29,7 +29,7 @@ pub struct Report {
     /// Every node, in the order in which they were migrated.
     pub nodes: Vec<NodeReport>,
     /// The traffic.
-    pub probes: Probes,
+    pub probes: Summary,
     /// What happened to pods.
     pub pods: Pods,
     /// What was done while the mixed state was held, if it was.
@@ -99,19 +99,6 @@ pub struct HostReport {
     pub comparison: Option<Comparison>,
 }
 
-/// The traffic.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Probes {
-    /// All probes.
-    #[serde(flatten)]
-    pub all: Counts,
-    /// By kind of path.
-    pub classes: BTreeMap<String, Counts>,
-    /// Probers whose last report is missing.
-    pub unfinished: Vec<String>,
-}
-
 /// What happened to pods.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -123,18 +110,8 @@ pub struct Pods {
 }
 
 /// Reports of the traffic generator, of all nodes; the generator is ended first, so that the last word is written.
-pub async fn probes(cluster: &Cluster) -> Result<Probes> {
-    let reports = super::traffic::end(cluster).await?;
-    let Summary {
-        all,
-        classes,
-        unfinished,
-    } = Summary::of(&reports);
-    Ok(Probes {
-        all,
-        classes,
-        unfinished,
-    })
+pub async fn probes(cluster: &Cluster) -> Result<Summary> {
+    Ok(Summary::of(&super::traffic::end(cluster).await?))
 }
 
 /// Container restarts of every pod by UID, without the old network's own pods: those end.
@@ -155,7 +132,7 @@ impl Report {
         cluster: &Cluster,
         migration: &Migration,
         peak: Peak,
-        probes: Probes,
+        probes: Summary,
         hosts: BTreeMap<String, HostReport>,
         [restarts_before, restarts]: [&BTreeMap<String, i32>; 2],
         calico: &str,

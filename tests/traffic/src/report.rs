@@ -41,7 +41,7 @@ pub struct Report {
 #[serde(rename_all = "camelCase")]
 pub struct Flow {
     /// Which kind of path: `pod-to-pod`, `pod-to-pod-tcp`, `pod-to-service`, `host-to-pod`,
-    /// `host-to-pod-tcp`, `host-to-service`.
+    /// `host-to-pod-tcp`, `host-to-service`; with `-ipv6` where that is what carries it.
     pub class: String,
     /// The pod or the Service.
     pub target: String,
@@ -110,6 +110,29 @@ pub struct Outage {
     pub gap_ms: Option<u64>,
 }
 
+/// Probes that one path lost one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PathOutage {
+    /// Who sent them.
+    pub prober: String,
+    /// On which node.
+    pub from: String,
+    /// Which kind of path.
+    pub class: String,
+    /// The pod or the Service.
+    pub target: String,
+    /// The node that the pod runs on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// When, and how many.
+    #[serde(flatten)]
+    pub outage: Outage,
+}
+
+/// So many outages of all flows are named, the worst.
+const NAMED: usize = 50;
+
 /// Sums of many reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -121,6 +144,9 @@ pub struct Summary {
     pub classes: BTreeMap<String, Counts>,
     /// Probers whose last report is missing: they were killed before they could write it.
     pub unfinished: Vec<String>,
+    /// The worst times in which probes were lost, the earliest first.
+    #[serde(default)]
+    pub outages: Vec<PathOutage>,
 }
 
 impl Counts {
@@ -197,9 +223,23 @@ impl Summary {
                     .entry(flow.class.clone())
                     .or_default()
                     .add(&flow.counts);
+                summary
+                    .outages
+                    .extend(flow.outages.iter().map(|outage| PathOutage {
+                        prober: report.prober.clone(),
+                        from: report.node.clone(),
+                        class: flow.class.clone(),
+                        target: flow.target.clone(),
+                        to: flow.node.clone(),
+                        outage: *outage,
+                    }));
             }
         }
         summary.unfinished.sort();
+        let outages = &mut summary.outages;
+        outages.sort_by_key(|one| std::cmp::Reverse(one.outage.lost));
+        outages.truncate(NAMED);
+        outages.sort_by_key(|one| one.outage.since);
         summary
     }
 }
@@ -261,6 +301,24 @@ mod tests {
             (110, 3)
         );
         assert_eq!(summary.unfinished, ["b"]);
+    }
+
+    #[test]
+    fn the_worst_outages_are_named_in_the_order_of_time() {
+        let outage = |second: i64, lost: u64| Outage {
+            since: Timestamp::from_second(second).unwrap(),
+            lost,
+            gap_ms: None,
+        };
+        let mut one = report("a", true, &[("pod-to-pod", 100, 1, 40)]);
+        one.flows[0].outages = (0..60).map(|second| outage(second, 1)).collect();
+        let mut other = report("b", true, &[("host-to-pod", 100, 9, 40)]);
+        other.flows[0].outages = vec![outage(99, 9), outage(7, 8)];
+        let named = Summary::of(&[one, other]).outages;
+        assert_eq!(named.len(), 50);
+        assert_eq!(named.iter().filter(|one| one.prober == "b").count(), 2);
+        assert_eq!(named.last().map(|one| one.outage.lost), Some(9));
+        assert!(named.is_sorted_by_key(|one| one.outage.since));
     }
 
     #[test]

@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 
 use super::Report;
 
+/// So many times in which probes were lost are shown; the report for programs has more.
+const SHOWN_OUTAGES: usize = 10;
+
 impl Report {
     /// For people.
     pub fn text(&self) -> String {
@@ -43,6 +46,20 @@ impl Report {
             line(format_args!(
                 "  {class:<16} {:>8} sent, {:>5} lost, {:>5} late, longest gap {} ms, slowest answer {} ms",
                 counts.sent, counts.lost, counts.late, counts.longest_gap_ms, counts.slowest_answer_ms
+            ));
+        }
+        for one in self.probes.outages.iter().take(SHOWN_OUTAGES) {
+            line(format_args!(
+                "  lost at {:.3}: {} of {} from {} to {}{}",
+                one.outage.since,
+                one.outage.lost,
+                one.class,
+                one.from,
+                one.target,
+                one.to
+                    .as_ref()
+                    .map(|node| format!(" on {node}"))
+                    .unwrap_or_default()
             ));
         }
         line(format_args!(
