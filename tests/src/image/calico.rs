@@ -43,20 +43,6 @@ impl Calico {
             Self::Real { node, .. } => node,
         }
     }
-
-    fn plugin(&self) -> &Path {
-        match self {
-            Self::StandIn(program) => program,
-            Self::Real { plugin, .. } => plugin,
-        }
-    }
-
-    fn install(&self) -> &Path {
-        match self {
-            Self::StandIn(program) => program,
-            Self::Real { install, .. } => install,
-        }
-    }
 }
 
 pub(super) fn node(sources: &Sources, calico: &Calico) -> Result<Image> {
@@ -85,14 +71,24 @@ pub(super) fn node(sources: &Sources, calico: &Calico) -> Result<Image> {
 pub(super) fn cni(sources: &Sources, calico: &Calico) -> Result<Image> {
     let mut tree = Tree::default();
     tree.busybox()?;
-    for name in ["calico", "calico-ipam"] {
-        tree.program(&format!("opt/cni/bin/{name}"), calico.plugin())?;
+    match calico {
+        Calico::Real { plugin, install, .. } => {
+            tree.program("opt/cni/bin/calico", plugin)?;
+            tree.program("opt/cni/bin/calico-ipam", plugin)?;
+            tree.program("opt/cni/bin/install", install)?;
+        }
+        // One program by three names: every node imports it.
+        Calico::StandIn(program) => {
+            tree.program("opt/cni/bin/calico", program)?;
+            for name in ["calico-ipam", "install"] {
+                tree.link(&format!("opt/cni/bin/{name}"), "/opt/cni/bin/calico");
+            }
+        }
     }
     for name in PLUGINS {
         tree.program(&format!("opt/cni/bin/{name}"), &sources.plugins.join(name))?;
     }
     tree.file("opt/cni/bin/flannel", 0o755, &sources.binaries.join("flannel"))?;
-    tree.program("opt/cni/bin/install", calico.install())?;
     Ok(Image {
         name: sources.names.calico_cni.clone(),
         tree,
