@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use super::authority::{Authority, write};
 use super::directory::Directory;
+use super::families::IpFamilies;
 use super::state::CONTROL_PLANE;
 use crate::machine::Service;
 
@@ -74,13 +75,13 @@ pub fn prepare(directory: &Directory, authority: &Authority, address: Ipv4Addr) 
 }
 
 /// What holds the cluster's state, in the order in which it is started.
-pub fn stores(address: Ipv4Addr) -> [Service; 2] {
-    [etcd(), api_server(address)]
+pub fn stores(address: Ipv4Addr, families: IpFamilies) -> [Service; 2] {
+    [etcd(), api_server(address, families)]
 }
 
 /// What acts on it; each ends at once if there is no API server yet.
-pub fn controllers() -> [Service; 2] {
-    [controller_manager(), scheduler()]
+pub fn controllers(families: IpFamilies) -> [Service; 2] {
+    [controller_manager(families), scheduler()]
 }
 
 fn etcd() -> Service {
@@ -93,10 +94,11 @@ fn etcd() -> Service {
 }
 
 /// The API server.
-pub fn api_server(address: Ipv4Addr) -> Service {
+pub fn api_server(address: Ipv4Addr, families: IpFamilies) -> Service {
+    let services = families.service_networks();
     let command = format!(
         "kube-apiserver --etcd-servers=http://127.0.0.1:2379 --bind-address=0.0.0.0 --secure-port={PORT} \
-        --advertise-address={address} --service-cluster-ip-range={SERVICE_NETWORK} --allow-privileged=true \
+        --advertise-address={address} --service-cluster-ip-range={services} --allow-privileged=true \
         --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --anonymous-auth=true \
         --client-ca-file=/etc/kubernetes/pki/ca.crt \
         --requestheader-client-ca-file=/etc/kubernetes/pki/ca.crt --requestheader-allowed-names=front-proxy-client \
@@ -115,7 +117,9 @@ pub fn api_server(address: Ipv4Addr) -> Service {
     service(API_SERVER, &command, &[])
 }
 
-fn controller_manager() -> Service {
+fn controller_manager(families: IpFamilies) -> Service {
+    let (pods, services) = (families.pod_networks(), families.service_networks());
+    let masks = families.node_mask_arguments();
     // A node that is cut off shows as NotReady after 16 s instead of 50 s, so that failure cases take no minutes. The
     // grace period must be longer than the time in which a dead connection is found out: hence the shorter health checks.
     let command = format!(
@@ -126,8 +130,8 @@ fn controller_manager() -> Service {
         --service-account-private-key-file=/etc/kubernetes/pki/service-account.key \
         --root-ca-file=/etc/kubernetes/pki/ca.crt \
         --cluster-signing-cert-file=/etc/kubernetes/pki/ca.crt --cluster-signing-key-file=/etc/kubernetes/pki/ca.key \
-        --allocate-node-cidrs=true --cluster-cidr={POD_NETWORK} --node-cidr-mask-size=24 \
-        --service-cluster-ip-range={SERVICE_NETWORK} \
+        --allocate-node-cidrs=true --cluster-cidr={pods} {masks} \
+        --service-cluster-ip-range={services} \
         --node-monitor-period=2s --node-monitor-grace-period=16s --profiling=false"
     );
     let health = [

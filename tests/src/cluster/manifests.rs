@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::control_plane::{DNS_SERVICE, POD_NETWORK, server};
+use super::families::IpFamilies;
 
 /// How kube-proxy directs traffic to services. There is no ipvs: the kernels of labs seldom have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
@@ -84,11 +85,13 @@ impl Values {
         api_server: Ipv4Addr,
         proxy_mode: ProxyMode,
         packet_filter: PacketFilter,
+        families: IpFamilies,
     ) -> Self {
         Self(BTreeMap::from([
             ("api-server", server(api_server)),
             ("dns-service", DNS_SERVICE.to_string()),
             ("filter-path", packet_filter.path()),
+            ("flannel-families", families.flannel_configuration()),
             ("flannel-nftables", packet_filter.is_nftables().to_string()),
             ("image-busybox", images.busybox.clone()),
             ("image-calico-cni", images.calico_cni.clone()),
@@ -99,7 +102,9 @@ impl Values {
             ("image-kube-proxy", images.kube_proxy.clone()),
             ("image-traffic", images.traffic.clone()),
             ("pod-network", POD_NETWORK.to_owned()),
+            ("pod-networks", families.pod_networks()),
             ("proxy-mode", proxy_mode.name().to_owned()),
+            ("unspecified-address", families.unspecified().to_owned()),
         ]))
     }
 
@@ -180,6 +185,7 @@ mod tests {
             Ipv4Addr::new(172, 30, 0, 2),
             ProxyMode::Nftables,
             PacketFilter::IptablesLegacy,
+            IpFamilies::DualStack,
         )
     }
 

@@ -8,6 +8,7 @@ mod clean;
 mod command;
 pub mod control_plane;
 mod directory;
+mod families;
 mod images;
 mod machines;
 pub mod manifests;
@@ -16,12 +17,14 @@ mod node;
 mod nodes;
 pub mod pods;
 pub mod replumb;
+mod room;
 pub mod state;
 mod up;
 pub mod wait;
 
 pub use api::ClusterApi;
 pub use directory::Directory;
+pub use families::IpFamilies;
 pub use images::Images;
 pub use manifests::{PacketFilter, ProxyMode, Values};
 pub use up::{Site, UpOptions, node_name};
@@ -220,9 +223,12 @@ impl Cluster {
 
     /// Starts the API server again and waits until it is ready.
     pub async fn start_api_server(&self) -> Result<()> {
-        let address = self.state.lock().await.control_plane();
+        let (address, families) = {
+            let state = self.state.lock().await;
+            (state.control_plane(), state.ip_families)
+        };
         self.control(CONTROL_PLANE)
-            .start(control_plane::api_server(address))
+            .start(control_plane::api_server(address, families))
             .await?;
         self.api.ready(Duration::from_mins(1)).await
     }

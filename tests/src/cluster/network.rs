@@ -3,7 +3,7 @@
 //! The bridge is not on the host, so the host's packet filter and bridge settings have no say in the lab's traffic, and
 //! the only thing of the lab that the host sees is one interface that goes when the control plane goes.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
@@ -14,6 +14,7 @@ use ipnet::Ipv4Net;
 use serde::Deserialize;
 
 use super::command;
+use super::families::IpFamilies;
 use super::wait::{Look, until};
 
 /// The bridge inside the control plane's namespace.
@@ -92,10 +93,16 @@ fn overlaps(one: Ipv4Net, other: Ipv4Net) -> bool {
 }
 
 /// Connects the host and the control plane: the host gets `.1`, the bridge `.2`.
-pub async fn connect_control_plane(pid: u32, host_link: &str, subnet: Ipv4Net) -> Result<()> {
+pub async fn connect_control_plane(
+    pid: u32,
+    host_link: &str,
+    subnet: Ipv4Net,
+    families: IpFamilies,
+) -> Result<()> {
     let pid = pid.to_string();
     let host = format!("{}/24", super::state::nth(subnet, 1));
-    let bridge = format!("{}/24", super::state::nth(subnet, 2));
+    let address = super::state::nth(subnet, 2);
+    let bridge = format!("{address}/24");
     ip(&[
         "link", "add", host_link, "type", "veth", "peer", "name", "host", "netns", &pid,
     ])
@@ -105,11 +112,20 @@ pub async fn connect_control_plane(pid: u32, host_link: &str, subnet: Ipv4Net) -
     ip_in(&pid, &["link", "add", BRIDGE, "type", "bridge"]).await?;
     ip_in(&pid, &["link", "set", "host", "master", BRIDGE, "up"]).await?;
     ip_in(&pid, &["address", "add", &bridge, "dev", BRIDGE]).await?;
+    if let Some(address) = families.ipv6_of(address) {
+        add_ipv6(&pid, address, BRIDGE).await?;
+    }
     ip_in(&pid, &["link", "set", BRIDGE, "up"]).await
 }
 
-/// Connects a node to the bridge and gives it its address and default route.
-pub async fn connect_node(control_plane: u32, node: u32, address: Ipv4Addr, gateway: Ipv4Addr) -> Result<()> {
+/// Connects a node to the bridge and gives it its addresses and default routes.
+pub async fn connect_node(
+    control_plane: u32,
+    node: u32,
+    address: Ipv4Addr,
+    gateway: Ipv4Addr,
+    families: IpFamilies,
+) -> Result<()> {
     let (control_plane, node) = (control_plane.to_string(), node.to_string());
     let [_, _, third, host] = address.octets();
     let port = format!("port{host}");
@@ -134,7 +150,23 @@ pub async fn connect_node(control_plane: u32, node: u32, address: Ipv4Addr, gate
     ip_in(&control_plane, &["link", "set", &port, "master", BRIDGE, "up"]).await?;
     ip_in(&node, &["address", "add", &network, "dev", "eth0"]).await?;
     ip_in(&node, &["link", "set", "eth0", "up"]).await?;
-    ip_in(&node, &["route", "add", "default", "via", &gateway.to_string()]).await
+    ip_in(&node, &["route", "add", "default", "via", &gateway.to_string()]).await?;
+    if let (Some(address), Some(gateway)) = (families.ipv6_of(address), families.ipv6_of(gateway)) {
+        add_ipv6(&node, address, "eth0").await?;
+        let gateway = gateway.to_string();
+        ip_in(
+            &node,
+            &["-6", "route", "add", "default", "via", &gateway, "dev", "eth0"],
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+async fn add_ipv6(pid: &str, address: Ipv6Addr, device: &str) -> Result<()> {
+    let network = format!("{address}/64");
+    // Nobody else can have it, and whoever is to bind to it does not wait.
+    ip_in(pid, &["-6", "address", "add", &network, "dev", device, "nodad"]).await
 }
 
 /// Removes the host's end of the cable if it is there.

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::authority::{Authority, write};
 use super::control_plane::{DNS_SERVICE, server, service};
 use super::directory::Directory;
+use super::families::IpFamilies;
 use crate::machine::Service;
 
 /// Where a node sees the lab's image archives.
@@ -68,10 +69,11 @@ pub fn containerd() -> Service {
 }
 
 /// The kubelet.
-pub fn kubelet(name: &str, address: Ipv4Addr) -> Service {
+pub fn kubelet(name: &str, address: Ipv4Addr, families: IpFamilies) -> Service {
+    let addresses = families.node_addresses(address);
     let command = format!(
         "kubelet --config=/etc/kubernetes/kubelet.json --kubeconfig=/etc/kubernetes/kubelet.conf \
-        --hostname-override={name} --node-ip={address} --v=2"
+        --hostname-override={name} --node-ip={addresses} --v=2"
     );
     service("kubelet", &command, &[])
 }

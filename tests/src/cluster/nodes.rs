@@ -114,9 +114,15 @@ impl Cluster {
         let state = self.state.lock().await.clone();
         let pid = machines::power_on(&self.directory, &state, name).await?;
         let control_plane = self.pid(CONTROL_PLANE)?;
-        network::connect_node(control_plane, pid, address, state.control_plane())
-            .await
-            .with_context(|| format!("connect node {name}"))?;
+        network::connect_node(
+            control_plane,
+            pid,
+            address,
+            state.control_plane(),
+            state.ip_families,
+        )
+        .await
+        .with_context(|| format!("connect node {name}"))?;
         self.control(name).start(node::containerd()).await?;
         let logs = self.directory.machine_logs(name);
         until(
@@ -175,7 +181,10 @@ impl Cluster {
     }
 
     pub(super) async fn node_start_kubelet(&self, name: &str, address: Ipv4Addr) -> Result<()> {
-        self.control(name).start(node::kubelet(name, address)).await
+        let families = self.state.lock().await.ip_families;
+        self.control(name)
+            .start(node::kubelet(name, address, families))
+            .await
     }
 }
 

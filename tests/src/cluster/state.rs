@@ -11,6 +11,7 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use super::directory::Directory;
+use super::families::IpFamilies;
 use super::manifests::{PacketFilter, ProxyMode};
 
 /// The name of the machine that runs etcd, the API server, the controllers and the lab's switch.
@@ -43,6 +44,8 @@ pub struct State {
     pub proxy_mode: ProxyMode,
     /// By what flannel writes its rules here.
     pub packet_filter: PacketFilter,
+    /// The address families here.
+    pub ip_families: IpFamilies,
     /// The machines by name: the control plane and the nodes.
     pub machines: BTreeMap<String, Machine>,
 }
@@ -137,6 +140,7 @@ mod tests {
             program: "/bin/lab".into(),
             proxy_mode: ProxyMode::default(),
             packet_filter: PacketFilter::default(),
+            ip_families: IpFamilies::default(),
             machines: BTreeMap::new(),
         }
     }

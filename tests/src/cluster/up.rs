@@ -8,10 +8,11 @@ use futures::future::try_join_all;
 
 use super::authority::Authority;
 use super::directory::Directory;
+use super::families::IpFamilies;
 use super::manifests::{PacketFilter, ProxyMode, Values};
 use super::pods::FLANNEL_NAMESPACE;
 use super::state::{CONTROL_PLANE, Machine, Phase, State};
-use super::{Cluster, Images, Lock, clean, control_plane, images, machines, network};
+use super::{Cluster, Images, Lock, clean, control_plane, images, machines, network, room};
 use crate::progress::Progress;
 
 /// The API server is ready after about 8 s on two cores; a busy machine needs longer.
@@ -39,6 +40,8 @@ pub struct UpOptions {
     pub proxy_mode: ProxyMode,
     /// By what flannel writes its rules.
     pub packet_filter: PacketFilter,
+    /// The address families of nodes, pods and services.
+    pub ip_families: IpFamilies,
     /// Whether Calico's manifest is applied; it starts on no node before one is labelled for it.
     pub calico: bool,
     /// Whether the sample workloads are started.
@@ -120,6 +123,7 @@ impl Site {
             program: directory.program(),
             proxy_mode: options.proxy_mode,
             packet_filter: options.packet_filter,
+            ip_families: options.ip_families,
             machines: std::collections::BTreeMap::new(),
         };
         let address = state.control_plane();
@@ -147,7 +151,7 @@ impl Site {
         let authority = Authority::create(&directory.keys())?;
         control_plane::prepare(&directory, &authority, address)?;
         let pid = machines::power_on(&directory, &state, CONTROL_PLANE).await?;
-        network::connect_control_plane(pid, &directory.host_link(), state.subnet)
+        network::connect_control_plane(pid, &directory.host_link(), state.subnet, state.ip_families)
             .await
             .context("connect the control plane")?;
         drop(alone);
@@ -171,8 +175,11 @@ impl Cluster {
     }
 
     async fn build(&self, options: &UpOptions) -> Result<()> {
-        let address = self.state.lock().await.control_plane();
-        for service in control_plane::stores(address) {
+        let (address, families) = {
+            let state = self.state.lock().await;
+            (state.control_plane(), state.ip_families)
+        };
+        for service in control_plane::stores(address, families) {
             self.control(CONTROL_PLANE).start(service).await?;
         }
         self.progress.say("etcd and the API server are started");
@@ -199,7 +206,7 @@ impl Cluster {
         }));
         let server = async {
             self.api.ready(API_LIMIT).await?;
-            for service in control_plane::controllers() {
+            for service in control_plane::controllers(families) {
                 self.control(CONTROL_PLANE).start(service).await?;
             }
             ready.send_replace(true);
@@ -267,6 +274,7 @@ impl Cluster {
             state.control_plane(),
             state.proxy_mode,
             state.packet_filter,
+            state.ip_families,
         )
     }
 
@@ -339,5 +347,5 @@ fn check(options: &UpOptions) -> Result<()> {
             );
         }
     }
-    Ok(())
+    room::check(options.directory.path(), options.nodes, &options.archives)
 }

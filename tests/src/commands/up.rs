@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::{Place, interrupted};
 use crate::assets::{self, Build, Program};
-use crate::cluster::{Cluster, Directory, Images, PacketFilter, ProxyMode, Site, UpOptions};
+use crate::cluster::{Cluster, Directory, Images, IpFamilies, PacketFilter, ProxyMode, Site, UpOptions};
 use crate::demo::Tools;
 use crate::progress::Progress;
 
@@ -42,6 +42,9 @@ pub struct ClusterArguments {
     /// By what flannel writes its packet filter rules.
     #[arg(long, value_enum, default_value_t)]
     pub packet_filter: PacketFilter,
+    /// The address families of nodes, pods and services.
+    #[arg(long, value_enum, default_value_t)]
+    pub ip_families: IpFamilies,
     /// Start no sample workloads.
     #[arg(long)]
     pub no_sample: bool,
@@ -107,6 +110,7 @@ impl ClusterArguments {
             program: "/proc/self/exe".into(),
             proxy_mode: self.proxy_mode,
             packet_filter: self.packet_filter,
+            ip_families: self.ip_families,
             calico: !self.no_calico,
             sample: !self.no_sample,
             traffic: (!self.no_traffic).then(|| self.probe_interval.unwrap_or(PROBE_INTERVAL)),

@@ -1,6 +1,6 @@
 //! The answering side.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -15,9 +15,12 @@ use crate::socket;
 /// How to answer.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Address and port, for UDP and TCP.
-    #[arg(long, default_value = "0.0.0.0:7000")]
-    pub listen: SocketAddr,
+    /// The address to answer at; `::` is all of both families.
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    pub address: IpAddr,
+    /// The port, for UDP and TCP.
+    #[arg(long, default_value_t = 7000)]
+    pub port: u16,
     /// Who answers: the pod's name.
     #[arg(long, env = "POD_NAME")]
     pub name: String,
@@ -30,7 +33,7 @@ pub struct Options {
 pub async fn run(options: Options) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    let address = options.listen;
+    let address = SocketAddr::new(options.address, options.port);
     let udp = socket::bind(address)
         .await
         .with_context(|| format!("listen on UDP {address}"))?;
@@ -121,5 +124,22 @@ mod tests {
         let mut back = [0; 5];
         stream.read_exact(&mut back).await.unwrap();
         assert_eq!(&back, b"hello");
+    }
+
+    #[tokio::test]
+    async fn an_address_of_both_families_answers_both() {
+        let udp = socket::bind("[::]:0").await.unwrap();
+        let port = udp.local_addr().unwrap().port();
+        tokio::spawn(async move { datagrams(&udp, "me").await });
+        for own in ["127.0.0.1", "::1"] {
+            let own: IpAddr = own.parse().unwrap();
+            let asker = UdpSocket::bind((own, 0)).await.unwrap();
+            asker.connect((own, port)).await.unwrap();
+            let packet = Packet { flow: 1, number: 2 };
+            asker.send(&packet.encode(Timestamp::now())).await.unwrap();
+            let mut buffer = [0; 64];
+            let length = asker.recv(&mut buffer).await.unwrap();
+            assert_eq!(Packet::decode_answer(&buffer[..length]).unwrap().packet, packet);
+        }
     }
 }

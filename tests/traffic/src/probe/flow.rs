@@ -228,8 +228,13 @@ impl Flows {
             (Origin::Host, Kind::Connection) => "host-to-pod-tcp",
             (Origin::Host, Kind::Service) => "host-to-service",
         };
+        let family = if flow.target.address.is_ipv6() {
+            "-ipv6"
+        } else {
+            ""
+        };
         report::Flow {
-            class: class.to_owned(),
+            class: format!("{class}{family}"),
             target: flow.target.name.clone(),
             address: flow.target.address.to_string(),
             node: flow.target.node.clone(),
@@ -302,6 +307,8 @@ mod tests {
             "with a new connection"
         );
         assert_eq!(flows.report()[0].class, "pod-to-service");
+        flows.set_service("echo", "[fd00:10:96::9]:7000".parse().unwrap());
+        assert_eq!(flows.report().last().unwrap().class, "pod-to-service-ipv6");
     }
 
     #[test]

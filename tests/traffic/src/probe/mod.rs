@@ -6,7 +6,7 @@ mod flow;
 mod targets;
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -48,10 +48,13 @@ pub struct Options {
     /// Where this prober stands; names the class of its flows.
     #[arg(long, value_enum, default_value = "pod")]
     pub from: Origin,
+    /// The address to ask from; `::` is all of both families.
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    pub address: IpAddr,
     /// The namespace of the Service.
     #[arg(long, env = "POD_NAMESPACE", default_value = "traffic")]
     pub namespace: String,
-    /// The Service: its address is asked, and each of its ready pods.
+    /// The Service: each of its addresses is asked, and each address of its ready pods.
     #[arg(long, default_value = "echo")]
     pub service: String,
     /// The port of the Service and of its pods.
@@ -134,9 +137,9 @@ struct Prober {
 
 impl Prober {
     async fn new(options: Options) -> Result<Self> {
-        let socket = socket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        let socket = socket::bind((options.address, 0))
             .await
-            .context("open a UDP socket")?;
+            .with_context(|| format!("open a UDP socket at {}", options.address))?;
         let (publish, known) = watch::channel(Known::default());
         let (event_sender, events) = mpsc::unbounded_channel();
         let limits = Limits {
@@ -168,8 +171,9 @@ impl Prober {
             port,
             ..
         } = &self.options;
-        let address = targets::service_address(client.clone(), namespace, service, *port).await;
-        self.flows.set_service(service, address);
+        for address in targets::service_addresses(client.clone(), namespace, service, *port).await {
+            self.flows.set_service(service, address);
+        }
         if let Some(publish) = self.publish.take() {
             tokio::spawn(targets::follow(
                 client,
@@ -269,7 +273,10 @@ impl Prober {
                 Kind::Pod | Kind::Connection => {
                     let sent = self
                         .socket
-                        .send_to(&packet.encode(Timestamp::now()), address)
+                        .send_to(
+                            &packet.encode(Timestamp::now()),
+                            from(self.options.address, address),
+                        )
                         .await;
                     self.flows.sent(index, sent.err());
                 }
@@ -324,6 +331,14 @@ impl Prober {
     }
 }
 
+/// A target as a socket of this address has to name it: one of both families has IPv4 addresses within IPv6 ones.
+fn from(own: IpAddr, target: SocketAddr) -> SocketAddr {
+    match (own, target) {
+        (IpAddr::V6(_), SocketAddr::V4(target)) => (target.ip().to_ipv6_mapped(), target.port()).into(),
+        _ => target,
+    }
+}
+
 /// A prober that is started again soon goes on elsewhere than its predecessor.
 fn first_port(time: Timestamp) -> u16 {
     let count = i64::from(SERVICE_PORTS.end() - SERVICE_PORTS.start()) + 1;
@@ -340,10 +355,14 @@ async fn ask_service(
     events: mpsc::UnboundedSender<Event>,
 ) {
     let attempt = async {
-        let socket = match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).await {
+        let own: IpAddr = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = match UdpSocket::bind((own, port)).await {
             Ok(socket) => socket,
             // Somebody else on this node has the port.
-            Err(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?,
+            Err(_) => UdpSocket::bind((own, 0)).await?,
         };
         socket.connect(address).await?;
         socket::stamp(&socket)?;
@@ -359,5 +378,23 @@ async fn ask_service(
     // Without an answer in time, or with an error instead, the probe is counted as lost when its time is over.
     if let Ok(Ok(answer)) = tokio::time::timeout(timeout, attempt).await {
         events.send(Event::Answered(answer)).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_of_both_families_names_a_target_of_ipv4_within_ipv6() {
+        let unspecified = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (own, target, named) in [
+            ("0.0.0.0", "10.244.1.2:7000", "10.244.1.2:7000"),
+            ("::", "10.244.1.2:7000", "[::ffff:10.244.1.2]:7000"),
+            ("::", "[fd00::2]:7000", "[fd00::2]:7000"),
+        ] {
+            let target = target.parse().unwrap();
+            assert_eq!(from(unspecified(own), target), named.parse().unwrap());
+        }
     }
 }

@@ -107,26 +107,35 @@ fn ready(slice: &EndpointSlice, port: u16) -> Vec<Target> {
     targets
 }
 
-/// The Service's address; waits until there is one.
-pub async fn service_address(client: Client, namespace: &str, service: &str, port: u16) -> SocketAddr {
+/// The Service's addresses, one of each family that it has; waits until there is one.
+pub async fn service_addresses(client: Client, namespace: &str, service: &str, port: u16) -> Vec<SocketAddr> {
     let services: Api<Service> = Api::namespaced(client, namespace);
     loop {
         match attempt(&services, service).await {
-            Ok(address) => return SocketAddr::new(address, port),
+            Ok(addresses) => {
+                return addresses
+                    .into_iter()
+                    .map(|address| SocketAddr::new(address, port))
+                    .collect();
+            }
             Err(error) => eprintln!("service {namespace}/{service}: {error:#}"),
         }
         tokio::time::sleep(RETRY).await;
     }
 }
 
-async fn attempt(services: &Api<Service>, name: &str) -> Result<IpAddr> {
+async fn attempt(services: &Api<Service>, name: &str) -> Result<Vec<IpAddr>> {
     let service = services.get(name).await.context("read it")?;
-    match service.spec.and_then(|spec| spec.cluster_ip) {
-        Some(address) => address
-            .parse()
-            .with_context(|| format!("its address {address:?} is none")),
-        None => bail!("it has no address"),
+    let addresses = service.spec.and_then(|spec| spec.cluster_ips).unwrap_or_default();
+    if addresses.is_empty() {
+        bail!("it has no address");
     }
+    let parse = |address: &String| {
+        address
+            .parse()
+            .with_context(|| format!("its address {address:?} is none"))
+    };
+    addresses.iter().map(parse).collect()
 }
 
 #[cfg(test)]
