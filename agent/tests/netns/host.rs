@@ -190,6 +190,7 @@ impl Host {
             cni_configuration_directory: self.paths.cni_configuration.to_string_lossy().into_owned(),
             block_size: 26,
             node_range_length: 24,
+            ipv6: None,
         }
     }
 

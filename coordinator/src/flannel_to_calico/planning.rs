@@ -13,7 +13,7 @@ use plan::flannel_to_calico::checks::{self, CheckPolicy};
 use plan::flannel_to_calico::cluster::ClusterFacts;
 use plan::flannel_to_calico::detect::detect;
 use plan::flannel_to_calico::document;
-use plan::flannel_to_calico::host::HostSettings;
+use plan::flannel_to_calico::host::{HostSettings, Ipv6HostSettings};
 use plan::flannel_to_calico::settings::Settings;
 
 use super::{Memory, adopt, dereference, roll, saved};
@@ -251,5 +251,9 @@ pub fn host_settings(settings: &Settings) -> HostSettings {
         cni_configuration_directory: settings.cni_configuration_directory.value.clone(),
         block_size: settings.ip_pool_block_size.value,
         node_range_length: settings.flannel_subnet_length.value,
+        ipv6: settings.ipv6.as_ref().map(|ipv6| Ipv6HostSettings {
+            block_size: ipv6.ip_pool_block_size.value,
+            node_range_length: ipv6.flannel_subnet_length.value,
+        }),
     }
 }

@@ -34,6 +34,32 @@ pub struct HostSettings {
     /// Length of the prefix of a node's own range.
     #[serde(default = "usual_node_range_length")]
     pub node_range_length: u8,
+    /// The same of IPv6; absent where pods have IPv4 alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<Ipv6HostSettings>,
+}
+
+/// What the agent must know of IPv6 besides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Ipv6HostSettings {
+    /// Length of the prefix of an address block in Calico's IPAM.
+    pub block_size: u8,
+    /// Length of the prefix of a node's own range.
+    pub node_range_length: u8,
+}
+
+/// A tunnel link by its two names, and how the networks behind it are cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Tunnel {
+    /// flannel's name.
+    flannels: String,
+    /// Calico's name.
+    calicos: &'static str,
+    /// Length of the prefix of an address block in Calico's IPAM.
+    block_size: u8,
+    /// Length of the prefix of a node's own range.
+    node_range_length: u8,
 }
 
 fn usual_block_size() -> u8 {
@@ -44,18 +70,39 @@ fn usual_node_range_length() -> u8 {
     super::settings::defaults::FLANNEL_SUBNET_LENGTH
 }
 
+impl Tunnel {
+    /// Whether there are links of both names: nobody but a person can tell which is in use.
+    fn is_twice(&self, facts: &HostFacts) -> bool {
+        facts.vxlan(&self.flannels).is_some() && facts.vxlan(self.calicos).is_some()
+    }
+
+    /// Whether there is no link of either name.
+    fn is_missing(&self, facts: &HostFacts) -> bool {
+        facts.vxlan(&self.flannels).is_none() && facts.vxlan(self.calicos).is_none()
+    }
+}
+
 impl HostSettings {
     /// Name of flannel's VXLAN link.
     pub fn flannel_device(&self) -> String {
         format!("flannel.{}", self.vni)
     }
 
-    /// The tunnel links by their two names, flannel's and Calico's: one for each family of addresses.
-    fn tunnels(&self) -> [(String, &'static str); 2] {
-        [
-            (self.flannel_device(), CALICO_DEVICE),
-            (format!("flannel-v6.{}", self.vni), CALICO_DEVICE_V6),
-        ]
+    /// The tunnel links: one for each family of addresses that pods have.
+    fn tunnels(&self) -> Vec<Tunnel> {
+        let ipv4 = Tunnel {
+            flannels: self.flannel_device(),
+            calicos: CALICO_DEVICE,
+            block_size: self.block_size,
+            node_range_length: self.node_range_length,
+        };
+        let ipv6 = self.ipv6.as_ref().map(|ipv6| Tunnel {
+            flannels: format!("flannel-v6.{}", self.vni),
+            calicos: CALICO_DEVICE_V6,
+            block_size: ipv6.block_size,
+            node_range_length: ipv6.node_range_length,
+        });
+        [ipv4].into_iter().chain(ipv6).collect()
     }
 }
 
@@ -284,22 +331,29 @@ fn attach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     }
 }
 
-/// What is missing or wrong about Calico's device; `None` when it is as it should be.
+/// What is missing or wrong about Calico's devices; `None` when they are as they should be.
 pub fn calico_device_problem(facts: &HostFacts, settings: &HostSettings) -> Option<String> {
-    let Some(device) = facts.vxlan(CALICO_DEVICE) else {
-        return Some(format!("link {CALICO_DEVICE} is not there yet"));
+    settings
+        .tunnels()
+        .iter()
+        .find_map(|tunnel| device_problem(facts, settings, tunnel.calicos))
+}
+
+fn device_problem(facts: &HostFacts, settings: &HostSettings, name: &str) -> Option<String> {
+    let Some(device) = facts.vxlan(name) else {
+        return Some(format!("link {name} is not there yet"));
     };
     if !device.up {
-        return Some(format!("link {CALICO_DEVICE} is down"));
+        return Some(format!("link {name} is down"));
     }
     if device.vni != settings.vni || device.port != settings.port {
         return Some(format!(
-            "link {CALICO_DEVICE} has VNI {} port {}, needed VNI {} port {}",
+            "link {name} has VNI {} port {}, needed VNI {} port {}",
             device.vni, device.port, settings.vni, settings.port
         ));
     }
     if device.addresses.is_empty() {
-        return Some(format!("link {CALICO_DEVICE} has no tunnel address yet"));
+        return Some(format!("link {name} has no tunnel address yet"));
     }
     None
 }

@@ -13,6 +13,7 @@ pub(super) fn settings() -> HostSettings {
         cni_configuration_directory: "/etc/cni/net.d".to_owned(),
         block_size: 26,
         node_range_length: 24,
+        ipv6: None,
     }
 }
 

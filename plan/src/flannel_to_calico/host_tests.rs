@@ -567,6 +567,56 @@ fn a_host_that_is_further_than_its_goal_is_left_there() {
 }
 
 #[test]
+fn the_tunnel_of_each_family_is_renamed_and_needed() {
+    let settings = HostSettings {
+        ipv6: Some(Ipv6HostSettings {
+            block_size: 122,
+            node_range_length: 64,
+        }),
+        ..settings()
+    };
+    let next = |devices: &[&str]| {
+        let facts = HostFacts {
+            subnet_environment: Found::Absent,
+            flanneld_running: false,
+            bridge: bridge(&[]),
+            legacy_pods: Vec::new(),
+            vxlan_devices: devices.iter().map(|name| device(name)).collect(),
+            ..flannel_host()
+        };
+        decide(&facts, &settings, Goal::Swapped, &Remembered::default())
+    };
+    let rename = |from: &str, to: &str, block_size: u8| {
+        HostDecision::Run(HostStep::RenameVxlanDevice {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            block_size,
+        })
+    };
+    assert_eq!(
+        next(&["flannel-v6.1", "flannel.1"]),
+        rename("flannel.1", CALICO_DEVICE, 26)
+    );
+    assert_eq!(
+        next(&["flannel-v6.1", CALICO_DEVICE]),
+        rename("flannel-v6.1", CALICO_DEVICE_V6, 122)
+    );
+    assert_eq!(next(&[CALICO_DEVICE, CALICO_DEVICE_V6]), HostDecision::Settled);
+    let HostDecision::Halt(why) = next(&["flannel-v6.1", CALICO_DEVICE_V6, CALICO_DEVICE]) else {
+        panic!("nobody can tell which link carries the packets")
+    };
+    assert!(why.contains("flannel-v6.1 and vxlan-v6.calico"), "{why}");
+    let facts = HostFacts {
+        vxlan_devices: vec![device(CALICO_DEVICE)],
+        ..flannel_host()
+    };
+    assert_eq!(
+        calico_device_problem(&facts, &settings).as_deref(),
+        Some("link vxlan-v6.calico is not there yet")
+    );
+}
+
+#[test]
 fn a_link_of_the_bridges_name_that_is_not_flannels_stops_the_agent() {
     let facts = HostFacts {
         subnet_environment: Found::Absent,

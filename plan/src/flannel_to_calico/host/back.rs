@@ -51,12 +51,9 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Re
             facts.calico.pods.join(", ")
         ));
     }
-    if let Some((flannels, calicos)) = settings
-        .tunnels()
-        .iter()
-        .find(|(flannels, calicos)| facts.vxlan(flannels).is_some() && facts.vxlan(calicos).is_some())
-    {
-        return two_tunnels(flannels, calicos);
+    let tunnels = settings.tunnels();
+    if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.is_twice(facts)) {
+        return two_tunnels(&tunnel.flannels, tunnel.calicos);
     }
     // Its plugins' DEL did not come: the conflist of the moment was another network's.
     let gone = facts.legacy_pods.iter().find(|pod| !pod.attached);
@@ -109,20 +106,20 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
         _ => None,
     });
     let tunnels = settings.tunnels();
-    let routes = tunnels
-        .iter()
-        .flat_map(|(flannels, calicos)| [*calicos, flannels.as_str()])
-        .find(|name| facts.vxlan(name).is_some())
-        .map(|link| HostStep::RestoreNodeRoutes {
+    let routes = tunnels.iter().filter_map(|tunnel| {
+        let names = [tunnel.calicos, tunnel.flannels.as_str()];
+        let link = names.into_iter().find(|name| facts.vxlan(name).is_some())?;
+        Some(HostStep::RestoreNodeRoutes {
             link: link.to_owned(),
-            length: settings.node_range_length,
-        });
+            length: tunnel.node_range_length,
+        })
+    });
     let names = tunnels
         .iter()
-        .filter(|(_, calicos)| facts.vxlan(calicos).is_some())
-        .map(|(flannels, calicos)| HostStep::ReturnVxlanDevice {
-            from: (*calicos).to_owned(),
-            to: flannels.clone(),
+        .filter(|tunnel| facts.vxlan(tunnel.calicos).is_some())
+        .map(|tunnel| HostStep::ReturnVxlanDevice {
+            from: tunnel.calicos.to_owned(),
+            to: tunnel.flannels.clone(),
         });
     // One that was renamed and is gone by now (the host was started anew) is made by flanneld.
     let links = undo(|step| match step {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{CALICO_DEVICE, HostDecision, HostSettings, HostStep, detach, flannel_devices};
+use super::{HostDecision, HostSettings, HostStep, detach, flannel_devices};
 use crate::flannel_to_calico::facts::{Found, HostFacts};
 
 /// The next change that makes the tunnel Calico's while every pod keeps its packets.
@@ -19,7 +19,7 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     }
     let tunnels = settings.tunnels();
     let foreign: Vec<String> = flannel_devices(facts, settings)
-        .filter(|name| !tunnels.iter().any(|(own, _)| own == name))
+        .filter(|name| !tunnels.iter().any(|tunnel| tunnel.flannels == *name))
         .collect();
     if !foreign.is_empty() {
         return HostDecision::Halt(format!(
@@ -28,14 +28,10 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
             settings.vni
         ));
     }
-    let renames: Vec<(String, &str)> = tunnels
-        .into_iter()
-        .filter(|(from, _)| facts.vxlan(from).is_some())
-        .collect();
-    if let Some((from, to)) = renames.iter().find(|(_, to)| facts.vxlan(to).is_some()) {
-        return two_tunnels(from, to);
+    if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.is_twice(facts)) {
+        return two_tunnels(&tunnel.flannels, tunnel.calicos);
     }
-    if !renames.iter().any(|(_, to)| *to == CALICO_DEVICE) && facts.vxlan(CALICO_DEVICE).is_none() {
+    if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.is_missing(facts)) {
         // The host was started anew in between: no pod lives on the bridge, and Felix makes the tunnel by itself.
         if !facts.legacy_pods.iter().any(|pod| pod.attached) {
             return detach(facts, settings);
@@ -43,21 +39,26 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         return HostDecision::Halt(format!(
             "link {} is not there, so there is nothing to rename; restart flannel's pod on this node, or use \
              strategy Drain",
-            settings.flannel_device()
+            tunnel.flannels
         ));
     }
     upkeep_step(facts)
         .into_iter()
-        .chain(renames.into_iter().map(|(from, to)| HostStep::RenameVxlanDevice {
-            from,
-            to: to.to_owned(),
-            block_size: settings.block_size,
-        }))
+        .chain(
+            tunnels
+                .into_iter()
+                .filter(|tunnel| facts.vxlan(&tunnel.flannels).is_some())
+                .map(|tunnel| HostStep::RenameVxlanDevice {
+                    from: tunnel.flannels,
+                    to: tunnel.calicos.to_owned(),
+                    block_size: tunnel.block_size,
+                }),
+        )
         .next()
         .map_or(HostDecision::Settled, HostDecision::Run)
 }
 
-/// Both names are taken: nobody but a person can tell which link is in use.
+/// Both names are taken.
 pub(super) fn two_tunnels(from: &str, to: &str) -> HostDecision {
     HostDecision::Halt(format!(
         "links {from} and {to} are both there, and only one can carry the packets; see whether flanneld and calico-node \
