@@ -40,6 +40,14 @@ impl IpFamilies {
         }
     }
 
+    /// Whether pods have IPv6 addresses.
+    pub fn has_ipv6(self) -> bool {
+        match self {
+            Self::Ipv4 => false,
+            Self::DualStack => true,
+        }
+    }
+
     /// The networks of pods, for a command line.
     pub fn pod_networks(self) -> String {
         self.both(POD_NETWORK, POD_NETWORK_IPV6)

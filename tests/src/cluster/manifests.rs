@@ -101,6 +101,11 @@ impl Values {
             ("image-flannel-cni-plugin", images.flannel_cni_plugin.clone()),
             ("image-kube-proxy", images.kube_proxy.clone()),
             ("image-traffic", images.traffic.clone()),
+            ("ipv6", families.has_ipv6().to_string()),
+            (
+                "ipv6-detection",
+                if families.has_ipv6() { "autodetect" } else { "none" }.to_owned(),
+            ),
             ("pod-network", POD_NETWORK.to_owned()),
             ("pod-networks", families.pod_networks()),
             ("proxy-mode", proxy_mode.name().to_owned()),

@@ -39,6 +39,8 @@ pub struct IpamConfig {
     pub kind: String,
     /// Restricts the pools.
     pub ipv4_pools: Vec<String>,
+    /// `"true"` where pods get an IPv6 address as well.
+    pub assign_ipv6: String,
     ipam_lock_file: String,
 }
 
