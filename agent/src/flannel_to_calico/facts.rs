@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ipnet::{IpNet, Ipv4Net};
 use plan::cni::Attachment;
 use plan::flannel_to_calico::facts::{Bridge, DirectRoute, Found, LegacyPod, VxlanDevice};
-use plan::flannel_to_calico::host::{BRIDGE, CALICO_DEVICE};
+use plan::flannel_to_calico::host::{BRIDGE, CALICO_DEVICE, CALICO_DEVICE_V6};
 
 use crate::host::netlink::{FELIX, KERNEL, ROUTE_PROTOCOL};
 use crate::host::snapshot::{Link, Route, Snapshot};
@@ -166,7 +166,7 @@ pub fn pod_routes(snapshot: &Snapshot) -> impl Iterator<Item = &Route> {
 pub fn block_routes(snapshot: &Snapshot, tunnels: &[VxlanDevice]) -> usize {
     let tunnels: Vec<u32> = tunnels
         .iter()
-        .filter(|device| device.name.starts_with("flannel.") || device.name == CALICO_DEVICE)
+        .filter(|device| is_tunnel(&device.name))
         .filter_map(|device| snapshot.link(&device.name))
         .map(|link| link.index)
         .collect();
@@ -185,16 +185,25 @@ pub fn block_routes(snapshot: &Snapshot, tunnels: &[VxlanDevice]) -> usize {
     // Another way through the tunnel is somebody else's.
     let is_end = |route: &Route| {
         let direct = route.hops.iter().all(|(gateway, _)| gateway.is_none());
-        direct && route.destination.prefix_len() == 32 && is_gateway(route.destination.addr())
+        let is_address = route.destination.prefix_len() == route.destination.max_prefix_len();
+        direct && is_address && is_gateway(route.destination.addr())
     };
     let is_calicos = |route: &Route| route.protocol == FELIX || is_end(route);
     snapshot
         .routes
         .iter()
-        .filter(|route| matches!(route.destination, IpNet::V4(_)) && route.protocol != KERNEL)
+        .filter(|route| route.protocol != KERNEL && is_configured(&route.destination))
         .filter(through)
         .filter(|route| is_calicos(route))
         .count()
+}
+
+/// Whether a link is named as a tunnel of flannel's or Calico's is, in either family.
+fn is_tunnel(name: &str) -> bool {
+    ["flannel.", "flannel-v6."]
+        .iter()
+        .any(|start| name.starts_with(start))
+        || [CALICO_DEVICE, CALICO_DEVICE_V6].contains(&name)
 }
 
 /// The host's ends of cables to Calico's pods.

@@ -13,7 +13,7 @@ use plan::flannel_to_calico::import;
 use plan::flannel_to_calico::node::{
     AgentReport, Direction, NetworkLabel, NodeView, ProbePod, Prober, Stage,
 };
-use plan::flannel_to_calico::settings::Settings;
+use plan::flannel_to_calico::settings::{PodNetwork, Settings};
 
 use crate::cache::Cache;
 use crate::evict::Refusals;
@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub pods: Vec<drain::Pod>,
     /// `PodDisruptionBudget`s.
     pub budgets: Vec<Budget>,
+    /// flannel's networks.
+    networks: Vec<PodNetwork>,
     /// Whether the agent on a node is Ready.
     agents: BTreeMap<String, bool>,
     /// flannel's pods by node, with readiness.
@@ -67,6 +69,7 @@ impl Snapshot {
                 .iter()
                 .map(|budget| facts::pods::budget(budget))
                 .collect(),
+            networks: settings.pod_networks(),
             agents: BTreeMap::new(),
             flannel_pods: BTreeMap::new(),
             calico_pods: BTreeMap::new(),
@@ -146,8 +149,10 @@ impl Snapshot {
         let object = self.node_migrations.get(name)?;
         let status = object.status.clone().unwrap_or_default();
         let host = status.facts.as_ref();
-        let range = facts::nodes::node(node).ok().and_then(|node| node.pod_cidr());
-        let wanted = host.map(|host| import::wanted(name, range, host));
+        let claimed = facts::nodes::node(node)
+            .map(|node| import::claimed(&node, &self.networks))
+            .unwrap_or_default();
+        let wanted = host.map(|host| import::wanted(name, &claimed, host));
         Some(NodeView {
             name,
             direction: if object.spec.returning {

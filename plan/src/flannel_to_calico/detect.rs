@@ -63,7 +63,14 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
             None => agreed_ipv6_network(facts),
         }
     });
-    let ipv6_subnet_length = gathered.value(None, || ipv6_subnet_length(facts));
+    // Nodes may have subnets of IPv6 that flannel knows nothing of.
+    let ipv6 = ipv6_network.map(|network| Ipv6Settings {
+        flannel_network: network,
+        flannel_subnet_length: gathered
+            .value(None, || ipv6_subnet_length(facts))
+            .unwrap_or_else(|| default(defaults::FLANNEL_IPV6_SUBNET_LENGTH)),
+        ip_pool_block_size: default(defaults::IPV6_POOL_BLOCK_SIZE),
+    });
     let prefix = flannel
         .and_then(flanneld)
         .and_then(|container| argument(container, "kube-annotation-prefix"));
@@ -109,12 +116,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
             &options.cni_configuration_directory,
             defaults::CNI_CONFIGURATION_DIRECTORY,
         ),
-        ipv6: ipv6_network.map(|network| Ipv6Settings {
-            flannel_network: network,
-            flannel_subnet_length: ipv6_subnet_length
-                .unwrap_or_else(|| default(defaults::FLANNEL_IPV6_SUBNET_LENGTH)),
-            ip_pool_block_size: default(defaults::IPV6_POOL_BLOCK_SIZE),
-        }),
+        ipv6,
     })
 }
 

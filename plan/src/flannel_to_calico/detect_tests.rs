@@ -165,6 +165,13 @@ fn a_network_of_ipv6_is_detected_with_its_source() {
     facts.nodes.get_mut("b").unwrap().pod_cidrs[1] = "fd00:10:244:8::/72".to_owned();
     let check = refusal(&Options::default(), &facts);
     assert!(check.found.contains("72 on b"), "{check:?}");
+    // flannel knows nothing of IPv6: the Nodes' subnets of it are nobody's business.
+    let key = ("kube-flannel".to_owned(), "kube-flannel-cfg".to_owned());
+    facts.config_maps.get_mut(&key).unwrap().insert(
+        "net-conf.json".to_owned(),
+        r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#.to_owned(),
+    );
+    assert_eq!(detect(&Options::default(), &facts).unwrap().ipv6, None);
 }
 
 #[test]

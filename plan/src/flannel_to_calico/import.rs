@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cluster::Node;
 use super::facts::HostFacts;
-use super::objects::Allocation;
+use super::objects::{self, Allocation};
+use super::settings::PodNetwork;
 
 /// An address that Calico's IPAM was told of, for something of flannel's on the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -32,27 +34,62 @@ pub fn reserved_handle(node: &str) -> String {
     format!("replumb-reserved-{node}")
 }
 
+/// A node's subnet, and the blocks of it that are the node's in Calico's IPAM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The subnet.
+    pub range: IpNet,
+    /// The blocks.
+    pub blocks: Vec<IpNet>,
+}
+
+/// What of these networks is the node's.
+pub fn claimed(node: &Node, networks: &[PodNetwork]) -> Vec<Claimed> {
+    networks
+        .iter()
+        .filter_map(|network| {
+            let range = node.range_of(&network.range)?.trunc();
+            Some(Claimed {
+                range,
+                // A subnet that holds no block is the check IpamBlocks's.
+                blocks: objects::blocks(range, objects::block_size(network)).unwrap_or_default(),
+            })
+        })
+        .collect()
+}
+
 /// Everything on this host that Calico's IPAM has to know of, in the order of addresses.
-pub fn wanted(node: &str, range: Option<Ipv4Net>, host: &HostFacts) -> Vec<Allocation> {
+///
+/// In IPv6 that is what lies in blocks of the node: Calico gives out no other address of its subnet.
+pub fn wanted(node: &str, claimed: &[Claimed], host: &HostFacts) -> Vec<Allocation> {
     let mut found: BTreeMap<IpAddr, Allocation> = BTreeMap::new();
+    let is_known = |address: &IpAddr| match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(_) => claimed
+            .iter()
+            .flat_map(|claimed| &claimed.blocks)
+            .any(|block| block.contains(address)),
+    };
     let reserved = |address: IpAddr| Allocation {
         address,
         handle: reserved_handle(node),
         attributes: text([("node", node), ("type", "replumbReserved")]),
     };
     if let Some(bridge) = host.bridge.present() {
-        let own = bridge.addresses.iter().filter_map(|address| match address {
-            IpNet::V4(address) => Some(IpAddr::V4(address.addr())),
+        let own = bridge.addresses.iter().map(IpNet::addr);
+        // IPv6 has no broadcast.
+        let last = claimed.iter().filter_map(|claimed| match claimed.range {
+            IpNet::V4(range) => Some(IpAddr::V4(range.broadcast())),
             IpNet::V6(_) => None,
         });
-        let last = range.map(|range| IpAddr::V4(range.broadcast()));
-        found.extend(own.chain(last).map(|address| (address, reserved(address))));
+        let reserved = own
+            .filter(is_known)
+            .chain(last)
+            .map(|address| (address, reserved(address)));
+        found.extend(reserved);
     }
     for pod in host.legacy_pods.iter().filter(|pod| pod.attached) {
-        for address in &pod.addresses {
-            if address.is_ipv6() {
-                continue;
-            }
+        for address in pod.addresses.iter().filter(|address| is_known(address)) {
             let allocation = Allocation {
                 address: *address,
                 handle: pod_handle(&pod.sandbox),
@@ -104,7 +141,8 @@ fn text<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
 mod tests {
     use super::*;
     use crate::flannel_to_calico::checks::fixture;
-    use crate::flannel_to_calico::facts::LegacyPod;
+    use crate::flannel_to_calico::facts::{Found, LegacyPod};
+    use crate::flannel_to_calico::settings::Settings;
 
     fn host() -> HostFacts {
         let pod = |sandbox: &str, address: &str, attached| LegacyPod {
@@ -122,9 +160,13 @@ mod tests {
         }
     }
 
+    fn of_node_a() -> Vec<Claimed> {
+        claimed(&fixture::node("a", 1), &fixture::settings().pod_networks())
+    }
+
     #[test]
     fn living_pods_the_gateway_and_the_last_address_are_told() {
-        let wanted = wanted("a", Some("10.244.1.0/24".parse().unwrap()), &host());
+        let wanted = wanted("a", &of_node_a(), &host());
         let found: Vec<(String, &str)> = wanted
             .iter()
             .map(|allocation| (allocation.address.to_string(), allocation.handle.as_str()))
@@ -147,23 +189,62 @@ mod tests {
 
     #[test]
     fn what_is_told_is_not_missing_and_what_is_gone_is_outdated() {
-        let range = Some("10.244.1.0/24".parse().unwrap());
-        let all = wanted("a", range, &host());
+        let claimed = of_node_a();
+        let all = wanted("a", &claimed, &host());
         let imported: Vec<ImportedAddress> = all.iter().map(imported_as).collect();
         assert_eq!(missing(&all, &imported), []);
         assert_eq!(missing(&all, &imported[1..]), all[..1]);
         let mut later = host();
         later.legacy_pods[0].attached = false;
-        let outdated = outdated(&wanted("a", range, &later), &imported);
+        let outdated = outdated(&wanted("a", &claimed, &later), &imported);
         assert_eq!(outdated, [imported[1].clone()]);
     }
 
     #[test]
     fn a_host_without_the_bridge_wants_nothing() {
         let host = HostFacts {
-            bridge: crate::flannel_to_calico::facts::Found::Absent,
+            bridge: Found::Absent,
             ..fixture::host(1)
         };
-        assert_eq!(wanted("a", Some("10.244.1.0/24".parse().unwrap()), &host), []);
+        assert_eq!(wanted("a", &of_node_a(), &host), []);
+    }
+
+    #[test]
+    fn of_ipv6_what_lies_in_the_nodes_blocks_is_told() {
+        let settings = Settings {
+            ipv6: Some(fixture::ipv6_settings()),
+            ..fixture::settings()
+        };
+        let mut node = fixture::node("a", 1);
+        node.pod_cidrs.push("fd00:10:244:1::/64".to_owned());
+        let mut host = host();
+        host.legacy_pods[0]
+            .addresses
+            .push("fd00:10:244:1::7".parse().unwrap());
+        // Far beyond: host-local counts upwards, and starts again at the end of a /64 only.
+        host.legacy_pods[1].attached = true;
+        host.legacy_pods[1]
+            .addresses
+            .push("fd00:10:244:1::4e20".parse().unwrap());
+        let Found::Present(bridge) = &mut host.bridge else {
+            panic!("the host has a bridge")
+        };
+        bridge.addresses.push("fd00:10:244:1::1/64".parse().unwrap());
+        let claimed = claimed(&node, &settings.pod_networks());
+        let found: Vec<String> = wanted("a", &claimed, &host)
+            .iter()
+            .map(|allocation| allocation.address.to_string())
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "10.244.1.1",
+                "10.244.1.7",
+                "10.244.1.8",
+                "10.244.1.255",
+                "fd00:10:244:1::1",
+                "fd00:10:244:1::7"
+            ]
+        );
     }
 }

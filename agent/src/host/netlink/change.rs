@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use netlink_packet_route::route::{RouteMessage, RouteProtocol, RouteScope, RouteType};
+use plan::flannel_to_calico::objects::blocks;
 use rtnetlink::{LinkUnspec, LinkVxlan, RouteMessageBuilder};
 
 use super::{Netlink, NetlinkError};
@@ -38,13 +39,12 @@ impl Netlink {
     /// one to each of its address blocks. The same next hop: no packet takes another way.
     pub async fn add_block_routes(&self, tunnel: &Snapshot, block_size: u8) -> Result<(), NetlinkError> {
         for route in &tunnel.routes {
-            let (IpNet::V4(range), [(Some(gateway), Some(link))]) =
-                (route.destination, route.hops.as_slice())
-            else {
+            let [(Some(gateway), Some(link))] = route.hops.as_slice() else {
                 continue;
             };
+            let range = route.destination;
             // A node's own range is never smaller than a block; what is, is a block's already.
-            let Ok(blocks) = range.subnets(block_size) else {
+            let Ok(blocks) = blocks(range, block_size) else {
                 continue;
             };
             if range.prefix_len() == block_size {
@@ -57,7 +57,7 @@ impl Netlink {
             .await?;
             for block in blocks {
                 self.add_route(&Route {
-                    destination: block.into(),
+                    destination: block,
                     protocol: FELIX,
                     ..route.clone()
                 })
@@ -70,23 +70,21 @@ impl Netlink {
     /// The reverse of [`Self::add_block_routes`]: lays flannel's route to each node that the tunnel leads to, then deletes
     /// every other one. The routes to the nodes' ends go last: as long as one is there, this is not done.
     pub async fn restore_node_routes(&self, tunnel: &Snapshot, length: u8) -> Result<(), NetlinkError> {
-        let mut kept: Vec<Ipv4Net> = Vec::new();
+        let mut kept: Vec<IpNet> = Vec::new();
         for route in &tunnel.routes {
-            let (IpNet::V4(destination), [(Some(IpAddr::V4(gateway)), Some(_))]) =
-                (route.destination, route.hops.as_slice())
-            else {
+            let [(Some(gateway), Some(_))] = route.hops.as_slice() else {
                 continue;
             };
             // Only a route into the range of the node whose end the gateway is says that there is such a node.
-            let Ok(range) = Ipv4Net::new(*gateway, length) else {
+            let Ok(range) = IpNet::new(*gateway, length) else {
                 continue;
             };
-            let leads_there = range.network() == *gateway && range.contains(&destination);
+            let leads_there = range.network() == *gateway && range.contains(&route.destination);
             if !leads_there || kept.contains(&range) {
                 continue;
             }
             self.add_route(&Route {
-                destination: range.into(),
+                destination: range,
                 protocol: BOOT,
                 ..route.clone()
             })
@@ -96,20 +94,18 @@ impl Netlink {
         // What else leads through the tunnel is somebody else's.
         let is_end = |route: &Route| {
             kept.iter()
-                .any(|range| route.destination == IpNet::from(IpAddr::V4(range.network())))
+                .any(|range| route.destination == IpNet::from(range.network()))
         };
-        let is_block = |route: &Route| match route.destination {
-            IpNet::V4(block) => {
-                let inside = |range: &Ipv4Net| range.contains(&block) && *range != block;
-                kept.iter().any(inside)
-            }
-            IpNet::V6(_) => false,
+        let is_block = |route: &Route| {
+            let block = route.destination;
+            let inside = |range: &IpNet| range.contains(&block) && *range != block;
+            kept.iter().any(inside)
         };
         let ours = |route: &&Route| route.protocol != KERNEL && (route.protocol == FELIX || is_block(route));
         for ends in [false, true] {
             for route in tunnel.routes.iter().filter(ours) {
-                let stays = matches!(route.destination, IpNet::V4(range) if kept.contains(&range));
-                if is_end(route) == ends && !stays && matches!(route.destination, IpNet::V4(_)) {
+                let stays = kept.contains(&route.destination);
+                if is_end(route) == ends && !stays {
                     self.delete_route(route).await?;
                 }
             }

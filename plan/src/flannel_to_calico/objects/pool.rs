@@ -111,7 +111,11 @@ pub fn pool(
 
 /// Every field of a pool of flannel's network that would break the traffic between old and new nodes.
 pub fn pool_conflicts(settings: &Settings, network: &PodNetwork, pool: &IpPool) -> Vec<PoolConflict> {
-    let (least, most) = (network.subnet_length, network.range.max_prefix_len());
+    let (least, most) = match network.range {
+        IpNet::V4(_) => (network.subnet_length, 32),
+        // Which blocks are a node's is known by their size: not all of its subnet are.
+        IpNet::V6(_) => (block_size(network), block_size(network)),
+    };
     let fields = [
         (
             "vxlanMode",
@@ -135,7 +139,11 @@ pub fn pool_conflicts(settings: &Settings, network: &PodNetwork, pool: &IpPool) 
             "blockSize",
             (least..=most).contains(&pool.block_size),
             pool.block_size.to_string(),
-            format!("from {least}, the length of a node's subnet, to {most}"),
+            if least == most {
+                least.to_string()
+            } else {
+                format!("from {least}, the length of a node's subnet, to {most}")
+            },
         ),
         (
             "disabled",
