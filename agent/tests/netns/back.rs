@@ -331,9 +331,11 @@ fn a_crash_after_each_record_and_after_each_change_of_the_way_back_is_made_good(
             apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
                 .await
                 .unwrap();
-            let text = fs::read_to_string(journal.path()).unwrap();
+            let path = journal.path();
+            drop(journal);
+            let text = fs::read_to_string(&path).unwrap();
             let kept = text.trim_end().rfind('\n').unwrap() + 1;
-            fs::write(journal.path(), &text[..kept]).unwrap();
+            fs::write(&path, &text[..kept]).unwrap();
             let mut journal = Journal::open(&host.state()).unwrap();
             assert_eq!(journal.open_step(), Some(&step));
             let facts = host.look().await.facts;

@@ -340,6 +340,7 @@ fn a_crash_between_journal_and_change_is_made_good() {
                 .unwrap();
             // kill -9 right after the change, before its record: the step is open, and the host says it is done.
             let path = journal.path();
+            drop(journal);
             let text = fs::read_to_string(&path).unwrap();
             let kept = text.trim_end().rfind('\n').unwrap() + 1;
             fs::write(&path, &text[..kept]).unwrap();
@@ -368,8 +369,8 @@ fn a_full_disk_stops_the_step_before_it_begins() {
             Some("size=256k"),
         )
         .unwrap();
-        let mut journal = Journal::open(&state).unwrap();
-        assert_eq!(names(&state), ["backup"], "the trial is gone");
+        drop(Journal::open(&state).unwrap());
+        assert_eq!(names(&state), ["backup", "lock"], "the trial is gone");
         // Full to the last byte: writing ends with the error that is wanted here.
         let filling = fs::write(state.join("filler"), vec![0_u8; 1 << 20]).unwrap_err();
         assert_eq!(filling.raw_os_error(), Some(nix::errno::Errno::ENOSPC as i32));
@@ -379,6 +380,10 @@ fn a_full_disk_stops_the_step_before_it_begins() {
             "JournalFile",
             "found out before a node is in work"
         );
+        // Full after the journal was opened.
+        fs::remove_file(state.join("filler")).unwrap();
+        let mut journal = Journal::open(&state).unwrap();
+        fs::write(state.join("filler"), vec![0_u8; 1 << 20]).unwrap_err();
         let seen = host.look().await;
         let step = HostStep::WithdrawSubnetEnvironment;
         let error = apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
@@ -406,6 +411,7 @@ fn a_full_disk_stops_the_step_before_it_begins() {
         apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
             .await
             .unwrap();
+        drop(journal);
         assert_eq!(
             Journal::open(&state).unwrap().done().len(),
             1,
