@@ -4,6 +4,7 @@ mod connection;
 mod count;
 mod flow;
 mod targets;
+mod writer;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,6 +26,7 @@ use connection::Event;
 use count::Limits;
 use flow::{Flows, Kind, Start};
 use targets::{Known, Target};
+use writer::Writer;
 
 /// Between two writings of the report.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -133,6 +135,7 @@ struct Prober {
     next_port: u16,
     last_tick: Option<Instant>,
     longest_pause: Duration,
+    writer: Writer,
 }
 
 impl Prober {
@@ -140,6 +143,7 @@ impl Prober {
         let socket = socket::bind((options.address, 0))
             .await
             .with_context(|| format!("open a UDP socket at {}", options.address))?;
+        let writer = Writer::new(options.reports.join(format!("{}.json", options.name)));
         let (publish, known) = watch::channel(Known::default());
         let (event_sender, events) = mpsc::unbounded_channel();
         let limits = Limits {
@@ -159,6 +163,7 @@ impl Prober {
             next_port: first_port(Timestamp::now()),
             last_tick: None,
             longest_pause: Duration::ZERO,
+            writer,
         })
     }
 
@@ -310,7 +315,7 @@ impl Prober {
         }
     }
 
-    async fn write(&self, finished: bool) -> Result<()> {
+    async fn write(&mut self, finished: bool) -> Result<()> {
         let options = &self.options;
         let report = Report {
             prober: options.name.clone(),
@@ -324,10 +329,7 @@ impl Prober {
             last_problem: self.known.borrow().problem.clone(),
             flows: self.flows.report(),
         };
-        let file = options.reports.join(format!("{}.json", options.name));
-        tokio::task::spawn_blocking(move || report.write(&file))
-            .await
-            .context("write the report")?
+        self.writer.write(report).await
     }
 }
 

@@ -1,0 +1,79 @@
+//! Writes reports one after the other, whoever stops waiting for one.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use tokio::task::JoinHandle;
+
+use crate::report::Report;
+
+/// Writes to one file.
+#[derive(Debug)]
+pub struct Writer {
+    file: PathBuf,
+    running: Option<JoinHandle<Result<()>>>,
+}
+
+impl Writer {
+    /// Nothing is written yet.
+    pub fn new(file: PathBuf) -> Self {
+        Self { file, running: None }
+    }
+
+    /// Writes a report, after the one that is being written still: a prober that is told to end stops waiting in the middle, and
+    /// its last report is not to meet the one before in the same file, nor to be replaced by it.
+    pub async fn write(&mut self, report: Report) -> Result<()> {
+        if self.running.is_some() {
+            // What became of it was for whoever waited then.
+            self.wait().await.ok();
+        }
+        let file = self.file.clone();
+        self.running = Some(tokio::task::spawn_blocking(move || report.write(&file)));
+        self.wait().await
+    }
+
+    async fn wait(&mut self) -> Result<()> {
+        let Some(running) = &mut self.running else {
+            return Ok(());
+        };
+        let written = running.await;
+        self.running = None;
+        written.context("write the report")?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn report(finished: bool, nodes: usize) -> Report {
+        Report {
+            prober: "a".to_owned(),
+            node: "n".repeat(nodes),
+            started: Timestamp::UNIX_EPOCH,
+            updated: Timestamp::UNIX_EPOCH,
+            finished,
+            interval_ms: 10,
+            timeout_ms: 1000,
+            longest_pause_ms: 0,
+            last_problem: None,
+            flows: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_last_report_is_whole_and_stays_though_nobody_waited_for_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        for round in 0..50 {
+            let mut writer = Writer::new(folder.path().join("a.json"));
+            let before = writer.write(report(false, 4 << 20)).now_or_never();
+            assert!(before.is_none(), "it takes longer than a look");
+            writer.write(report(true, round)).await.unwrap();
+            let read = Report::read_all(folder.path()).unwrap();
+            assert_eq!(read, [report(true, round)]);
+        }
+    }
+}
