@@ -7,9 +7,9 @@ mod recognise;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use ipnet::{IpNet, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::checks::{CheckName, names};
 use super::cluster::{ClusterFacts, DaemonSet, Node};
@@ -26,8 +26,6 @@ pub use recognise::{
 pub(super) const NETWORK_LABEL: &str = "projectcalico.org/node-network-during-migration";
 /// Key of flannel's configuration in its `ConfigMap`.
 const NETWORK_CONFIGURATION: &str = "net-conf.json";
-/// All of IPv6.
-const ANY_IPV6: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
 
 /// Merges what the spec says, what the cluster shows and the defaults. Checks that refuse come back when what is
 /// to be migrated was not found, or contradicts itself, or a value without a default is not known.
@@ -46,28 +44,34 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
             Some(configuration.network)
         }) {
             Some(found) => Ok(Some(found)),
-            None => agreed_environment(facts, "FLANNEL_NETWORK", |environment| environment.network),
+            None => agreed_environment(facts, "FLANNEL_NETWORK", |environment| Some(environment.network)),
         }
     });
     let mtu = gathered.value(options.flannel_mtu, || {
-        let of_hosts = agreed_environment(facts, "FLANNEL_MTU", |environment| environment.mtu)?;
+        let of_hosts = agreed_environment(facts, "FLANNEL_MTU", |environment| Some(environment.mtu))?;
         Ok(of_hosts.or_else(|| read(configuration.as_ref(), |configuration| configuration.mtu)))
     });
     let masquerade = gathered.value(options.flannel_ip_masquerade, || {
-        agreed_environment(facts, "FLANNEL_IPMASQ", |environment| environment.ip_masquerade)
+        agreed_environment(facts, "FLANNEL_IPMASQ", |environment| {
+            Some(environment.ip_masquerade)
+        })
     });
-    let subnet_length = gathered.value(options.flannel_subnet_length, || subnet_length(facts));
+    let subnet_length = gathered.value(options.flannel_subnet_length, || {
+        agreed_subnet_length(facts, &LENGTHS)
+    });
     let ipv6_network = gathered.value(None, || {
         match read(configuration.as_ref(), |configuration| configuration.ipv6_network) {
             Some(found) => Ok(Some(found)),
-            None => agreed_ipv6_network(facts),
+            None => agreed_environment(facts, "FLANNEL_IPV6_NETWORK", |environment| {
+                environment.ipv6.as_ref().map(|ipv6| ipv6.network)
+            }),
         }
     });
     // Nodes may have subnets of IPv6 that flannel knows nothing of.
     let ipv6 = ipv6_network.map(|network| Ipv6Settings {
         flannel_network: network,
         flannel_subnet_length: gathered
-            .value(None, || ipv6_subnet_length(facts))
+            .value(None, || agreed_subnet_length(facts, &IPV6_LENGTHS))
             .unwrap_or_else(|| default(defaults::FLANNEL_IPV6_SUBNET_LENGTH)),
         ip_pool_block_size: default(defaults::IPV6_POOL_BLOCK_SIZE),
     });
@@ -185,93 +189,84 @@ fn read<T>(
     Some((read(configuration)?, object.clone()))
 }
 
-/// A value that `subnet.env` of every host on flannel agrees on.
+/// A value that `subnet.env` of every host on flannel agrees on; `None` when none of them has it.
 fn agreed_environment<T: Ord + Display>(
     facts: &ClusterFacts,
     key: &str,
-    read: impl Fn(&SubnetEnvironment) -> T,
+    read: impl Fn(&SubnetEnvironment) -> Option<T>,
 ) -> Result<Option<(T, String)>, Box<Check>> {
-    agreed(
-        environments(facts).map(|(node, environment)| (node, read(environment))),
-        |values| {
-            differing_environments(
-                key,
-                &values,
-                &format!(
-                    ", or set {} in spec.flannelToCalico.options",
-                    match key {
-                        "FLANNEL_MTU" => "flannelMtu",
-                        "FLANNEL_IPMASQ" => "flannelIpMasquerade",
-                        _ => "flannelNetwork",
-                    }
-                ),
-            )
-        },
-    )
-    .map(|found| found.map(|(value, nodes)| (value, format!("subnet.env of {nodes} nodes"))))
-}
-
-/// The network of IPv6 that `subnet.env` of the hosts on flannel agrees on; `None` when none of them has one.
-fn agreed_ipv6_network(facts: &ClusterFacts) -> Result<Option<(Ipv6Net, String)>, Box<Check>> {
-    let values = environments(facts).filter_map(|(node, environment)| {
-        let ipv6 = environment.ipv6.as_ref()?;
-        Some((node, ipv6.network))
+    let values = flannel_nodes(facts).filter_map(|node| {
+        let environment = facts.hosts.get(&node.name)?.subnet_environment.present()?;
+        Some((node.name.as_str(), read(environment)?))
+    });
+    let option = match key {
+        "FLANNEL_MTU" => Some("flannelMtu"),
+        "FLANNEL_IPMASQ" => Some("flannelIpMasquerade"),
+        "FLANNEL_NETWORK" => Some("flannelNetwork"),
+        _ => None,
+    };
+    let or = option.map_or_else(String::new, |option| {
+        format!(", or set {option} in spec.flannelToCalico.options")
     });
     agreed(values, |values| {
-        differing_environments("FLANNEL_IPV6_NETWORK", &values, "")
+        CheckName::SubnetEnvironment.not_pass(
+            Verdict::Fail,
+            "/run/flannel/subnet.env",
+            format!("{key} {values}"),
+            "the same value on every node",
+            format!("restart flannel's pods on the nodes that differ{or}"),
+        )
     })
     .map(|found| found.map(|(value, nodes)| (value, format!("subnet.env of {nodes} nodes"))))
 }
 
-/// What the nodes on flannel have as `subnet.env`.
-fn environments(facts: &ClusterFacts) -> impl Iterator<Item = (&str, &SubnetEnvironment)> {
-    flannel_nodes(facts).filter_map(|node| {
-        let environment = facts.hosts.get(&node.name)?.subnet_environment.present()?;
-        Some((node.name.as_str(), environment))
-    })
+/// How the lengths of the Nodes' subnets of one family are told of.
+struct Lengths {
+    /// Any network of the family.
+    family: IpNet,
+    /// The field of the Nodes.
+    field: &'static str,
+    /// What stands behind the lengths that were found.
+    of: &'static str,
+    /// What a person does about several.
+    fix: &'static str,
 }
 
-fn differing_environments(key: &str, values: &str, or: &str) -> Check {
-    CheckName::SubnetEnvironment.not_pass(
-        Verdict::Fail,
-        "/run/flannel/subnet.env",
-        format!("{key} {values}"),
-        "the same value on every node",
-        format!("restart flannel's pods on the nodes that differ{or}"),
-    )
-}
+const LENGTHS: Lengths = Lengths {
+    family: IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
+    field: "spec.podCIDR",
+    of: "",
+    fix: "set flannelSubnetLength in spec.flannelToCalico.options to the largest of them; every podCIDR of \
+          another length is then named",
+};
 
-/// Subnet length of the Nodes' `podCIDR`s.
-fn subnet_length(facts: &ClusterFacts) -> Result<Option<(u8, String)>, Box<Check>> {
-    let values =
-        flannel_nodes(facts).filter_map(|node| Some((node.name.as_str(), node.pod_cidr()?.prefix_len())));
-    agreed(values, |values| {
-        CheckName::PodCidr.not_pass(
-            Verdict::Fail,
-            "Nodes: spec.podCIDR",
-            format!("length {values}"),
-            "the same length on every node",
-            "set flannelSubnetLength in spec.flannelToCalico.options to the largest of them; every podCIDR of \
-             another length is then named",
-        )
-    })
-    .map(|found| found.map(|(length, nodes)| (length, format!("spec.podCIDR of {nodes} Nodes"))))
-}
+const IPV6_LENGTHS: Lengths = Lengths {
+    family: IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
+    field: "spec.podCIDRs",
+    of: " in IPv6",
+    fix: "kube-controller-manager gives them out (--node-cidr-mask-size-ipv6): create the Nodes that differ anew",
+};
 
-/// Subnet length of the Nodes' `podCIDR`s of IPv6.
-fn ipv6_subnet_length(facts: &ClusterFacts) -> Result<Option<(u8, String)>, Box<Check>> {
+/// Subnet length of the Nodes' subnets of one family.
+fn agreed_subnet_length(facts: &ClusterFacts, lengths: &Lengths) -> Result<Option<(u8, String)>, Box<Check>> {
+    let Lengths {
+        family,
+        field,
+        of,
+        fix,
+    } = lengths;
     let values = flannel_nodes(facts)
-        .filter_map(|node| Some((node.name.as_str(), node.range_of(&ANY_IPV6)?.prefix_len())));
+        .filter_map(|node| Some((node.name.as_str(), node.range_of(family)?.prefix_len())));
     agreed(values, |values| {
         CheckName::PodCidr.not_pass(
             Verdict::Fail,
-            "Nodes: spec.podCIDRs",
-            format!("length {values} in IPv6"),
+            format!("Nodes: {field}"),
+            format!("length {values}{of}"),
             "the same length on every node",
-            "kube-controller-manager gives them out (--node-cidr-mask-size-ipv6): create the Nodes that differ anew",
+            *fix,
         )
     })
-    .map(|found| found.map(|(length, nodes)| (length, format!("spec.podCIDRs of {nodes} Nodes"))))
+    .map(|found| found.map(|(length, nodes)| (length, format!("{field} of {nodes} Nodes"))))
 }
 
 /// The one value that all nodes have, with their number; a refusal that names them when there are several.
