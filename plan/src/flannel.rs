@@ -276,11 +276,8 @@ impl NetworkConfiguration {
             subnet_length: subnet_length
                 .filter(|length| *length > 0)
                 .and_then(|length| length.try_into().ok()),
-            ipv4: match document.one("EnableIPv4")? {
-                None => true,
-                Some(_) => document.boolean("EnableIPv4")?,
-            },
-            ipv6_network: if document.boolean("EnableIPv6")? {
+            ipv4: document.boolean("EnableIPv4", true)?,
+            ipv6_network: if document.boolean("EnableIPv6", false)? {
                 let network = document.string("IPv6Network", NEEDED_IPV6_NETWORK)?;
                 let network: Ipv6Net =
                     from_text("net-conf.json", "IPv6Network", &network, NEEDED_IPV6_NETWORK)?;
@@ -288,15 +285,15 @@ impl NetworkConfiguration {
             } else {
                 None
             },
-            nftables: document.boolean("EnableNFTables")?,
+            nftables: document.boolean("EnableNFTables", false)?,
             backend: backend.string("Type", "the name of a backend, such as vxlan")?,
             vni: vni.unwrap_or(DEFAULT_VNI),
             port: port
                 .filter(|port| *port > 0)
                 .and_then(|port| port.try_into().ok())
                 .unwrap_or(DEFAULT_PORT),
-            direct_routing: backend.boolean("DirectRouting")?,
-            learning: backend.boolean("Learning")?,
+            direct_routing: backend.boolean("DirectRouting", false)?,
+            learning: backend.boolean("Learning", false)?,
             mtu: mtu.filter(|mtu| *mtu > 0),
         })
     }

@@ -80,11 +80,11 @@ impl Document {
         }
     }
 
-    pub(super) fn boolean(&self, key: &str) -> Result<bool, ParseError> {
+    pub(super) fn boolean(&self, key: &str, default: bool) -> Result<bool, ParseError> {
         match self.one(key)? {
             Some(Value::Bool(value)) => Ok(*value),
             Some(other) => Err(self.wrong(key, other, "true or false")),
-            None => Ok(false),
+            None => Ok(default),
         }
     }
 
