@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ipnet::{IpNet, Ipv4Net};
 use plan::cni::Attachment;
 use plan::flannel_to_calico::facts::{Bridge, DirectRoute, Found, LegacyPod, VxlanDevice};
-use plan::flannel_to_calico::host::{BRIDGE, CALICO_DEVICE, CALICO_DEVICE_V6};
+use plan::flannel_to_calico::host::{BRIDGE, CALICO_DEVICE, CALICO_DEVICE_V6, FLANNEL_DEVICES};
 
 use crate::host::netlink::{FELIX, KERNEL, ROUTE_PROTOCOL};
 use crate::host::snapshot::{Link, Route, Snapshot};
@@ -200,9 +200,7 @@ pub fn block_routes(snapshot: &Snapshot, tunnels: &[VxlanDevice]) -> usize {
 
 /// Whether a link is named as a tunnel of flannel's or Calico's is, in either family.
 fn is_tunnel(name: &str) -> bool {
-    ["flannel.", "flannel-v6."]
-        .iter()
-        .any(|start| name.starts_with(start))
+    FLANNEL_DEVICES.iter().any(|start| name.starts_with(start))
         || [CALICO_DEVICE, CALICO_DEVICE_V6].contains(&name)
 }
 

@@ -106,6 +106,8 @@ impl HostSettings {
     }
 }
 
+/// What the names of flannel's VXLAN links begin with, before the VNI.
+pub const FLANNEL_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
 /// Name of Calico's VXLAN link.
 pub const CALICO_DEVICE: &str = "vxlan.calico";
 /// Name of Calico's VXLAN link for IPv6.
@@ -365,7 +367,7 @@ fn flannel_devices<'facts>(
 ) -> impl Iterator<Item = String> + 'facts {
     facts.vxlan_devices.iter().filter_map(|device| {
         let is_flannel = device.name == settings.flannel_device()
-            || ["flannel.", "flannel-v6."].iter().any(|prefix| {
+            || FLANNEL_DEVICES.iter().any(|prefix| {
                 device
                     .name
                     .strip_prefix(prefix)
