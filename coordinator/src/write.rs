@@ -74,11 +74,7 @@ pub async fn create<K>(api: &Api<K>, what: &str, object: &K) -> Result<(), Write
 where
     K: Serialize + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let post = PostParams {
-        field_manager: parameters().field_manager,
-        ..PostParams::default()
-    };
-    match api.create(&post, object).await {
+    match api.create(&post_parameters(), object).await {
         Ok(_) => Ok(()),
         // Made by an earlier pass that the store has not seen yet, or about to go: the next look tells.
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
@@ -155,6 +151,14 @@ pub fn parameters() -> PatchParams {
     PatchParams {
         field_manager: Some(api::names::COORDINATOR_FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
+    }
+}
+
+/// The same of what is created.
+pub fn post_parameters() -> PostParams {
+    PostParams {
+        field_manager: parameters().field_manager,
+        ..PostParams::default()
     }
 }
 

@@ -1,10 +1,10 @@
 //! Calico's own objects, read and written as they are stored: `crd.projectcalico.org/v1`.
 
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PostParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::write::{WriteError, parameters};
+use crate::write::{WriteError, parameters, post_parameters};
 
 /// A kind of Calico's: kind and plural name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +57,7 @@ impl Kind {
         let attempt = |source| WriteError::of("creating", self.describe(&name), source);
         let object: DynamicObject = serde_json::from_value(object.clone())
             .map_err(|source| attempt(kube::Error::SerdeError(source)))?;
-        let post = PostParams {
-            field_manager: parameters().field_manager,
-            ..PostParams::default()
-        };
-        match self.api(client).create(&post, &object).await {
+        match self.api(client).create(&post_parameters(), &object).await {
             Ok(_) => Ok(Created::Now),
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(Created::Before),
             Err(source) => Err(attempt(source)),
