@@ -149,10 +149,12 @@ impl Snapshot {
         let object = self.node_migrations.get(name)?;
         let status = object.status.clone().unwrap_or_default();
         let host = status.facts.as_ref();
-        let claimed = facts::nodes::node(node)
-            .map(|node| import::claimed(&node, &self.networks))
-            .unwrap_or_default();
-        let wanted = host.map(|host| import::wanted(name, &claimed, host));
+        let wanted = host.map(|host| {
+            let claimed = facts::nodes::node(node)
+                .map(|node| import::claimed(&node, &self.networks))
+                .unwrap_or_default();
+            import::wanted(name, &claimed, host)
+        });
         Some(NodeView {
             name,
             direction: if object.spec.returning {
