@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::{ApiLab, programs};
 use crate::cluster::authority::{self, Authority};
+use crate::cluster::replumb::manifests;
 use crate::cluster::wait::{Look, until};
 
 /// Folders of labs begin so; the process that made it follows.
@@ -122,8 +123,7 @@ async fn ready(lab: &ApiLab) -> Result<()> {
 
 /// What a user installs, by the command that the documentation names.
 pub(super) async fn install(lab: &ApiLab) -> Result<()> {
-    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base");
-    let base = base.display().to_string();
+    let base = manifests().display().to_string();
     lab.kubectl(&["apply", "--server-side", "-k", &base])?;
     for name in ["migrations", "nodemigrations"] {
         let definition = format!("crd/{name}.replumb.dev");
