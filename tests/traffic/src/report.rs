@@ -208,6 +208,25 @@ impl Report {
     }
 }
 
+#[cfg(test)]
+impl Report {
+    /// Of this prober, which has asked nobody.
+    pub(crate) fn empty(prober: &str, finished: bool) -> Self {
+        Self {
+            prober: prober.to_owned(),
+            node: "n".to_owned(),
+            started: Timestamp::UNIX_EPOCH,
+            updated: Timestamp::UNIX_EPOCH,
+            finished,
+            interval_ms: 10,
+            timeout_ms: 1000,
+            longest_pause_ms: 0,
+            last_problem: None,
+            flows: Vec::new(),
+        }
+    }
+}
+
 impl Summary {
     /// The sum of these reports.
     pub fn of(reports: &[Report]) -> Self {
@@ -265,16 +284,8 @@ mod tests {
             last_error: None,
         };
         Report {
-            prober: prober.to_owned(),
-            node: "n".to_owned(),
-            started: Timestamp::UNIX_EPOCH,
-            updated: Timestamp::UNIX_EPOCH,
-            finished,
-            interval_ms: 10,
-            timeout_ms: 1000,
-            longest_pause_ms: 0,
-            last_problem: None,
             flows: flows.iter().map(flow).collect(),
+            ..Report::empty(prober, finished)
         }
     }
 

@@ -45,22 +45,14 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
-    use jiff::Timestamp;
 
     use super::*;
 
-    fn report(finished: bool, nodes: usize) -> Report {
+    /// A report of this length at least.
+    fn report(finished: bool, length: usize) -> Report {
         Report {
-            prober: "a".to_owned(),
-            node: "n".repeat(nodes),
-            started: Timestamp::UNIX_EPOCH,
-            updated: Timestamp::UNIX_EPOCH,
-            finished,
-            interval_ms: 10,
-            timeout_ms: 1000,
-            longest_pause_ms: 0,
-            last_problem: None,
-            flows: Vec::new(),
+            node: "n".repeat(length),
+            ..Report::empty("a", finished)
         }
     }
 
