@@ -16,6 +16,7 @@ mod network;
 mod node;
 mod nodes;
 pub mod pods;
+pub mod processes;
 pub mod replumb;
 mod room;
 pub mod state;

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use crash_point::Point;
 
 use super::matrix::{Cell, Owner, Victim};
 use super::point::Door;
 use crate::cluster::Cluster;
+use crate::cluster::processes::{AGENT, CALICO_NODE, COORDINATOR, FLANNELD};
 use crate::cluster::state::CONTROL_PLANE;
 use crate::end_to_end::Looker;
 
@@ -34,13 +35,13 @@ pub async fn strike(
     let go_on = async || door.go_on(cluster, to).await;
     match cell.victim {
         Victim::Agent => {
-            kill(cluster, node, AGENT).await?;
+            cluster.kill_process(node, &AGENT).await?;
             if cell.step.owner == Owner::Coordinator {
                 go_on().await?;
             }
         }
         Victim::Coordinator => {
-            kill(cluster, &home, COORDINATOR).await?;
+            cluster.kill_process(&home, &COORDINATOR).await?;
             if cell.step.owner == Owner::Agent {
                 go_on().await?;
             }
@@ -81,11 +82,11 @@ pub async fn strike(
             go_on().await?;
         }
         Victim::CalicoNode => {
-            kill(cluster, node, CALICO_NODE).await?;
+            cluster.kill_process(node, &CALICO_NODE).await?;
             go_on().await?;
         }
         Victim::Flanneld => {
-            kill(cluster, node, FLANNELD).await?;
+            cluster.kill_process(node, &FLANNELD).await?;
             go_on().await?;
         }
     }
@@ -98,46 +99,4 @@ async fn arm_anew(cluster: &Cluster, coordinator: Door, next: Option<&Point>) ->
         Some(next) => coordinator.go_on(cluster, Some(next)).await,
         None => Ok(()),
     }
-}
-
-/// How a process is told from others: its name, and words of its command line that it does not have. The pods that answer
-/// probes and make traffic run the agent's program, too.
-struct Process {
-    name: &'static str,
-    without: &'static str,
-}
-
-const AGENT: Process = Process {
-    name: "replumb-agent",
-    without: "*' echo'*|*' traffic'*",
-};
-const COORDINATOR: Process = Process {
-    name: "replumb-coordin",
-    without: "-",
-};
-const CALICO_NODE: Process = Process {
-    name: "calico-node",
-    without: "-",
-};
-const FLANNELD: Process = Process {
-    name: "flanneld",
-    without: "-",
-};
-
-/// kill -9 of a process on a node. Nobody of that name is an error.
-async fn kill(cluster: &Cluster, node: &str, process: Process) -> Result<()> {
-    let Process { name, without } = process;
-    let script = format!(
-        "for process in /proc/[0-9]*; do
-             [ \"$(cat $process/comm 2>/dev/null)\" = {name} ] || continue
-             case \"$(tr '\\0' ' ' < $process/cmdline)\" in {without}) continue;; esac
-             kill -9 ${{process#/proc/}} && echo killed
-         done"
-    );
-    let said = cluster.run_in_node(node, &["sh", "-c", &script]).await?;
-    ensure!(
-        said.contains("killed"),
-        "there is no process {name} on node {node}"
-    );
-    Ok(())
 }

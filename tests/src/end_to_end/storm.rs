@@ -10,6 +10,7 @@ use super::fair::{is_completed, start};
 use super::look::Looker;
 use super::{Tally, metrics};
 use crate::cluster::Cluster;
+use crate::cluster::processes::COORDINATOR;
 use crate::cluster::wait::{Look, until};
 use crate::demo::operator::Exit;
 use crate::demo::{Run, Tools, Wanted};
@@ -186,14 +187,7 @@ async fn kill_coordinator(cluster: &Cluster, look: &Looker, node: &str) -> Resul
     look.until_node(node, "in work", STEP, |spec| spec.admitted && spec.step.is_some())
         .await?;
     let (_, home, before) = look.coordinator().await?;
-    let script = "for process in /proc/[0-9]*; do
-        case \"$(cat $process/comm 2>/dev/null)\" in replumb-coordin*) kill -9 ${process#/proc/} && echo killed;; esac
-    done";
-    let said = cluster.run_in_node(&home, &["sh", "-c", script]).await?;
-    ensure!(
-        said.contains("killed"),
-        "there is no process of the coordinator on node {home}"
-    );
+    cluster.kill_process(&home, &COORDINATOR).await?;
     until(
         "the coordinator is started again",
         STEP,

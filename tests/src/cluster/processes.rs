@@ -1,0 +1,50 @@
+//! Processes of pods, killed as a crash does. Services of a machine are [`Cluster::kill_service`]'s.
+
+use anyhow::{Result, ensure};
+
+use super::Cluster;
+
+/// How a process is told from others: its name, and words of its command line that it does not have.
+#[derive(Debug)]
+pub struct Process {
+    name: &'static str,
+    without: &'static str,
+}
+
+impl Process {
+    const fn named(name: &'static str) -> Self {
+        Self { name, without: "-" }
+    }
+}
+
+/// replumb's agent. The pods that answer probes and make traffic run its program, too.
+pub const AGENT: Process = Process {
+    name: "replumb-agent",
+    without: "*' echo'*|*' traffic'*",
+};
+/// replumb's coordinator: the kernel keeps 15 characters of a name.
+pub const COORDINATOR: Process = Process::named("replumb-coordin");
+/// Calico's agent.
+pub const CALICO_NODE: Process = Process::named("calico-node");
+/// flannel's daemon.
+pub const FLANNELD: Process = Process::named("flanneld");
+
+impl Cluster {
+    /// kill -9 of a process on a node. Nobody of that name is an error.
+    pub async fn kill_process(&self, node: &str, process: &Process) -> Result<()> {
+        let Process { name, without } = process;
+        let script = format!(
+            "for process in /proc/[0-9]*; do
+                 [ \"$(cat $process/comm 2>/dev/null)\" = {name} ] || continue
+                 case \"$(tr '\\0' ' ' < $process/cmdline)\" in {without}) continue;; esac
+                 kill -9 ${{process#/proc/}} && echo killed
+             done"
+        );
+        let said = self.run_in_node(node, &["sh", "-c", &script]).await?;
+        ensure!(
+            said.contains("killed"),
+            "there is no process {name} on node {node}"
+        );
+        Ok(())
+    }
+}
