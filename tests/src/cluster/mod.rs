@@ -9,6 +9,7 @@ mod command;
 pub mod control_plane;
 mod directory;
 mod families;
+mod foreign;
 mod images;
 mod machines;
 pub mod manifests;

@@ -227,6 +227,7 @@ impl Cluster {
         self.progress.say("the kubelets are started");
         let names: Vec<String> = nodes.into_iter().map(|(name, _)| name).collect();
         self.settle(&names).await?;
+        self.plant_foreign().await?;
         if options.sample {
             self.install_sample().await?;
         }

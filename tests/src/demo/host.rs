@@ -365,29 +365,6 @@ fn plain(mut value: Value) -> Value {
     value
 }
 
-/// What somebody else has on the host: the migration must not touch it. Put there before, looked for after.
-pub async fn plant_foreign(cluster: &Cluster, node: &str) -> Result<()> {
-    let script = "
-        set -e
-        iptables -t nat -N SOMEBODY-ELSE
-        iptables -t nat -A SOMEBODY-ELSE -d 198.51.100.0/24 -j RETURN
-        iptables -t nat -A POSTROUTING -s 198.51.100.0/24 -j SOMEBODY-ELSE
-        iptables -A FORWARD -s 198.51.100.0/24 -j ACCEPT
-        nft add table inet somebody-else
-        nft add chain inet somebody-else input '{ type filter hook input priority 50; policy accept; }'
-        nft add rule inet somebody-else input ip saddr 198.51.100.7 counter drop
-        ip route add 198.51.100.0/24 dev lo
-        ip rule add from 198.51.100.0/24 lookup 100 priority 4321
-        ip route add 203.0.113.0/24 dev lo table 100
-        echo '{\"name\":\"other\",\"type\":\"loopback\",\"cniVersion\":\"0.3.1\"}' > /etc/cni/net.d/99-somebody-else.conf
-    ";
-    cluster
-        .run_in_node(node, &["sh", "-c", script])
-        .await
-        .context("plant what somebody else has")?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -103,7 +103,7 @@ pub struct Tools {
     pub calico: String,
 }
 
-/// A migration that has been prepared: what was there before is known, somebody else's things are planted.
+/// A migration that has been prepared: what was there before is known.
 pub struct Run<'cluster> {
     /// The cluster.
     pub cluster: &'cluster Cluster,
@@ -117,14 +117,13 @@ pub struct Run<'cluster> {
 }
 
 impl<'cluster> Run<'cluster> {
-    /// Plants what must not be touched, and looks at every host.
+    /// Looks at every host.
     pub async fn begin(cluster: &'cluster Cluster, tools: &Tools) -> Result<Self> {
         let progress = Progress::default();
         // A pod that nobody creates again: the operator has to say that it may go.
         cluster.install_lonely().await?;
         let mut before = BTreeMap::new();
         for node in cluster.node_names().await {
-            host::plant_foreign(cluster, &node).await?;
             let host = Host::look(cluster, &node).await?;
             ensure!(
                 !host.flannel().is_empty(),
@@ -132,9 +131,7 @@ impl<'cluster> Run<'cluster> {
             );
             before.insert(node, host);
         }
-        progress.say(
-            "every host was looked at with ip, bridge, iptables-save, nft; somebody else's rules are planted",
-        );
+        progress.say("every host was looked at with ip, bridge, iptables-save, nft");
         Ok(Self {
             cluster,
             operator: Operator::new(cluster, &tools.command_line),
