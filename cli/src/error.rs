@@ -190,6 +190,14 @@ impl CliError {
         }
     }
 
+    /// Whether nobody answered, so that nobody knows.
+    pub fn is_unanswered(&self) -> bool {
+        match self {
+            Self::Api { source, .. } => is_unanswered(source),
+            _ => false,
+        }
+    }
+
     /// What the process says with its exit code.
     pub fn outcome(&self) -> Outcome {
         match self {
@@ -256,6 +264,16 @@ impl CliError {
             Self::NotNow { hint, .. } => Some(hint.clone()),
             Self::Changed { .. } => Some("run the command again".to_owned()),
         }
+    }
+}
+
+/// Whether nobody answered: the connection failed, or broke, or took too long.
+fn is_unanswered(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => true,
+        // A server that starts or ends says so itself.
+        kube::Error::Api(status) => matches!(status.code, 429 | 500 | 502 | 503 | 504),
+        _ => false,
     }
 }
 

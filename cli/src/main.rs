@@ -18,6 +18,7 @@ mod fixture;
 mod flannel_to_calico;
 mod gate_flags;
 mod health;
+mod patience;
 mod planned;
 mod render;
 mod say;

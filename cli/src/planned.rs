@@ -12,11 +12,9 @@ use crate::choose;
 use crate::cluster::{Cluster, has_begun};
 use crate::error::CliError;
 use crate::health;
+use crate::patience::{LOOK, patiently};
 use crate::say;
 use crate::wanted::{Asked, differences};
-
-/// How often the status is looked at while it is waited for.
-const LOOK: Duration = Duration::from_millis(300);
 
 /// What the plan is looked at for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,13 +154,12 @@ async fn wait(
     let mut said = String::new();
     let mut torn: Option<(String, String)> = None;
     loop {
-        let read = cluster
-            .migration(&name)
+        let read = patiently(deadline, async || cluster.migration(&name).await)
             .await?
             .ok_or_else(|| CliError::Gone { name: name.clone() })?;
         let seen = match progress(&read) {
             None => {
-                let nodes = cluster.nodes(&name).await?;
+                let nodes = patiently(deadline, async || cluster.nodes(&name).await).await?;
                 torn = torn_plan(&read, &nodes);
                 if torn.is_none() {
                     return Ok((read, nodes));

@@ -15,11 +15,9 @@ use crate::cluster::{Cluster, has_begun, phase, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::health;
+use crate::patience::{LOOK, patiently};
 use crate::render::status::{View, line};
 use crate::say;
-
-/// How often the status is looked at while it is waited for.
-const LOOK: Duration = Duration::from_millis(300);
 
 pub(super) async fn pause(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
     let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
@@ -116,7 +114,8 @@ async fn follow(cluster: &Cluster, written: &Migration, change: &Change) -> Resu
         return watch::run(cluster, &written.name_any(), change.shown.output, None).await;
     }
     let seen = taken_notice(cluster, written, change.timeout, |_| true).await?;
-    let nodes = cluster.nodes(&seen.name_any()).await?;
+    let deadline = Instant::now() + change.timeout;
+    let nodes = patiently(deadline, async || cluster.nodes(&seen.name_any()).await).await?;
     let view = View::of(&seen, &nodes);
     match change.shown.output {
         Output::Json => say::json(&view)?,
@@ -154,8 +153,7 @@ pub(super) async fn taken_notice(
     let generation = written.metadata.generation.unwrap_or_default();
     let deadline = Instant::now() + patience;
     loop {
-        let read = cluster
-            .migration(&name)
+        let read = patiently(deadline, async || cluster.migration(&name).await)
             .await?
             .ok_or_else(|| CliError::Gone { name: name.clone() })?;
         let status = read.status.clone().unwrap_or_default();

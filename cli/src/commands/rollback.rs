@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use plan::flannel_to_calico::phase::Phase;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::{change, confirm, watch};
 use crate::args::{Output, Rollback};
@@ -13,6 +14,7 @@ use crate::choose;
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::patience::patiently;
 use crate::render::status::{View, line};
 use crate::render::table::table;
 use crate::say;
@@ -73,7 +75,8 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
         };
     }
     let seen = change::taken_notice(cluster, &written, rollback.timeout, |_| true).await?;
-    let nodes = cluster.nodes(&seen.name_any()).await?;
+    let deadline = Instant::now() + rollback.timeout;
+    let nodes = patiently(deadline, async || cluster.nodes(&seen.name_any()).await).await?;
     let view = View::of(&seen, &nodes);
     match rollback.shown.output {
         Output::Json => say::json(&view)?,
@@ -163,7 +166,8 @@ async fn returned(
     rollback: &Rollback,
     outcome: Outcome,
 ) -> Result<Outcome, CliError> {
-    let nodes = cluster.nodes(&there.name_any()).await?;
+    let deadline = Instant::now() + rollback.timeout;
+    let nodes = patiently(deadline, async || cluster.nodes(&there.name_any()).await).await?;
     let all_back = nodes
         .iter()
         .filter(|object| rollback.nodes.contains(&object.spec.node_name))
