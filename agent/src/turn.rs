@@ -9,6 +9,7 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use plan::check::Verdict;
+use plan::flannel_to_calico::host::HostSettings;
 use plan::flannel_to_calico::phase::Goal;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -143,7 +144,7 @@ impl Agent {
         let spec = object.as_ref().map(|object| object.spec.clone());
         let settings = spec.as_ref().and_then(|spec| spec.flannel_to_calico.clone());
         let targets = spec.as_ref().map(|spec| spec.probes.clone()).unwrap_or_default();
-        let mtu = settings.as_ref().map_or(LEAST_MTU, |settings| settings.mtu);
+        let mtu = settings.as_ref().map_or(LEAST_MTU, HostSettings::pod_mtu);
         self.probes.set(&targets, mtu);
         match &spec {
             Some(spec) => self.traffic.set(&spec.flows, spec.gates, spec.judged_since, mtu),

@@ -168,6 +168,13 @@ fn host_steps() -> Vec<HostStep> {
         HostStep::StopAnsweringForPods,
         HostStep::RemoveCalicoRecords,
         HostStep::RestoreSubnetEnvironment,
+        HostStep::AnswerForAddresses(Vec::new()),
+        HostStep::RouteSubnets {
+            link: "vxlan-v6.calico".to_owned(),
+            length: 64,
+        },
+        HostStep::StopAnsweringForAddresses,
+        HostStep::UnrouteSubnets,
     ];
     let mut kinds = BTreeSet::new();
     for step in &steps {
@@ -195,6 +202,10 @@ fn host_steps() -> Vec<HostStep> {
             HostStep::StopAnsweringForPods => 20,
             HostStep::RemoveCalicoRecords => 21,
             HostStep::RestoreSubnetEnvironment => 22,
+            HostStep::AnswerForAddresses(_) => 23,
+            HostStep::RouteSubnets { .. } => 24,
+            HostStep::StopAnsweringForAddresses => 25,
+            HostStep::UnrouteSubnets => 26,
         });
     }
     assert_eq!(kinds.len(), steps.len());

@@ -545,7 +545,7 @@ fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
 
     use plan::flannel_to_calico::facts::{
         Bridge, CalicoTraces, DirectRoute, FirewallBackend, FirewallObject, Found, HostFacts,
-        ReversePathFilter, VxlanDevice,
+        ReversePathFilter, SubnetRoutes, VxlanDevice,
     };
     HostFacts {
         cni: full_cni(),
@@ -561,6 +561,7 @@ fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
             up: true,
             addresses: vec!["10.244.0.0/32".parse().unwrap()],
             routes: 2,
+            block_routes: 8,
             neighbours: 2,
             forwarding_entries: 2,
         }],
@@ -570,6 +571,7 @@ fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
             addresses: vec!["10.244.0.1/24".parse().unwrap()],
             ports: vec!["veth1".to_owned()],
             answers_for_pods: false,
+            answered: vec!["fd00:10:244:1::/122".parse().unwrap()],
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),
@@ -583,8 +585,12 @@ fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
             }],
             sets: 3,
             blackholes: 4,
-            block_routes: 8,
             pod_routes: 2,
+            subnet_routes: SubnetRoutes {
+                laid: 2,
+                missing: 1,
+                looked_up: true,
+            },
             records: 1,
         },
         direct_routes: vec![DirectRoute {
@@ -606,6 +612,7 @@ fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
         leases: 3,
         delegates: 3,
         detected_address: Some("192.0.2.1".parse().unwrap()),
+        detected_ipv6_address: Some("fd00:192::2".parse().unwrap()),
         uplink: Some("eth0".to_owned()),
         bridge_nf_call_iptables: Some(true),
     }

@@ -87,6 +87,8 @@ fn takes_network(step: &HostStep) -> bool {
         | HostStep::RemoveConflist(_)
         | HostStep::RouteLegacyPods(_)
         | HostStep::AnswerForPods
+        | HostStep::AnswerForAddresses(_)
+        | HostStep::RouteSubnets { .. }
         | HostStep::RenameVxlanDevice { .. }
         | HostStep::ForgetLegacyPod(_)
         | HostStep::RestoreConflist(_)
@@ -100,6 +102,8 @@ fn takes_network(step: &HostStep) -> bool {
         | HostStep::RestoreVxlanDevice(_)
         | HostStep::UnrouteLegacyPods
         | HostStep::StopAnsweringForPods
+        | HostStep::StopAnsweringForAddresses
+        | HostStep::UnrouteSubnets
         | HostStep::RemoveCalicoRecords
         | HostStep::RestoreSubnetEnvironment => false,
     }
@@ -123,23 +127,26 @@ async fn perform(
         HostStep::DeleteVxlanDevice(link) => forward::delete_link(name, link, seen, netlink).await,
         HostStep::DeleteBridge => forward::delete_link(name, BRIDGE, seen, netlink).await,
         HostStep::DeleteFirewallObject(object) => firewall::delete(object).await.map_err(firewall_error),
-        HostStep::RouteLegacyPods(addresses) => {
-            if let Some(bridge) = seen.snapshot.link(BRIDGE) {
-                for address in addresses {
-                    netlink
-                        .add_host_route(*address, bridge.index)
-                        .await
-                        .map_err(&netlink_error)?;
-                }
-            }
-            Ok(())
-        }
+        HostStep::RouteLegacyPods(addresses) => forward::route(addresses, seen, netlink)
+            .await
+            .map_err(netlink_error),
         HostStep::AnswerForPods => {
-            for (parameter, value) in sysctl::answering(BRIDGE) {
+            let speaks_ipv6 = facts::speaks_ipv6(&seen.snapshot, BRIDGE);
+            for (parameter, value) in sysctl::answering(BRIDGE, speaks_ipv6) {
                 sysctl::write(&paths.sysctl.join(parameter), value).map_err(&file_error)?;
             }
             Ok(())
         }
+        HostStep::AnswerForAddresses(networks) => forward::answer(networks, seen, netlink)
+            .await
+            .map_err(netlink_error),
+        HostStep::RouteSubnets { link, length } => match seen.snapshot.link(link) {
+            Some(link) => netlink
+                .add_subnet_routes(&seen.snapshot.of_link(link.index), *length)
+                .await
+                .map_err(netlink_error),
+            None => Ok(()),
+        },
         HostStep::RenameVxlanDevice { from, to, block_size } => {
             forward::rename(from, to, *block_size, seen, &saved.of_this, netlink)
                 .await
@@ -190,13 +197,18 @@ async fn perform(
                 .map_err(netlink_error),
             None => Ok(()),
         },
-        HostStep::ReturnVxlanDevice { from, to } => {
-            back::return_link(from, to, seen, &saved.of_this, netlink)
-                .await
-                .map_err(netlink_error)
-        }
+        HostStep::ReturnVxlanDevice { from, to } => back::return_link(from, to, seen, saved, netlink)
+            .await
+            .map_err(netlink_error),
         HostStep::RestoreVxlanDevice(link) => back::restore_link(name, link, &saved.of_change, netlink).await,
         HostStep::StopAnsweringForPods => back::put_parameters_back(name, &saved.of_change),
+        HostStep::StopAnsweringForAddresses => {
+            back::stop_answering(seen, netlink).await.map_err(netlink_error)
+        }
+        HostStep::UnrouteSubnets => netlink
+            .delete_subnet_routes(&seen.snapshot)
+            .await
+            .map_err(netlink_error),
         HostStep::RemoveCalicoRecords => back::forget_calicos_pods(name, seen, paths).await,
     }
 }

@@ -1,11 +1,12 @@
 //! From the kernel's tables to the facts that decisions are made on. Reads nothing but its arguments.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv6Net};
 use plan::cni::Attachment;
-use plan::flannel_to_calico::facts::{Bridge, DirectRoute, Found, LegacyPod, VxlanDevice};
+use plan::flannel_to_calico::facts::{Bridge, DirectRoute, Found, LegacyPod, SubnetRoutes, VxlanDevice};
 use plan::flannel_to_calico::host::{BRIDGE, CALICO_DEVICE, CALICO_DEVICE_V6, FLANNEL_DEVICES};
 
 use crate::host::netlink::{FELIX, KERNEL, ROUTE_PROTOCOL};
@@ -60,6 +61,7 @@ pub fn vxlan_devices(snapshot: &Snapshot) -> Vec<VxlanDevice> {
                         .filter(|route| is_configured(&route.destination))
                         .count(),
                 ),
+                block_routes: count(block_routes(snapshot, link)),
                 neighbours: count(own.neighbours.len()),
                 forwarding_entries: count(own.forwarding.len()),
             })
@@ -93,6 +95,22 @@ pub fn bridge(snapshot: &Snapshot, answers_for_pods: bool) -> Found<Bridge> {
         addresses: addresses(snapshot, link),
         ports,
         answers_for_pods,
+        answered: answered(snapshot, link),
+    })
+}
+
+/// Addresses of IPv6 that a link answers for.
+fn answered(snapshot: &Snapshot, link: &Link) -> Vec<Ipv6Net> {
+    let own = snapshot.proxies.iter().filter(|proxy| proxy.link == link.index);
+    Ipv6Net::aggregate(&own.map(|proxy| Ipv6Net::from(proxy.address)).collect())
+}
+
+/// Whether a link has an address of IPv6 that somebody gave it.
+pub fn speaks_ipv6(snapshot: &Snapshot, name: &str) -> bool {
+    snapshot.link(name).is_some_and(|link| {
+        addresses(snapshot, link)
+            .iter()
+            .any(|address| matches!(address, IpNet::V6(_)))
     })
 }
 
@@ -161,25 +179,15 @@ pub fn pod_routes(snapshot: &Snapshot) -> impl Iterator<Item = &Route> {
         .filter(|route| route.protocol == ROUTE_PROTOCOL)
 }
 
-/// Number of routes on the tunnel as Calico makes them: under its number, or to the end of another node. flannel lays
+/// Number of routes through a tunnel as Calico makes them: under its number, or to the end of another node. flannel lays
 /// neither.
-pub fn block_routes(snapshot: &Snapshot, tunnels: &[VxlanDevice]) -> usize {
-    let tunnels: Vec<u32> = tunnels
-        .iter()
-        .filter(|device| is_tunnel(&device.name))
-        .filter_map(|device| snapshot.link(&device.name))
-        .map(|link| link.index)
-        .collect();
-    let through = |route: &&Route| {
-        let on_tunnel = |link: Option<u32>| link.is_some_and(|link| tunnels.contains(&link));
-        route.hops.iter().any(|(_, link)| on_tunnel(*link))
-    };
+fn block_routes(snapshot: &Snapshot, tunnel: &Link) -> usize {
+    if !is_tunnel(&tunnel.name) {
+        return 0;
+    }
+    let own = snapshot.of_link(tunnel.index).routes;
     let is_gateway = |address: IpAddr| {
-        let mut hops = snapshot
-            .routes
-            .iter()
-            .filter(through)
-            .flat_map(|route| &route.hops);
+        let mut hops = own.iter().flat_map(|route| &route.hops);
         hops.any(|(gateway, _)| *gateway == Some(address))
     };
     // Another way through the tunnel is somebody else's.
@@ -188,14 +196,35 @@ pub fn block_routes(snapshot: &Snapshot, tunnels: &[VxlanDevice]) -> usize {
         let is_address = route.destination.prefix_len() == route.destination.max_prefix_len();
         direct && is_address && is_gateway(route.destination.addr())
     };
-    let is_calicos = |route: &Route| route.protocol == FELIX || is_end(route);
-    snapshot
-        .routes
-        .iter()
+    own.iter()
         .filter(|route| route.protocol != KERNEL && is_configured(&route.destination))
-        .filter(through)
-        .filter(|route| is_calicos(route))
+        .filter(|route| route.protocol == FELIX || is_end(route))
         .count()
+}
+
+/// How far routes to whole subnets reach: to each node that the tunnel of IPv6 leads to, or not.
+pub fn subnet_routes(snapshot: &Snapshot) -> SubnetRoutes {
+    let tunnels: Vec<u32> = snapshot
+        .links
+        .iter()
+        .filter(|link| link.name == CALICO_DEVICE_V6 || link.name.starts_with(FLANNEL_DEVICES[1]))
+        .map(|link| link.index)
+        .collect();
+    let ends = |routes: &[Route]| -> BTreeSet<IpAddr> {
+        routes
+            .iter()
+            .flat_map(|route| &route.hops)
+            .filter(|(_, link)| link.is_some_and(|link| tunnels.contains(&link)))
+            .filter_map(|(gateway, _)| *gateway)
+            .collect()
+    };
+    let laid = ends(&snapshot.subnet_routes);
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    SubnetRoutes {
+        laid: count(snapshot.subnet_routes.len()),
+        missing: count(ends(&snapshot.routes).difference(&laid).count()),
+        looked_up: snapshot.subnet_rule,
+    }
 }
 
 /// Whether a link is named as a tunnel of flannel's or Calico's is, in either family.
@@ -216,18 +245,13 @@ pub fn calico_pods(snapshot: &Snapshot) -> Vec<String> {
     pods
 }
 
-/// Routes to pods of other nodes that do not go through a tunnel. Without flannel's network nobody can tell
-/// them from others.
-pub fn direct_routes(snapshot: &Snapshot, network: Option<Ipv4Net>) -> Vec<DirectRoute> {
-    let Some(network) = network else {
-        return Vec::new();
-    };
+/// Routes to pods of other nodes that do not go through a tunnel. Without flannel's networks nobody can
+/// tell them from others.
+pub fn direct_routes(snapshot: &Snapshot, networks: &[IpNet]) -> Vec<DirectRoute> {
     let mut routes = Vec::new();
     for route in &snapshot.routes {
-        let IpNet::V4(destination) = route.destination else {
-            continue;
-        };
-        if !network.contains(&destination) {
+        let destination = route.destination;
+        if !networks.iter().any(|network| network.contains(&destination)) {
             continue;
         }
         for (gateway, link) in &route.hops {
@@ -250,8 +274,8 @@ pub fn direct_routes(snapshot: &Snapshot, network: Option<Ipv4Net>) -> Vec<Direc
 }
 
 /// The address that Calico's `first-found` detection chooses, and its interface: it looks at the interfaces in
-/// reverse order, passes over those of container networks, and takes the first global unicast IPv4 address.
-pub fn detected_address(snapshot: &Snapshot) -> Option<(IpAddr, String)> {
+/// reverse order, passes over those of container networks, and takes the first global unicast address of the family.
+pub fn detected_address(snapshot: &Snapshot, family: Family) -> Option<(IpAddr, String)> {
     snapshot
         .links
         .iter()
@@ -266,7 +290,11 @@ pub fn detected_address(snapshot: &Snapshot) -> Option<(IpAddr, String)> {
                 .iter()
                 .filter(|address| address.link == link.index)
                 .map(|address| address.address.addr())
-                .find(|address| matches!(address, IpAddr::V4(address) if is_global_unicast(*address)))?;
+                .find(|address| match (family, address) {
+                    (Family::Ipv4, IpAddr::V4(address)) => is_global_unicast(*address),
+                    (Family::Ipv6, IpAddr::V6(address)) => is_global_unicast_ipv6(*address),
+                    (Family::Ipv4, IpAddr::V6(_)) | (Family::Ipv6, IpAddr::V4(_)) => false,
+                })?;
             Some((address, link.name.clone()))
         })
 }
@@ -282,7 +310,24 @@ pub fn uplink(snapshot: &Snapshot) -> Option<String> {
         .and_then(|route| route.hops.first()?.1)
         .and_then(|index| snapshot.name(index))
         .map(str::to_owned)
-        .or_else(|| detected_address(snapshot).map(|(_, link)| link))
+        .or_else(|| detected_address(snapshot, Family::Ipv4).map(|(_, link)| link))
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+/// As Go has it, whose word Calico takes: addresses of a site's own (`fc00::/7`) count.
+fn is_global_unicast_ipv6(address: Ipv6Addr) -> bool {
+    !(address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || address.is_unicast_link_local())
 }
 
 fn is_global_unicast(address: Ipv4Addr) -> bool {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::host::snapshot::{Address, Route, Vxlan};
+use crate::host::snapshot::{Address, MAIN_TABLE, Route, Vxlan};
 
 fn link(index: u32, name: &str) -> Link {
     Link {
@@ -24,6 +24,7 @@ fn route(destination: &str, gateway: Option<&str>, link: u32) -> Route {
         on_link: false,
         source: None,
         metric: 0,
+        table: MAIN_TABLE,
     }
 }
 
@@ -87,13 +88,13 @@ fn a_link_of_the_bridges_name_that_is_none_is_said() {
 
 #[test]
 fn a_route_past_the_tunnel_is_direct() {
-    let network = Some("10.244.0.0/16".parse().unwrap());
+    let networks = ["10.244.0.0/16", "fd00:10:244::/56"].map(|network| network.parse().unwrap());
     let mut host = host();
-    assert_eq!(direct_routes(&host, network), []);
+    assert_eq!(direct_routes(&host, &networks), []);
     host.routes.push(route("10.244.3.0/24", Some("192.0.2.13"), 2));
     // Somebody else's network is not flannel's DirectRouting.
     host.routes.push(route("10.96.0.0/12", Some("192.0.2.14"), 2));
-    let found = direct_routes(&host, network);
+    let found = direct_routes(&host, &networks);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].destination.to_string(), "10.244.3.0/24");
     assert_eq!(found[0].link, "eth0");
@@ -103,7 +104,7 @@ fn a_route_past_the_tunnel_is_direct() {
 fn calico_looks_at_interfaces_from_the_last() {
     let mut host = host();
     assert_eq!(
-        detected_address(&host),
+        detected_address(&host, Family::Ipv4),
         Some(("192.0.2.11".parse().unwrap(), "eth0".to_owned()))
     );
     host.links.push(link(9, "eth1"));
@@ -112,7 +113,7 @@ fn calico_looks_at_interfaces_from_the_last() {
         address: "169.254.1.1/16".parse().unwrap(),
     });
     assert_eq!(
-        detected_address(&host).unwrap().1,
+        detected_address(&host, Family::Ipv4).unwrap().1,
         "eth0",
         "a link-local address is passed over"
     );
@@ -120,7 +121,7 @@ fn calico_looks_at_interfaces_from_the_last() {
         link: 9,
         address: "198.51.100.7/24".parse().unwrap(),
     });
-    assert_eq!(detected_address(&host).unwrap().1, "eth1");
+    assert_eq!(detected_address(&host, Family::Ipv4).unwrap().1, "eth1");
     assert_eq!(
         uplink(&host).as_deref(),
         Some("eth0"),

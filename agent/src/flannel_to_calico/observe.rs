@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use ipnet::IpNet;
 use plan::flannel::SubnetEnvironment;
 use plan::flannel_to_calico::facts::{CalicoTraces, Found, HostFacts, ReversePathFilter};
 use plan::flannel_to_calico::host::BRIDGE;
 use thiserror::Error;
 
-use super::facts;
+use super::facts::{self, Family};
 use crate::host::cnidir::{self, State};
 use crate::host::files::{self, FileError};
 use crate::host::firewall::{self, FirewallError};
@@ -109,7 +110,11 @@ pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, Ob
     let firewall = firewall::read(&paths.proc).await?;
     let (all, mut interfaces) = sysctl::reverse_path_filter(&paths.proc)?;
     let uplink = facts::uplink(&snapshot);
-    let detected = facts::detected_address(&snapshot);
+    let detected = facts::detected_address(&snapshot, Family::Ipv4);
+    let networks: Vec<IpNet> = subnet_environment.present().map_or_else(Vec::new, |environment| {
+        let ipv6 = environment.ipv6.as_ref().map(|ipv6| IpNet::V6(ipv6.network));
+        [IpNet::V4(environment.network)].into_iter().chain(ipv6).collect()
+    });
     interfaces.retain(|name, _| {
         // A pod's interface takes the value of `default`; each one by name would change the facts with every pod.
         name == "default"
@@ -127,22 +132,20 @@ pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, Ob
         firewall: firewall.calico,
         sets: count(firewall::calico::sets().await.map_err(FirewallError::from)?),
         blackholes: count(facts::blackholes(&snapshot).count()),
-        block_routes: count(facts::block_routes(&snapshot, &vxlan_devices)),
         pod_routes: count(facts::pod_routes(&snapshot).count()),
+        subnet_routes: facts::subnet_routes(&snapshot),
         records: count(state.of_calico.len()),
     };
     let facts = HostFacts {
         vxlan_devices,
         calico,
-        bridge: facts::bridge(&snapshot, sysctl::answers(&paths.sysctl, BRIDGE)?),
+        bridge: facts::bridge(
+            &snapshot,
+            sysctl::answers(&paths.sysctl, BRIDGE, facts::speaks_ipv6(&snapshot, BRIDGE))?,
+        ),
         legacy_problems: facts::legacy_problems(&state.attachments),
         legacy_pods: facts::legacy_pods(&snapshot, &state.attachments),
-        direct_routes: facts::direct_routes(
-            &snapshot,
-            subnet_environment
-                .present()
-                .map(|environment| environment.network),
-        ),
+        direct_routes: facts::direct_routes(&snapshot, &networks),
         reverse_path_filter: ReversePathFilter { all, interfaces },
         subnet_environment,
         flanneld_running: running.contains(FLANNELD),
@@ -150,6 +153,7 @@ pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, Ob
         leases: count(state.leases.len() + state.bookkeeping.len()),
         delegates: count(state.delegates.len()),
         detected_address: detected.map(|(address, _)| address),
+        detected_ipv6_address: facts::detected_address(&snapshot, Family::Ipv6).map(|(address, _)| address),
         uplink,
         bridge_nf_call_iptables: sysctl::bridge_netfilter(&paths.proc)?,
         cni,

@@ -20,10 +20,13 @@ use tokio::task::JoinHandle;
 
 mod change;
 mod messages;
+mod proxies;
+mod subnets;
 
 pub use self::change::{FELIX, KERNEL, ROUTE_PROTOCOL, Renamed};
-use self::messages::{blackhole, forwarding_entry, link, neighbour, route};
-use super::snapshot::{Address, Link, Snapshot};
+use self::messages::{blackhole, forwarding_entry, link, neighbour, proxy, route};
+pub use self::subnets::{SUBNET_RULE_PRIORITY, SUBNET_TABLE};
+use super::snapshot::{Address, Link, MAIN_TABLE, Snapshot};
 
 /// Why the kernel's network state could not be read or changed.
 #[derive(Debug, Error)]
@@ -94,7 +97,16 @@ impl Netlink {
         Ok(Snapshot {
             addresses: self.addresses().await?,
             blackholes: routes.iter().filter_map(blackhole).collect(),
-            routes: routes.iter().filter_map(route).collect(),
+            routes: routes
+                .iter()
+                .filter_map(|message| route(message, MAIN_TABLE))
+                .collect(),
+            subnet_routes: routes
+                .iter()
+                .filter_map(|message| route(message, SUBNET_TABLE))
+                .collect(),
+            subnet_rule: self.has_subnet_rule().await?,
+            proxies: self.proxy_messages().await?.iter().filter_map(proxy).collect(),
             neighbours: self
                 .neighbour_messages(AddressFamily::Unspec)
                 .await?
@@ -175,6 +187,18 @@ impl Netlink {
             .try_collect()
             .await
             .map_err(|source| reading("routes", source))
+    }
+
+    async fn proxy_messages(&self) -> Result<Vec<NeighbourMessage>, NetlinkError> {
+        self.handle
+            .neighbours()
+            .get()
+            .proxies()
+            .set_address_family(AddressFamily::Inet6)
+            .execute()
+            .try_collect()
+            .await
+            .map_err(|source| reading("proxies of neighbours", source))
     }
 
     async fn neighbour_messages(&self, family: AddressFamily) -> Result<Vec<NeighbourMessage>, NetlinkError> {

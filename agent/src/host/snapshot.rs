@@ -1,6 +1,6 @@
 //! The network state of a namespace as plain values, without a word of netlink. Touches nothing.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,14 @@ pub struct Address {
     pub address: IpNet,
 }
 
-/// A unicast route of the main table.
+/// The kernel's main table of routes.
+pub const MAIN_TABLE: u32 = 254;
+
+fn main_table() -> u32 {
+    MAIN_TABLE
+}
+
+/// A route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     /// Destination.
@@ -69,6 +76,9 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// Metric.
     pub metric: u32,
+    /// The table that it stands in.
+    #[serde(default = "main_table")]
+    pub table: u32,
 }
 
 impl Route {
@@ -97,6 +107,15 @@ pub struct Neighbour {
     pub mac: String,
 }
 
+/// An address of IPv6 that a link answers for although nobody on it has it (`ip neighbour add proxy`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proxy {
+    /// Index of the link.
+    pub link: u32,
+    /// The address.
+    pub address: Ipv6Addr,
+}
+
 /// An entry of a VXLAN link's forwarding database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForwardingEntry {
@@ -122,6 +141,15 @@ pub struct Snapshot {
     /// Routes of the main table by which packets are dropped; without next hop.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blackholes: Vec<Route>,
+    /// Routes of this tool's own table, to whole subnets of nodes (IPv6).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subnet_routes: Vec<Route>,
+    /// Whether there is a rule by which that table is looked up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub subnet_rule: bool,
+    /// Addresses that links answer for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub proxies: Vec<Proxy>,
     /// Permanent neighbours, both families.
     pub neighbours: Vec<Neighbour>,
     /// Forwarding entries of VXLAN links.
@@ -142,9 +170,33 @@ impl Snapshot {
             .map(|link| link.name.as_str())
     }
 
+    /// Routes and addresses of one link that was made again under another index.
+    #[must_use]
+    pub fn moved_to(&self, index: u32) -> Self {
+        Self {
+            addresses: self
+                .addresses
+                .iter()
+                .map(|address| Address {
+                    link: index,
+                    ..address.clone()
+                })
+                .collect(),
+            routes: self.routes.iter().map(|route| route.through(index)).collect(),
+            ..Self::default()
+        }
+    }
+
     /// What belongs to one link: everything that its deletion takes along.
     #[must_use]
     pub fn of_link(&self, index: u32) -> Self {
+        let through = |routes: &[Route]| -> Vec<Route> {
+            routes
+                .iter()
+                .filter(|route| route.hops.iter().any(|(_, link)| *link == Some(index)))
+                .cloned()
+                .collect()
+        };
         Self {
             links: self
                 .links
@@ -158,13 +210,16 @@ impl Snapshot {
                 .filter(|address| address.link == index)
                 .cloned()
                 .collect(),
-            routes: self
-                .routes
+            routes: through(&self.routes),
+            blackholes: Vec::new(),
+            subnet_routes: through(&self.subnet_routes),
+            subnet_rule: false,
+            proxies: self
+                .proxies
                 .iter()
-                .filter(|route| route.hops.iter().any(|(_, link)| *link == Some(index)))
+                .filter(|proxy| proxy.link == index)
                 .cloned()
                 .collect(),
-            blackholes: Vec::new(),
             neighbours: self
                 .neighbours
                 .iter()

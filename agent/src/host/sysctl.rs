@@ -80,19 +80,27 @@ pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
     }
 }
 
-/// Parameters that let a bridge answer ARP for addresses that are not on it, at once: path below `/proc/sys/net`, value.
-pub fn answering(bridge: &str) -> [(String, &'static str); 2] {
+/// Parameters that let a bridge answer for addresses that are not on it, at once: path below `/proc/sys/net`, value.
+/// Those of IPv6 where it `speaks_ipv6`: elsewhere they may not even be there.
+pub fn answering(bridge: &str, speaks_ipv6: bool) -> Vec<(String, &'static str)> {
+    let ipv6 = [
+        (format!("ipv6/neigh/{bridge}/proxy_delay"), "0"),
+        (format!("ipv6/conf/{bridge}/proxy_ndp"), "1"),
+    ];
     [
         (format!("ipv4/neigh/{bridge}/proxy_delay"), "0"),
         (format!("ipv4/conf/{bridge}/proxy_arp"), "1"),
     ]
+    .into_iter()
+    .chain(ipv6.into_iter().filter(|_| speaks_ipv6))
+    .collect()
 }
 
 /// Whether a bridge answers so. One that is not there does not.
-pub fn answers(network: &Path, bridge: &str) -> Result<bool, SysctlError> {
+pub fn answers(network: &Path, bridge: &str, speaks_ipv6: bool) -> Result<bool, SysctlError> {
     // The folder of the parameters themselves must be there, else nobody looked.
     read_if_there(&network.join("core/somaxconn"))?;
-    for (parameter, wanted) in answering(bridge) {
+    for (parameter, wanted) in answering(bridge, speaks_ipv6) {
         let path = network.join(parameter);
         match fs::read_to_string(&path) {
             Ok(found) if found.trim() == wanted => {}

@@ -18,7 +18,7 @@ use crate::rights::live_as_the_container;
 use crate::{BACKENDS, drive};
 
 /// Everything on the host that this tool or either network could change, one line each.
-fn state(host: &Host) -> BTreeSet<String> {
+pub fn state(host: &Host) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     let mut rows = |what: &str, line: &str, left_out: &[&str]| {
         for mut row in json(line).as_array().unwrap().clone() {
@@ -58,9 +58,17 @@ fn state(host: &Host) -> BTreeSet<String> {
         );
     }
     rows("neighbour", "ip -j neighbour show nud permanent", &[]);
+    for family in ["-4", "-6"] {
+        rows("rule", &format!("ip -j {family} rule"), &[]);
+        rows("proxy", &format!("ip -j {family} neighbour show proxy"), &[]);
+    }
     rows("forwarding", "bridge -j fdb show", &["ifindex"]);
-    for address in json("ip -j -4 address").as_array().unwrap() {
+    for address in json("ip -j address").as_array().unwrap() {
         for own in address["addr_info"].as_array().unwrap() {
+            // The kernel's own link-local addresses come when it has made sure of them.
+            if own["family"] == "inet6" && own["scope"] == "link" {
+                continue;
+            }
             lines.insert(format!(
                 "address {} {}/{} {}",
                 address["ifname"], own["local"], own["prefixlen"], own["scope"]
@@ -87,7 +95,12 @@ fn state(host: &Host) -> BTreeSet<String> {
     for set in run("ipset list -n").lines() {
         lines.insert(format!("set {set}"));
     }
-    for parameter in ["ipv4.conf.cni0.proxy_arp", "ipv4.neigh.cni0.proxy_delay"] {
+    for parameter in [
+        "ipv4.conf.cni0.proxy_arp",
+        "ipv4.neigh.cni0.proxy_delay",
+        "ipv6.conf.cni0.proxy_ndp",
+        "ipv6.neigh.cni0.proxy_delay",
+    ] {
         if Path::new("/proc/sys/net/ipv4/conf/cni0").exists() {
             lines.insert(format!(
                 "{parameter} {}",
@@ -124,7 +137,7 @@ fn files(folder: &Path, lines: &mut BTreeSet<String>) {
     }
 }
 
-fn assert_same(before: &BTreeSet<String>, after: &BTreeSet<String>, when: &str) {
+pub fn assert_same(before: &BTreeSet<String>, after: &BTreeSet<String>, when: &str) {
     let gone: Vec<&String> = before.difference(after).collect();
     let new: Vec<&String> = after.difference(before).collect();
     assert!(
@@ -195,7 +208,7 @@ fn flannel_host() -> Host {
     host
 }
 
-async fn is_back(host: &Host) {
+pub async fn is_back(host: &Host) {
     let facts = host.look().await.facts;
     let journal = Journal::open(&host.state()).unwrap();
     assert_eq!(

@@ -8,7 +8,7 @@ use agent::flannel_to_calico::observe::{Observation, Paths, observe};
 use agent::host::netlink::Netlink;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use plan::flannel_to_calico::host::HostSettings;
+use plan::flannel_to_calico::host::{HostSettings, Ipv6HostSettings};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -96,6 +96,7 @@ pub struct Host {
     pub folder: TempDir,
     pub paths: Paths,
     pub netlink: Netlink,
+    ipv6: Option<Ipv6HostSettings>,
 }
 
 impl Host {
@@ -174,7 +175,46 @@ impl Host {
             folder,
             paths,
             netlink: Netlink::connect().unwrap(),
+            ipv6: None,
         }
+    }
+
+    /// The same host with pods of both families: what flannel makes for IPv6 beside the rest.
+    pub fn dual_stack() -> Self {
+        let mut host = Self::new();
+        host.ipv6 = Some(Ipv6HostSettings {
+            mtu: 1430,
+            block_size: 122,
+            node_range_length: 64,
+            flannel_pods: true,
+        });
+        run("ip address add 2001:db8::11/64 dev eth0 nodad");
+        run(
+            "ip link add flannel-v6.1 address 02:00:00:00:06:01 type vxlan id 1 dev eth0 local 2001:db8::11 dstport 8472 nolearning",
+        );
+        run("ip link set flannel-v6.1 mtu 1430 up");
+        run("ip address add fd00:10:244:1::/128 dev flannel-v6.1 nodad");
+        for number in [2, 3] {
+            let end = format!("fd00:10:244:{number}::");
+            let mac = format!("02:00:00:00:06:0{number}");
+            run(&format!(
+                "ip neighbour add {end} lladdr {mac} dev flannel-v6.1 nud permanent"
+            ));
+            run(&format!(
+                "bridge fdb add {mac} dev flannel-v6.1 dst 2001:db8::1{number} self permanent"
+            ));
+            run(&format!(
+                "ip route add {end}/64 via {end} dev flannel-v6.1 onlink"
+            ));
+        }
+        run("ip address add fd00:10:244:1::1/64 dev cni0 nodad");
+        fs::write(
+            host.paths.subnet_environment(),
+            "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_IPV6_NETWORK=fd00:10:244::/48\n\
+             FLANNEL_IPV6_SUBNET=fd00:10:244:1::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
+        )
+        .unwrap();
+        host
     }
 
     /// Where the journal is.
@@ -190,7 +230,7 @@ impl Host {
             cni_configuration_directory: self.paths.cni_configuration.to_string_lossy().into_owned(),
             block_size: 26,
             node_range_length: 24,
-            ipv6: None,
+            ipv6: self.ipv6.clone(),
         }
     }
 

@@ -81,6 +81,12 @@ fn felix_finds_its_routes() {
 
 /// libcni's record of the pod that [`Host::new`] has on `cni0`, attached by these plugins.
 pub fn record(host: &Host, plugins: &Value) {
+    let ipv4 = json!({ "address": "10.244.1.2/24", "gateway": "10.244.1.1", "interface": 2, "version": "4" });
+    record_of(host, plugins, &[ipv4]);
+}
+
+/// The same with these addresses.
+pub fn record_of(host: &Host, plugins: &Value, addresses: &[Value]) {
     let list = json!({ "name": "cbr0", "cniVersion": "0.4.0", "plugins": plugins });
     let record = json!({
         "kind": "cniCacheV1",
@@ -93,7 +99,7 @@ pub fn record(host: &Host, plugins: &Value) {
         "result": {
             "cniVersion": "0.4.0",
             "interfaces": [{ "name": "cni0" }, { "name": "vethpod1" }, { "name": "eth0", "sandbox": "/run/netns/x" }],
-            "ips": [{ "address": "10.244.1.2/24", "gateway": "10.244.1.1", "interface": 2, "version": "4" }],
+            "ips": addresses,
         },
     });
     let folder = host.paths.cni_state.join("results");

@@ -11,6 +11,7 @@
 mod back;
 mod host;
 mod in_place;
+mod ipv6;
 mod path;
 mod rights;
 mod switch;

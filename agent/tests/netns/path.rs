@@ -9,10 +9,10 @@ use api::node_migration::ProbeTarget;
 use crate::host::{in_namespace, run};
 
 /// A process that is ended with the test.
-struct Process(Child);
+pub struct Process(Child);
 
 impl Process {
-    fn start(line: &[&str]) -> Self {
+    pub fn start(line: &[&str]) -> Self {
         let child = Command::new(line[0])
             .args(&line[1..])
             .env("POD_UID", "u-7")
@@ -23,7 +23,7 @@ impl Process {
     }
 
     /// A network namespace of its own, which lasts as long as the process.
-    fn namespace() -> Self {
+    pub fn namespace() -> Self {
         let process = Self::start(&["unshare", "--net", "sleep", "600"]);
         let own = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
         let theirs = format!("/proc/{}/ns/net", process.0.id());
@@ -38,9 +38,19 @@ impl Process {
         process
     }
 
+    /// Its process's number, which names its namespace.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Runs `ip` in the process's namespace.
-    fn ip(&self, line: &str) {
-        run(&format!("nsenter --net --target {} ip {line}", self.0.id()));
+    pub fn ip(&self, line: &str) {
+        self.run(&format!("ip {line}"));
+    }
+
+    /// Runs a program that must succeed in the process's namespace, and returns what it printed.
+    pub fn run(&self, line: &str) -> String {
+        run(&format!("nsenter --net --target {} {line}", self.0.id()))
     }
 }
 

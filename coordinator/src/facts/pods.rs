@@ -1,9 +1,10 @@
 //! Pods and the budgets that protect them.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus, ResourceRequirements};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -15,6 +16,29 @@ use super::quantity;
 /// Annotation on the API's copy of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
+/// The pod's addresses, one of each family that it has; what is no address is left out.
+pub fn addresses(pod: &Pod) -> Vec<IpAddr> {
+    let status = pod.status.iter();
+    status
+        .flat_map(address_texts)
+        .filter_map(|text| text.parse().ok())
+        .collect()
+}
+
+fn address_texts(status: &PodStatus) -> Vec<&str> {
+    let listed = status.pod_ips.iter().flatten().map(|address| address.ip.as_str());
+    let all: Vec<&str> = listed.filter(|text| !text.is_empty()).collect();
+    if all.is_empty() {
+        return status
+            .pod_ip
+            .as_deref()
+            .filter(|text| !text.is_empty())
+            .into_iter()
+            .collect();
+    }
+    all
+}
+
 /// A Pod as a drain sees it.
 pub fn pod(pod: &Pod) -> Result<drain::Pod, Malformed> {
     let metadata = &pod.metadata;
@@ -25,11 +49,7 @@ pub fn pod(pod: &Pod) -> Result<drain::Pod, Malformed> {
     let spec = pod.spec.clone().unwrap_or_default();
     let status = pod.status.clone().unwrap_or_default();
     let mut addresses = Vec::new();
-    let texts = match status.pod_ips {
-        Some(addresses) if !addresses.is_empty() => addresses.into_iter().map(|address| address.ip).collect(),
-        Some(_) | None => status.pod_ip.into_iter().collect::<Vec<_>>(),
-    };
-    for text in texts.iter().filter(|text| !text.is_empty()) {
+    for text in address_texts(&status) {
         addresses.push(
             text.parse()
                 .map_err(|_| malformed(format!("status.podIPs: found {text:?}, needed an IP address")))?,

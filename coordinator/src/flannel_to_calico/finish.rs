@@ -36,6 +36,7 @@ pub async fn finish(
         super::own_pods::delete(context, pod).await?;
     }
     super::traffic::end(context, &snapshot).await?;
+    forget_flannels_pods(context, &snapshot).await?;
     if let Some(message) = left(&snapshot) {
         wait(status, WaitReason::Leftovers, message);
         return Ok(());
@@ -114,6 +115,24 @@ pub async fn finish(
     Ok(())
 }
 
+/// Tells every agent that no pod of flannel's lives any more: whole subnets of IPv6 need no routes from now on.
+async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
+    for object in snapshot.node_migrations.values() {
+        let mut spec = object.spec.clone();
+        let Some(ipv6) = spec
+            .flannel_to_calico
+            .as_mut()
+            .and_then(|host| host.ipv6.as_mut())
+        else {
+            continue;
+        };
+        ipv6.flannel_pods = false;
+        write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
+    }
+    Ok(())
+}
+
 /// What is left of flannel on the hosts, by their agents' own words; `None` when every agent proves that
 /// nothing is.
 fn left(snapshot: &Snapshot) -> Option<String> {
@@ -123,7 +142,13 @@ fn left(snapshot: &Snapshot) -> Option<String> {
             continue;
         }
         let report = object.status.clone().unwrap_or_default();
-        if !report.leftovers.is_empty() {
+        let generation = object.metadata.generation.unwrap_or_default();
+        if report.observed_generation < generation {
+            lines.push(format!(
+                "node {node}: its agent has not taken notice of what is asked of it (generation {generation}, seen {})",
+                report.observed_generation
+            ));
+        } else if !report.leftovers.is_empty() {
             lines.push(format!("node {node}: {}", report.leftovers.join(", ")));
         } else if report.phase != Some(Phase::Calico) {
             lines.push(format!(

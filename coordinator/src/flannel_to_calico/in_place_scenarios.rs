@@ -44,6 +44,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         addresses: vec![format!("10.244.{number}.1/24").parse().unwrap()],
         ports: Vec::new(),
         answers_for_pods: false,
+        answered: Vec::new(),
     };
     let facts = HostFacts {
         cni: CniDirectory::read("/etc/cni/net.d", Vec::new()),
@@ -76,6 +77,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         leases: 0,
         delegates: 0,
         detected_address: None,
+        detected_ipv6_address: None,
         uplink: None,
         bridge_nf_call_iptables: None,
     };

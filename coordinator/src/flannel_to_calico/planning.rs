@@ -252,8 +252,10 @@ pub fn host_settings(settings: &Settings) -> HostSettings {
         block_size: settings.ip_pool_block_size.value,
         node_range_length: settings.flannel_subnet_length.value,
         ipv6: settings.ipv6.as_ref().map(|ipv6| Ipv6HostSettings {
+            mtu: settings.flannel_ipv6_mtu(),
             block_size: ipv6.ip_pool_block_size.value,
             node_range_length: ipv6.flannel_subnet_length.value,
+            flannel_pods: true,
         }),
     }
 }

@@ -38,20 +38,22 @@ pub fn choose(snapshot: &Snapshot) -> Probes {
             .node_migrations
             .get(node)
             .is_none_or(|object| object.spec.finished_at.is_some());
-        let Some(target) = target(node, pod).filter(|_| !done) else {
+        if done {
             continue;
-        };
-        for (name, side) in candidates(snapshot, node) {
-            probes
-                .wanted
-                .entry(name.clone())
-                .or_default()
-                .push(target.clone());
-            probes
-                .probers
-                .entry(node.clone())
-                .or_default()
-                .push(result(snapshot, &name, side, &target));
+        }
+        for target in targets(node, pod) {
+            for (name, side) in candidates(snapshot, node) {
+                probes
+                    .wanted
+                    .entry(name.clone())
+                    .or_default()
+                    .push(target.clone());
+                probes
+                    .probers
+                    .entry(node.clone())
+                    .or_default()
+                    .push(result(snapshot, &name, side, &target));
+            }
         }
     }
     probes
@@ -95,14 +97,20 @@ fn candidates(snapshot: &Snapshot, proved: &str) -> Vec<(String, &'static str)> 
     chosen
 }
 
-fn target(node: &str, pod: &Pod) -> Option<ProbeTarget> {
-    let address = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
-    Some(ProbeTarget {
-        node: node.to_owned(),
-        address,
-        port: names::PROBE_PORT,
-        pod_uid: pod.uid()?,
-    })
+/// Each address of the pod: one of each family that pods have.
+fn targets(node: &str, pod: &Pod) -> Vec<ProbeTarget> {
+    let Some(pod_uid) = pod.uid() else {
+        return Vec::new();
+    };
+    facts::pods::addresses(pod)
+        .into_iter()
+        .map(|address| ProbeTarget {
+            node: node.to_owned(),
+            address,
+            port: names::PROBE_PORT,
+            pod_uid: pod_uid.clone(),
+        })
+        .collect()
 }
 
 fn result(snapshot: &Snapshot, prober: &str, side: &'static str, target: &ProbeTarget) -> Prober {

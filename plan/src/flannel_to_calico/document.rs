@@ -2,6 +2,7 @@
 
 use super::cluster::{ClusterFacts, Node};
 use super::detect::NETWORK_LABEL as LABEL;
+use super::host::{CALICO_DEVICE, CALICO_DEVICE_V6, FLANNEL_DEVICES};
 use super::objects;
 use super::settings::{LegacyPods, Settings, Strategy};
 use crate::document::{Action, Document};
@@ -96,11 +97,9 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, nodes: &[&Node]) -> Vec<Ac
         ),
     ];
     actions.extend(pools);
-    let ipv6 = if settings.ipv6.is_some() {
-        ", ipv6Support true"
-    } else {
-        ""
-    };
+    let ipv6 = settings.ipv6.as_ref().map_or_else(String::new, |_| {
+        format!(", vxlanMTUV6 {}, ipv6Support true", settings.flannel_ipv6_mtu())
+    });
     actions.push(Action::new(
         "patch",
         "FelixConfiguration default",
@@ -141,7 +140,7 @@ fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action
         }
         pods.iter().map(|pod| pod.key()).collect::<Vec<_>>().join(", ")
     };
-    let device = format!("flannel.{}", settings.flannel_vni.value);
+    let devices = flannel_devices(settings).join(", ");
     let cordon = if node.unschedulable {
         Action::new("cordon", &object, "is cordoned already, and stays so at the end")
     } else {
@@ -168,9 +167,12 @@ fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action
         Action::new(
             "delete",
             format!("host {}", node.name),
-            format!("{device}, cni0, FLANNEL-* chains and tables, host-local leases (with a backup)"),
+            format!("{devices}, cni0, FLANNEL-* chains and tables, host-local leases (with a backup)"),
         ),
         Action::new("label", &object, format!("{LABEL}=calico; calico-node starts")),
+    ];
+    actions.extend(route_subnets(settings, node));
+    actions.extend([
         Action::new(
             "delete",
             format!("host {}", node.name),
@@ -184,7 +186,7 @@ fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action
             &object,
             "calico-node Ready, agent's checks pass, a pod on it reached from an old and a new node",
         ),
-    ];
+    ]);
     if !node.unschedulable {
         actions.push(Action::new("uncordon", &object, "unschedulable removed"));
     }
@@ -199,7 +201,12 @@ fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> V
         .hosts
         .get(&node.name)
         .map_or(0, |host| host.legacy_pods.len());
-    vec![
+    let answers = if settings.ipv6.is_some() {
+        "/32 and /128 to cni0 for each pod that lives there; cni0 answers ARP and neighbour solicitations for Calico's pods"
+    } else {
+        "/32 to cni0 for each pod that lives there; cni0 answers ARP for Calico's pods"
+    };
+    let mut actions = vec![
         Action::new(
             "label",
             &object,
@@ -220,19 +227,21 @@ fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> V
             format!("IPAM blocks of node {}", node.name),
             "cni0's own address and the last of the podCIDR: nobody may have them",
         ),
-        Action::new(
-            "route",
-            &host,
-            "/32 to cni0 for each pod that lives there; cni0 answers ARP for Calico's pods",
-        ),
-        Action::new(
-            "rename",
-            &host,
-            format!(
-                "flannel.{} becomes vxlan.calico while it carries packets",
-                settings.flannel_vni.value
-            ),
-        ),
+        Action::new("route", &host, answers),
+    ];
+    actions.extend(route_subnets(settings, node));
+    let renamed = flannel_devices(settings)
+        .into_iter()
+        .zip([CALICO_DEVICE, CALICO_DEVICE_V6])
+        .map(|(flannels, calicos)| {
+            Action::new(
+                "rename",
+                &host,
+                format!("{flannels} becomes {calicos} while it carries packets"),
+            )
+        });
+    actions.extend(renamed);
+    actions.extend([
         Action::new(
             "label",
             &object,
@@ -262,7 +271,33 @@ fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> V
             format!("IPAM blocks of node {}", node.name),
             "cni0's own address and the last of the podCIDR",
         ),
-    ]
+    ]);
+    actions
+}
+
+/// flannel's tunnel links, one for each family that pods have.
+fn flannel_devices(settings: &Settings) -> Vec<String> {
+    let families = settings.pod_networks().len();
+    FLANNEL_DEVICES
+        .iter()
+        .take(families)
+        .map(|start| format!("{start}{}", settings.flannel_vni.value))
+        .collect()
+}
+
+/// IPv6: pods of flannel's are reached wherever in their node's subnet they are.
+fn route_subnets(settings: &Settings, node: &Node) -> Option<Action> {
+    settings.ipv6.as_ref().map(|ipv6| {
+        Action::new(
+            "route",
+            format!("host {}", node.name),
+            format!(
+                "the whole /{} of each other node through the tunnel, in table 8282 with a rule before main: Calico has \
+                 routes to claimed blocks only",
+                ipv6.flannel_subnet_length.value
+            ),
+        )
+    })
 }
 
 /// What happens to pods from before, once every node is on Calico.
@@ -282,12 +317,16 @@ fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {
         "DaemonSet {}/{}",
         settings.calico_daemon_set_namespace.value, settings.calico_daemon_set_name.value
     );
-    vec![
+    let all = format!("{} Nodes", nodes.len());
+    let unroute = settings.ipv6.as_ref().map(|_| {
         Action::new(
-            "wait",
-            format!("{} Nodes", nodes.len()),
-            "every agent proves that nothing of flannel is left",
-        ),
+            "unroute",
+            format!("{} hosts", nodes.len()),
+            "table 8282 and its rule: no pod of flannel's lives any more",
+        )
+    });
+    let rest = [
+        Action::new("wait", &all, "every agent proves that nothing of flannel is left"),
         Action::new(
             "delete",
             flannel_daemon_set(settings),
@@ -298,13 +337,10 @@ fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {
             calico,
             format!("remove nodeSelector {LABEL}; its pods are rolled, and the roll is waited for"),
         ),
-        Action::new(
-            "label",
-            format!("{} Nodes", nodes.len()),
-            format!("remove {LABEL}"),
-        ),
+        Action::new("label", &all, format!("remove {LABEL}")),
         Action::new("patch", "IPAMConfig default", "as it was before the migration"),
-    ]
+    ];
+    unroute.into_iter().chain(rest).collect()
 }
 
 fn flannel_daemon_set(settings: &Settings) -> String {
@@ -313,3 +349,7 @@ fn flannel_daemon_set(settings: &Settings) -> String {
         settings.flannel_daemon_set_namespace.value, settings.flannel_daemon_set_name.value
     )
 }
+
+#[cfg(test)]
+#[path = "document_tests.rs"]
+mod tests;

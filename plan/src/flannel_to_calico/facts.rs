@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv6Net};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -130,6 +130,9 @@ pub struct VxlanDevice {
     pub addresses: Vec<IpNet>,
     /// Routes through the link.
     pub routes: u32,
+    /// Those of them that are as Calico makes them: under its protocol number, or to a node's end.
+    #[serde(default)]
+    pub block_routes: u32,
     /// Permanent neighbours on the link.
     pub neighbours: u32,
     /// Forwarding database entries of the link.
@@ -149,9 +152,14 @@ pub struct Bridge {
     pub addresses: Vec<IpNet>,
     /// Names of the links attached to it: one for each pod on the old network.
     pub ports: Vec<String>,
-    /// Whether it answers ARP for addresses that are not on it, at once (`proxy_arp` 1, `proxy_delay` 0).
+    /// Whether it answers for addresses that are not on it, at once: ARP (`proxy_arp` 1, `proxy_delay` 0) and, where it has
+    /// an address of IPv6, for neighbours (`proxy_ndp` 1, `proxy_delay` 0).
     #[serde(default)]
     pub answers_for_pods: bool,
+    /// Addresses of IPv6 that it answers for, as few networks as possible (`ip neighbour show proxy`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>")]
+    pub answered: Vec<Ipv6Net>,
 }
 
 /// A pod that was attached to the old network.
@@ -181,7 +189,7 @@ pub struct LegacyPod {
 pub struct DirectRoute {
     /// Destination.
     #[schemars(with = "String")]
-    pub destination: Ipv4Net,
+    pub destination: IpNet,
     /// Next hop.
     #[schemars(with = "String")]
     pub gateway: IpAddr,
@@ -236,6 +244,31 @@ pub enum FirewallBackend {
     Nftables,
 }
 
+/// Routes of this tool's to whole IPv6 subnets of other nodes, in a table of its own. Calico has routes to the blocks that
+/// are claimed and to nothing else of a subnet; flannel's pods may be anywhere in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SubnetRoutes {
+    /// Number of routes that are there.
+    pub laid: u32,
+    /// Number of nodes that the IPv6 tunnel leads to and that have none.
+    pub missing: u32,
+    /// Whether there is a rule by which they are looked up.
+    pub looked_up: bool,
+}
+
+impl SubnetRoutes {
+    /// Whether every node that the tunnel leads to is reached by them.
+    pub fn is_complete(&self) -> bool {
+        self.missing == 0 && (self.laid == 0 || self.looked_up)
+    }
+
+    /// Whether nothing of them is there.
+    pub fn is_gone(&self) -> bool {
+        self.laid == 0 && !self.looked_up
+    }
+}
+
 /// What is on the host of the new network and of this tool: what the way back has to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -255,12 +288,12 @@ pub struct CalicoTraces {
     /// Number of routes by which Calico drops packets to its own blocks.
     #[serde(default)]
     pub blackholes: u32,
-    /// Number of routes on the tunnel as Calico makes them: to a node's end, under Calico's protocol number.
-    #[serde(default)]
-    pub block_routes: u32,
     /// Number of routes of this tool's to single pods of flannel's.
     #[serde(default)]
     pub pod_routes: u32,
+    /// Routes of this tool's to whole IPv6 subnets of nodes.
+    #[serde(default)]
+    pub subnet_routes: SubnetRoutes,
     /// Number of libcni's records of Calico's pods.
     #[serde(default)]
     pub records: u32,
@@ -304,6 +337,10 @@ pub struct HostFacts {
     /// The address that Calico's `first-found` detection would choose.
     #[schemars(with = "Option<String>")]
     pub detected_address: Option<IpAddr>,
+    /// The same of IPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub detected_ipv6_address: Option<IpAddr>,
     /// The interface that carries it.
     pub uplink: Option<String>,
     /// `net.bridge.bridge-nf-call-iptables`; absent when `br_netfilter` is not loaded.

@@ -3,6 +3,7 @@
 mod back;
 mod in_place;
 mod step;
+mod subnets;
 mod switch;
 
 pub use back::changes;
@@ -43,19 +44,25 @@ pub struct HostSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ipv6HostSettings {
+    /// MTU of the tunnel device.
+    pub mtu: u32,
     /// Length of the prefix of an address block in Calico's IPAM.
     pub block_size: u8,
     /// Length of the prefix of a node's own range.
     pub node_range_length: u8,
+    /// Whether pods of flannel's may live on any node: they are reached by routes to whole subnets until then.
+    pub flannel_pods: bool,
 }
 
 /// A tunnel link by its two names, and how the networks behind it are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Tunnel {
+pub struct Tunnel {
     /// flannel's name.
-    flannels: String,
+    pub flannels: String,
     /// Calico's name.
-    calicos: &'static str,
+    pub calicos: &'static str,
+    /// MTU in bytes.
+    pub mtu: u32,
     /// Length of the prefix of an address block in Calico's IPAM.
     block_size: u8,
     /// Length of the prefix of a node's own range.
@@ -89,20 +96,31 @@ impl HostSettings {
     }
 
     /// The tunnel links: one for each family of addresses that pods have.
-    fn tunnels(&self) -> Vec<Tunnel> {
+    pub fn tunnels(&self) -> Vec<Tunnel> {
         let ipv4 = Tunnel {
             flannels: self.flannel_device(),
             calicos: CALICO_DEVICE,
+            mtu: self.mtu,
             block_size: self.block_size,
             node_range_length: self.node_range_length,
         };
-        let ipv6 = self.ipv6.as_ref().map(|ipv6| Tunnel {
+        [ipv4].into_iter().chain(self.ipv6_tunnel()).collect()
+    }
+
+    /// Bytes of the largest packet between any two pods: Calico gives a pod of both families the smaller of the tunnels' MTUs.
+    pub fn pod_mtu(&self) -> u32 {
+        self.ipv6.as_ref().map_or(self.mtu, |ipv6| self.mtu.min(ipv6.mtu))
+    }
+
+    /// The one of IPv6.
+    pub fn ipv6_tunnel(&self) -> Option<Tunnel> {
+        self.ipv6.as_ref().map(|ipv6| Tunnel {
             flannels: format!("flannel-v6.{}", self.vni),
             calicos: CALICO_DEVICE_V6,
+            mtu: ipv6.mtu,
             block_size: ipv6.block_size,
             node_range_length: ipv6.node_range_length,
-        });
-        [ipv4].into_iter().chain(ipv6).collect()
+        })
     }
 }
 
@@ -172,6 +190,12 @@ pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
             facts.delegates
         ));
     }
+    if !subnets::are_needed(settings) && !facts.calico.subnet_routes.is_gone() {
+        found.push(format!(
+            "{} routes of this tool's to subnets of nodes, and the rule to look them up",
+            facts.calico.subnet_routes.laid
+        ));
+    }
     found
 }
 
@@ -230,8 +254,11 @@ pub fn decide(
     }
     let at = phase(facts, settings);
     let upkeep = match at {
-        Phase::Swapped | Phase::Mixed => in_place::upkeep(facts),
-        Phase::Flannel | Phase::Held | Phase::Detached | Phase::Calico => None,
+        Phase::Swapped | Phase::Mixed => {
+            subnets::upkeep(facts, settings).or_else(|| in_place::upkeep(facts, settings))
+        }
+        Phase::Detached | Phase::Calico => subnets::upkeep(facts, settings),
+        Phase::Flannel | Phase::Held => None,
     };
     if let Some(step) = upkeep {
         return HostDecision::Run(step);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::facts::HostFacts;
-use super::host::{CALICO_DEVICE, HostSettings, calico_device_problem, leftovers};
+use super::host::{HostSettings, calico_device_problem, leftovers};
 use super::phase::{Goal, Phase};
 use crate::check::{Check, Verdict};
 
@@ -327,10 +327,15 @@ fn calico_device(subject: Subject<'_>) -> Check {
         settings,
         ..
     } = subject;
-    let object = format!("Node {node}: link {CALICO_DEVICE}");
+    let tunnels = settings.tunnels();
+    let links: Vec<&str> = tunnels.iter().map(|tunnel| tunnel.calicos).collect();
+    let sizes: Vec<String> = tunnels.iter().map(|tunnel| tunnel.mtu.to_string()).collect();
+    let object = format!("Node {node}: link {}", links.join(" and "));
     let needed = format!(
         "VNI {}, port {}, MTU {}, up, with an address",
-        settings.vni, settings.port, settings.mtu
+        settings.vni,
+        settings.port,
+        sizes.join(" and ")
     );
     if let Some(problem) = calico_device_problem(facts, settings) {
         return Check::not_pass(
@@ -342,16 +347,20 @@ fn calico_device(subject: Subject<'_>) -> Check {
             "see the log of calico-node on this node, and FelixConfiguration default",
         );
     }
-    match facts.vxlan(CALICO_DEVICE) {
-        Some(device) if device.mtu != settings.mtu => Check::not_pass(
+    let differing = tunnels.iter().find_map(|tunnel| {
+        let device = facts.vxlan(tunnel.calicos)?;
+        (device.mtu != tunnel.mtu).then(|| format!("MTU {} of link {}", device.mtu, device.name))
+    });
+    match differing {
+        Some(found) => Check::not_pass(
             name,
             Verdict::Fail,
             object,
-            format!("MTU {}", device.mtu),
+            found,
             needed,
-            "set vxlanMTU of FelixConfiguration default",
+            "set vxlanMTU (of IPv6 vxlanMTUV6) of FelixConfiguration default",
         ),
-        _ => Check::pass(name, object, needed),
+        None => Check::pass(name, object, needed),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::check::worst;
 use crate::flannel::SubnetEnvironment;
 use crate::flannel_to_calico::facts::{Bridge, DirectRoute, Found, ReversePathFilter, VxlanDevice};
 use crate::flannel_to_calico::host;
+use crate::flannel_to_calico::host::CALICO_DEVICE;
 use crate::flannel_to_calico::host_fixture::{device, folder, settings};
 
 const FLANNEL: (&str, &str) = (
@@ -27,6 +28,7 @@ fn healthy() -> HostFacts {
             addresses: Vec::new(),
             ports: vec!["veth1".to_owned()],
             answers_for_pods: false,
+            answered: Vec::new(),
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),
@@ -48,6 +50,7 @@ fn healthy() -> HostFacts {
         leases: 1,
         delegates: 1,
         detected_address: Some("192.0.2.11".parse().unwrap()),
+        detected_ipv6_address: None,
         uplink: Some("eth0".to_owned()),
         bridge_nf_call_iptables: Some(true),
     }

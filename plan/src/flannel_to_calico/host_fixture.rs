@@ -40,6 +40,7 @@ pub(super) fn device(name: &str) -> VxlanDevice {
         up: true,
         addresses: vec!["10.244.1.0/32".parse().unwrap()],
         routes: 2,
+        block_routes: 0,
         neighbours: 2,
         forwarding_entries: 2,
     }

@@ -6,7 +6,8 @@ use super::*;
 use crate::cni::CniFile;
 use crate::flannel::SubnetEnvironment;
 use crate::flannel_to_calico::facts::{
-    Bridge, CalicoTraces, FirewallBackend, FirewallObject, LegacyPod, ReversePathFilter,
+    Bridge, CalicoTraces, FirewallBackend, FirewallObject, LegacyPod, ReversePathFilter, SubnetRoutes,
+    VxlanDevice,
 };
 use crate::flannel_to_calico::host_fixture::{device, folder, settings};
 
@@ -30,6 +31,7 @@ fn bridge(ports: &[&str]) -> Found<Bridge> {
         addresses: vec!["10.244.1.1/24".parse().unwrap()],
         ports: ports.iter().map(|port| (*port).to_owned()).collect(),
         answers_for_pods: false,
+        answered: Vec::new(),
     })
 }
 
@@ -73,6 +75,7 @@ fn flannel_host() -> HostFacts {
         leases: 2,
         delegates: 2,
         detected_address: None,
+        detected_ipv6_address: None,
         uplink: Some("eth0".to_owned()),
         bridge_nf_call_iptables: Some(true),
     }
@@ -108,6 +111,9 @@ fn legacy_pods(bridge: &Found<Bridge>) -> Vec<Vec<LegacyPod>> {
     living.push(gone);
     vec![Vec::new(), on_it, living]
 }
+
+/// Nodes that the tunnel of IPv6 leads to.
+const OTHER_NODES: u32 = 2;
 
 /// Every combination of what can be on a host, the nonsensical ones too.
 fn every_host() -> Vec<HostFacts> {
@@ -199,25 +205,38 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
         HostStep::RenameVxlanDevice { from, to, .. } | HostStep::ReturnVxlanDevice { from, to } => {
             let found = facts.vxlan_devices.iter().position(|device| &device.name == from);
             let mut renamed = found.map_or_else(|| device(to), |at| facts.vxlan_devices.remove(at));
+            // Felix' routes are laid beside flannel's on the way there; on the way back they are gone by now.
+            if matches!(step, HostStep::RenameVxlanDevice { .. }) {
+                renamed.block_routes = 8;
+            }
             if !cut {
                 renamed.name.clone_from(to);
                 facts.vxlan_devices.push(renamed);
             }
-            // Felix' routes are laid beside flannel's on the way there; on the way back they are gone by now.
-            if matches!(step, HostStep::RenameVxlanDevice { .. }) {
-                facts.calico.block_routes = 8;
-            }
         }
+        HostStep::AnswerForAddresses(_)
+        | HostStep::StopAnsweringForAddresses
+        | HostStep::RouteSubnets { .. }
+        | HostStep::UnrouteSubnets => ipv6::perform(step, &mut facts, cut),
         // One system call each: a crash comes before or after.
         _ if cut && !matches!(step, HostStep::RemoveLeases) => {}
-        HostStep::AnswerForPods => {
+        HostStep::AnswerForPods | HostStep::StopAnsweringForPods => {
             if let Found::Present(bridge) = &mut facts.bridge {
-                bridge.answers_for_pods = true;
+                bridge.answers_for_pods = *step == HostStep::AnswerForPods;
             }
         }
         HostStep::ForgetLegacyPod(sandbox) => facts.legacy_pods.retain(|pod| &pod.sandbox != sandbox),
         HostStep::WithdrawSubnetEnvironment => facts.subnet_environment = Found::Absent,
-        HostStep::DeleteVxlanDevice(name) => facts.vxlan_devices.retain(|device| &device.name != name),
+        HostStep::DeleteVxlanDevice(name) => {
+            facts.vxlan_devices.retain(|device| &device.name != name);
+            // Its routes go with it.
+            if name.starts_with("flannel-v6.") {
+                (
+                    facts.calico.subnet_routes.laid,
+                    facts.calico.subnet_routes.missing,
+                ) = (0, 0);
+            }
+        }
         HostStep::DeleteBridge => facts.bridge = Found::Absent,
         HostStep::DeleteFirewallObject(object) => facts.firewall.retain(|other| other != object),
         HostStep::RemoveLeases => {
@@ -245,21 +264,24 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
             facts.firewall.sort();
         }
         HostStep::DeleteBlackholes => facts.calico.blackholes = 0,
-        HostStep::RestoreNodeRoutes { .. } => facts.calico.block_routes = 0,
+        HostStep::RestoreNodeRoutes { link, .. } => {
+            let devices = facts.vxlan_devices.iter_mut();
+            for device in devices.filter(|device| &device.name == link) {
+                device.block_routes = 0;
+            }
+        }
         HostStep::RestoreVxlanDevice(name) => {
             if facts.vxlan(name).is_none() {
                 facts.vxlan_devices.push(device(name));
+            }
+            if name.starts_with("flannel-v6.") {
+                facts.calico.subnet_routes.missing = OTHER_NODES;
             }
         }
         HostStep::UnrouteLegacyPods => {
             facts.calico.pod_routes = 0;
             for pod in &mut facts.legacy_pods {
                 pod.routed = false;
-            }
-        }
-        HostStep::StopAnsweringForPods => {
-            if let Found::Present(bridge) = &mut facts.bridge {
-                bridge.answers_for_pods = false;
             }
         }
         HostStep::RemoveCalicoRecords => facts.calico.records = 0,
@@ -301,6 +323,7 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
             assert!(addresses.iter().all(lives), "a route to nobody: {addresses:?}");
         }
         HostStep::AnswerForPods => assert!(pods, "nobody to answer for"),
+        HostStep::AnswerForAddresses(_) | HostStep::RouteSubnets { .. } => ipv6::assert_allowed(step, facts),
         HostStep::RenameVxlanDevice { from, .. } => {
             assert!(from.starts_with("flannel"), "{from} is somebody else's");
             assert!(!facts.flanneld_running, "flanneld would make it again");
@@ -310,6 +333,7 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
                 "Felix would blackhole a pod"
             );
             assert!(unknown_ports(facts).is_empty(), "a pod that nobody knows");
+            ipv6::assert_allowed(step, facts);
         }
         HostStep::ForgetLegacyPod(sandbox) => {
             let gone = |pod: &LegacyPod| &pod.sandbox != sandbox || !pod.attached;
@@ -334,6 +358,8 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
         HostStep::WithdrawSubnetEnvironment
         | HostStep::RouteLegacyPods(_)
         | HostStep::AnswerForPods
+        | HostStep::AnswerForAddresses(_)
+        | HostStep::RouteSubnets { .. }
         | HostStep::ForgetLegacyPod(_) => &GOALS[1..],
         HostStep::RenameVxlanDevice { .. } => &[Goal::Swapped, Goal::Mixed],
         HostStep::RemoveConflist(_) => &[Goal::Mixed, Goal::Calico],
@@ -357,7 +383,7 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
 }
 
 /// The rest of the world does what is waited for: flannel's pod goes, pods leave, Calico comes.
-fn world_moves_on(facts: &HostFacts) -> HostFacts {
+fn world_moves_on(facts: &HostFacts, settings: &HostSettings) -> HostFacts {
     let mut facts = facts.clone();
     if facts.flanneld_running {
         facts.flanneld_running = false;
@@ -382,20 +408,38 @@ fn world_moves_on(facts: &HostFacts) -> HostFacts {
         }
     }
     facts.cni = folder(&files);
-    facts.vxlan_devices.retain(|device| device.name != CALICO_DEVICE);
-    facts.vxlan_devices.push(device(CALICO_DEVICE));
+    for tunnel in settings.tunnels() {
+        let is_new = facts.vxlan(tunnel.calicos).is_none();
+        facts.vxlan_devices.retain(|device| device.name != tunnel.calicos);
+        facts.vxlan_devices.push(VxlanDevice {
+            block_routes: 8,
+            ..device(tunnel.calicos)
+        });
+        if is_new && tunnel.calicos == CALICO_DEVICE_V6 {
+            facts.calico.subnet_routes.missing = OTHER_NODES;
+        }
+    }
     facts
 }
 
 /// Drives one host to its goal. With `crash_at`, the process dies in the middle of that step, and starts again.
-fn drive(mut facts: HostFacts, goal: Goal, crash_at: Option<usize>) -> (HostFacts, usize) {
-    let settings = settings();
+fn drive(facts: HostFacts, goal: Goal, crash_at: Option<usize>) -> (HostFacts, usize) {
+    drive_by(&settings(), facts, goal, crash_at)
+}
+
+/// The same with other settings.
+fn drive_by(
+    settings: &HostSettings,
+    mut facts: HostFacts,
+    goal: Goal,
+    crash_at: Option<usize>,
+) -> (HostFacts, usize) {
     let mut steps = 0;
     let mut waits = 0;
     let mut remembered = Remembered::default();
     loop {
-        let before = phase(&facts, &settings);
-        match decide(&facts, &settings, goal, &remembered) {
+        let before = phase(&facts, settings);
+        match decide(&facts, settings, goal, &remembered) {
             HostDecision::Run(step) => {
                 if remembered.interrupted.as_ref() != Some(&step) {
                     assert_allowed(&step, &facts, goal);
@@ -409,14 +453,14 @@ fn drive(mut facts: HostFacts, goal: Goal, crash_at: Option<usize>) -> (HostFact
                 facts = after;
                 steps += 1;
                 assert!(
-                    phase(&facts, &settings) >= before,
+                    phase(&facts, settings) >= before,
                     "a step leads forward: {step:?}"
                 );
                 assert!(steps < 40, "no end in sight: {facts:?}");
             }
             HostDecision::Wait(what) => {
                 assert!(!what.is_empty());
-                facts = world_moves_on(&facts);
+                facts = world_moves_on(&facts, settings);
                 waits += 1;
                 assert!(waits < 6, "{what}: waits for ever: {facts:?}");
             }
@@ -570,8 +614,10 @@ fn a_host_that_is_further_than_its_goal_is_left_there() {
 fn the_tunnel_of_each_family_is_renamed_and_needed() {
     let settings = HostSettings {
         ipv6: Some(Ipv6HostSettings {
+            mtu: 1430,
             block_size: 122,
             node_range_length: 64,
+            flannel_pods: true,
         }),
         ..settings()
     };
@@ -722,3 +768,5 @@ fn every_step_names_itself_and_its_object() {
 
 #[path = "host_back_tests.rs"]
 mod back;
+#[path = "host_ipv6_tests.rs"]
+mod ipv6;

@@ -27,10 +27,11 @@ pub const API_VERSION: &str = "crd.projectcalico.org/v1";
 pub const DEFAULT: &str = "default";
 
 /// Fields of `FelixConfiguration default` that this tool writes.
-pub const FELIX_CONFIGURATION_FIELDS: [&str; 10] = [
+pub const FELIX_CONFIGURATION_FIELDS: [&str; 11] = [
     "vxlanVNI",
     "vxlanPort",
     "vxlanMTU",
+    "vxlanMTUV6",
     "ipv6Support",
     "vxlanEnabled",
     "reportingInterval",
@@ -50,6 +51,7 @@ fn felix_spec(settings: &Settings) -> Map<String, Value> {
     ]);
     if settings.ipv6.is_some() {
         spec.insert("ipv6Support".to_owned(), true.into());
+        spec.insert("vxlanMTUV6".to_owned(), settings.flannel_ipv6_mtu().into());
     }
     spec
 }

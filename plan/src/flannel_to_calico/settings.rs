@@ -192,7 +192,15 @@ pub struct PodNetwork {
     pub block_size: u8,
 }
 
+/// flannel gives its tunnel of IPv6 so many bytes less than that of IPv4: the outer header is longer.
+const IPV6_HEADER_IS_LONGER_BY: u32 = 20;
+
 impl Settings {
+    /// MTU of flannel's tunnel device of IPv6.
+    pub fn flannel_ipv6_mtu(&self) -> u32 {
+        self.flannel_mtu.value.saturating_sub(IPV6_HEADER_IS_LONGER_BY)
+    }
+
     /// flannel's networks, IPv4 first.
     pub fn pod_networks(&self) -> Vec<PodNetwork> {
         let ipv4 = PodNetwork {

@@ -75,8 +75,9 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let rounds = wanted(&arguments, &steps)?;
-    if arguments.cluster.no_calico || arguments.cluster.no_traffic || arguments.cluster.no_sample {
-        bail!("--no-calico, --no-traffic, --no-sample: a crash is judged by all three; leave them out");
+    arguments.cluster.can_migrate()?;
+    if arguments.cluster.no_traffic || arguments.cluster.no_sample {
+        bail!("--no-traffic, --no-sample: a crash is judged by both; leave them out");
     }
     arguments.cluster.replumb = true;
     arguments.cluster.crash_points = true;

@@ -96,9 +96,7 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
             "--hold: pods of both networks live side by side with --strategy in-place and without --restart-pods only"
         );
     }
-    if arguments.cluster.no_calico {
-        bail!("--no-calico: there is nothing to migrate to; leave it out");
-    }
+    arguments.cluster.can_migrate()?;
     let tools = arguments.cluster.tools().await?;
     let cluster = arguments.cluster.up().await?;
     let directory = cluster.directory().clone();

@@ -84,6 +84,20 @@ impl ClusterArguments {
         }
     }
 
+    /// Refuses a cluster on which nobody can migrate.
+    pub fn can_migrate(&self) -> Result<()> {
+        if self.no_calico {
+            bail!("--no-calico: there is nothing to migrate to; leave it out");
+        }
+        if self.ip_families.has_ipv6() && self.calico_bin.is_none() {
+            bail!(
+                "--ip-families dual-stack: the stand-in for Calico plays IPv4 only; add --calico-bin DIR with the real \
+                 calico-node and calico"
+            );
+        }
+        Ok(())
+    }
+
     /// Builds what is needed and says what to make.
     pub async fn options(&self) -> Result<UpOptions> {
         let progress = Progress::default();

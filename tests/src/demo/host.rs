@@ -28,6 +28,8 @@ pub struct Host {
     contents: Vec<String>,
     /// Permanent neighbours.
     neighbours: Vec<Value>,
+    /// Addresses that links answer for.
+    proxies: Vec<Value>,
     /// Kernel parameters of the bridge and of the tunnel: name and value.
     parameters: Vec<String>,
     /// Names of sets of addresses.
@@ -38,16 +40,23 @@ pub struct Host {
 const CONTENTS: &str =
     "find /etc/cni/net.d /run/flannel /var/lib/cni -type f -printf '%m %U:%G ' -exec sha256sum {} \\; | sort";
 /// Every parameter of the links that the migration touches.
-const PARAMETERS: &str = "for link in cni0 flannel.1; do grep -H . /proc/sys/net/ipv4/conf/$link/* /proc/sys/net/ipv4/neigh/$link/* \
-     2>/dev/null || true; done | sort";
+const PARAMETERS: &str = "for link in cni0 flannel.1 flannel-v6.1; do for family in ipv4 ipv6; do \
+     grep -H . /proc/sys/net/$family/conf/$link/* /proc/sys/net/$family/neigh/$link/* 2>/dev/null || true; done; done | sort";
 
 /// Names of links that belong to one of the two networks or to a pod.
 fn is_of_a_network(link: &str) -> bool {
-    link.starts_with("flannel.")
+    is_flannels(link) || is_calicos(link) || link.starts_with("veth")
+}
+
+fn is_flannels(link: &str) -> bool {
+    ["flannel.", "flannel-v6."]
+        .iter()
+        .any(|start| link.starts_with(start))
         || link == "cni0"
-        || link == "vxlan.calico"
-        || link.starts_with("cali")
-        || link.starts_with("veth")
+}
+
+fn is_calicos(link: &str) -> bool {
+    link.starts_with("cali") || ["vxlan.calico", "vxlan-v6.calico"].contains(&link)
 }
 
 /// What the kernel gives every link by itself and joins by itself: link-local addresses, groups.
@@ -114,7 +123,11 @@ impl Host {
             links: list(&["ip", "-j", "-d", "link"]).await?,
             addresses: list(&["ip", "-j", "address"]).await?,
             routes: list(&["ip", "-j", "route", "show", "table", "all"]).await?,
-            rules: list(&["ip", "-j", "rule"]).await?,
+            rules: [
+                list(&["ip", "-j", "-4", "rule"]).await?,
+                of_ipv6(list(&["ip", "-j", "-6", "rule"]).await?),
+            ]
+            .concat(),
             forwarding: list(&["bridge", "-j", "fdb"]).await?,
             firewall,
             ruleset: ruleset["nftables"]
@@ -128,6 +141,11 @@ impl Host {
             files: lines(&["sh", "-c", files]).await?,
             contents: lines(&["sh", "-c", CONTENTS]).await?,
             neighbours: list(&["ip", "-j", "neighbour", "show", "nud", "permanent"]).await?,
+            proxies: [
+                list(&["ip", "-j", "-4", "neighbour", "show", "proxy"]).await?,
+                list(&["ip", "-j", "-6", "neighbour", "show", "proxy"]).await?,
+            ]
+            .concat(),
             parameters: lines(&["sh", "-c", PARAMETERS]).await?,
             sets: lines(&["ipset", "list", "-n"]).await?,
         })
@@ -135,11 +153,10 @@ impl Host {
 
     /// What of flannel is on the host, one line each.
     pub fn flannel(&self) -> Vec<String> {
-        let of_flannel = |name: &str| name.starts_with("flannel.") || name == "cni0";
-        let mut found = self.links_that(of_flannel);
+        let mut found = self.links_that(is_flannels);
         for route in &self.routes {
             let device = route["dev"].as_str().unwrap_or_default();
-            if of_flannel(device) {
+            if is_flannels(device) {
                 found.push(format!("route {} dev {device}", route["dst"]));
             }
         }
@@ -162,11 +179,10 @@ impl Host {
 
     /// What of Calico is on the host, one line each.
     pub fn calico(&self) -> Vec<String> {
-        let of_calico = |name: &str| name.starts_with("cali") || name == "vxlan.calico";
-        let mut found = self.links_that(of_calico);
+        let mut found = self.links_that(is_calicos);
         for route in &self.routes {
             let device = route["dev"].as_str().unwrap_or_default();
-            if of_calico(device) || route["type"].as_str() == Some("blackhole") {
+            if is_calicos(device) || route["type"].as_str() == Some("blackhole") {
                 found.push(format!("route {route}"));
             }
         }
@@ -229,6 +245,7 @@ impl Host {
         add("route", &self.routes, &[]);
         add("rule", &self.rules, &[]);
         add("neighbour", &self.neighbours, &[]);
+        add("proxy", &self.proxies, &[]);
         add("forwarding", &self.forwarding, &["ifindex"]);
         for link in &self.addresses {
             for address in link["addr_info"].as_array().into_iter().flatten() {
@@ -281,7 +298,9 @@ impl Host {
                 lines.insert(format!("route {route}"));
             }
         }
-        lines.extend(self.rules.iter().map(|rule| format!("rule {rule}")));
+        // Routes to whole IPv6 subnets stand in a table of the tool's own, for as long as flannel's pods live.
+        let others = self.rules.iter().filter(|rule| rule["table"] != "8282");
+        lines.extend(others.map(|rule| format!("rule {rule}")));
         for entry in &self.forwarding {
             if !is_of_a_network(entry["ifname"].as_str().unwrap_or_default())
                 && !is_of_a_network(entry["master"].as_str().unwrap_or_default())
@@ -324,6 +343,14 @@ impl Host {
         );
         lines
     }
+}
+
+/// Rules of both families read alike.
+fn of_ipv6(mut rules: Vec<Value>) -> Vec<Value> {
+    for rule in &mut rules {
+        rule["family"] = "inet6".into();
+    }
+    rules
 }
 
 /// Lines of `iptables-save` by table, without counters and comments.
@@ -396,6 +423,7 @@ mod tests {
             files: Vec::new(),
             contents: Vec::new(),
             neighbours: Vec::new(),
+            proxies: Vec::new(),
             parameters: Vec::new(),
             sets: Vec::new(),
         }

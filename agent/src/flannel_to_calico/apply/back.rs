@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
+use super::Saved;
 use super::error::ApplyError;
 use plan::cni::{PluginCall, deletion};
+use plan::flannel_to_calico::host::BRIDGE;
 
 use crate::flannel_to_calico::observe::{Observation, Paths};
 use crate::host::netlink::{Netlink, NetlinkError, Renamed};
-use crate::host::snapshot::Route;
+use crate::host::snapshot::{Route, Snapshot};
 use crate::host::sysctl;
 use crate::host::{cniplugin, files};
 use crate::journal::Before;
@@ -52,24 +54,43 @@ pub(super) async fn delete_routes<'seen>(
     Ok(())
 }
 
-/// The old name, while packets go through; or, where the kernel does not do that, the link made again.
+/// The old name, while packets go through; or, where the kernel does not do that, the link made again. With flannel's
+/// routes: of Calico's nobody can tell by the facts alone that they are Calico's, once those to the nodes' ends are gone.
 pub(super) async fn return_link(
     from: &str,
     to: &str,
     seen: &Observation,
-    saved: &Before,
+    saved: &Saved,
     netlink: &Netlink,
 ) -> Result<(), NetlinkError> {
     if let Some(link) = seen.snapshot.link(from) {
+        restore_routes(&seen.snapshot.of_link(link.index), saved, netlink).await?;
         match netlink.rename_link(link, to).await? {
             Renamed::Yes => return Ok(()),
             Renamed::Refused => netlink.delete_link(link.index, from).await?,
         }
     }
-    match &saved.network {
-        Some(network) => netlink.restore_vxlan(network, to).await.map(|_| ()),
-        None => Ok(()),
+    let Some(network) = &saved.of_this.network else {
+        return Ok(());
+    };
+    let index = netlink.restore_vxlan(network, to).await?;
+    restore_routes(&network.moved_to(index), saved, netlink).await
+}
+
+async fn restore_routes(tunnel: &Snapshot, saved: &Saved, netlink: &Netlink) -> Result<(), NetlinkError> {
+    if let Some(length) = range_length(&saved.of_change) {
+        netlink.restore_node_routes(tunnel, length).await?;
     }
+    netlink.restore_own_routes(tunnel).await
+}
+
+/// Length of a node's range: that of flannel's route to any other node, which begins with that node's end.
+fn range_length(before: &Before) -> Option<u8> {
+    let routes = &before.network.as_ref()?.routes;
+    routes.iter().find_map(|route| {
+        let (gateway, _) = route.hops.first()?;
+        (*gateway == Some(route.destination.network())).then(|| route.destination.prefix_len())
+    })
 }
 
 /// flannel's link, as the journal has it.
@@ -90,6 +111,17 @@ pub(super) async fn restore_link(
         .await
         .map(|_| ())
         .map_err(ApplyError::netlink(step))
+}
+
+/// The bridge answers for no address of IPv6 but its own.
+pub(super) async fn stop_answering(seen: &Observation, netlink: &Netlink) -> Result<(), NetlinkError> {
+    let Some(bridge) = seen.snapshot.link(BRIDGE) else {
+        return Ok(());
+    };
+    for proxy in seen.snapshot.of_link(bridge.index).proxies {
+        netlink.delete_proxy(&proxy).await?;
+    }
+    Ok(())
 }
 
 /// Kernel parameters as they were. Those of a link that is gone went with it.

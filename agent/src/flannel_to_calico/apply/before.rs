@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use plan::flannel_to_calico::host::{BRIDGE, HostStep};
 
 use super::error::ApplyError;
+use crate::flannel_to_calico::facts;
 use crate::flannel_to_calico::observe::{Observation, Paths};
 use crate::host::{files, firewall, sysctl};
 use crate::journal::{Before, Journal};
@@ -46,7 +47,11 @@ pub(super) async fn before(
             }
         }
         HostStep::AnswerForPods => {
-            let parameters = sysctl::answering(BRIDGE).map(|(parameter, _)| paths.sysctl.join(parameter));
+            let parameters: Vec<PathBuf> =
+                sysctl::answering(BRIDGE, facts::speaks_ipv6(&seen.snapshot, BRIDGE))
+                    .into_iter()
+                    .map(|(parameter, _)| paths.sysctl.join(parameter))
+                    .collect();
             texts(parameters.iter(), name)?
         }
         HostStep::ForgetLegacyPod(sandbox) => texts(records(seen, sandbox), name)?,
@@ -76,6 +81,10 @@ pub(super) async fn before(
         HostStep::RemoveCalicoRecords => texts(seen.state.of_calico.iter(), name)?,
         // Nothing was there, or Calico makes it anew, or the journal has it already.
         HostStep::RouteLegacyPods(_)
+        | HostStep::AnswerForAddresses(_)
+        | HostStep::RouteSubnets { .. }
+        | HostStep::StopAnsweringForAddresses
+        | HostStep::UnrouteSubnets
         | HostStep::RestoreNodeRoutes { .. }
         | HostStep::RestoreConflist(_)
         | HostStep::DeleteCalicoFirewall(_)

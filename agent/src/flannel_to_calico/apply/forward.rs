@@ -1,14 +1,16 @@
 //! Changes towards Calico that are more than one call.
 
-use ipnet::IpNet;
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv6Net};
 use plan::cni::deletion;
-use plan::flannel_to_calico::host::HostStep;
+use plan::flannel_to_calico::host::{BRIDGE, HostStep};
 
 use super::before::records;
 use super::error::ApplyError;
 use crate::flannel_to_calico::observe::{Observation, Paths};
 use crate::host::netlink::{Netlink, NetlinkError, ROUTE_PROTOCOL, Renamed};
-use crate::host::snapshot::{Route, Snapshot};
+use crate::host::snapshot::Route;
 use crate::host::{cniplugin, files};
 use crate::journal::Before;
 
@@ -61,11 +63,39 @@ async fn restore(to: &str, saved: &Before, block_size: u8, netlink: &Netlink) ->
         return Ok(());
     };
     let index = netlink.restore_vxlan(network, to).await?;
-    let moved = Snapshot {
-        routes: network.routes.iter().map(|route| route.through(index)).collect(),
-        ..Snapshot::default()
+    netlink
+        .add_block_routes(&network.moved_to(index), block_size)
+        .await
+}
+
+/// Each of these pods gets a route of its own to the bridge.
+pub(super) async fn route(
+    addresses: &[IpAddr],
+    seen: &Observation,
+    netlink: &Netlink,
+) -> Result<(), NetlinkError> {
+    let Some(bridge) = seen.snapshot.link(BRIDGE) else {
+        return Ok(());
     };
-    netlink.add_block_routes(&moved, block_size).await
+    for address in addresses {
+        netlink.add_host_route(*address, bridge.index).await?;
+    }
+    Ok(())
+}
+
+/// The bridge answers for each of these addresses.
+pub(super) async fn answer(
+    networks: &[Ipv6Net],
+    seen: &Observation,
+    netlink: &Netlink,
+) -> Result<(), NetlinkError> {
+    let Some(bridge) = seen.snapshot.link(BRIDGE) else {
+        return Ok(());
+    };
+    for address in networks.iter().flat_map(Ipv6Net::hosts) {
+        netlink.add_proxy(bridge.index, address).await?;
+    }
+    Ok(())
 }
 
 /// What a pod that is gone has left. Its record goes last: as long as it is there, the step is not done.

@@ -9,7 +9,7 @@ use plan::flannel_to_calico::objects::blocks;
 use rtnetlink::{LinkUnspec, LinkVxlan, RouteMessageBuilder};
 
 use super::{Netlink, NetlinkError};
-use crate::host::snapshot::{Link, Route, Snapshot};
+use crate::host::snapshot::{Link, MAIN_TABLE, Route, Snapshot};
 
 /// Who installed a route, as the kernel keeps it: our own number, which no routing daemon of iproute2's list has.
 pub const ROUTE_PROTOCOL: u8 = 82;
@@ -18,7 +18,10 @@ pub const FELIX: u8 = 80;
 /// Routes that the kernel makes itself, together with an address.
 pub const KERNEL: u8 = 2;
 /// The number under which flannel lays its routes: that of whoever does not say one.
-const BOOT: u8 = 3;
+pub(super) const BOOT: u8 = 3;
+
+/// The kernel's metric of a route that comes with an IPv6 address.
+const METRIC_OF_ADDRESSES: u32 = 256;
 
 /// How a rename ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +112,30 @@ impl Netlink {
                     self.delete_route(route).await?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Lays the routes again that the kernel makes with an IPv6 address, and that Felix deletes from its device.
+    pub async fn restore_own_routes(&self, tunnel: &Snapshot) -> Result<(), NetlinkError> {
+        for address in &tunnel.addresses {
+            let own = address.address.trunc();
+            let is_there = tunnel.routes.iter().any(|route| route.destination == own);
+            let IpNet::V6(own_of_ipv6) = own else { continue };
+            if is_there || own_of_ipv6.addr().is_unicast_link_local() {
+                continue;
+            }
+            self.add_route(&Route {
+                destination: own,
+                hops: vec![(None, Some(address.link))],
+                protocol: KERNEL,
+                scope: u8::from(RouteScope::Universe),
+                on_link: false,
+                source: None,
+                metric: METRIC_OF_ADDRESSES,
+                table: MAIN_TABLE,
+            })
+            .await?;
         }
         Ok(())
     }
@@ -215,7 +242,8 @@ impl Netlink {
                 )
             })?;
         }
-        for route in saved.routes.iter().filter(|route| route.protocol != KERNEL) {
+        let routes = saved.routes.iter().chain(&saved.subnet_routes);
+        for route in routes.filter(|route| route.protocol != KERNEL) {
             self.add_route(&route.through(index)).await?;
         }
         Ok(index)
@@ -253,7 +281,7 @@ impl Netlink {
             .map_err(|source| request(format!("make VXLAN link {name}"), source))
     }
 
-    async fn add_route(&self, route: &Route) -> Result<(), NetlinkError> {
+    pub(super) async fn add_route(&self, route: &Route) -> Result<(), NetlinkError> {
         self.handle
             .route()
             .add(message(route)?)
@@ -274,6 +302,7 @@ fn host_route(address: IpAddr, link: u32) -> Route {
         on_link: false,
         source: None,
         metric: 0,
+        table: MAIN_TABLE,
     }
 }
 
@@ -288,7 +317,8 @@ fn message(route: &Route) -> Result<RouteMessage, NetlinkError> {
         .destination_prefix(route.destination.addr(), route.destination.prefix_len())
         .map_err(|error| malformed(&error))?
         .protocol(RouteProtocol::from(route.protocol))
-        .scope(RouteScope::from(route.scope));
+        .scope(RouteScope::from(route.scope))
+        .table_id(route.table);
     if route.hops.is_empty() {
         builder = builder.kind(RouteType::BlackHole);
     }
@@ -320,6 +350,6 @@ fn bytes(mac: &str) -> Vec<u8> {
         .collect()
 }
 
-fn request(attempt: String, source: rtnetlink::Error) -> NetlinkError {
+pub(super) fn request(attempt: String, source: rtnetlink::Error) -> NetlinkError {
     NetlinkError::Request { attempt, source }
 }

@@ -10,11 +10,9 @@ use netlink_packet_route::link::{
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
-};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia};
 
-use crate::host::snapshot::{ForwardingEntry, Link, Neighbour, Route, Vxlan};
+use crate::host::snapshot::{ForwardingEntry, Link, MAIN_TABLE, Neighbour, Proxy, Route, Vxlan};
 
 pub(super) fn link(message: &LinkMessage) -> Link {
     let mut link = Link {
@@ -81,22 +79,24 @@ fn vxlan(attributes: &[InfoVxlan]) -> Vxlan {
 /// A route of the main table by which packets are dropped.
 pub(super) fn blackhole(message: &RouteMessage) -> Option<Route> {
     (message.header.kind == RouteType::BlackHole)
-        .then(|| of_main_table(message))
+        .then(|| any_route(message))
         .flatten()
+        .filter(|route| route.table == MAIN_TABLE)
         .map(|route| Route {
             hops: Vec::new(),
             ..route
         })
 }
 
-/// A unicast route of the main table.
-pub(super) fn route(message: &RouteMessage) -> Option<Route> {
+/// A unicast route of this table.
+pub(super) fn route(message: &RouteMessage, table: u32) -> Option<Route> {
     (message.header.kind == RouteType::Unicast)
-        .then(|| of_main_table(message))
+        .then(|| any_route(message))
         .flatten()
+        .filter(|route| route.table == table)
 }
 
-fn of_main_table(message: &RouteMessage) -> Option<Route> {
+fn any_route(message: &RouteMessage) -> Option<Route> {
     let mut table = u32::from(message.header.table);
     let mut destination = None;
     let mut gateway = None;
@@ -126,9 +126,6 @@ fn of_main_table(message: &RouteMessage) -> Option<Route> {
             _ => {}
         }
     }
-    if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
-        return None;
-    }
     if hops.is_empty() {
         hops.push((gateway, link));
     }
@@ -152,6 +149,7 @@ fn of_main_table(message: &RouteMessage) -> Option<Route> {
             .contains(netlink_packet_route::route::RouteFlags::Onlink),
         source,
         metric,
+        table,
     })
 }
 
@@ -178,6 +176,21 @@ pub(super) fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
         link: message.header.ifindex,
         address,
         mac: link_layer_address(message),
+    })
+}
+
+/// An address of IPv6 that a link answers for.
+pub(super) fn proxy(message: &NeighbourMessage) -> Option<Proxy> {
+    if !message.header.flags.contains(NeighbourFlags::Proxy) {
+        return None;
+    }
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some(*address),
+        _ => None,
+    })?;
+    Some(Proxy {
+        link: message.header.ifindex,
+        address,
     })
 }
 

@@ -57,12 +57,7 @@ pub fn running(pod: &Pod) -> Option<Running<'_>> {
     if !runs || pod.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let addresses: Vec<IpAddr> = status
-        .pod_ips
-        .iter()
-        .flatten()
-        .filter_map(|address| address.ip.parse().ok())
-        .collect();
+    let addresses = facts::pods::addresses(pod);
     Some(Running {
         endpoint: Endpoint {
             node: pod.spec.as_ref()?.node_name.as_deref()?,

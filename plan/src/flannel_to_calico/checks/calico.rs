@@ -179,7 +179,8 @@ fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, re
     let port = settings.flannel_port.value.to_string();
     let mtu = settings.flannel_mtu.value.to_string();
     // Variable, accepted values; a variable that is not set is fine.
-    let accepted: [(&str, &[&str]); 6] = [
+    let mtu_of_ipv6 = settings.flannel_ipv6_mtu().to_string();
+    let accepted: [(&str, &[&str]); 7] = [
         ("DATASTORE_TYPE", &["kubernetes"]),
         ("CALICO_NETWORKING_BACKEND", &["vxlan", "bird"]),
         ("FELIX_VXLANENABLED", &IS_TRUE),
@@ -187,6 +188,7 @@ fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, re
         ("FELIX_VXLANPORT", &[&port, ""]),
         // 0 lets Felix compute it as flannel does: the uplink's MTU less 50.
         ("FELIX_VXLANMTU", &[&mtu, "0", ""]),
+        ("FELIX_VXLANMTUV6", &[&mtu_of_ipv6, "0", ""]),
     ];
     for (name, values) in accepted {
         let Some(found) = variable(facts, set, container, name) else {

@@ -6,7 +6,7 @@ use super::{CheckPolicy, PERMISSIONS};
 use crate::check::{Check, Verdict};
 use crate::cni::CniDirectory;
 use crate::drain::{Permissions, Pod};
-use crate::flannel::SubnetEnvironment;
+use crate::flannel::{Ipv6Subnet, SubnetEnvironment};
 use crate::flannel_to_calico::cluster::{ClusterFacts, Container, DaemonSet, Node};
 use crate::flannel_to_calico::facts::{Bridge, Found, HostFacts, ReversePathFilter, VxlanDevice};
 use crate::flannel_to_calico::settings::{Ipv6Settings, LegacyPods, Settings, Source, Sourced, Strategy};
@@ -174,6 +174,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
             up: true,
             addresses: vec![format!("10.244.{index}.0/32").parse().unwrap()],
             routes: 2,
+            block_routes: 0,
             neighbours: 2,
             forwarding_entries: 2,
         }],
@@ -183,6 +184,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
             addresses: vec![format!("10.244.{index}.1/24").parse().unwrap()],
             ports: Vec::new(),
             answers_for_pods: false,
+            answered: Vec::new(),
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),
@@ -204,9 +206,51 @@ pub(crate) fn host(index: u8) -> HostFacts {
         leases: 0,
         delegates: 0,
         detected_address: Some(format!("192.168.0.{index}").parse().unwrap()),
+        detected_ipv6_address: None,
         uplink: Some("eth0".to_owned()),
         bridge_nf_call_iptables: Some(true),
     }
+}
+
+/// The same cluster with pods of both families, and settings that fit it.
+pub(crate) fn dual_stack() -> (Settings, ClusterFacts) {
+    let settings = Settings {
+        ipv6: Some(ipv6_settings()),
+        ..settings()
+    };
+    let mut facts = cluster();
+    for (index, node) in (1_u8..).zip(facts.nodes.values_mut()) {
+        node.pod_cidrs.push(format!("fd00:10:244:{index}::/64"));
+        node.internal_addresses
+            .push(format!("fd00:192::{index}").parse().unwrap());
+        for (key, value) in [
+            (
+                "backend-v6-data",
+                format!(r#"{{"VNI":1,"VtepMAC":"aa:bb:cc:06:00:{index:02x}"}}"#),
+            ),
+            ("public-ipv6", format!("fd00:192::{index}")),
+        ] {
+            node.annotations
+                .insert(format!("flannel.alpha.coreos.com/{key}"), value);
+        }
+    }
+    for (index, host) in (1_u8..).zip(facts.hosts.values_mut()) {
+        host.vxlan_devices.push(VxlanDevice {
+            name: "flannel-v6.1".to_owned(),
+            mtu: 1430,
+            local: Some(format!("fd00:192::{index}").parse().unwrap()),
+            addresses: vec![format!("fd00:10:244:{index}::/128").parse().unwrap()],
+            ..host.vxlan_devices[0].clone()
+        });
+        host.detected_ipv6_address = Some(format!("fd00:192::{index}").parse().unwrap());
+        if let Found::Present(environment) = &mut host.subnet_environment {
+            environment.ipv6 = Some(Ipv6Subnet {
+                network: "fd00:10:244::/56".parse().unwrap(),
+                subnet: format!("fd00:10:244:{index}::1/64").parse().unwrap(),
+            });
+        }
+    }
+    (settings, facts)
 }
 
 /// A pod of a Deployment on the pod network.

@@ -251,12 +251,6 @@ fn backend(
     let mut report = Report::new(CheckName::FlannelBackend);
     let fix = "this migration keeps flannel's VXLAN network alive while nodes change: set Backend.Type to vxlan and \
                restart flannel's pods first";
-    // Whatever it was detected from.
-    if let Some(ipv6) = &settings.ipv6 {
-        let found = format!("{} ({})", ipv6.flannel_network.value, ipv6.flannel_network.source);
-        let fix = "this version migrates IPv4 only: pods would lose their IPv6 addresses";
-        report.fail("flannel's", "IPv6 network", Finding::new("", found, "none", fix));
-    }
     let Some((configuration, object)) = configuration else {
         let prefix = &settings.flannel_annotation_prefix.value;
         let mut seen = 0;

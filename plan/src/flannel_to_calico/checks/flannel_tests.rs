@@ -198,21 +198,6 @@ fn flannel_does_not_look_at_the_case() {
 }
 
 #[test]
-fn ipv6_is_refused() {
-    let settings = Settings {
-        ipv6: Some(fixture::ipv6_settings()),
-        ..fixture::settings()
-    };
-    let mut facts = fixture::cluster();
-    for _ in 0..2 {
-        let checks = check(&settings, &facts, Some(&fixture::flannel()));
-        assert_eq!(verdict_of(&checks, "FlannelBackend"), [Fail]);
-        // Detected from the hosts' subnet.env it is refused as well.
-        facts.config_maps.clear();
-    }
-}
-
-#[test]
 fn ipv6_alone_is_refused() {
     let text = r#"{"Network":"10.244.0.0/16","EnableIPv4":false,"Backend":{"Type":"vxlan"}}"#;
     assert_eq!(verdict_of(&with_configuration(text), "FlannelBackend"), [Fail]);

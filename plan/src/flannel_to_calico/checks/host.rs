@@ -1,5 +1,7 @@
 //! Files and kernel parameters of the hosts: `subnet.env`, CNI configuration, `rp_filter`, bridged packets.
 
+use ipnet::{IpNet, Ipv6Net};
+
 use super::CheckName;
 use super::calico::calico_node;
 use super::network::hosts;
@@ -87,6 +89,28 @@ fn subnet_environment(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 "flannel leases another subnet than the Node's: restart flannel's pod on the node, then its pods",
             );
         }
+        if let Some(ipv6) = &settings.ipv6 {
+            let network = &ipv6.flannel_network;
+            let range = node
+                .range_of(&IpNet::V6(network.value))
+                .map(|range| range.trunc());
+            let found = environment.ipv6.as_ref();
+            if found.map(|found| found.network) != Some(network.value) {
+                fail(
+                    format!("FLANNEL_IPV6_NETWORK {}", text(found.map(|found| found.network))),
+                    format!("{}, {}", network.value, network.source),
+                    restart,
+                );
+            }
+            let subnet = found.map(|found| IpNet::V6(found.subnet.trunc()));
+            if let Some(range) = range.filter(|range| subnet != Some(*range)) {
+                fail(
+                    format!("FLANNEL_IPV6_SUBNET {}", text(found.map(|found| found.subnet))),
+                    format!("an address of spec.podCIDRs {range} with its length"),
+                    "flannel leases another subnet than the Node's: restart flannel's pod on the node, then its pods",
+                );
+            }
+        }
     }
     report.finish(
         format!("{part} of {} hosts", hosts.len()),
@@ -95,6 +119,11 @@ fn subnet_environment(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             settings.flannel_network.value, settings.flannel_mtu.value, settings.flannel_ip_masquerade.value
         ),
     )
+}
+
+/// A value of the file, or that it is not there.
+fn text(found: Option<Ipv6Net>) -> String {
+    found.map_or_else(|| "not there".to_owned(), |found| found.to_string())
 }
 
 fn conflist(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {

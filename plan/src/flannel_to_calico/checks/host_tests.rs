@@ -4,7 +4,7 @@ use super::super::fixture::{self, verdicts};
 use super::*;
 use crate::check::Verdict::{Fail, Pass, Unknown, Warn};
 use crate::cni::CniDirectory;
-use crate::flannel::SubnetEnvironment;
+use crate::flannel::{Ipv6Subnet, SubnetEnvironment};
 use crate::flannel_to_calico::facts::HostFacts;
 
 fn with_host(change: impl FnOnce(&mut HostFacts)) -> ClusterFacts {
@@ -136,4 +136,25 @@ fn reverse_path_filters(#[case] image: &str, #[case] all: u8, #[case] expected: 
 fn bridged_packets(#[case] value: Option<bool>, #[case] expected: Verdict) {
     let checks = bridge_netfilter(&with_host(|host| host.bridge_nf_call_iptables = value));
     assert_eq!(verdicts(&checks), [("BridgeNetfilter", expected)]);
+}
+
+#[rstest]
+#[case::same(|_: &mut Option<Ipv6Subnet>| {}, "")]
+#[case::absent(|ipv6: &mut Option<Ipv6Subnet>| *ipv6 = None, "FLANNEL_IPV6_NETWORK not there")]
+#[case::network(
+    |ipv6: &mut Option<Ipv6Subnet>| ipv6.as_mut().unwrap().network = "fd00:99::/56".parse().unwrap(),
+    "FLANNEL_IPV6_NETWORK fd00:99::/56")]
+#[case::subnet(
+    |ipv6: &mut Option<Ipv6Subnet>| ipv6.as_mut().unwrap().subnet = "fd00:10:244:9::1/64".parse().unwrap(),
+    "FLANNEL_IPV6_SUBNET fd00:10:244:9::1/64")]
+fn subnet_env_says_the_same_of_ipv6(#[case] change: fn(&mut Option<Ipv6Subnet>), #[case] found: &str) {
+    let (settings, mut facts) = fixture::dual_stack();
+    let Found::Present(environment) = &mut facts.hosts.get_mut("b").unwrap().subnet_environment else {
+        panic!("the fixture has the file")
+    };
+    change(&mut environment.ipv6);
+    let checks = subnet_environment(&settings, &facts);
+    let expected = if found.is_empty() { Pass } else { Fail };
+    assert_eq!(checks[0].verdict, expected, "{checks:?}");
+    assert!(checks[0].found.contains(found), "{checks:?}");
 }

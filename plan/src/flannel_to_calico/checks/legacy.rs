@@ -1,7 +1,7 @@
 //! Pods on flannel's bridge: is each of them known?
 
 use super::network::hosts;
-use super::report::{Finding, Report};
+use super::report::{Finding, Report, names};
 use super::{CheckName, CheckPolicy};
 use crate::check::{Check, Verdict};
 use crate::flannel_to_calico::cluster::ClusterFacts;
@@ -26,6 +26,17 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
                 "delete that pod; it gets a record when it is created again",
             );
             report.add(verdict, "Node", &node.name, finding);
+        }
+        let answered = host.bridge.present().map_or(&[][..], |bridge| &bridge.answered);
+        if policy.strategy == Strategy::InPlace && !answered.is_empty() {
+            let listed: Vec<String> = answered.iter().map(ToString::to_string).collect();
+            let finding = Finding::new(
+                "cni0",
+                format!("answers for {} already", names(&listed)),
+                "an answer for its own addresses only: the way back takes away all others",
+                "see who wrote them (`ip -6 neighbour show proxy dev cni0`) and delete them, or use strategy Drain",
+            );
+            report.add(Verdict::Fail, "Node", &node.name, finding);
         }
     }
     report.finish("pods on cni0", format!("{known}, each known by its sandbox"))
@@ -62,5 +73,22 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(verdicts(&judge(&facts, Strategy::Drain)), [("LegacyPods", Warn)]);
+    }
+
+    #[test]
+    fn a_bridge_that_answers_for_somebody_elses_addresses_is_named() {
+        let (_, mut facts) = fixture::dual_stack();
+        if let Found::Present(bridge) = &mut facts.hosts.get_mut("b").unwrap().bridge {
+            bridge.answered.push("fd00:10:244:2::50/128".parse().unwrap());
+        }
+        for (strategy, expected) in [(Strategy::InPlace, Fail), (Strategy::Drain, Pass)] {
+            let policy = CheckPolicy {
+                strategy,
+                ..fixture::policy()
+            };
+            let found = check(&facts, &policy);
+            assert_eq!(verdicts(&found), [("LegacyPods", expected)]);
+            assert_eq!(found[0].found.contains("fd00:10:244:2::50"), expected == Fail);
+        }
     }
 }

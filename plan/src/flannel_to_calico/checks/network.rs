@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::CheckName;
 use super::calico::{calico_node, variable};
 use super::report::{Finding, Report, names};
@@ -10,7 +12,9 @@ use crate::flannel::{NodeAnnotations, annotation_key};
 use crate::flannel_to_calico::cluster::{ClusterFacts, DaemonSet, Node};
 use crate::flannel_to_calico::detect::{flannel_nodes, network_configuration};
 use crate::flannel_to_calico::facts::{HostFacts, VxlanDevice};
-use crate::flannel_to_calico::host::CALICO_DEVICE;
+use crate::flannel_to_calico::host::{CALICO_DEVICE, CALICO_DEVICE_V6, FLANNEL_DEVICES};
+use crate::flannel_to_calico::objects::family::{self, Family};
+use crate::flannel_to_calico::objects::tunnel_address;
 use crate::flannel_to_calico::settings::Settings;
 
 pub(super) fn check(
@@ -53,33 +57,71 @@ pub(super) fn hosts<'facts>(
 
 fn devices(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::NetworkConfigurationMatchesDevice);
-    let name = format!("flannel.{}", settings.flannel_vni.value);
+    let tunnels = tunnels(settings);
     let hosts = hosts(facts, &mut report);
     for (node, host) in &hosts {
-        match host.vxlan(&name) {
-            Some(device) => device_fits(settings, node, device, &mut report),
-            None => no_device(settings, node, host, &name, &mut report),
-        }
-        if host.vxlan(CALICO_DEVICE).is_some() {
-            report.warn(
-                "Node",
-                &node.name,
-                Finding::new(
-                    &format!("link {CALICO_DEVICE}"),
-                    "there beside flannel's",
-                    "no such link yet",
-                    "left by an earlier attempt; calico-node takes it over when it starts",
-                ),
-            );
+        for tunnel in &tunnels {
+            match host.vxlan(&tunnel.flannels) {
+                Some(device) => device_fits(settings, tunnel, node, device, &mut report),
+                None => no_device(settings, node, host, &tunnel.flannels, &mut report),
+            }
+            if host.vxlan(tunnel.calicos).is_some() {
+                report.warn(
+                    "Node",
+                    &node.name,
+                    Finding::new(
+                        &format!("link {}", tunnel.calicos),
+                        "there beside flannel's",
+                        "no such link yet",
+                        "left by an earlier attempt; calico-node takes it over when it starts",
+                    ),
+                );
+            }
         }
     }
+    let links: Vec<&str> = tunnels.iter().map(|tunnel| tunnel.flannels.as_str()).collect();
+    let sizes: Vec<String> = tunnels.iter().map(|tunnel| tunnel.mtu.to_string()).collect();
     report.finish(
-        format!("link {name} of {} hosts", hosts.len()),
+        format!("link {} of {} hosts", links.join(" and "), hosts.len()),
         format!(
             "VNI {}, port {}, MTU {}, the node's subnet",
-            settings.flannel_vni.value, settings.flannel_port.value, settings.flannel_mtu.value
+            settings.flannel_vni.value,
+            settings.flannel_port.value,
+            sizes.join(" and ")
         ),
     )
+}
+
+/// What flannel's tunnel device of one family should be like.
+struct Tunnel {
+    flannels: String,
+    calicos: &'static str,
+    mtu: u32,
+    /// Why this MTU.
+    mtu_source: String,
+    /// The network whose packets it carries.
+    network: IpNet,
+}
+
+/// One for each family of addresses that pods have.
+fn tunnels(settings: &Settings) -> Vec<Tunnel> {
+    let vni = settings.flannel_vni.value;
+    let mtu = &settings.flannel_mtu;
+    let ipv4 = Tunnel {
+        flannels: format!("{}{vni}", FLANNEL_DEVICES[0]),
+        calicos: CALICO_DEVICE,
+        mtu: mtu.value,
+        mtu_source: mtu.source.to_string(),
+        network: IpNet::V4(settings.flannel_network.value),
+    };
+    let ipv6 = settings.ipv6.as_ref().map(|ipv6| Tunnel {
+        flannels: format!("{}{vni}", FLANNEL_DEVICES[1]),
+        calicos: CALICO_DEVICE_V6,
+        mtu: settings.flannel_ipv6_mtu(),
+        mtu_source: format!("20 less than MTU {} ({})", mtu.value, mtu.source),
+        network: IpNet::V6(ipv6.flannel_network.value),
+    });
+    [ipv4].into_iter().chain(ipv6).collect()
 }
 
 fn no_device(settings: &Settings, node: &Node, host: &HostFacts, name: &str, report: &mut Report) {
@@ -112,7 +154,7 @@ fn no_device(settings: &Settings, node: &Node, host: &HostFacts, name: &str, rep
     );
 }
 
-fn device_fits(settings: &Settings, node: &Node, device: &VxlanDevice, report: &mut Report) {
+fn device_fits(settings: &Settings, tunnel: &Tunnel, node: &Node, device: &VxlanDevice, report: &mut Report) {
     let part = format!("link {}", device.name);
     let mut fail = |found: String, needed: String, fix: &str| {
         report.fail("Node", &node.name, Finding::new(&part, found, needed, fix));
@@ -132,11 +174,8 @@ fn device_fits(settings: &Settings, node: &Node, device: &VxlanDevice, report: &
         );
         fail(format!("port {}", device.port), needed, restart);
     }
-    if device.mtu != settings.flannel_mtu.value {
-        let needed = format!(
-            "MTU {}, {}",
-            settings.flannel_mtu.value, settings.flannel_mtu.source
-        );
+    if device.mtu != tunnel.mtu {
+        let needed = format!("MTU {}, {}", tunnel.mtu, tunnel.mtu_source);
         fail(format!("MTU {}", device.mtu), needed, restart);
     }
     if !device.up {
@@ -146,12 +185,12 @@ fn device_fits(settings: &Settings, node: &Node, device: &VxlanDevice, report: &
             "see the log of flannel's pod on the node",
         );
     }
-    let Some(range) = node.pod_cidr() else {
+    let Some(range) = node.range_of(&tunnel.network) else {
         // The check PodCidr's.
         return;
     };
-    let tunnel = IpAddr::V4(range.network());
-    if !device.addresses.iter().any(|address| address.addr() == tunnel) {
+    let end = tunnel_address(range);
+    if !device.addresses.iter().any(|address| address.addr() == end) {
         let found: Vec<String> = device.addresses.iter().map(ToString::to_string).collect();
         fail(
             if found.is_empty() {
@@ -159,7 +198,7 @@ fn device_fits(settings: &Settings, node: &Node, device: &VxlanDevice, report: &
             } else {
                 format!("address {}", names(&found))
             },
-            format!("address {tunnel}, the first of spec.podCIDR {range}"),
+            format!("address {end}, the first of spec.podCIDR {range}"),
             "flannel leases another subnet than the Node's: restart flannel's pod on the node",
         );
     }
@@ -212,12 +251,16 @@ enum Detection<'facts> {
     Other(&'facts str),
 }
 
-fn detection<'facts>(facts: &'facts ClusterFacts, calico: Option<&'facts DaemonSet>) -> Detection<'facts> {
+fn detection<'facts>(
+    facts: &'facts ClusterFacts,
+    calico: Option<&'facts DaemonSet>,
+    family: &Family,
+) -> Detection<'facts> {
     let read = |name| {
         let set = calico?;
         variable(facts, set, calico_node(set)?, name)
     };
-    match (read("IP"), read("IP_AUTODETECTION_METHOD")) {
+    match (read(family.address_variable), read(family.detection_variable)) {
         (Some("autodetect"), None | Some("" | "first-found")) => Detection::FirstFound,
         (Some("autodetect"), Some("kubernetes-internal-ip")) => Detection::InternalAddress,
         (Some("autodetect"), Some(method)) => Detection::Other(method),
@@ -228,32 +271,76 @@ fn detection<'facts>(facts: &'facts ClusterFacts, calico: Option<&'facts DaemonS
 
 fn public_address(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<Check> {
     let mut report = Report::new(CheckName::PublicAddress);
-    let prefix = &settings.flannel_annotation_prefix.value;
-    let overwrite = annotation_key(prefix, "public-ip-overwrite").unwrap_or_default();
-    let device = format!("flannel.{}", settings.flannel_vni.value);
-    let method = detection(facts, calico);
-    if let Detection::Other(method) = method {
-        let finding = Finding::new(
-            "environment IP_AUTODETECTION_METHOD of calico-node",
-            method,
-            "first-found or kubernetes-internal-ip, which can be compared beforehand",
-            "see that it chooses the address in flannel's public-ip on every node: packets from any other are dropped",
-        );
-        report.add(
-            Verdict::Warn,
-            "DaemonSet",
-            calico.map(DaemonSet::key).unwrap_or_default(),
-            finding,
-        );
-    }
     let hosts = hosts(facts, &mut report);
-    for (node, host) in &hosts {
+    for tunnel in tunnels(settings) {
+        public_address_of(settings, facts, calico, &tunnel, &hosts, &mut report);
+    }
+    report.finish(
+        format!("public-ip of {} Nodes", hosts.len()),
+        "is the tunnel's local address, and the one that Calico announces",
+    )
+}
+
+/// Warns of a method whose outcome nobody can tell beforehand.
+fn warn_of_method(method: &str, family: &Family, calico: Option<&DaemonSet>, report: &mut Report) {
+    let variable = format!("environment {} of calico-node", family.detection_variable);
+    let finding = Finding::new(
+        &variable,
+        method,
+        "first-found or kubernetes-internal-ip, which can be compared beforehand",
+        format!(
+            "see that it chooses the address in flannel's {} on every node: packets from any other are dropped",
+            family.public_address_annotation
+        ),
+    );
+    report.add(
+        Verdict::Warn,
+        "DaemonSet",
+        calico.map(DaemonSet::key).unwrap_or_default(),
+        finding,
+    );
+}
+
+fn public_address_of(
+    settings: &Settings,
+    facts: &ClusterFacts,
+    calico: Option<&DaemonSet>,
+    tunnel: &Tunnel,
+    hosts: &[(&Node, &HostFacts)],
+    report: &mut Report,
+) {
+    let family = family::of(&tunnel.network);
+    let prefix = &settings.flannel_annotation_prefix.value;
+    let overwrite = format!("{}-overwrite", family.public_address_annotation);
+    let overwrite = annotation_key(prefix, &overwrite).unwrap_or_default();
+    let device = &tunnel.flannels;
+    let method = detection(facts, calico, family);
+    if let Detection::Other(method) = method {
+        warn_of_method(method, family, calico, report);
+    }
+    for (node, host) in hosts {
         // What is not understood is the check NodeAnnotations'.
         let Ok(Some(annotations)) = NodeAnnotations::read(&node.annotations, prefix) else {
             continue;
         };
-        let address = annotations.public_address;
-        let needed = format!("{address}, flannel's public-ip");
+        let address = match &tunnel.network {
+            IpNet::V4(_) => Some(annotations.public_address),
+            IpNet::V6(_) => annotations.ipv6.map(|ipv6| IpAddr::V6(ipv6.public_address)),
+        };
+        let Some(address) = address else {
+            report.fail(
+                "Node",
+                &node.name,
+                Finding::new(
+                    &format!("annotation {prefix}/{}", family.public_address_annotation),
+                    "not there",
+                    "the end of flannel's tunnel",
+                    "restart flannel's pod on the node: it writes the annotation",
+                ),
+            );
+            continue;
+        };
+        let needed = format!("{address}, flannel's {}", family.public_address_annotation);
         let mut compare = |verdict: Verdict, part: &str, found: Option<IpAddr>, fix: &str| {
             if found != Some(address) {
                 let found = found.map_or_else(|| "none".to_owned(), |found| found.to_string());
@@ -265,7 +352,7 @@ fn public_address(settings: &Settings, facts: &ClusterFacts, calico: Option<&Dae
                 );
             }
         };
-        if let Some(local) = host.vxlan(&device).and_then(|device| device.local) {
+        if let Some(local) = host.vxlan(device).and_then(|device| device.local) {
             compare(
                 Verdict::Fail,
                 &format!("local address of {device}"),
@@ -274,24 +361,31 @@ fn public_address(settings: &Settings, facts: &ClusterFacts, calico: Option<&Dae
                  with --iface of the right link",
             );
         }
-        let detected = "Calico would announce this address, and drop packets from flannel's: set \
-                        IP_AUTODETECTION_METHOD of calico-node so that it chooses flannel's";
+        let detected = format!(
+            "Calico would announce this address, and drop packets from flannel's: set {} of calico-node so that it \
+             chooses flannel's",
+            family.detection_variable
+        );
         match method {
             Detection::FirstFound => {
                 compare(
                     Verdict::Fail,
                     "address that Calico detects (first-found)",
-                    host.detected_address,
-                    detected,
+                    match &tunnel.network {
+                        IpNet::V4(_) => host.detected_address,
+                        IpNet::V6(_) => host.detected_ipv6_address,
+                    },
+                    &detected,
                 );
             }
             Detection::InternalAddress => {
-                let internal = node.internal_addresses.iter().find(|address| address.is_ipv4());
+                let same_family = |found: &&IpAddr| found.is_ipv4() == address.is_ipv4();
+                let internal = node.internal_addresses.iter().find(same_family);
                 compare(
                     Verdict::Fail,
                     "address of type InternalIP",
                     internal.copied(),
-                    detected,
+                    &detected,
                 );
             }
             Detection::Kept | Detection::Other(_) => {}
@@ -310,10 +404,6 @@ fn public_address(settings: &Settings, facts: &ClusterFacts, calico: Option<&Dae
             );
         }
     }
-    report.finish(
-        format!("public-ip of {} Nodes", hosts.len()),
-        "is the tunnel's local address, and the one that Calico announces",
-    )
 }
 
 #[cfg(test)]

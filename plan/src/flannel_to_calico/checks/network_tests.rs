@@ -204,3 +204,85 @@ fn the_internal_address_is_compared_too() {
     assert_eq!(verdicts(&checks), [("PublicAddress", Fail)]);
     assert_eq!(checks[0].object, "Node b: address of type InternalIP");
 }
+
+fn judge_dual_stack(change: impl FnOnce(&mut Node, &mut HostFacts)) -> Vec<Check> {
+    let (settings, mut facts) = fixture::dual_stack();
+    change(
+        facts.nodes.get_mut("b").unwrap(),
+        facts.hosts.get_mut("b").unwrap(),
+    );
+    let mut calico = fixture::calico();
+    let environment = &mut calico.containers[1].environment;
+    environment.insert("IP6".to_owned(), "autodetect".to_owned());
+    check(&settings, &facts, Some(&fixture::flannel()), Some(&calico))
+}
+
+#[test]
+fn good_hosts_of_both_families() {
+    let checks = judge_dual_stack(|_, _| {});
+    assert!(checks.iter().all(|check| check.verdict == Pass), "{checks:?}");
+    assert_eq!(checks[0].object, "link flannel.1 and flannel-v6.1 of 3 hosts");
+    assert_eq!(
+        checks[0].found,
+        "VNI 1, port 8472, MTU 1450 and 1430, the node's subnet"
+    );
+}
+
+#[rstest]
+#[case::mtu(
+    |_: &mut Node, host: &mut HostFacts| host.vxlan_devices[1].mtu = 1450,
+    "Node b: link flannel-v6.1", "MTU 1450", "MTU 1430, 20 less than MTU 1450 (default)")]
+#[case::subnet(
+    |_: &mut Node, host: &mut HostFacts| host.vxlan_devices[1].addresses = vec!["fd00:10:244:9::/128".parse().unwrap()],
+    "Node b: link flannel-v6.1", "address fd00:10:244:9::/128",
+    "address fd00:10:244:2::, the first of spec.podCIDR fd00:10:244:2::/64")]
+#[case::no_device(
+    |_: &mut Node, host: &mut HostFacts| host.vxlan_devices.truncate(1),
+    "Node b: link flannel-v6.1", "not there; instead flannel.1 (VNI 1, port 8472)",
+    "flannel's device with VNI 1, default")]
+#[case::direct(
+    |_: &mut Node, host: &mut HostFacts| host.direct_routes.push(DirectRoute {
+        destination: "fd00:10:244:3::/64".parse().unwrap(),
+        gateway: "fd00:192::3".parse().unwrap(),
+        link: "eth0".to_owned(),
+    }),
+    "Node b: routes", "fd00:10:244:3::/64 via fd00:192::3 dev eth0",
+    "routes to other nodes' pods by the tunnel only")]
+#[case::local(
+    |_: &mut Node, host: &mut HostFacts| host.vxlan_devices[1].local = Some("fd00:192::99".parse().unwrap()),
+    "Node b: local address of flannel-v6.1", "fd00:192::99", "fd00:192::2, flannel's public-ipv6")]
+#[case::detected(
+    |_: &mut Node, host: &mut HostFacts| host.detected_ipv6_address = None,
+    "Node b: address that Calico detects (first-found)", "none", "fd00:192::2, flannel's public-ipv6")]
+#[case::no_annotation(
+    |node: &mut Node, _: &mut HostFacts| {
+        for key in ["public-ipv6", "backend-v6-data"] {
+            node.annotations.remove(&format!("flannel.alpha.coreos.com/{key}"));
+        }
+    },
+    "Node b: annotation flannel.alpha.coreos.com/public-ipv6", "not there", "the end of flannel's tunnel")]
+#[case::translated(
+    |node: &mut Node, _: &mut HostFacts| {
+        let key = "flannel.alpha.coreos.com/public-ipv6-overwrite".to_owned();
+        node.annotations.insert(key, "2001:db8::2".to_owned());
+    },
+    "Node b: annotation flannel.alpha.coreos.com/public-ipv6-overwrite", "2001:db8::2", "no such annotation")]
+fn what_differs_in_ipv6_alone(
+    #[case] change: fn(&mut Node, &mut HostFacts),
+    #[case] object: &str,
+    #[case] found: &str,
+    #[case] needed: &str,
+) {
+    let checks = judge_dual_stack(change);
+    let failed: Vec<&Check> = checks.iter().filter(|check| check.verdict != Pass).collect();
+    assert_eq!(failed.len(), 1, "{checks:?}");
+    assert_eq!(
+        (
+            failed[0].verdict,
+            failed[0].object.as_str(),
+            failed[0].found.as_str(),
+            failed[0].needed.as_str()
+        ),
+        (Fail, object, found, needed)
+    );
+}

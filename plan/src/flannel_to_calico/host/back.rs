@@ -23,7 +23,14 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Re
     // And calico-node may start, and blackhole the node's blocks: the pods' own routes and what serves them stay until the
     // coordinator has taken notice.
     let waits = |step: &&HostStep| {
-        remembered.alone && matches!(step, HostStep::UnrouteLegacyPods | HostStep::StopAnsweringForPods)
+        remembered.alone
+            && matches!(
+                step,
+                HostStep::UnrouteLegacyPods
+                    | HostStep::StopAnsweringForPods
+                    | HostStep::StopAnsweringForAddresses
+                    | HostStep::UnrouteSubnets
+            )
     };
     let Some(first) = pending.iter().find(|step| !waits(step)) else {
         return HostDecision::Settled;
@@ -134,6 +141,11 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
         HostStep::AnswerForPods => Some(HostStep::StopAnsweringForPods),
         _ => None,
     });
+    let answered = |step: &HostStep| matches!(step, HostStep::AnswerForAddresses(_));
+    let addresses = standing
+        .iter()
+        .any(answered)
+        .then_some(HostStep::StopAnsweringForAddresses);
     conflists
         .chain(calicos)
         .chain(firewall)
@@ -143,7 +155,8 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
         .chain(routes)
         .chain(names)
         .chain(links)
-        .chain([HostStep::UnrouteLegacyPods])
+        .chain([HostStep::UnrouteLegacyPods, HostStep::UnrouteSubnets])
+        .chain(addresses)
         .chain(answering)
         .chain([HostStep::RemoveCalicoRecords])
         // Last: from here on new pods are flannel's, and none of Calico's routes may hide them.

@@ -1,9 +1,13 @@
 //! In place: the tunnel link changes its name, and pods of flannel's live on beside Calico's.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::{HostDecision, HostSettings, HostStep, detach, flannel_devices};
-use crate::flannel_to_calico::facts::{Found, HostFacts};
+use ipnet::{IpNet, Ipv6Net};
+
+use super::{HostDecision, HostSettings, HostStep, detach, flannel_devices, subnets};
+use crate::flannel_to_calico::facts::{Bridge, Found, HostFacts};
+use crate::flannel_to_calico::objects;
 
 /// The next change that makes the tunnel Calico's while every pod keeps its packets.
 ///
@@ -42,7 +46,8 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
             tunnel.flannels
         ));
     }
-    upkeep_step(facts)
+    upkeep_step(facts, settings)
+        .or_else(|| subnets::upkeep(facts, settings))
         .into_iter()
         .chain(
             tunnels
@@ -67,14 +72,14 @@ pub(super) fn two_tunnels(from: &str, to: &str) -> HostDecision {
 }
 
 /// What a host with pods of both networks needs: pods come late, pods go.
-pub(super) fn upkeep(facts: &HostFacts) -> Option<HostStep> {
-    upkeep_step(facts).or_else(|| {
+pub(super) fn upkeep(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
+    upkeep_step(facts, settings).or_else(|| {
         let gone = facts.legacy_pods.iter().find(|pod| !pod.attached)?;
         Some(HostStep::ForgetLegacyPod(gone.sandbox.clone()))
     })
 }
 
-fn upkeep_step(facts: &HostFacts) -> Option<HostStep> {
+fn upkeep_step(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
     let unrouted: Vec<IpAddr> = facts
         .legacy_pods
         .iter()
@@ -84,8 +89,40 @@ fn upkeep_step(facts: &HostFacts) -> Option<HostStep> {
     if !unrouted.is_empty() {
         return Some(HostStep::RouteLegacyPods(unrouted));
     }
-    let bridge = facts.bridge.present()?;
-    (!bridge.ports.is_empty() && !bridge.answers_for_pods).then_some(HostStep::AnswerForPods)
+    let bridge = facts.bridge.present().filter(|bridge| !bridge.ports.is_empty())?;
+    if !bridge.answers_for_pods {
+        return Some(HostStep::AnswerForPods);
+    }
+    let unanswered = unanswered(facts, bridge, settings);
+    (!unanswered.is_empty()).then_some(HostStep::AnswerForAddresses(unanswered))
+}
+
+/// Addresses of IPv6 that Calico's pods on this node may have, and that `cni0` does not answer for yet.
+///
+/// Those of flannel's living pods answer for themselves: a second answer would look like an address that is taken.
+fn unanswered(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) -> Vec<Ipv6Net> {
+    let Some(ipv6) = &settings.ipv6 else {
+        return Vec::new();
+    };
+    let own = bridge.addresses.iter().map(IpNet::addr);
+    let pods = facts.legacy_pods.iter().filter(|pod| pod.attached);
+    let taken: BTreeSet<IpAddr> = own
+        .chain(pods.flat_map(|pod| pod.addresses.iter().copied()))
+        .collect();
+    let free = bridge
+        .addresses
+        .iter()
+        .filter(|range| matches!(range, IpNet::V6(_)))
+        // A range that holds no block is the check IpamBlocks's.
+        .flat_map(|range| objects::blocks(range.trunc(), ipv6.block_size).unwrap_or_default())
+        .flat_map(|block| block.hosts())
+        .filter_map(|address| match address {
+            IpAddr::V6(address) => Some(address),
+            IpAddr::V4(_) => None,
+        })
+        .filter(|address| !taken.contains(&IpAddr::V6(*address)))
+        .filter(|address| !bridge.answered.iter().any(|answered| answered.contains(address)));
+    Ipv6Net::aggregate(&free.map(Ipv6Net::from).collect())
 }
 
 /// Pods on the bridge that nobody can name: their addresses would be given to others. One sentence each.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::Ipv6Net;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,17 @@ pub enum HostStep {
     /// In place: let `cni0` answer ARP for pods that are not on it. flannel's pods take the whole podCIDR for their
     /// own link, and Calico's new pods on the node are not there.
     AnswerForPods,
+    /// In place: let `cni0` answer for these addresses of IPv6, which `AnswerForPods` cannot do for all at once: those that
+    /// Calico's pods on the node may get.
+    AnswerForAddresses(#[schemars(with = "Vec<String>")] Vec<Ipv6Net>),
+    /// Lay a route to the whole IPv6 subnet of each node that the tunnel leads to, in a table of this tool's. Calico has
+    /// routes to claimed blocks only.
+    RouteSubnets {
+        /// The tunnel link, under whichever name it has.
+        link: String,
+        /// Length of the prefix of a node's range.
+        length: u8,
+    },
     /// In place: give flannel's VXLAN link the name of Calico's. Where the kernel does not rename a link that is up, it
     /// is made again under that name with everything that was on it.
     RenameVxlanDevice {
@@ -77,6 +89,10 @@ pub enum HostStep {
     UnrouteLegacyPods,
     /// Back: `cni0` answers ARP as it did before.
     StopAnsweringForPods,
+    /// Back: `cni0` answers for no address of IPv6 but its own.
+    StopAnsweringForAddresses,
+    /// Delete the routes to whole subnets, and the table's rule: nobody needs them any more.
+    UnrouteSubnets,
     /// Back: remove libcni's records of Calico's pods, which are gone.
     RemoveCalicoRecords,
     /// Back: put `subnet.env` where it was. New pods are flannel's from then on.
@@ -102,6 +118,8 @@ impl HostStep {
             Self::DeleteFirewallObject(_) => "DeleteFirewallObject",
             Self::RouteLegacyPods(_) => "RouteLegacyPods",
             Self::AnswerForPods => "AnswerForPods",
+            Self::AnswerForAddresses(_) => "AnswerForAddresses",
+            Self::RouteSubnets { .. } => "RouteSubnets",
             Self::RenameVxlanDevice { .. } => "RenameVxlanDevice",
             Self::ForgetLegacyPod(_) => "ForgetLegacyPod",
             Self::RemoveLeases => "RemoveLeases",
@@ -117,6 +135,8 @@ impl HostStep {
             Self::RestoreVxlanDevice(_) => "RestoreVxlanDevice",
             Self::UnrouteLegacyPods => "UnrouteLegacyPods",
             Self::StopAnsweringForPods => "StopAnsweringForPods",
+            Self::StopAnsweringForAddresses => "StopAnsweringForAddresses",
+            Self::UnrouteSubnets => "UnrouteSubnets",
             Self::RemoveCalicoRecords => "RemoveCalicoRecords",
             Self::RestoreSubnetEnvironment => "RestoreSubnetEnvironment",
         }
@@ -130,6 +150,8 @@ impl HostStep {
             Self::DeleteFirewallObject(object) => Undo::By(Self::RestoreFirewallObject(object.clone())),
             Self::RouteLegacyPods(_) => Undo::By(Self::UnrouteLegacyPods),
             Self::AnswerForPods => Undo::By(Self::StopAnsweringForPods),
+            Self::AnswerForAddresses(_) => Undo::By(Self::StopAnsweringForAddresses),
+            Self::RouteSubnets { .. } => Undo::By(Self::UnrouteSubnets),
             Self::RenameVxlanDevice { from, to, .. } => Undo::By(Self::ReturnVxlanDevice {
                 from: to.clone(),
                 to: from.clone(),
@@ -150,6 +172,8 @@ impl HostStep {
             | Self::RestoreVxlanDevice(_)
             | Self::UnrouteLegacyPods
             | Self::StopAnsweringForPods
+            | Self::StopAnsweringForAddresses
+            | Self::UnrouteSubnets
             | Self::RemoveCalicoRecords
             | Self::RestoreSubnetEnvironment => {
                 Undo::Nothing("it is the way back; Calico makes anew what it needs")
@@ -186,7 +210,21 @@ impl HostStep {
                 describe_firewall_object(object)
             }
             Self::RouteLegacyPods(addresses) => format!("routes to {} pods on {BRIDGE}", addresses.len()),
-            Self::AnswerForPods | Self::StopAnsweringForPods => format!("proxy_arp of link {BRIDGE}"),
+            Self::AnswerForPods | Self::StopAnsweringForPods => {
+                format!("proxy_arp (and proxy_ndp) of link {BRIDGE}")
+            }
+            Self::AnswerForAddresses(networks) => {
+                let number: u128 = networks
+                    .iter()
+                    .map(|network| 1 << (128 - network.prefix_len()))
+                    .sum();
+                format!("{number} IPv6 addresses that link {BRIDGE} answers for")
+            }
+            Self::StopAnsweringForAddresses => format!("IPv6 addresses that link {BRIDGE} answers for"),
+            Self::RouteSubnets { link, .. } => {
+                format!("routes through link {link} to whole IPv6 subnets of nodes")
+            }
+            Self::UnrouteSubnets => "routes to whole IPv6 subnets of nodes".to_owned(),
             Self::RenameVxlanDevice { from, to, .. } | Self::ReturnVxlanDevice { from, to } => {
                 format!("link {from}, from now on {to}")
             }
@@ -230,6 +268,10 @@ impl HostStep {
             | Self::DeleteFirewallObject(_)
             | Self::RouteLegacyPods(_)
             | Self::AnswerForPods
+            | Self::AnswerForAddresses(_)
+            | Self::RouteSubnets { .. }
+            | Self::StopAnsweringForAddresses
+            | Self::UnrouteSubnets
             | Self::ForgetLegacyPod(_)
             | Self::RemoveLeases
             | Self::RemoveConflist(_)
@@ -260,6 +302,17 @@ impl HostStep {
                 .bridge
                 .present()
                 .is_none_or(|bridge| bridge.answers_for_pods),
+            Self::AnswerForAddresses(networks) => facts.bridge.present().is_none_or(|bridge| {
+                let is_answered =
+                    |network: &Ipv6Net| bridge.answered.iter().any(|answered| answered.contains(network));
+                networks.iter().all(is_answered)
+            }),
+            Self::StopAnsweringForAddresses => facts
+                .bridge
+                .present()
+                .is_none_or(|bridge| bridge.answered.is_empty()),
+            Self::RouteSubnets { .. } => facts.calico.subnet_routes.is_complete(),
+            Self::UnrouteSubnets => facts.calico.subnet_routes.is_gone(),
             Self::RenameVxlanDevice { from, to, .. } | Self::ReturnVxlanDevice { from, to } => {
                 facts.vxlan(from).is_none() && facts.vxlan(to).is_some()
             }
@@ -271,7 +324,9 @@ impl HostStep {
             Self::DeleteCalicoSets => facts.calico.sets == 0,
             Self::RestoreFirewallObject(object) => facts.firewall.contains(object),
             Self::DeleteBlackholes => facts.calico.blackholes == 0,
-            Self::RestoreNodeRoutes { .. } => facts.calico.block_routes == 0,
+            Self::RestoreNodeRoutes { link, .. } => {
+                facts.vxlan(link).is_none_or(|device| device.block_routes == 0)
+            }
             Self::RestoreVxlanDevice(name) => facts.vxlan(name).is_some(),
             Self::UnrouteLegacyPods => facts.calico.pod_routes == 0,
             Self::StopAnsweringForPods => facts

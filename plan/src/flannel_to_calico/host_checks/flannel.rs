@@ -55,8 +55,18 @@ pub(super) fn process(subject: Subject<'_>) -> Check {
     }
 }
 
-/// The link is as the settings say.
+/// The links, one for each family, are as the settings say.
 pub(super) fn device(subject: Subject<'_>) -> Check {
+    let settings = subject.settings;
+    let ipv4 = device_of(subject, &settings.flannel_device(), settings.mtu);
+    let ipv6 = settings
+        .ipv6_tunnel()
+        .map(|tunnel| device_of(subject, &tunnel.flannels, tunnel.mtu));
+    // One check of one name: the worse of the two is told.
+    ipv6.filter(|ipv6| ipv6.verdict > ipv4.verdict).unwrap_or(ipv4)
+}
+
+fn device_of(subject: Subject<'_>, wanted: &str, mtu: u32) -> Check {
     let name = HostCheck::FlannelDevice.as_str();
     let Subject {
         node,
@@ -64,13 +74,9 @@ pub(super) fn device(subject: Subject<'_>) -> Check {
         settings,
         ..
     } = subject;
-    let wanted = settings.flannel_device();
     let object = format!("Node {node}: link {wanted}");
-    let needed = format!(
-        "VNI {}, port {}, MTU {}, up",
-        settings.vni, settings.port, settings.mtu
-    );
-    let Some(device) = facts.vxlan(&wanted) else {
+    let needed = format!("VNI {}, port {}, MTU {mtu}, up", settings.vni, settings.port);
+    let Some(device) = facts.vxlan(wanted) else {
         let others: Vec<&str> = facts
             .vxlan_devices
             .iter()
@@ -97,7 +103,7 @@ pub(super) fn device(subject: Subject<'_>) -> Check {
         device.mtu,
         if device.up { "up" } else { "down" }
     );
-    let same = device.vni == settings.vni && device.port == settings.port && device.mtu == settings.mtu;
+    let same = device.vni == settings.vni && device.port == settings.port && device.mtu == mtu;
     if !same {
         return Check::not_pass(
             name,

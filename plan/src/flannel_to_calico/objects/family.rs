@@ -17,6 +17,12 @@ pub struct Family {
     pub tunnel_address_annotation: &'static str,
     /// Node annotation: the hardware address of the tunnel device.
     pub tunnel_mac_annotation: &'static str,
+    /// flannel's Node annotation, after the prefix: the address that the tunnel's packets come from.
+    pub public_address_annotation: &'static str,
+    /// Variable of calico-node: how it gets that address.
+    pub address_variable: &'static str,
+    /// Variable of calico-node: how it detects that address.
+    pub detection_variable: &'static str,
     /// What the handle of a node's tunnel address begins with.
     pub tunnel_handle: &'static str,
     /// The attribute `type` of a node's tunnel address.
@@ -31,6 +37,9 @@ pub const IPV4: Family = Family {
     address_annotation: "projectcalico.org/IPv4Address",
     tunnel_address_annotation: "projectcalico.org/IPv4VXLANTunnelAddr",
     tunnel_mac_annotation: "projectcalico.org/VXLANTunnelMACAddr",
+    public_address_annotation: "public-ip",
+    address_variable: "IP",
+    detection_variable: "IP_AUTODETECTION_METHOD",
     tunnel_handle: "vxlan-tunnel-addr-",
     tunnel_type: "vxlanTunnelAddress",
 };
@@ -43,6 +52,9 @@ pub const IPV6: Family = Family {
     address_annotation: "projectcalico.org/IPv6Address",
     tunnel_address_annotation: "projectcalico.org/IPv6VXLANTunnelAddr",
     tunnel_mac_annotation: "projectcalico.org/VXLANTunnelMACAddrV6",
+    public_address_annotation: "public-ipv6",
+    address_variable: "IP6",
+    detection_variable: "IP6_AUTODETECTION_METHOD",
     tunnel_handle: "vxlan-v6-tunnel-addr-",
     tunnel_type: "vxlanV6TunnelAddress",
 };

@@ -1,0 +1,102 @@
+//! Routes to whole IPv6 subnets of nodes, in a table of this tool's.
+//!
+//! Felix lays routes to the blocks that a node has claimed, and deletes every other one that it finds on its device in the main
+//! table. Of a /64 only the first few blocks are claimed; flannel's pods may have any address of it.
+
+use std::net::IpAddr;
+
+use futures::TryStreamExt;
+use ipnet::IpNet;
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use rtnetlink::IpVersion;
+
+use super::change::{ROUTE_PROTOCOL, request};
+use super::{Netlink, NetlinkError, reading};
+use crate::host::snapshot::{Route, Snapshot};
+
+/// The table. Felix takes its own from 1 to 250 (`RouteTableRange`), and only for `WireGuard` and BPF.
+pub const SUBNET_TABLE: u32 = 8282;
+/// Priority of the rule by which it is looked up: before the main table's, after what people write.
+pub const SUBNET_RULE_PRIORITY: u32 = 32_700;
+
+impl Netlink {
+    /// Lays a route to the subnet of each node that the tunnel leads to, by the way that the tunnel's routes go; then the
+    /// rule by which they are looked up.
+    pub async fn add_subnet_routes(&self, tunnel: &Snapshot, length: u8) -> Result<(), NetlinkError> {
+        for route in &tunnel.routes {
+            let [(Some(gateway @ IpAddr::V6(_)), Some(_))] = route.hops.as_slice() else {
+                continue;
+            };
+            // A node's end is the first address of its subnet, flannel's as well as Calico's.
+            let Ok(subnet) = IpNet::new(*gateway, length) else {
+                continue;
+            };
+            if subnet.network() != *gateway {
+                continue;
+            }
+            self.add_route(&Route {
+                destination: subnet,
+                protocol: ROUTE_PROTOCOL,
+                table: SUBNET_TABLE,
+                ..route.clone()
+            })
+            .await?;
+        }
+        if self.has_subnet_rule().await? {
+            return Ok(());
+        }
+        self.handle
+            .rule()
+            .add()
+            .v6()
+            .table_id(SUBNET_TABLE)
+            .priority(SUBNET_RULE_PRIORITY)
+            .action(RuleAction::ToTable)
+            .execute()
+            .await
+            .map_err(|source| request(format!("add the rule to look up table {SUBNET_TABLE}"), source))
+    }
+
+    /// Deletes the rule, then the routes.
+    pub async fn delete_subnet_routes(&self, seen: &Snapshot) -> Result<(), NetlinkError> {
+        for rule in self.subnet_rules().await? {
+            self.handle.rule().del(rule).execute().await.map_err(|source| {
+                request(format!("delete the rule to look up table {SUBNET_TABLE}"), source)
+            })?;
+        }
+        for route in &seen.subnet_routes {
+            self.delete_route(route).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn has_subnet_rule(&self) -> Result<bool, NetlinkError> {
+        Ok(!self.subnet_rules().await?.is_empty())
+    }
+
+    async fn subnet_rules(&self) -> Result<Vec<RuleMessage>, NetlinkError> {
+        let rules: Result<Vec<RuleMessage>, _> = self
+            .handle
+            .rule()
+            .get(IpVersion::V6)
+            .execute()
+            .try_collect()
+            .await;
+        match rules {
+            Ok(rules) => Ok(rules.into_iter().filter(is_of_subnets).collect()),
+            // A kernel without IPv6, or without tables of it.
+            Err(rtnetlink::Error::NetlinkError(message))
+                if message.raw_code() == -(nix::errno::Errno::EAFNOSUPPORT as i32) =>
+            {
+                Ok(Vec::new())
+            }
+            Err(source) => Err(reading("rules of IPv6", source)),
+        }
+    }
+}
+
+fn is_of_subnets(rule: &RuleMessage) -> bool {
+    rule.attributes
+        .iter()
+        .any(|attribute| matches!(attribute, RuleAttribute::Table(SUBNET_TABLE)))
+}

@@ -1,0 +1,182 @@
+//! The same host with pods of both families: what IPv6 asks for besides.
+
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv6Net};
+
+use super::*;
+
+pub(super) fn settings() -> HostSettings {
+    HostSettings {
+        ipv6: Some(Ipv6HostSettings {
+            mtu: 1430,
+            block_size: 122,
+            node_range_length: 64,
+            flannel_pods: true,
+        }),
+        ..super::settings()
+    }
+}
+
+/// A host in full work under flannel, with two other nodes.
+pub(super) fn flannel_host() -> HostFacts {
+    let mut host = super::flannel_host();
+    host.vxlan_devices.push(device("flannel-v6.1"));
+    host.calico.subnet_routes.missing = OTHER_NODES;
+    if let Found::Present(bridge) = &mut host.bridge {
+        bridge.addresses.push("fd00:10:244:1::1/64".parse().unwrap());
+    }
+    // The second one came after many others: host-local counts upwards.
+    for (pod, address) in host
+        .legacy_pods
+        .iter_mut()
+        .zip(["fd00:10:244:1::2", "fd00:10:244:1::1f07"])
+    {
+        pod.addresses.push(address.parse().unwrap());
+    }
+    host
+}
+
+/// What one of these steps does to the host. `cut` is a crash in the middle of it.
+pub(super) fn perform(step: &HostStep, facts: &mut HostFacts, cut: bool) {
+    let routes = &mut facts.calico.subnet_routes;
+    match (step, &mut facts.bridge) {
+        (HostStep::AnswerForAddresses(networks), Found::Present(bridge)) => {
+            let done = networks.len() - usize::from(cut);
+            bridge.answered.extend(&networks[..done]);
+            bridge.answered = Ipv6Net::aggregate(&bridge.answered);
+        }
+        (HostStep::StopAnsweringForAddresses, Found::Present(bridge)) => {
+            bridge.answered.truncate(usize::from(cut));
+        }
+        (HostStep::RouteSubnets { .. }, _) => {
+            let nodes = routes.laid + routes.missing;
+            let missing = u32::from(cut);
+            *routes = SubnetRoutes {
+                laid: nodes - missing,
+                missing,
+                looked_up: !cut,
+            };
+        }
+        // The rule goes first.
+        (HostStep::UnrouteSubnets, _) => {
+            routes.looked_up = false;
+            if !cut {
+                routes.missing += std::mem::take(&mut routes.laid);
+            }
+        }
+        (other, _) => panic!("{other:?} is not of IPv6, or has no bridge"),
+    }
+}
+
+/// What must be true of these steps, wherever they are taken.
+pub(super) fn assert_allowed(step: &HostStep, facts: &HostFacts) {
+    match step {
+        HostStep::AnswerForAddresses(networks) => {
+            let living: Vec<&LegacyPod> = facts.legacy_pods.iter().filter(|pod| pod.attached).collect();
+            assert!(!living.is_empty(), "nobody to answer for");
+            let is_answered = |address: &IpAddr| {
+                let mut all = networks.iter().copied().map(IpNet::V6);
+                all.any(|network| network.contains(address))
+            };
+            let mut addresses = living.iter().flat_map(|pod| &pod.addresses);
+            assert_eq!(
+                addresses.find(|address| is_answered(address)),
+                None,
+                "a living pod answers for itself"
+            );
+        }
+        HostStep::RouteSubnets { link, .. } => assert!(facts.vxlan(link).is_some(), "no way there"),
+        HostStep::RenameVxlanDevice { from, .. } => assert!(
+            !from.starts_with("flannel-v6.") || facts.calico.subnet_routes.is_complete(),
+            "Felix would delete flannel's routes to whole subnets"
+        ),
+        other => panic!("{other:?} is not of IPv6"),
+    }
+}
+
+fn swapped() -> HostFacts {
+    drive_by(&settings(), flannel_host(), Goal::Swapped, None).0
+}
+
+fn answered(facts: &HostFacts) -> Vec<Ipv6Net> {
+    facts.bridge.present().unwrap().answered.clone()
+}
+
+fn answers_for(facts: &HostFacts, address: &str) -> bool {
+    let address: std::net::Ipv6Addr = address.parse().unwrap();
+    answered(facts).iter().any(|network| network.contains(&address))
+}
+
+#[test]
+fn a_crash_in_any_step_leads_to_the_same_end() {
+    for goal in GOALS {
+        let (end, steps) = drive_by(&settings(), flannel_host(), goal, None);
+        for crash_at in 0..steps {
+            let (after, _) = drive_by(&settings(), flannel_host(), goal, Some(crash_at));
+            assert_eq!(after, end, "crash in step {crash_at}, goal {goal:?}");
+        }
+    }
+}
+
+#[test]
+fn the_bridge_answers_for_what_calico_may_give_out_and_for_no_living_pod() {
+    let host = swapped();
+    for address in ["fd00:10:244:1::", "fd00:10:244:1::3", "fd00:10:244:1::ff"] {
+        assert!(answers_for(&host, address), "{address}: {:?}", answered(&host));
+    }
+    // The bridge's own, a living pod's, and one past the blocks that are claimed.
+    for address in ["fd00:10:244:1::1", "fd00:10:244:1::2", "fd00:10:244:1::100"] {
+        assert!(!answers_for(&host, address), "{address}: {:?}", answered(&host));
+    }
+}
+
+#[test]
+fn the_address_of_a_pod_that_has_gone_is_answered_for() {
+    let mut host = swapped();
+    host.legacy_pods[0].attached = false;
+    if let Found::Present(bridge) = &mut host.bridge {
+        bridge.ports.remove(0);
+    }
+    let (host, _) = drive_by(&settings(), host, Goal::Swapped, None);
+    assert!(answers_for(&host, "fd00:10:244:1::2"), "{:?}", answered(&host));
+}
+
+#[test]
+fn a_node_that_joins_gets_its_route() {
+    let mut host = swapped();
+    assert!(host.calico.subnet_routes.is_complete());
+    host.calico.subnet_routes.missing = 1;
+    let decision = decide(&host, &settings(), Goal::Mixed, &Remembered::default());
+    assert_eq!(
+        decision,
+        HostDecision::Run(HostStep::RouteSubnets {
+            link: CALICO_DEVICE_V6.to_owned(),
+            length: 64
+        })
+    );
+}
+
+#[test]
+fn the_routes_go_when_no_pod_of_flannels_lives_anywhere() {
+    let (calico, _) = drive_by(&settings(), flannel_host(), Goal::Calico, None);
+    assert_eq!(phase(&calico, &settings()), Phase::Calico);
+    assert!(
+        calico.calico.subnet_routes.is_complete(),
+        "other nodes have pods of flannel's still"
+    );
+    let mut settings = settings();
+    settings.ipv6.as_mut().unwrap().flannel_pods = false;
+    let left = leftovers(&calico, &settings);
+    assert!(left.len() == 1 && left[0].contains("2 routes"), "{left:?}");
+    assert_eq!(
+        decide(&calico, &settings, Goal::Calico, &Remembered::default()),
+        HostDecision::Run(HostStep::UnrouteSubnets)
+    );
+    let end = super::perform(&HostStep::UnrouteSubnets, &calico, false);
+    assert_eq!(leftovers(&end, &settings), Vec::<String>::new());
+    assert_eq!(
+        decide(&end, &settings, Goal::Calico, &Remembered::default()),
+        HostDecision::Settled
+    );
+}
