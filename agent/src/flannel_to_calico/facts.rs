@@ -204,25 +204,22 @@ fn block_routes(snapshot: &Snapshot, tunnel: &Link) -> usize {
 
 /// How far routes to whole subnets reach: to each node that the tunnel of IPv6 leads to, or not.
 pub fn subnet_routes(snapshot: &Snapshot) -> SubnetRoutes {
-    let tunnels: Vec<u32> = snapshot
-        .links
-        .iter()
-        .filter(|link| link.name == CALICO_DEVICE_V6 || link.name.starts_with(FLANNEL_DEVICES[1]))
-        .map(|link| link.index)
-        .collect();
-    let ends = |routes: &[Route]| -> BTreeSet<IpAddr> {
-        routes
+    let is_tunnel_of_ipv6 =
+        |link: &&Link| link.name == CALICO_DEVICE_V6 || link.name.starts_with(FLANNEL_DEVICES[1]);
+    let missing = snapshot.links.iter().filter(is_tunnel_of_ipv6).map(|link| {
+        let own = snapshot.of_link(link.index);
+        let laid: BTreeSet<IpAddr> = own
+            .subnet_routes
             .iter()
             .flat_map(|route| &route.hops)
-            .filter(|(_, link)| link.is_some_and(|link| tunnels.contains(&link)))
             .filter_map(|(gateway, _)| *gateway)
-            .collect()
-    };
-    let laid = ends(&snapshot.subnet_routes);
+            .collect();
+        own.ipv6_ends().keys().filter(|end| !laid.contains(*end)).count()
+    });
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     SubnetRoutes {
         laid: count(snapshot.subnet_routes.len()),
-        missing: count(ends(&snapshot.routes).difference(&laid).count()),
+        missing: count(missing.sum()),
         looked_up: snapshot.subnet_rule,
     }
 }

@@ -104,6 +104,8 @@ impl Netlink {
             subnet_routes: routes
                 .iter()
                 .filter_map(|message| route(message, SUBNET_TABLE))
+                // What somebody else has in a table of that number is not ours.
+                .filter(|route| route.protocol == ROUTE_PROTOCOL && route.destination.addr().is_ipv6())
                 .collect(),
             subnet_rule: self.has_subnet_rule().await?,
             proxies: self.proxy_messages().await?.iter().filter_map(proxy).collect(),
@@ -245,6 +247,7 @@ async fn follow(changed: &Notify) -> io::Result<()> {
         MulticastGroup::Ipv6Ifaddr,
         MulticastGroup::Ipv4Route,
         MulticastGroup::Ipv6Route,
+        MulticastGroup::Ipv6Rule,
     ])?;
     let connection = AbortOnDrop(tokio::spawn(connection));
     changed.notify_one();

@@ -1,5 +1,6 @@
 //! The network state of a namespace as plain values, without a word of netlink. Touches nothing.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -168,6 +169,20 @@ impl Snapshot {
             .iter()
             .find(|link| link.index == index)
             .map(|link| link.name.as_str())
+    }
+
+    /// Other nodes' ends of a tunnel of IPv6, each with a route to something behind it. An end is the first address of its
+    /// node's subnet, flannel's as well as Calico's: the route to the subnet, or to its first block, begins with it.
+    pub fn ipv6_ends(&self) -> BTreeMap<IpAddr, &Route> {
+        let routes = self.routes.iter();
+        routes
+            .filter_map(|route| match route.hops.as_slice() {
+                [(Some(end @ IpAddr::V6(_)), Some(_))] if *end == route.destination.network() => {
+                    Some((*end, route))
+                }
+                _ => None,
+            })
+            .collect()
     }
 
     /// Routes and addresses of one link that was made again under another index.

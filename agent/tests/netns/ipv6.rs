@@ -119,6 +119,10 @@ fn pods_of_flannels_are_reached_wherever_in_their_subnet_they_are() {
 fn in_place_and_back_the_host_is_as_it_was() {
     in_namespace(|| async {
         let host = flannel_host();
+        // Somebody else's use of a table of the same number.
+        run("ip route add 198.51.100.0/25 dev lo table 8282");
+        run("ip -6 route add 2001:db8:5::/64 dev lo table 8282");
+        run("ip -6 rule add from 2001:db8:5::/64 lookup 8282 priority 4321");
         let before = state(&host);
         assert_eq!(drive(&host, Goal::Swapped).await, None);
         felix_takes_over();

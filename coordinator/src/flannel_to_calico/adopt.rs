@@ -63,17 +63,7 @@ pub async fn adopt_nodes(
 ) -> Result<BTreeMap<String, String>, WriteError> {
     adopt_node_migrations(context, cache, migration).await?;
     let nodes = linux_nodes(cache);
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
-    let wanted = Some(host_settings(settings));
-    for object in cache.node_migrations.state() {
-        if belongs_to(&object, migration) && object.spec.flannel_to_calico != wanted {
-            let spec = NodeMigrationSpec {
-                flannel_to_calico: wanted.clone(),
-                ..object.spec.clone()
-            };
-            write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
-        }
-    }
+    write_settings(context, cache, migration, settings).await?;
     label_with_flannel(context, &nodes).await?;
     let joined: Vec<&Arc<Node>> = nodes
         .values()
@@ -100,6 +90,27 @@ pub async fn adopt_nodes(
         }
     }
     Ok(unprepared)
+}
+
+/// Gives every agent the settings, where it has others: of an earlier version, or of a migration that was about to end.
+pub async fn write_settings(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    settings: &Settings,
+) -> Result<(), WriteError> {
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
+    let wanted = Some(host_settings(settings));
+    for object in cache.node_migrations.state() {
+        if belongs_to(&object, migration) && object.spec.flannel_to_calico != wanted {
+            let spec = NodeMigrationSpec {
+                flannel_to_calico: wanted.clone(),
+                ..object.spec.clone()
+            };
+            write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Labels the Nodes that have no network label: flannel's node selector then keeps its pods there.

@@ -15,6 +15,7 @@ use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
 
+use super::node_spec::write_spec;
 use super::prepare::daemon_set;
 use super::view::Snapshot;
 use super::{saved, wait};
@@ -36,7 +37,11 @@ pub async fn finish(
         super::own_pods::delete(context, pod).await?;
     }
     super::traffic::end(context, &snapshot).await?;
-    forget_flannels_pods(context, &snapshot).await?;
+    if forget_flannels_pods(context, &snapshot).await? {
+        let message = "every agent is told that no pod of flannel's lives any more";
+        wait(status, WaitReason::Leftovers, message.to_owned());
+        return Ok(());
+    }
     if let Some(message) = left(&snapshot) {
         wait(status, WaitReason::Leftovers, message);
         return Ok(());
@@ -115,9 +120,10 @@ pub async fn finish(
     Ok(())
 }
 
-/// Tells every agent that no pod of flannel's lives any more: whole subnets of IPv6 need no routes from now on.
-async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
+/// Tells every agent that no pod of flannel's lives any more: whole subnets of IPv6 need no routes from now on. Returns
+/// whether one did not know.
+async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<bool, WriteError> {
+    let mut wrote = false;
     for object in snapshot.node_migrations.values() {
         let mut spec = object.spec.clone();
         let Some(ipv6) = spec
@@ -127,10 +133,12 @@ async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<
         else {
             continue;
         };
-        ipv6.flannel_pods = false;
-        write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
+        if std::mem::take(&mut ipv6.flannel_pods) {
+            write_spec(context, object, &spec).await?;
+            wrote = true;
+        }
     }
-    Ok(())
+    Ok(wrote)
 }
 
 /// What is left of flannel on the hosts, by their agents' own words; `None` when every agent proves that
@@ -142,18 +150,18 @@ fn left(snapshot: &Snapshot) -> Option<String> {
             continue;
         }
         let report = object.status.clone().unwrap_or_default();
-        let generation = object.metadata.generation.unwrap_or_default();
-        if report.observed_generation < generation {
-            lines.push(format!(
-                "node {node}: its agent has not taken notice of what is asked of it (generation {generation}, seen {})",
-                report.observed_generation
-            ));
-        } else if !report.leftovers.is_empty() {
+        let subnets = report.facts.as_ref().map(|facts| facts.calico.subnet_routes);
+        if !report.leftovers.is_empty() {
             lines.push(format!("node {node}: {}", report.leftovers.join(", ")));
         } else if report.phase != Some(Phase::Calico) {
             lines.push(format!(
                 "node {node}: its agent does not report phase Calico: {}",
                 report.message
+            ));
+        } else if subnets.is_some_and(|subnets| !subnets.is_gone()) {
+            // As it was when the agent looked last: it may not have read yet that they are to go.
+            lines.push(format!(
+                "node {node}: routes to whole IPv6 subnets (`ip -6 route show table 8282`) or their rule"
             ));
         }
     }

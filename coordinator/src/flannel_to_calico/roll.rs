@@ -164,6 +164,7 @@ async fn adopt_nodes(
     }
     // Nothing is prepared any more: what was written for the nodes goes, too. But a Node that joins needs flannel.
     adopt::adopt_node_migrations(context, cache, migration).await?;
+    adopt::write_settings(context, cache, migration, settings).await?;
     if undo::selects_nodes(cache, settings) {
         adopt::label_with_flannel(context, &adopt::linux_nodes(cache)).await?;
     }

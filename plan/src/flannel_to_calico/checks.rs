@@ -301,7 +301,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     checks.extend(nodes::check(settings, facts));
     checks.extend(network::check(settings, facts, flannel, calico));
     checks.extend(host::check(settings, facts, calico));
-    checks.extend(legacy::check(facts, policy));
+    checks.extend(legacy::check(settings, facts, policy));
     match (policy.strategy, policy.legacy_pods) {
         (Strategy::Drain, _) => {
             checks.extend(pods::check(facts, policy));

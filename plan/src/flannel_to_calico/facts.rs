@@ -341,7 +341,7 @@ pub struct HostFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub detected_ipv6_address: Option<IpAddr>,
-    /// The interface that carries it.
+    /// The interface that carries the default route, or else `detected_address`.
     pub uplink: Option<String>,
     /// `net.bridge.bridge-nf-call-iptables`; absent when `br_netfilter` is not loaded.
     pub bridge_nf_call_iptables: Option<bool>,

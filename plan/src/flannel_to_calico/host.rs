@@ -45,12 +45,14 @@ pub struct HostSettings {
 #[serde(rename_all = "camelCase")]
 pub struct Ipv6HostSettings {
     /// MTU of the tunnel device.
+    #[serde(default = "least_mtu")]
     pub mtu: u32,
     /// Length of the prefix of an address block in Calico's IPAM.
     pub block_size: u8,
     /// Length of the prefix of a node's own range.
     pub node_range_length: u8,
     /// Whether pods of flannel's may live on any node: they are reached by routes to whole subnets until then.
+    #[serde(default = "yes")]
     pub flannel_pods: bool,
 }
 
@@ -67,6 +69,15 @@ pub struct Tunnel {
     block_size: u8,
     /// Length of the prefix of a node's own range.
     node_range_length: u8,
+}
+
+/// What every path of IPv6 carries.
+fn least_mtu() -> u32 {
+    1280
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn usual_block_size() -> u8 {

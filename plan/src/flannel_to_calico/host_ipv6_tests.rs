@@ -43,8 +43,7 @@ pub(super) fn perform(step: &HostStep, facts: &mut HostFacts, cut: bool) {
     match (step, &mut facts.bridge) {
         (HostStep::AnswerForAddresses(networks), Found::Present(bridge)) => {
             let done = networks.len() - usize::from(cut);
-            bridge.answered.extend(&networks[..done]);
-            bridge.answered = Ipv6Net::aggregate(&bridge.answered);
+            bridge.answered = networks[..done].to_vec();
         }
         (HostStep::StopAnsweringForAddresses, Found::Present(bridge)) => {
             bridge.answered.truncate(usize::from(cut));
@@ -140,6 +139,22 @@ fn the_address_of_a_pod_that_has_gone_is_answered_for() {
     }
     let (host, _) = drive_by(&settings(), host, Goal::Swapped, None);
     assert!(answers_for(&host, "fd00:10:244:1::2"), "{:?}", answered(&host));
+}
+
+#[test]
+fn a_pod_of_flannels_that_comes_late_answers_for_itself() {
+    let mut host = swapped();
+    let late = LegacyPod {
+        addresses: vec!["fd00:10:244:1::3".parse().unwrap()],
+        ..legacy_pod("of-veth3", "veth3", "10.244.1.4")
+    };
+    host.legacy_pods.push(late);
+    if let Found::Present(bridge) = &mut host.bridge {
+        bridge.ports.push("veth3".to_owned());
+    }
+    let (host, _) = drive_by(&settings(), host, Goal::Swapped, None);
+    assert!(!answers_for(&host, "fd00:10:244:1::3"), "{:?}", answered(&host));
+    assert!(answers_for(&host, "fd00:10:244:1::4"), "{:?}", answered(&host));
 }
 
 #[test]

@@ -160,6 +160,12 @@ impl Host {
                 found.push(format!("route {} dev {device}", route["dst"]));
             }
         }
+        found.extend(
+            self.rules
+                .iter()
+                .filter(|rule| is_of_subnets(rule))
+                .map(|rule| format!("rule {rule}")),
+        );
         found.extend(self.rules_with("FLANNEL"));
         for object in &self.ruleset {
             let name = object["table"]["name"].as_str().unwrap_or_default();
@@ -298,8 +304,7 @@ impl Host {
                 lines.insert(format!("route {route}"));
             }
         }
-        // Routes to whole IPv6 subnets stand in a table of the tool's own, for as long as flannel's pods live.
-        let others = self.rules.iter().filter(|rule| rule["table"] != "8282");
+        let others = self.rules.iter().filter(|rule| !is_of_subnets(rule));
         lines.extend(others.map(|rule| format!("rule {rule}")));
         for entry in &self.forwarding {
             if !is_of_a_network(entry["ifname"].as_str().unwrap_or_default())
@@ -343,6 +348,11 @@ impl Host {
         );
         lines
     }
+}
+
+/// Routes to whole IPv6 subnets stand in a table of the tool's own, for as long as flannel's pods live.
+fn is_of_subnets(rule: &Value) -> bool {
+    rule["table"] == "8282"
 }
 
 /// Rules of both families read alike.

@@ -84,13 +84,17 @@ async fn restore_routes(tunnel: &Snapshot, saved: &Saved, netlink: &Netlink) -> 
     netlink.restore_own_routes(tunnel).await
 }
 
-/// Length of a node's range: that of flannel's route to any other node, which begins with that node's end.
+/// Length of a node's range: that of flannel's route to any other node, which begins with that node's end. So does the route
+/// to its first block, which a crash may have left beside it.
 fn range_length(before: &Before) -> Option<u8> {
-    let routes = &before.network.as_ref()?.routes;
-    routes.iter().find_map(|route| {
-        let (gateway, _) = route.hops.first()?;
-        (*gateway == Some(route.destination.network())).then(|| route.destination.prefix_len())
-    })
+    let routes = before.network.as_ref()?.routes.iter();
+    routes
+        .filter(|route| {
+            let gateway = route.hops.first().and_then(|(gateway, _)| *gateway);
+            gateway == Some(route.destination.network())
+        })
+        .map(|route| route.destination.prefix_len())
+        .min()
 }
 
 /// flannel's link, as the journal has it.

@@ -1,6 +1,6 @@
 //! Changes towards Calico that are more than one call.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv6Net};
 use plan::cni::deletion;
@@ -83,7 +83,7 @@ pub(super) async fn route(
     Ok(())
 }
 
-/// The bridge answers for each of these addresses.
+/// The bridge answers for each of these addresses, and for no other.
 pub(super) async fn answer(
     networks: &[Ipv6Net],
     seen: &Observation,
@@ -92,8 +92,16 @@ pub(super) async fn answer(
     let Some(bridge) = seen.snapshot.link(BRIDGE) else {
         return Ok(());
     };
+    let there = seen.snapshot.of_link(bridge.index).proxies;
+    let is_wanted = |address: &Ipv6Addr| networks.iter().any(|network| network.contains(address));
+    for proxy in there.iter().filter(|proxy| !is_wanted(&proxy.address)) {
+        netlink.delete_proxy(proxy).await?;
+    }
+    let is_there = |address: &Ipv6Addr| there.iter().any(|proxy| proxy.address == *address);
     for address in networks.iter().flat_map(Ipv6Net::hosts) {
-        netlink.add_proxy(bridge.index, address).await?;
+        if !is_there(&address) {
+            netlink.add_proxy(bridge.index, address).await?;
+        }
     }
     Ok(())
 }

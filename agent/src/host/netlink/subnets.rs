@@ -3,8 +3,6 @@
 //! Felix lays routes to the blocks that a node has claimed, and deletes every other one that it finds on its device in the main
 //! table. Of a /64 only the first few blocks are claimed; flannel's pods may have any address of it.
 
-use std::net::IpAddr;
-
 use futures::TryStreamExt;
 use ipnet::IpNet;
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
@@ -23,19 +21,12 @@ impl Netlink {
     /// Lays a route to the subnet of each node that the tunnel leads to, by the way that the tunnel's routes go; then the
     /// rule by which they are looked up.
     pub async fn add_subnet_routes(&self, tunnel: &Snapshot, length: u8) -> Result<(), NetlinkError> {
-        for route in &tunnel.routes {
-            let [(Some(gateway @ IpAddr::V6(_)), Some(_))] = route.hops.as_slice() else {
+        for (end, route) in tunnel.ipv6_ends() {
+            let Ok(subnet) = IpNet::new(end, length) else {
                 continue;
             };
-            // A node's end is the first address of its subnet, flannel's as well as Calico's.
-            let Ok(subnet) = IpNet::new(*gateway, length) else {
-                continue;
-            };
-            if subnet.network() != *gateway {
-                continue;
-            }
             self.add_route(&Route {
-                destination: subnet,
+                destination: subnet.trunc(),
                 protocol: ROUTE_PROTOCOL,
                 table: SUBNET_TABLE,
                 ..route.clone()
@@ -96,7 +87,6 @@ impl Netlink {
 }
 
 fn is_of_subnets(rule: &RuleMessage) -> bool {
-    rule.attributes
-        .iter()
-        .any(|attribute| matches!(attribute, RuleAttribute::Table(SUBNET_TABLE)))
+    let has = |wanted: &RuleAttribute| rule.attributes.contains(wanted);
+    has(&RuleAttribute::Table(SUBNET_TABLE)) && has(&RuleAttribute::Priority(SUBNET_RULE_PRIORITY))
 }

@@ -6,9 +6,9 @@ use super::{CheckName, CheckPolicy};
 use crate::check::{Check, Verdict};
 use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::host::unknown_ports;
-use crate::flannel_to_calico::settings::Strategy;
+use crate::flannel_to_calico::settings::{Settings, Strategy};
 
-pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::LegacyPods);
     // In place an address that nobody knows would be given to another pod. A drain waits for the link to go.
     let verdict = match policy.strategy {
@@ -28,7 +28,8 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
             report.add(verdict, "Node", &node.name, finding);
         }
         let answered = host.bridge.present().map_or(&[][..], |bridge| &bridge.answered);
-        if policy.strategy == Strategy::InPlace && !answered.is_empty() {
+        let in_place = policy.strategy == Strategy::InPlace && settings.ipv6.is_some();
+        if in_place && !answered.is_empty() {
             let listed: Vec<String> = answered.iter().map(ToString::to_string).collect();
             let finding = Finding::new(
                 "cni0",
@@ -57,7 +58,7 @@ mod tests {
                 strategy,
                 ..fixture::policy()
             };
-            check(facts, &policy)
+            check(&fixture::settings(), facts, &policy)
         };
         assert_eq!(
             verdicts(&judge(&facts, Strategy::InPlace)),
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_bridge_that_answers_for_somebody_elses_addresses_is_named() {
-        let (_, mut facts) = fixture::dual_stack();
+        let (settings, mut facts) = fixture::dual_stack();
         if let Found::Present(bridge) = &mut facts.hosts.get_mut("b").unwrap().bridge {
             bridge.answered.push("fd00:10:244:2::50/128".parse().unwrap());
         }
@@ -86,7 +87,7 @@ mod tests {
                 strategy,
                 ..fixture::policy()
             };
-            let found = check(&facts, &policy);
+            let found = check(&settings, &facts, &policy);
             assert_eq!(verdicts(&found), [("LegacyPods", expected)]);
             assert_eq!(found[0].found.contains("fd00:10:244:2::50"), expected == Fail);
         }

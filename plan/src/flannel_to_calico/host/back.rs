@@ -26,10 +26,7 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Re
         remembered.alone
             && matches!(
                 step,
-                HostStep::UnrouteLegacyPods
-                    | HostStep::StopAnsweringForPods
-                    | HostStep::StopAnsweringForAddresses
-                    | HostStep::UnrouteSubnets
+                HostStep::UnrouteLegacyPods | HostStep::StopAnsweringForPods | HostStep::UnrouteSubnets
             )
     };
     let Some(first) = pending.iter().find(|step| !waits(step)) else {

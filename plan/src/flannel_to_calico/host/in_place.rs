@@ -93,14 +93,14 @@ fn upkeep_step(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
     if !bridge.answers_for_pods {
         return Some(HostStep::AnswerForPods);
     }
-    let unanswered = unanswered(facts, bridge, settings);
-    (!unanswered.is_empty()).then_some(HostStep::AnswerForAddresses(unanswered))
+    let wanted = to_answer_for(facts, bridge, settings);
+    (!wanted.is_empty() && wanted != bridge.answered).then_some(HostStep::AnswerForAddresses(wanted))
 }
 
-/// Addresses of IPv6 that Calico's pods on this node may have, and that `cni0` does not answer for yet.
+/// Addresses of IPv6 that Calico's pods on this node may have: `cni0` answers for them and for no others.
 ///
-/// Those of flannel's living pods answer for themselves: a second answer would look like an address that is taken.
-fn unanswered(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) -> Vec<Ipv6Net> {
+/// flannel's living pods answer for themselves: a second answer would look like an address that is taken.
+fn to_answer_for(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) -> Vec<Ipv6Net> {
     let Some(ipv6) = &settings.ipv6 else {
         return Vec::new();
     };
@@ -120,8 +120,7 @@ fn unanswered(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) -> Ve
             IpAddr::V6(address) => Some(address),
             IpAddr::V4(_) => None,
         })
-        .filter(|address| !taken.contains(&IpAddr::V6(*address)))
-        .filter(|address| !bridge.answered.iter().any(|answered| answered.contains(address)));
+        .filter(|address| !taken.contains(&IpAddr::V6(*address)));
     Ipv6Net::aggregate(&free.map(Ipv6Net::from).collect())
 }
 

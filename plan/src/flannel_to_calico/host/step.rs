@@ -27,8 +27,8 @@ pub enum HostStep {
     /// In place: let `cni0` answer ARP for pods that are not on it. flannel's pods take the whole podCIDR for their
     /// own link, and Calico's new pods on the node are not there.
     AnswerForPods,
-    /// In place: let `cni0` answer for these addresses of IPv6, which `AnswerForPods` cannot do for all at once: those that
-    /// Calico's pods on the node may get.
+    /// In place: let `cni0` answer for these addresses of IPv6 and for no others, which `AnswerForPods` cannot do for all at
+    /// once: those that Calico's pods on the node may get. As few networks as possible.
     AnswerForAddresses(#[schemars(with = "Vec<String>")] Vec<Ipv6Net>),
     /// Lay a route to the whole IPv6 subnet of each node that the tunnel leads to, in a table of this tool's. Calico has
     /// routes to claimed blocks only.
@@ -302,11 +302,10 @@ impl HostStep {
                 .bridge
                 .present()
                 .is_none_or(|bridge| bridge.answers_for_pods),
-            Self::AnswerForAddresses(networks) => facts.bridge.present().is_none_or(|bridge| {
-                let is_answered =
-                    |network: &Ipv6Net| bridge.answered.iter().any(|answered| answered.contains(network));
-                networks.iter().all(is_answered)
-            }),
+            Self::AnswerForAddresses(networks) => facts
+                .bridge
+                .present()
+                .is_none_or(|bridge| bridge.answered == *networks),
             Self::StopAnsweringForAddresses => facts
                 .bridge
                 .present()
