@@ -13,7 +13,7 @@ use super::scenarios::{
 use crate::fake_api::FakeApi;
 use crate::pass::pass;
 
-fn drained() -> FakeApi {
+pub(super) fn drained() -> FakeApi {
     let api = cluster();
     // Agents report what is on their hosts: without that nobody goes back.
     api.put("/test/in-place", json!({}));
@@ -21,11 +21,11 @@ fn drained() -> FakeApi {
     api
 }
 
-fn ask(api: &FakeApi, spec: &Value) {
+pub(super) fn ask(api: &FakeApi, spec: &Value) {
     api.edit(MIGRATION, &json!({ "spec": spec }));
 }
 
-async fn passes(api: &FakeApi, number: usize) {
+pub(super) async fn passes(api: &FakeApi, number: usize) {
     let mut memory = Memory::default();
     for _ in 0..number {
         let _ = pass(&api.context(), &api.cache(), &mut memory).await;

@@ -64,6 +64,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
                 .then(|| "cali1".to_owned())
                 .into_iter()
                 .collect(),
+            subnet_routes: super::ipv6_scenarios::subnet_routes(api, node),
             ..CalicoTraces::default()
         },
         direct_routes: Vec::new(),

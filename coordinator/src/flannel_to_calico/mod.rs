@@ -11,6 +11,8 @@ mod finish;
 mod import;
 #[cfg(test)]
 mod in_place_scenarios;
+#[cfg(test)]
+mod ipv6_scenarios;
 mod node_objects;
 mod node_spec;
 mod own_pods;
