@@ -61,7 +61,7 @@ pub fn vxlan_devices(snapshot: &Snapshot) -> Vec<VxlanDevice> {
                         .filter(|route| is_configured(&route.destination))
                         .count(),
                 ),
-                block_routes: count(block_routes(snapshot, link)),
+                block_routes: count(block_routes(link, &own.routes)),
                 neighbours: count(own.neighbours.len()),
                 forwarding_entries: count(own.forwarding.len()),
             })
@@ -179,13 +179,12 @@ pub fn pod_routes(snapshot: &Snapshot) -> impl Iterator<Item = &Route> {
         .filter(|route| route.protocol == ROUTE_PROTOCOL)
 }
 
-/// Number of routes through a tunnel as Calico makes them: under its number, or to the end of another node. flannel lays
-/// neither.
-fn block_routes(snapshot: &Snapshot, tunnel: &Link) -> usize {
+/// Number of a tunnel's own routes that are as Calico makes them: under its number, or to the end of another node. flannel
+/// lays neither.
+fn block_routes(tunnel: &Link, own: &[Route]) -> usize {
     if !is_tunnel(&tunnel.name) {
         return 0;
     }
-    let own = snapshot.of_link(tunnel.index).routes;
     let is_gateway = |address: IpAddr| {
         let mut hops = own.iter().flat_map(|route| &route.hops);
         hops.any(|(gateway, _)| *gateway == Some(address))

@@ -12,6 +12,7 @@ use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::RouteMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use plan::flannel_to_calico::host::SUBNET_TABLE;
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::{Handle, MulticastGroup};
 use thiserror::Error;
@@ -25,7 +26,6 @@ mod subnets;
 
 pub use self::change::{FELIX, KERNEL, ROUTE_PROTOCOL, Renamed};
 use self::messages::{blackhole, forwarding_entry, link, neighbour, proxy, route};
-pub use self::subnets::{SUBNET_RULE_PRIORITY, SUBNET_TABLE};
 use super::snapshot::{Address, Link, MAIN_TABLE, Snapshot};
 
 /// Why the kernel's network state could not be read or changed.

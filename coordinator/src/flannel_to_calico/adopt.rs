@@ -9,12 +9,12 @@ use api::{Migration, NodeMigration, names};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ObjectMeta;
 use kube::{Api, Resource, ResourceExt};
+use plan::flannel_to_calico::host::HostSettings;
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
 
 use super::node_objects::{self, Outcome};
 use super::own_pods;
-use super::planning::host_settings;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::{self, WriteError};
@@ -100,7 +100,7 @@ pub async fn write_settings(
     settings: &Settings,
 ) -> Result<(), WriteError> {
     let api: Api<NodeMigration> = Api::all(context.client.clone());
-    let wanted = Some(host_settings(settings));
+    let wanted = Some(HostSettings::of(settings));
     for object in cache.node_migrations.state() {
         if belongs_to(&object, migration) && object.spec.flannel_to_calico != wanted {
             let spec = NodeMigrationSpec {

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::PropagationPolicy;
 use kube::{Api, ResourceExt};
 use plan::decision::WaitReason;
+use plan::flannel_to_calico::host::SUBNET_TABLE;
 use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
@@ -161,7 +162,7 @@ fn left(snapshot: &Snapshot) -> Option<String> {
         } else if subnets.is_some_and(|subnets| !subnets.is_gone()) {
             // As it was when the agent looked last: it may not have read yet that they are to go.
             lines.push(format!(
-                "node {node}: routes to whole IPv6 subnets (`ip -6 route show table 8282`) or their rule"
+                "node {node}: routes to whole IPv6 subnets (`ip -6 route show table {SUBNET_TABLE}`) or their rule"
             ));
         }
     }

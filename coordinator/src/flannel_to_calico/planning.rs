@@ -13,7 +13,7 @@ use plan::flannel_to_calico::checks::{self, CheckPolicy};
 use plan::flannel_to_calico::cluster::ClusterFacts;
 use plan::flannel_to_calico::detect::detect;
 use plan::flannel_to_calico::document;
-use plan::flannel_to_calico::host::{HostSettings, Ipv6HostSettings};
+use plan::flannel_to_calico::host::HostSettings;
 use plan::flannel_to_calico::settings::Settings;
 
 use super::{Memory, adopt, dereference, roll, saved};
@@ -232,7 +232,7 @@ async fn write_node_plans(
             continue;
         };
         let spec = NodeMigrationSpec {
-            flannel_to_calico: Some(host_settings(settings)),
+            flannel_to_calico: Some(HostSettings::of(settings)),
             position: u32::try_from(*position).unwrap_or(u32::MAX),
             plan: (*actions).clone(),
             ..object.spec.clone()
@@ -240,22 +240,4 @@ async fn write_node_plans(
         write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
     }
     Ok(())
-}
-
-/// What an agent needs to know of the settings.
-pub fn host_settings(settings: &Settings) -> HostSettings {
-    HostSettings {
-        vni: settings.flannel_vni.value,
-        port: settings.flannel_port.value,
-        mtu: settings.flannel_mtu.value,
-        cni_configuration_directory: settings.cni_configuration_directory.value.clone(),
-        block_size: settings.ip_pool_block_size.value,
-        node_range_length: settings.flannel_subnet_length.value,
-        ipv6: settings.ipv6.as_ref().map(|ipv6| Ipv6HostSettings {
-            mtu: settings.flannel_ipv6_mtu(),
-            block_size: ipv6.ip_pool_block_size.value,
-            node_range_length: ipv6.flannel_subnet_length.value,
-            flannel_pods: true,
-        }),
-    }
 }

@@ -41,8 +41,9 @@ pub fn choose(snapshot: &Snapshot) -> Probes {
         if done {
             continue;
         }
+        let candidates = candidates(snapshot, node);
         for target in targets(node, pod) {
-            for (name, side) in candidates(snapshot, node) {
+            for (name, side) in &candidates {
                 probes
                     .wanted
                     .entry(name.clone())
@@ -52,7 +53,7 @@ pub fn choose(snapshot: &Snapshot) -> Probes {
                     .probers
                     .entry(node.clone())
                     .or_default()
-                    .push(result(snapshot, &name, side, &target));
+                    .push(result(snapshot, name, side, &target));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::cluster::{ClusterFacts, Node};
 use super::detect::NETWORK_LABEL as LABEL;
-use super::host::{CALICO_DEVICE, CALICO_DEVICE_V6, FLANNEL_DEVICES};
+use super::host::{HostSettings, SUBNET_TABLE};
 use super::objects;
 use super::settings::{LegacyPods, Settings, Strategy};
 use crate::document::{Action, Document};
@@ -140,7 +140,8 @@ fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action
         }
         pods.iter().map(|pod| pod.key()).collect::<Vec<_>>().join(", ")
     };
-    let devices = flannel_devices(settings).join(", ");
+    let tunnels = HostSettings::of(settings).tunnels();
+    let devices: Vec<&str> = tunnels.iter().map(|tunnel| tunnel.flannels.as_str()).collect();
     let cordon = if node.unschedulable {
         Action::new("cordon", &object, "is cordoned already, and stays so at the end")
     } else {
@@ -167,7 +168,10 @@ fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action
         Action::new(
             "delete",
             format!("host {}", node.name),
-            format!("{devices}, cni0, FLANNEL-* chains and tables, host-local leases (with a backup)"),
+            format!(
+                "{}, cni0, FLANNEL-* chains and tables, host-local leases (with a backup)",
+                devices.join(", ")
+            ),
         ),
         Action::new("label", &object, format!("{LABEL}=calico; calico-node starts")),
     ];
@@ -230,16 +234,16 @@ fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> V
         Action::new("route", &host, answers),
     ];
     actions.extend(route_subnets(settings, node));
-    let renamed = flannel_devices(settings)
-        .into_iter()
-        .zip([CALICO_DEVICE, CALICO_DEVICE_V6])
-        .map(|(flannels, calicos)| {
-            Action::new(
-                "rename",
-                &host,
-                format!("{flannels} becomes {calicos} while it carries packets"),
-            )
-        });
+    let renamed = HostSettings::of(settings).tunnels().into_iter().map(|tunnel| {
+        Action::new(
+            "rename",
+            &host,
+            format!(
+                "{} becomes {} while it carries packets",
+                tunnel.flannels, tunnel.calicos
+            ),
+        )
+    });
     actions.extend(renamed);
     actions.extend([
         Action::new(
@@ -275,16 +279,6 @@ fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> V
     actions
 }
 
-/// flannel's tunnel links, one for each family that pods have.
-fn flannel_devices(settings: &Settings) -> Vec<String> {
-    let families = settings.pod_networks().len();
-    FLANNEL_DEVICES
-        .iter()
-        .take(families)
-        .map(|start| format!("{start}{}", settings.flannel_vni.value))
-        .collect()
-}
-
 /// IPv6: pods of flannel's are reached wherever in their node's subnet they are.
 fn route_subnets(settings: &Settings, node: &Node) -> Option<Action> {
     settings.ipv6.as_ref().map(|ipv6| {
@@ -292,8 +286,8 @@ fn route_subnets(settings: &Settings, node: &Node) -> Option<Action> {
             "route",
             format!("host {}", node.name),
             format!(
-                "the whole /{} of each other node through the tunnel, in table 8282 with a rule before main: Calico has \
-                 routes to claimed blocks only",
+                "the whole /{} of each other node through the tunnel, in table {SUBNET_TABLE} with a rule before main: \
+                 Calico has routes to claimed blocks only",
                 ipv6.flannel_subnet_length.value
             ),
         )
@@ -322,7 +316,7 @@ fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {
         Action::new(
             "unroute",
             format!("{} hosts", nodes.len()),
-            "table 8282 and its rule: no pod of flannel's lives any more",
+            format!("table {SUBNET_TABLE} and its rule: no pod of flannel's lives any more"),
         )
     });
     let rest = [

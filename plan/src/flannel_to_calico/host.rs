@@ -16,6 +16,7 @@ pub use switch::{Orders, Patience, is_between, left_to_wait};
 
 use super::facts::{Found, HostFacts};
 use super::phase::{Goal, Phase};
+use super::settings::Settings;
 
 /// What the agent must know to tell flannel's things from everybody else's, and to judge Calico's device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -94,16 +95,35 @@ impl Tunnel {
         facts.vxlan(&self.flannels).is_some() && facts.vxlan(self.calicos).is_some()
     }
 
-    /// Whether there is no link of either name.
-    fn is_missing(&self, facts: &HostFacts) -> bool {
-        facts.vxlan(&self.flannels).is_none() && facts.vxlan(self.calicos).is_none()
+    /// The name that the link has now; `None` when there is no link of either.
+    fn name(&self, facts: &HostFacts) -> Option<&str> {
+        let names = [self.calicos, self.flannels.as_str()];
+        names.into_iter().find(|name| facts.vxlan(name).is_some())
     }
 }
 
 impl HostSettings {
+    /// What an agent needs to know of the settings, while pods of flannel's may live.
+    pub fn of(settings: &Settings) -> Self {
+        Self {
+            vni: settings.flannel_vni.value,
+            port: settings.flannel_port.value,
+            mtu: settings.flannel_mtu.value,
+            cni_configuration_directory: settings.cni_configuration_directory.value.clone(),
+            block_size: settings.ip_pool_block_size.value,
+            node_range_length: settings.flannel_subnet_length.value,
+            ipv6: settings.ipv6.as_ref().map(|ipv6| Ipv6HostSettings {
+                mtu: settings.flannel_ipv6_mtu(),
+                block_size: ipv6.ip_pool_block_size.value,
+                node_range_length: ipv6.flannel_subnet_length.value,
+                flannel_pods: true,
+            }),
+        }
+    }
+
     /// Name of flannel's VXLAN link.
     pub fn flannel_device(&self) -> String {
-        format!("flannel.{}", self.vni)
+        format!("{}{}", FLANNEL_DEVICES[0], self.vni)
     }
 
     /// The tunnel links: one for each family of addresses that pods have.
@@ -126,7 +146,7 @@ impl HostSettings {
     /// The one of IPv6.
     pub fn ipv6_tunnel(&self) -> Option<Tunnel> {
         self.ipv6.as_ref().map(|ipv6| Tunnel {
-            flannels: format!("flannel-v6.{}", self.vni),
+            flannels: format!("{}{}", FLANNEL_DEVICES[1], self.vni),
             calicos: CALICO_DEVICE_V6,
             mtu: ipv6.mtu,
             block_size: ipv6.block_size,
@@ -141,6 +161,9 @@ pub const FLANNEL_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
 pub const CALICO_DEVICE: &str = "vxlan.calico";
 /// Name of Calico's VXLAN link for IPv6.
 pub const CALICO_DEVICE_V6: &str = "vxlan-v6.calico";
+/// Number of this tool's table of routes to whole IPv6 subnets of nodes. Felix takes its own from 1 to 250
+/// (`RouteTableRange`), and only for `WireGuard` and BPF.
+pub const SUBNET_TABLE: u32 = 8282;
 /// Name of the bridge of flannel's CNI plugin.
 pub const BRIDGE: &str = "cni0";
 

@@ -6,16 +6,15 @@
 use futures::TryStreamExt;
 use ipnet::IpNet;
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use plan::flannel_to_calico::host::SUBNET_TABLE;
 use rtnetlink::IpVersion;
 
 use super::change::{ROUTE_PROTOCOL, request};
 use super::{Netlink, NetlinkError, reading};
 use crate::host::snapshot::{Route, Snapshot};
 
-/// The table. Felix takes its own from 1 to 250 (`RouteTableRange`), and only for `WireGuard` and BPF.
-pub const SUBNET_TABLE: u32 = 8282;
 /// Priority of the rule by which it is looked up: before the main table's, after what people write.
-pub const SUBNET_RULE_PRIORITY: u32 = 32_700;
+const SUBNET_RULE_PRIORITY: u32 = 32_700;
 
 impl Netlink {
     /// Lays a route to the subnet of each node that the tunnel leads to, by the way that the tunnel's routes go; then the

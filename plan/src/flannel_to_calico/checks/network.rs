@@ -12,10 +12,10 @@ use crate::flannel::{NodeAnnotations, annotation_key};
 use crate::flannel_to_calico::cluster::{ClusterFacts, DaemonSet, Node};
 use crate::flannel_to_calico::detect::{flannel_nodes, network_configuration};
 use crate::flannel_to_calico::facts::{HostFacts, VxlanDevice};
-use crate::flannel_to_calico::host::{CALICO_DEVICE, CALICO_DEVICE_V6, FLANNEL_DEVICES};
+use crate::flannel_to_calico::host::{HostSettings, Tunnel};
 use crate::flannel_to_calico::objects::family::{self, Family};
 use crate::flannel_to_calico::objects::tunnel_address;
-use crate::flannel_to_calico::settings::Settings;
+use crate::flannel_to_calico::settings::{PodNetwork, Settings};
 
 pub(super) fn check(
     settings: &Settings,
@@ -57,12 +57,13 @@ pub(super) fn hosts<'facts>(
 
 fn devices(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::NetworkConfigurationMatchesDevice);
-    let tunnels = tunnels(settings);
+    let all = expected(settings);
     let hosts = hosts(facts, &mut report);
     for (node, host) in &hosts {
-        for tunnel in &tunnels {
+        for expected in &all {
+            let tunnel = &expected.tunnel;
             match host.vxlan(&tunnel.flannels) {
-                Some(device) => device_fits(settings, tunnel, node, device, &mut report),
+                Some(device) => device_fits(settings, expected, node, device, &mut report),
                 None => no_device(settings, node, host, &tunnel.flannels, &mut report),
             }
             if host.vxlan(tunnel.calicos).is_some() {
@@ -79,8 +80,14 @@ fn devices(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             }
         }
     }
-    let links: Vec<&str> = tunnels.iter().map(|tunnel| tunnel.flannels.as_str()).collect();
-    let sizes: Vec<String> = tunnels.iter().map(|tunnel| tunnel.mtu.to_string()).collect();
+    let links: Vec<&str> = all
+        .iter()
+        .map(|expected| expected.tunnel.flannels.as_str())
+        .collect();
+    let sizes: Vec<String> = all
+        .iter()
+        .map(|expected| expected.tunnel.mtu.to_string())
+        .collect();
     report.finish(
         format!("link {} of {} hosts", links.join(" and "), hosts.len()),
         format!(
@@ -92,11 +99,9 @@ fn devices(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     )
 }
 
-/// What flannel's tunnel device of one family should be like.
-struct Tunnel {
-    flannels: String,
-    calicos: &'static str,
-    mtu: u32,
+/// What the tunnel device of one family should be like.
+struct Expected {
+    tunnel: Tunnel,
     /// Why this MTU.
     mtu_source: String,
     /// The network whose packets it carries.
@@ -104,24 +109,20 @@ struct Tunnel {
 }
 
 /// One for each family of addresses that pods have.
-fn tunnels(settings: &Settings) -> Vec<Tunnel> {
-    let vni = settings.flannel_vni.value;
+fn expected(settings: &Settings) -> Vec<Expected> {
     let mtu = &settings.flannel_mtu;
-    let ipv4 = Tunnel {
-        flannels: format!("{}{vni}", FLANNEL_DEVICES[0]),
-        calicos: CALICO_DEVICE,
-        mtu: mtu.value,
-        mtu_source: mtu.source.to_string(),
-        network: IpNet::V4(settings.flannel_network.value),
-    };
-    let ipv6 = settings.ipv6.as_ref().map(|ipv6| Tunnel {
-        flannels: format!("{}{vni}", FLANNEL_DEVICES[1]),
-        calicos: CALICO_DEVICE_V6,
-        mtu: settings.flannel_ipv6_mtu(),
-        mtu_source: format!("20 less than MTU {} ({})", mtu.value, mtu.source),
-        network: IpNet::V6(ipv6.flannel_network.value),
-    });
-    [ipv4].into_iter().chain(ipv6).collect()
+    let tunnels = HostSettings::of(settings).tunnels().into_iter();
+    tunnels
+        .zip(settings.pod_networks())
+        .map(|(tunnel, PodNetwork { range, .. })| Expected {
+            tunnel,
+            mtu_source: match range {
+                IpNet::V4(_) => mtu.source.to_string(),
+                IpNet::V6(_) => format!("20 less than MTU {} ({})", mtu.value, mtu.source),
+            },
+            network: range,
+        })
+        .collect()
 }
 
 fn no_device(settings: &Settings, node: &Node, host: &HostFacts, name: &str, report: &mut Report) {
@@ -154,7 +155,13 @@ fn no_device(settings: &Settings, node: &Node, host: &HostFacts, name: &str, rep
     );
 }
 
-fn device_fits(settings: &Settings, tunnel: &Tunnel, node: &Node, device: &VxlanDevice, report: &mut Report) {
+fn device_fits(
+    settings: &Settings,
+    expected: &Expected,
+    node: &Node,
+    device: &VxlanDevice,
+    report: &mut Report,
+) {
     let part = format!("link {}", device.name);
     let mut fail = |found: String, needed: String, fix: &str| {
         report.fail("Node", &node.name, Finding::new(&part, found, needed, fix));
@@ -174,8 +181,8 @@ fn device_fits(settings: &Settings, tunnel: &Tunnel, node: &Node, device: &Vxlan
         );
         fail(format!("port {}", device.port), needed, restart);
     }
-    if device.mtu != tunnel.mtu {
-        let needed = format!("MTU {}, {}", tunnel.mtu, tunnel.mtu_source);
+    if device.mtu != expected.tunnel.mtu {
+        let needed = format!("MTU {}, {}", expected.tunnel.mtu, expected.mtu_source);
         fail(format!("MTU {}", device.mtu), needed, restart);
     }
     if !device.up {
@@ -185,7 +192,7 @@ fn device_fits(settings: &Settings, tunnel: &Tunnel, node: &Node, device: &Vxlan
             "see the log of flannel's pod on the node",
         );
     }
-    let Some(range) = node.range_of(&tunnel.network) else {
+    let Some(range) = node.range_of(&expected.network) else {
         // The check PodCidr's.
         return;
     };
@@ -272,8 +279,8 @@ fn detection<'facts>(
 fn public_address(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<Check> {
     let mut report = Report::new(CheckName::PublicAddress);
     let hosts = hosts(facts, &mut report);
-    for tunnel in tunnels(settings) {
-        public_address_of(settings, facts, calico, &tunnel, &hosts, &mut report);
+    for expected in expected(settings) {
+        public_address_of(settings, facts, calico, &expected, &hosts, &mut report);
     }
     report.finish(
         format!("public-ip of {} Nodes", hosts.len()),
@@ -305,15 +312,15 @@ fn public_address_of(
     settings: &Settings,
     facts: &ClusterFacts,
     calico: Option<&DaemonSet>,
-    tunnel: &Tunnel,
+    expected: &Expected,
     hosts: &[(&Node, &HostFacts)],
     report: &mut Report,
 ) {
-    let family = family::of(&tunnel.network);
+    let family = family::of(&expected.network);
     let prefix = &settings.flannel_annotation_prefix.value;
     let overwrite = format!("{}-overwrite", family.public_address_annotation);
     let overwrite = annotation_key(prefix, &overwrite).unwrap_or_default();
-    let device = &tunnel.flannels;
+    let device = &expected.tunnel.flannels;
     let method = detection(facts, calico, family);
     if let Detection::Other(method) = method {
         warn_of_method(method, family, calico, report);
@@ -323,7 +330,7 @@ fn public_address_of(
         let Ok(Some(annotations)) = NodeAnnotations::read(&node.annotations, prefix) else {
             continue;
         };
-        let address = match &tunnel.network {
+        let address = match &expected.network {
             IpNet::V4(_) => Some(annotations.public_address),
             IpNet::V6(_) => annotations.ipv6.map(|ipv6| IpAddr::V6(ipv6.public_address)),
         };
@@ -371,7 +378,7 @@ fn public_address_of(
                 compare(
                     Verdict::Fail,
                     "address that Calico detects (first-found)",
-                    match &tunnel.network {
+                    match &expected.network {
                         IpNet::V4(_) => host.detected_address,
                         IpNet::V6(_) => host.detected_ipv6_address,
                     },

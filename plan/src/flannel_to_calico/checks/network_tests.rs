@@ -5,6 +5,7 @@ use super::*;
 use crate::check::Verdict::{Fail, Pass, Unknown, Warn};
 use crate::flannel_to_calico::detect::NETWORK_LABEL;
 use crate::flannel_to_calico::facts::DirectRoute;
+use crate::flannel_to_calico::host::CALICO_DEVICE;
 
 fn with_host(change: impl FnOnce(&mut HostFacts)) -> ClusterFacts {
     let mut facts = fixture::cluster();

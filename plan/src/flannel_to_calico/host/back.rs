@@ -111,10 +111,8 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
     });
     let tunnels = settings.tunnels();
     let routes = tunnels.iter().filter_map(|tunnel| {
-        let names = [tunnel.calicos, tunnel.flannels.as_str()];
-        let link = names.into_iter().find(|name| facts.vxlan(name).is_some())?;
         Some(HostStep::RestoreNodeRoutes {
-            link: link.to_owned(),
+            link: tunnel.name(facts)?.to_owned(),
             length: tunnel.node_range_length,
         })
     });

@@ -35,7 +35,7 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.is_twice(facts)) {
         return two_tunnels(&tunnel.flannels, tunnel.calicos);
     }
-    if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.is_missing(facts)) {
+    if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.name(facts).is_none()) {
         // The host was started anew in between: no pod lives on the bridge, and Felix makes the tunnel by itself.
         if !facts.legacy_pods.iter().any(|pod| pod.attached) {
             return detach(facts, settings);

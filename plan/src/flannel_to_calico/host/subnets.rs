@@ -20,10 +20,8 @@ pub(super) fn upkeep(facts: &HostFacts, settings: &HostSettings) -> Option<HostS
 /// Lays them through the tunnel under the name that it has.
 fn lay(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
     let tunnel = settings.ipv6_tunnel()?;
-    let names = [tunnel.calicos, tunnel.flannels.as_str()];
-    let link = names.into_iter().find(|name| facts.vxlan(name).is_some())?;
     Some(HostStep::RouteSubnets {
-        link: link.to_owned(),
+        link: tunnel.name(facts)?.to_owned(),
         length: tunnel.node_range_length,
     })
 }
