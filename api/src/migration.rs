@@ -295,12 +295,30 @@ pub struct MigrationStatus {
     /// The last time that traffic stopped the rollout; it stands until somebody says resume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breach: Option<GateBreach>,
+    /// The last time that somebody else changed what the migration wrote; it stands until somebody says resume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
     /// What was there before the migration and is put back at its end: key → JSON text.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub before: BTreeMap<String, String>,
     /// Conditions: Ready, Progressing, Halted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// Somebody else changed what the migration wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Drift {
+    /// When the coordinator took notice, and wrote it again.
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    /// The object, what it said and what it has to say.
+    pub message: String,
+    /// `resumedAt` of the Migration at that time: another one says that the rollout goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub resumed_at: Option<Timestamp>,
 }
 
 /// Nodes by phase.

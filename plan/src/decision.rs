@@ -91,8 +91,8 @@ pub enum HaltReason {
     DeadlineExceeded,
     /// The drain was blocked and `drain.onBlocked` is `Pause`.
     DrainBlocked,
-    /// Two facts contradict each other.
-    Contradiction,
+    /// Somebody else changed what the migration wrote; it is written again.
+    Drift,
     /// The agent reported a failure that it cannot mend itself.
     AgentFailure,
     /// The agent put the old network back by itself: the new one did not come up, or nobody told it anything any more.
@@ -217,7 +217,7 @@ impl HaltReason {
     pub const ALL: [Self; 6] = [
         Self::DeadlineExceeded,
         Self::DrainBlocked,
-        Self::Contradiction,
+        Self::Drift,
         Self::AgentFailure,
         Self::FellBack,
         Self::GateBreached,
@@ -228,7 +228,7 @@ impl HaltReason {
         match self {
             Self::DeadlineExceeded => "DeadlineExceeded",
             Self::DrainBlocked => "DrainBlocked",
-            Self::Contradiction => "Contradiction",
+            Self::Drift => "Drift",
             Self::AgentFailure => "AgentFailure",
             Self::FellBack => "FellBack",
             Self::GateBreached => "GateBreached",

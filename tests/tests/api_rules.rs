@@ -485,6 +485,15 @@ fn full_migration_status() -> Value {
         "plan": {"hash": "abc", "prepare": [action("create")], "nodes": ["a", "b"], "finish": [action("delete")]},
         "startedAt": "2026-03-01T10:00:00Z", "completedAt": "2026-03-01T11:00:00Z",
         "undoneSince": "2026-03-01T10:30:00Z",
+        "traffic": [{"class": "OldToNew", "sent": 100, "lost": 1, "longestGapMilliseconds": 100}],
+        "breach": {
+            "at": "2026-03-01T10:20:00Z", "message": "traffic is lost: UDP from node b to node a",
+            "resumedAt": "2026-03-01T10:10:00Z", "cleanSince": "2026-03-01T10:25:00Z",
+        },
+        "drift": {
+            "at": "2026-03-01T10:20:00Z", "message": "IPPool default-ipv4-ippool was deleted",
+            "resumedAt": "2026-03-01T10:10:00Z",
+        },
         "before": {"IPAMConfig": "{\"strictAffinity\":false}"},
         "conditions": [{
             "type": "Ready", "status": "False", "reason": "Rolling", "message": "in work: b",

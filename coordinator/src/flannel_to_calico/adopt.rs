@@ -64,7 +64,7 @@ pub async fn adopt_nodes(
     adopt_node_migrations(context, cache, migration).await?;
     let nodes = linux_nodes(cache);
     write_settings(context, cache, migration, settings).await?;
-    label_with_flannel(context, &nodes).await?;
+    label_with_flannel(context, &newcomers(cache, migration)).await?;
     let joined: Vec<&Arc<Node>> = nodes
         .values()
         .filter(|node| !node_objects::is_prepared(node, migration))
@@ -111,6 +111,18 @@ pub async fn write_settings(
         }
     }
     Ok(())
+}
+
+/// Nodes that joined: the label of any other says where it is, and one that is missing there was taken away.
+pub fn newcomers(cache: &Cache, migration: &Migration) -> BTreeMap<String, Arc<Node>> {
+    let mut newcomers = linux_nodes(cache);
+    newcomers.retain(|_, node| !node_objects::is_prepared(node, migration));
+    for object in cache.node_migrations.state() {
+        if belongs_to(&object, migration) && object.spec.admitted {
+            newcomers.remove(&object.spec.node_name);
+        }
+    }
+    newcomers
 }
 
 /// Labels the Nodes that have no network label: flannel's node selector then keeps its pods there.

@@ -7,6 +7,9 @@ mod adopt;
 mod back_scenarios;
 mod calico;
 mod dereference;
+mod drift;
+#[cfg(test)]
+mod drift_scenarios;
 mod finish;
 mod import;
 #[cfg(test)]
@@ -48,6 +51,8 @@ pub struct Memory {
     pub refusals: Refusals,
     /// When the whole cluster was last read for the checks.
     pub checked_at: Option<Timestamp>,
+    /// When Calico's objects were last compared with what was written.
+    pub drift_looked_at: Option<Timestamp>,
     /// Addresses of Services that traffic pods send to.
     pub services: traffic::Services,
 }

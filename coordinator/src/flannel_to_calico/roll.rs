@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use api::migration::{Desired, FlannelToCalico, MigrationPhase, Strategy};
 use api::node_migration::NodeMigrationSpec;
-use api::{Migration, MigrationStatus, NodeMigration, names};
+use api::{Migration, MigrationStatus, NodeMigration};
 use crash_point::Edge;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -23,17 +23,19 @@ use limits::{policy, rules};
 use mixed::{finish_or_stay, restart_pods, restarts};
 use perform::Act;
 use plan::decision::Decision;
-use plan::flannel_to_calico::node::{NetworkLabel, NodeStep, NodeView, Stage, decide, upkeep};
+use plan::flannel_to_calico::node::{NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, upkeep};
 use plan::flannel_to_calico::settings::Settings;
 use plan::order::{self, Place};
 use plan::rollout::{self, Back, Seat, Standing};
 use record::{record, step_now, tell};
 use summary::{Held, count_nodes, summarize};
 
+use super::drift::{self, Drifts};
 use super::node_objects::Outcome;
 use super::node_spec::write_spec;
-use super::view::Snapshot;
-use super::{Memory, adopt, node_objects, probe, traffic, undo};
+use super::probe::{self, Probes};
+use super::view::{Snapshot, network_label};
+use super::{Memory, adopt, node_objects, traffic, undo};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::evict;
@@ -68,7 +70,22 @@ pub async fn roll(
     probe::delete_spent_probe_pods(context, &snapshot).await?;
     let services = &mut memory.services;
     let watched = traffic::watch(context, services, migration, kind.strategy, &snapshot, status).await?;
-    let stopped = traffic::stop(context, migration, &watched, status, now).await;
+    let lossy = traffic::stop(context, migration, &watched, status, now).await;
+    // What is being taken back is not what it was.
+    let drifts = if status.undone_since.is_none() {
+        drift::restore(
+            context,
+            cache,
+            memory,
+            migration,
+            settings,
+            kind.strategy,
+            &snapshot,
+        )
+        .await?
+    } else {
+        Drifts::default()
+    };
 
     let policy = policy(migration, kind.strategy);
     let order = order_of(&snapshot, &context.node_name);
@@ -84,41 +101,21 @@ pub async fn roll(
         now,
     )
     .await?;
-    let mut waits: BTreeMap<String, Held> = BTreeMap::new();
-    for node in order.iter().filter(|node| !turned.contains(&node.as_str())) {
-        let Some(object) = snapshot.node_migrations.get(node) else {
-            continue;
-        };
-        if !object.spec.admitted {
-            continue;
-        }
-        let probers = probes.probers.get(node).cloned().unwrap_or_default();
-        // As they are now: an eviction below adds to them.
-        let refusals = memory.refusals.clone();
-        let Some(view) = snapshot.view(node, &name, &refusals, probers) else {
-            continue;
-        };
-        let Some(node_object) = snapshot.nodes.get(node) else {
-            continue;
-        };
-        let mut act = Act {
-            context,
-            memory,
-            migration,
-            node: node_object,
-            policy: &policy,
-            now,
-        };
-        match work_on(&mut act, &view, object).await? {
-            Worked::Held(held) => waits.extend(held.map(|held| (node.clone(), held))),
-            Worked::Unprepared(message) => {
-                unprepared.insert(node.clone(), message);
-            }
-        }
-    }
-
+    let goes_on = |node: &&String| !turned.contains(&node.as_str()) && !drifts.nodes.contains_key(*node);
+    let round = Round {
+        context,
+        migration,
+        snapshot: &snapshot,
+        probes: &probes,
+        policy: &policy,
+        now,
+    };
+    let Worked { mut waits, blocked } = round.work(memory, order.iter().filter(goes_on)).await?;
+    unprepared.extend(blocked);
     waits.extend(turn::fallen(&snapshot, &seats).map(|(node, held)| (node.to_owned(), held)));
-    let rules = gate::held_by_traffic(rules(migration), status, &seats, &watched, stopped);
+    let drifted = drift::stop(context, migration, &drifts, status, now).await;
+    let stop = gate::stop(status, drifted, lossy);
+    let rules = gate::held(rules(migration), status, &seats, &watched, stop.as_ref());
     let admission = rollout::admit(&seats, &rules, now);
     start_nodes(context, &snapshot, &admission.start, now).await?;
     let held = match &back {
@@ -126,14 +123,16 @@ pub async fn roll(
         Some(Back::InWork | Back::Named(_)) | None => held_back.or(admission.held),
     };
     summarize(status, &seats, &waits, held.as_ref(), &unprepared);
-    if stopped && status.phase != MigrationPhase::Halted {
-        gate::halt(status);
+    if let Some(stop) = &stop
+        && status.phase != MigrationPhase::Halted
+    {
+        gate::halt(status, stop);
     }
     if back == Some(Back::All) {
         turn::rolling_back(context, cache, migration, settings, &seats, status).await?;
     }
     count_nodes(context, &snapshot);
-    if !stopped && turn::all_are_there(back.as_ref(), &seats) {
+    if stop.is_none() && turn::all_are_there(back.as_ref(), &seats) {
         let held = if restarts(migration, kind) {
             restart_pods(context, memory, migration, &snapshot, &order, &policy, now).await?
         } else {
@@ -166,17 +165,80 @@ async fn adopt_nodes(
     adopt::adopt_node_migrations(context, cache, migration).await?;
     adopt::write_settings(context, cache, migration, settings).await?;
     if undo::selects_nodes(cache, settings) {
-        adopt::label_with_flannel(context, &adopt::linux_nodes(cache)).await?;
+        adopt::label_with_flannel(context, &adopt::newcomers(cache, migration)).await?;
     }
     Ok(BTreeMap::new())
 }
 
+/// What every node in work, or done, is looked at with.
+struct Round<'pass> {
+    context: &'pass Context,
+    migration: &'pass Migration,
+    snapshot: &'pass Snapshot,
+    probes: &'pass Probes,
+    policy: &'pass Policy,
+    now: Timestamp,
+}
+
+/// What became of the nodes that were looked at.
+#[derive(Default)]
+struct Worked {
+    /// Why each of these does not go on.
+    waits: BTreeMap<String, Held>,
+    /// Those that are done, and of which Calico's objects do not say yet what they have to say.
+    blocked: BTreeMap<String, String>,
+}
+
+impl Round<'_> {
+    /// Takes the next step of each of these nodes that was ever taken into work.
+    async fn work(
+        &self,
+        memory: &mut Memory,
+        nodes: impl Iterator<Item = &String>,
+    ) -> Result<Worked, WriteError> {
+        let mut worked = Worked::default();
+        for node in nodes {
+            let (Some(object), Some(node_object)) = (
+                self.snapshot.node_migrations.get(node),
+                self.snapshot.nodes.get(node),
+            ) else {
+                continue;
+            };
+            if !object.spec.admitted {
+                continue;
+            }
+            let probers = self.probes.probers.get(node).cloned().unwrap_or_default();
+            // As they are now: an eviction below adds to them.
+            let refusals = memory.refusals.clone();
+            let name = self.migration.name_any();
+            let Some(view) = self.snapshot.view(node, &name, &refusals, probers) else {
+                continue;
+            };
+            let mut act = Act {
+                context: self.context,
+                memory,
+                migration: self.migration,
+                node: node_object,
+                policy: self.policy,
+                now: self.now,
+            };
+            match work_on(&mut act, &view, object).await? {
+                Looked::Held(held) => worked.waits.extend(held.map(|held| (node.clone(), held))),
+                Looked::Blocked(message) => {
+                    worked.blocked.insert(node.clone(), message);
+                }
+            }
+        }
+        Ok(worked)
+    }
+}
+
 /// What became of one look at a node.
-enum Worked {
+enum Looked {
     /// Why it does not go on, if it does not.
     Held(Option<Held>),
     /// It is done, and Calico's objects do not say yet what they have to say of it.
-    Unprepared(String),
+    Blocked(String),
 }
 
 /// The next step of one node, or what a node that is done needs still.
@@ -184,7 +246,7 @@ async fn work_on(
     act: &mut Act<'_>,
     view: &NodeView<'_>,
     object: &Arc<NodeMigration>,
-) -> Result<Worked, WriteError> {
+) -> Result<Looked, WriteError> {
     let mut spec = object.spec.clone();
     let kept_up = upkeep(view).filter(|_| act.policy.strategy == Strategy::InPlace);
     let mut made = None;
@@ -192,17 +254,17 @@ async fn work_on(
         (Some(step), Some(_)) => match act.perform(&step, &mut spec).await? {
             Outcome::Written => {
                 made = Some(step.name());
-                Worked::Held(None)
+                Looked::Held(None)
             }
-            Outcome::Blocked(message) => Worked::Unprepared(message),
+            Outcome::Blocked(message) => Looked::Blocked(message),
         },
         (Some(step), None) => {
             let stage = view.stage.map_or(Stage::Import, |(stage, _)| stage);
             let decision = act.decided(view, stage, Decision::Run(step), &mut spec).await?;
             made = name_of(&decision);
-            Worked::Held(Held::of(&decision))
+            Looked::Held(Held::of(&decision))
         }
-        (None, Some(_)) => return Ok(Worked::Held(None)),
+        (None, Some(_)) => return Ok(Looked::Held(None)),
         (None, None) => {
             let next = decide(view, act.policy, act.now);
             record(
@@ -216,7 +278,7 @@ async fn work_on(
             tell(act.context, act.node, &next.decision).await;
             let decision = act.decided(view, next.stage, next.decision, &mut spec).await?;
             made = name_of(&decision);
-            Worked::Held(Held::of(&decision))
+            Looked::Held(Held::of(&decision))
         }
     };
     write_spec(act.context, object, &spec).await?;
@@ -331,8 +393,7 @@ fn seats<'order>(snapshot: &Snapshot, migration: &Migration, order: &'order [Str
 
 /// Whether the Node's label says that flannel runs on it.
 pub fn is_on_flannel(node: &Node) -> bool {
-    let label = node.labels().get(names::NODE_NETWORK_LABEL);
-    match NetworkLabel::read(label.map(String::as_str)) {
+    match network_label(node) {
         NetworkLabel::Missing | NetworkLabel::Flannel => true,
         NetworkLabel::Neither | NetworkLabel::Calico | NetworkLabel::Other(_) => false,
     }

@@ -14,7 +14,7 @@ use crate::pass::pass;
 pub(super) const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
 pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const FLANNEL: &str = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds";
-const CALICO: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/calico-node";
+pub(super) const CALICO: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/calico-node";
 pub(super) const CALICO_GROUP: &str = "/apis/crd.projectcalico.org/v1";
 
 pub(super) fn node_migration(node: &str) -> String {

@@ -166,7 +166,7 @@ impl Snapshot {
             ready_changed: facts::nodes::ready_changed(node),
             unschedulable: is_unschedulable(node),
             cordoned_by_us: is_cordoned_by(node, migration),
-            network: NetworkLabel::read(node.labels().get(names::NODE_NETWORK_LABEL).map(String::as_str)),
+            network: network_label(node),
             goal: object.spec.goal,
             agent: AgentReport {
                 ready: self.agent_ready(name),
@@ -214,6 +214,12 @@ impl Snapshot {
                 .and_then(|step| Stage::read(&step.name).map(|stage| (stage, step.since))),
         })
     }
+}
+
+/// What the Node's network label says.
+pub fn network_label(node: &Node) -> NetworkLabel {
+    let label = node.labels().get(names::NODE_NETWORK_LABEL);
+    NetworkLabel::read(label.map(String::as_str))
 }
 
 /// Whether the Node is cordoned, by whomever.

@@ -9,11 +9,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::node::{
     AgentReport, Direction, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Refusal,
-    Stage, decide, upkeep,
+    Stage, Station, decide, drift, upkeep,
 };
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
-use super::walk;
+use super::walk::{self, Flip};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::{Permissions, Pod, residents};
 
@@ -53,6 +53,7 @@ struct World {
     node_ready: bool,
     proved: bool,
     returned: bool,
+    flip: Flip,
 }
 
 const GOALS: [Goal; 7] = [
@@ -115,6 +116,7 @@ impl World {
             node_ready: true,
             proved: false,
             returned: false,
+            flip: Flip::Never,
         };
         let mut all = Vec::new();
         for cordon in [Cordon::Nobody, Cordon::Us, Cordon::Person] {
@@ -331,11 +333,23 @@ impl World {
     }
 
     fn coordinator(self) -> Option<Self> {
+        let (pods, refusals) = (self.pods(), BTreeMap::new());
+        let view = self.view(&pods, &refusals);
+        let station = if self.returned {
+            Station::Waiting
+        } else {
+            Station::Working(&view, Strategy::InPlace)
+        };
+        if let Some(drift) = drift(&view.network, station) {
+            assert_eq!(self.flip, Flip::Happened, "nobody wrote it: {drift}: {self:?}");
+            return Some(Self {
+                label: drift.needed,
+                ..self
+            });
+        }
         if self.returned {
             return None;
         }
-        let (pods, refusals) = (self.pods(), BTreeMap::new());
-        let view = self.view(&pods, &refusals);
         assert_eq!(upkeep(&view), None, "nothing is imported on the way back");
         let next = decide(&view, &POLICY, now());
         match next.decision {
@@ -408,6 +422,15 @@ impl World {
         add(self.probe == 1 && self.flannel == Some(true), &|world| {
             (world.probe, world.proved) = (2, true);
         });
+        // A DaemonSet's pods follow the label, whoever wrote it.
+        add(self.label == "calico" && !self.calico, &|world| {
+            world.calico = true;
+        });
+        for label in ["flannel", "none", "calico", "odd"] {
+            add(self.flip == Flip::Possible && label != self.label, &|world| {
+                (world.label, world.flip) = (label, Flip::Happened);
+            });
+        }
         all
     }
 }
@@ -435,6 +458,28 @@ fn every_state_of_the_way_there_leads_back_and_every_step_is_safe() {
             "{world:?}"
         );
     }
+}
+
+/// Whatever somebody writes, and whenever: the label is written again, and the node comes back all the same.
+#[test]
+fn a_label_that_somebody_else_writes_is_put_back() {
+    let starts = World::starts().into_iter().map(|world| World {
+        flip: Flip::Possible,
+        ..world
+    });
+    let edges = walk::reachable(starts, |world| {
+        world.moves().into_iter().chain(world.coordinator()).collect()
+    });
+    let is_end = |world: &World| world.returned && (world.phase, world.label) == (Phase::Flannel, "flannel");
+    let stuck = walk::stuck(&edges, is_end);
+    assert!(
+        stuck.is_empty(),
+        "{} states lead nowhere; the first: {:?}",
+        stuck.len(),
+        stuck.first()
+    );
+    let odd = |world: &&World| world.label == "odd";
+    assert!(edges.keys().filter(odd).count() > 100, "{} states", edges.len());
 }
 
 #[test]

@@ -10,12 +10,12 @@ use jiff::{SignedDuration, Timestamp};
 use super::import::{ImportedAddress, imported_as};
 use super::node::{
     AgentReport, Direction, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Stage,
-    decide, restart, upkeep,
+    Station, decide, drift, restart, upkeep,
 };
 use super::objects::Allocation;
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
-use super::walk;
+use super::walk::{self, Flip};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::{Permissions, Residents};
 
@@ -42,6 +42,7 @@ struct World {
     agent_ready: bool,
     done: bool,
     released: bool,
+    flip: Flip,
 }
 
 const GOALS: [Goal; 5] = [Goal::Hold, Goal::Held, Goal::Swapped, Goal::Mixed, Goal::Calico];
@@ -84,6 +85,7 @@ impl World {
         agent_ready: true,
         done: false,
         released: false,
+        flip: Flip::Never,
     };
 
     fn goal(self) -> Goal {
@@ -218,6 +220,20 @@ impl World {
     }
 
     fn coordinator(self) -> Option<Self> {
+        let refusals = NONE;
+        let view = self.view(&refusals);
+        let station = if self.done {
+            Station::Done
+        } else {
+            Station::Working(&view, Strategy::InPlace)
+        };
+        if let Some(drift) = drift(&view.network, station) {
+            assert_eq!(self.flip, Flip::Happened, "nobody wrote it: {drift}: {self:?}");
+            return Some(Self {
+                label: drift.needed,
+                ..self
+            });
+        }
         if let Some(step) = upkeep(&self.view(&NONE)) {
             return Some(self.performed(&step));
         }
@@ -279,6 +295,18 @@ impl World {
             world.calico_ready = world.calico_ready.map(|ready| !ready);
         });
         add(self.probe == 1, &|world| world.probe = 2);
+        // A DaemonSet's pods follow the label, whoever wrote it.
+        add(self.label == "flannel" && !self.flannel_pod, &|world| {
+            world.flannel_pod = true;
+        });
+        add(self.label != "calico" && self.calico_ready.is_some(), &|world| {
+            world.calico_ready = None;
+        });
+        for label in ["flannel", "none", "calico", "odd"] {
+            add(self.flip == Flip::Possible && label != self.label, &|world| {
+                (world.label, world.flip) = (label, Flip::Happened);
+            });
+        }
         all
     }
 }
@@ -304,6 +332,31 @@ fn every_reachable_state_is_safe_and_leads_to_the_end() {
         stuck.len(),
         stuck.first()
     );
+}
+
+/// Whatever somebody writes, and whenever: no step is unsafe, the label is written again, and the end is reached.
+#[test]
+fn a_label_that_somebody_else_writes_is_put_back() {
+    let starts = [Pod::Coming, Pod::Lives, Pod::Gone].map(|pod| World {
+        pod,
+        flip: Flip::Possible,
+        ..World::START
+    });
+    let edges = walk::reachable(starts, |world| {
+        world.moves().into_iter().chain(world.coordinator()).collect()
+    });
+    let is_end = |world: &World| {
+        world.done && world.label == "calico" && world.phase == Phase::Calico && !world.imported
+    };
+    let stuck = walk::stuck(&edges, is_end);
+    assert!(
+        stuck.is_empty(),
+        "{} states lead nowhere; the first: {:?}",
+        stuck.len(),
+        stuck.first()
+    );
+    let odd = |world: &&World| world.label == "odd";
+    assert!(edges.keys().filter(odd).count() > 100, "{} states", edges.len());
 }
 
 /// Those of flannel's leave, those of Calico's stay; a budget is waited for by name.

@@ -5,6 +5,7 @@ mod back;
 mod decide;
 mod evict;
 mod in_place;
+mod label;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,6 +13,7 @@ use std::net::IpAddr;
 pub use decide::{at_deadline, decide};
 pub use in_place::{restart, upkeep};
 use jiff::{SignedDuration, Timestamp};
+pub use label::{LabelDrift, Station, drift};
 
 use super::import::ImportedAddress;
 use super::objects::Allocation;

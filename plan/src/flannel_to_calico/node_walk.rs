@@ -9,11 +9,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::node::{
     AgentReport, Direction, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Refusal,
-    Stage, decide,
+    Stage, Station, decide, drift,
 };
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
-use super::walk;
+use super::walk::{self, Flip};
 use crate::decision::{Decision, HaltReason, WaitReason};
 use crate::drain::{Permissions, Pod, residents};
 
@@ -57,6 +57,7 @@ struct World {
     node_ready: bool,
     agent_ready: bool,
     done: bool,
+    flip: Flip,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +66,17 @@ enum Label {
     Flannel,
     Neither,
     Calico,
+}
+
+impl Label {
+    fn read(value: &str) -> Self {
+        match value {
+            "flannel" => Self::Flannel,
+            "none" => Self::Neither,
+            "calico" => Self::Calico,
+            other => panic!("a label that nobody knows: {other}"),
+        }
+    }
 }
 
 /// [`Goal`] with an order.
@@ -125,6 +137,7 @@ impl World {
             node_ready: true,
             agent_ready: true,
             done: false,
+            flip: Flip::Never,
         }
     }
 
@@ -311,8 +324,7 @@ impl World {
                     }
                 }
             }
-            NodeStep::Label("none") => self.label = Label::Neither,
-            NodeStep::Label(_) => self.label = Label::Calico,
+            NodeStep::Label(value) => self.label = Label::read(value),
             NodeStep::Goal(goal) => self.goal = Goal_::of(*goal),
             NodeStep::CreateProbePod => self.probe = Probe::Starting,
             NodeStep::Uncordon => self.cordon = Cordon::Nobody,
@@ -396,10 +408,41 @@ impl World {
             world.refused = false;
             world.stage = None;
         });
+        // A DaemonSet's pods follow the label, whoever wrote it.
+        add(self.label == Label::Flannel && !self.flannel_pod, &|world| {
+            world.flannel_pod = true;
+        });
+        add(
+            self.label != Label::Calico && self.calico_ready.is_some(),
+            &|world| world.calico_ready = None,
+        );
+        for label in [Label::Missing, Label::Flannel, Label::Neither, Label::Calico] {
+            add(self.flip == Flip::Possible && label != self.label, &|world| {
+                (world.label, world.flip) = (label, Flip::Happened);
+            });
+        }
         all
     }
 
     fn coordinator(self) -> Option<Self> {
+        let (pods, refusals) = (self.pods(), BTreeMap::new());
+        let view = self.view(&pods, &refusals);
+        let station = if self.done {
+            Station::Done
+        } else {
+            Station::Working(&view, Strategy::Drain)
+        };
+        if let Some(drift) = drift(&view.network, station) {
+            let began_without = self.label == Label::Missing && self.goal.goal() == Goal::Hold;
+            assert!(
+                began_without || self.flip == Flip::Happened,
+                "nobody wrote it: {drift}: {self:?}"
+            );
+            return Some(Self {
+                label: Label::read(drift.needed),
+                ..self
+            });
+        }
         if self.done {
             return None;
         }
@@ -448,7 +491,7 @@ fn every_reachable_state_is_safe_and_leads_to_the_end() {
         .collect();
     let edges = reachable(starts);
     assert!(
-        edges.len() > 1000,
+        edges.len() > 900,
         "the walk is too small to prove anything: {} states",
         edges.len()
     );
@@ -469,6 +512,24 @@ fn every_reachable_state_is_safe_and_leads_to_the_end() {
             "{world:?}"
         );
     }
+}
+
+/// Whatever somebody writes, and whenever: no step is unsafe, the label is written again, and the end is reached.
+#[test]
+fn a_label_that_somebody_else_writes_is_put_back() {
+    let start = World {
+        flip: Flip::Possible,
+        ..World::start(Cordon::Nobody, Label::Flannel)
+    };
+    let edges = reachable(vec![start]);
+    let is_end = |world: &World| world.done && (world.phase, world.label) == (Phase::Calico, Label::Calico);
+    let stuck = walk::stuck(&edges, is_end);
+    assert!(
+        stuck.is_empty(),
+        "{} states lead nowhere; the first: {:?}",
+        stuck.len(),
+        stuck[0]
+    );
 }
 
 #[test]

@@ -2,6 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Whether somebody else writes the Node's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Flip {
+    /// Not in this walk.
+    Never,
+    /// Once, at any time.
+    Possible,
+    /// It has happened.
+    Happened,
+}
+
 /// Every state that can be reached from these, with the states that come next.
 pub(super) fn reachable<W: Copy + Ord>(
     starts: impl IntoIterator<Item = W>,

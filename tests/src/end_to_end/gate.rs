@@ -1,5 +1,6 @@
 //! Traffic as the gate: on a node that is done one class of packets is dropped, then some of every class. Each time the
-//! rollout stops and names the path, nobody is started meanwhile, and it goes on when it is mended and resumed.
+//! rollout stops and names the path, nobody is started meanwhile, and it goes on when it is mended and resumed. While it is
+//! stopped, somebody else changes what the migration wrote.
 
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use api::migration::MigrationPhase;
 use plan::traffic::PathClass;
 
 use super::Tally;
+use super::drift::somebody_else;
 use super::fair::start;
 use super::in_place::nobody_was_harmed;
 use super::look::Looker;
@@ -68,6 +70,7 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
         "gate: a part of the packets is dropped, and the rollout stops and names them",
         stops(cluster, &look, &canary, SOME, "UDP from node").await,
     );
+    tally.add(somebody_else(cluster, &look, &canary, &next).await);
     let ended = async {
         mend(cluster, &canary).await?;
         run.operator

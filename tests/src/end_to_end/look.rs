@@ -8,6 +8,7 @@ use api::{Migration, NodeMigration, NodeMigrationSpec};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
+use plan::flannel_to_calico::facts::HostFacts;
 use plan::flannel_to_calico::phase::Phase;
 use plan::traffic::PathClass;
 
@@ -50,6 +51,13 @@ impl Looker {
         api.get(node)
             .await
             .with_context(|| format!("read NodeMigration {node}"))
+    }
+
+    /// What a node's agent sees on its host.
+    pub async fn facts(&self, node: &str) -> Result<HostFacts> {
+        let status = self.object(node).await?.status;
+        let facts = status.and_then(|status| status.facts);
+        facts.with_context(|| format!("the agent of node {node} has not said what it sees"))
     }
 
     /// The phase that a node's agent has proved.

@@ -2,6 +2,7 @@
 
 mod back;
 mod crash;
+mod drift;
 mod fair;
 mod gate;
 mod in_place;

@@ -1,4 +1,5 @@
-//! Where traffic stops the rollout: before the first node, after a breach, and after the last node.
+//! What stops the rollout as a whole until a person has looked: traffic that is lost, and what somebody else changed. And
+//! where traffic holds it: before the first node, after a breach, and after the last node.
 
 use api::MigrationStatus;
 use api::migration::MigrationPhase;
@@ -8,16 +9,41 @@ use plan::rollout::{Rules, Seat, Standing};
 use super::super::traffic::Watched;
 use super::super::wait;
 
-/// The rules of the spec with what traffic adds to them.
-pub(super) fn held_by_traffic(
+/// Why no node is started until somebody says resume.
+pub(super) struct Stop {
+    reason: HaltReason,
+    message: String,
+}
+
+/// What stops the rollout, as the status has it.
+pub(super) fn stop(status: &MigrationStatus, drifted: bool, lossy: bool) -> Option<Stop> {
+    // Who changed something may be why traffic is lost.
+    let drift = status.drift.as_ref().filter(|_| drifted).map(|drift| Stop {
+        reason: HaltReason::Drift,
+        message: drift.message.clone(),
+    });
+    drift.or_else(|| {
+        status.breach.as_ref().filter(|_| lossy).map(|breach| Stop {
+            reason: HaltReason::GateBreached,
+            message: breach.message.clone(),
+        })
+    })
+}
+
+/// The rules of the spec with what stops the rollout, and what traffic adds to them.
+pub(super) fn held(
     mut rules: Rules,
     status: &MigrationStatus,
     seats: &[Seat<'_>],
     watched: &Watched,
-    stopped: bool,
+    stop: Option<&Stop>,
 ) -> Rules {
-    if stopped {
-        rules.hold = Some(stopped_by_traffic(status));
+    if let Some(stop) = stop {
+        rules.hold = Some(Wait {
+            reason: WaitReason::Paused,
+            message: stop.message.clone(),
+            until: None,
+        });
     } else if is_before_the_first(seats) || is_to_be_proved(status) {
         // What is lost before anything has changed is not this migration's doing, and would be taken for it. And what was
         // mended has to be seen to be.
@@ -56,21 +82,10 @@ fn is_to_be_proved(status: &MigrationStatus) -> bool {
         .is_some_and(|breach| breach.clean_since.is_none())
 }
 
-fn stopped_by_traffic(status: &MigrationStatus) -> Wait {
-    let breach = status.breach.as_ref();
-    Wait {
-        reason: WaitReason::Paused,
-        message: breach.map(|breach| breach.message.clone()).unwrap_or_default(),
-        until: None,
-    }
-}
-
 /// What a person has to decide comes before what the nodes wait for; a node that is halted says more.
-pub(super) fn halt(status: &mut MigrationStatus) {
+pub(super) fn halt(status: &mut MigrationStatus, stop: &Stop) {
     status.phase = MigrationPhase::Halted;
     status.paused = true;
-    HaltReason::GateBreached.as_str().clone_into(&mut status.blocked);
-    if let Some(breach) = &status.breach {
-        status.message.clone_from(&breach.message);
-    }
+    stop.reason.as_str().clone_into(&mut status.blocked);
+    status.message.clone_from(&stop.message);
 }

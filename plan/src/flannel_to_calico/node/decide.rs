@@ -10,7 +10,7 @@ use crate::drain::Pod;
 use crate::flannel_to_calico::phase::{Goal, Phase};
 use crate::flannel_to_calico::settings::Strategy;
 
-/// Chooses the next step of a node that is in work.
+/// Chooses the next step of a node that is in work, and whose label says what this migration wrote ([`super::drift`]).
 pub fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     let next = undelayed(view, policy, now);
     let Next {
@@ -128,39 +128,17 @@ fn undelayed(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
 
 fn there(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     match (&view.network, policy.strategy) {
-        (NetworkLabel::Missing | NetworkLabel::Flannel, _) if view.goal.is_forward() => next(
-            Stage::StopFlannel,
-            Decision::Halt(Halt {
-                reason: HaltReason::Contradiction,
-                message: format!(
-                    "Node {} is labelled for flannel, but its agent was already told to remove flannel. \
-                     Somebody set the label back; set it to none to go on",
-                    view.name
-                ),
-            }),
-        ),
-        (NetworkLabel::Missing | NetworkLabel::Flannel, Strategy::Drain) => from_flannel(view, policy, now),
-        (NetworkLabel::Missing | NetworkLabel::Flannel, Strategy::InPlace) => in_place::from_flannel(view),
+        // A label that is missing or unknown has been put back before.
+        (NetworkLabel::Missing | NetworkLabel::Other(_) | NetworkLabel::Flannel, Strategy::Drain) => {
+            from_flannel(view, policy, now)
+        }
+        (NetworkLabel::Missing | NetworkLabel::Other(_) | NetworkLabel::Flannel, Strategy::InPlace) => {
+            in_place::from_flannel(view)
+        }
         (NetworkLabel::Neither, Strategy::Drain) => between(view, policy, now),
         (NetworkLabel::Neither, Strategy::InPlace) => in_place::between(view),
         (NetworkLabel::Calico, strategy) => to_calico(view, strategy),
-        (NetworkLabel::Other(value), _) => foreign_label(view, value),
     }
-}
-
-/// Nobody of us wrote it, so nobody knows what it means.
-pub(super) fn foreign_label(view: &NodeView<'_>, value: &str) -> Next {
-    next(
-        view.stage.map_or(Stage::Cordon, |(stage, _)| stage),
-        Decision::Halt(Halt {
-            reason: HaltReason::Contradiction,
-            message: format!(
-                "Node {}: label projectcalico.org/node-network-during-migration is {value:?}, \
-                 needed flannel, none or calico. Somebody else wrote it; set it back",
-                view.name
-            ),
-        }),
-    )
 }
 
 /// The node is on flannel: cordon, drain, label away.
@@ -189,7 +167,7 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if !view.unschedulable {
         return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
     }
-    if let Some(next) = flannel_is_gone(view) {
+    if let Some(next) = flannel_is_gone(view, Stage::StopFlannel) {
         return next;
     }
     if let Some(next) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
@@ -218,6 +196,10 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
 
 /// The node is labelled for Calico: wait for it, prove it, lift the cordon.
 fn to_calico(view: &NodeView<'_>, strategy: Strategy) -> Next {
+    // It is there again when somebody wrote the label.
+    if let Some(next) = flannel_is_gone(view, Stage::StartCalico) {
+        return next;
+    }
     match view.calico_pods.as_slice() {
         [] => {
             return wait(
@@ -305,10 +287,10 @@ pub(super) fn unproved(view: &NodeView<'_>) -> Option<Next> {
 }
 
 /// Waits for the end of flannel's pod; `None` once it is gone.
-pub(super) fn flannel_is_gone(view: &NodeView<'_>) -> Option<Next> {
+pub(super) fn flannel_is_gone(view: &NodeView<'_>, stage: Stage) -> Option<Next> {
     (!view.flannel_pods.is_empty()).then(|| {
         wait(
-            Stage::StopFlannel,
+            stage,
             WaitReason::FlannelPodRunning,
             format!(
                 "flannel's pod is still on node {}: {}",

@@ -26,7 +26,7 @@ pub(super) fn from_flannel(view: &NodeView<'_>) -> Next {
 
 /// The node is labelled for neither: new pods wait, Calico learns who is there, the tunnel changes its name.
 pub(super) fn between(view: &NodeView<'_>) -> Next {
-    if let Some(next) = flannel_is_gone(view) {
+    if let Some(next) = flannel_is_gone(view, Stage::StopFlannel) {
         return next;
     }
     if let Some(next) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
@@ -61,7 +61,8 @@ pub fn upkeep(view: &NodeView<'_>) -> Option<NodeStep> {
     if !view.to_release.is_empty() {
         return Some(NodeStep::Release(view.to_release.clone()));
     }
-    let last_is_gone = phase == Phase::Mixed && view.legacy_pods.is_empty();
+    // flanneld would make its link again; its pod is there when somebody wrote the label.
+    let last_is_gone = phase == Phase::Mixed && view.legacy_pods.is_empty() && view.flannel_pods.is_empty();
     (last_is_gone && view.goal == Goal::Mixed).then_some(NodeStep::Goal(Goal::Calico))
 }
 

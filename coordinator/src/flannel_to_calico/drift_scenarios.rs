@@ -1,0 +1,233 @@
+//! Somebody else changes what the migration wrote: it is written again in the next pass, the rollout stops and names it, and
+//! goes on when somebody says so.
+
+use api::names;
+use serde_json::{Value, json};
+
+use super::Memory;
+use super::in_place_scenarios::{in_place, mark};
+use super::scenarios::{
+    CALICO, CALICO_GROUP, FLANNEL, MIGRATION, NODES, node_migration, run_to_the_end, run_until, world_moves,
+};
+use crate::fake_api::FakeApi;
+use crate::pass::pass;
+
+const POOL: &str = "ippools/default-ipv4-ippool";
+
+fn status(api: &FakeApi) -> Value {
+    api.get(MIGRATION).unwrap()["status"].clone()
+}
+
+fn label(api: &FakeApi, node: &str) -> Value {
+    api.get(&format!("{NODES}/{node}")).unwrap()["metadata"]["labels"][names::NODE_NETWORK_LABEL].clone()
+}
+
+fn write_label(api: &FakeApi, node: &str, value: &Value) {
+    let change = json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: value } } });
+    api.edit(&format!("{NODES}/{node}"), &change);
+}
+
+/// A pass some time after the last one: Calico's objects are looked at again.
+async fn look(api: &FakeApi, memory: &mut Memory) {
+    memory.drift_looked_at = None;
+    pass(&api.context(), &api.cache(), memory).await.unwrap();
+}
+
+/// Node a is on Calico with a pod of flannel's, node b waits for its turn.
+async fn half_way() -> (FakeApi, Memory) {
+    let api = in_place();
+    let mut memory = Memory::default();
+    for _ in 0..100 {
+        let done = api
+            .get(&node_migration("a"))
+            .is_some_and(|object| object["spec"]["finishedAt"].is_string());
+        if done {
+            let waits = api.get(&node_migration("b")).unwrap();
+            assert_ne!(waits["spec"]["admitted"], true, "{waits}");
+            return (api, memory);
+        }
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        world_moves(&api);
+    }
+    panic!("node a is not done: {}", status(&api));
+}
+
+/// It says so, starts nobody, and goes on to the end when it is resumed.
+async fn stops_and_goes_on(api: &FakeApi, memory: &mut Memory, words: &[&str]) {
+    let stopped = status(api);
+    assert_eq!(
+        (&stopped["phase"], &stopped["blocked"], &stopped["paused"]),
+        (&json!("Halted"), &json!("Drift"), &json!(true)),
+        "{stopped}"
+    );
+    let message = stopped["message"].as_str().unwrap();
+    for word in words.iter().chain(&["kubectl replumb resume"]) {
+        assert!(message.contains(word), "no {word:?} in {message}");
+    }
+    for _ in 0..10 {
+        look(api, memory).await;
+        world_moves(api);
+    }
+    let waits = api.get(&node_migration("b")).unwrap();
+    assert_ne!(waits["spec"]["admitted"], true, "{waits}");
+    assert_eq!(status(api)["drift"], stopped["drift"], "it is told once");
+    api.edit(
+        MIGRATION,
+        &json!({ "spec": { "resumedAt": jiff::Timestamp::now().to_string() } }),
+    );
+    run_until(api, "Mixed").await.unwrap();
+    for node in ["a", "b"] {
+        api.remove(&mark(node));
+    }
+    run_to_the_end(api).await.unwrap();
+}
+
+/// Calico's daemon on a host of flannel's would give new pods the addresses of living ones.
+#[tokio::test]
+async fn a_node_that_waits_is_labelled_for_flannel_again() {
+    for wrong in [json!("calico"), json!("none"), json!("odd"), Value::Null] {
+        let (api, mut memory) = half_way().await;
+        write_label(&api, "b", &wrong);
+        look(&api, &mut memory).await;
+        assert_eq!(label(&api, "b"), "flannel", "it said {wrong}");
+        let words = ["Node b", names::NODE_NETWORK_LABEL, "needed \"flannel\""];
+        stops_and_goes_on(&api, &mut memory, &words).await;
+    }
+}
+
+/// flannel's daemon would make its tunnel again beside Calico's; without a label neither runs.
+#[tokio::test]
+async fn a_node_that_is_done_is_labelled_for_calico_again() {
+    for wrong in [json!("flannel"), json!("none"), Value::Null] {
+        let (api, mut memory) = half_way().await;
+        write_label(&api, "a", &wrong);
+        look(&api, &mut memory).await;
+        assert_eq!(label(&api, "a"), "calico", "it said {wrong}");
+        stops_and_goes_on(&api, &mut memory, &["Node a", "needed \"calico\""]).await;
+    }
+}
+
+/// A node in work, when its agent has been told something and has not done it.
+#[tokio::test]
+async fn a_node_in_work_is_not_labelled_for_a_network_before_its_host_is_ready_for_it() {
+    let (api, mut memory) = half_way().await;
+    for _ in 0..20 {
+        if api.get(&node_migration("b")).unwrap()["spec"]["goal"] == "Held" {
+            break;
+        }
+        look(&api, &mut memory).await;
+        if label(&api, "b") == "none" {
+            // Its agent is slow, and flannel's pod is gone.
+            api.remove("/api/v1/namespaces/kube-flannel/pods/flannel-b");
+        } else {
+            world_moves(&api);
+        }
+    }
+    for wrong in ["calico", "flannel"] {
+        write_label(&api, "b", &json!(wrong));
+        look(&api, &mut memory).await;
+        assert_eq!(label(&api, "b"), "none", "it said {wrong}");
+    }
+    let message = status(&api)["drift"]["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.contains("Node b") && message.contains("needed \"none\""),
+        "{message}"
+    );
+    run_until(&api, "Halted").await.unwrap();
+}
+
+#[tokio::test]
+async fn what_both_networks_go_by_is_written_again() {
+    type Break = fn(&FakeApi, &str);
+    let cases: [(&str, Break, &str); 7] = [
+        (POOL, FakeApi::remove, "IPPool default-ipv4-ippool was deleted"),
+        (
+            "ipamconfigs/default",
+            FakeApi::remove,
+            "IPAMConfig default was deleted",
+        ),
+        (
+            "ipamconfigs/default",
+            |api, path| api.edit(path, &json!({ "spec": { "strictAffinity": false } })),
+            "IPAMConfig default: strictAffinity was another, needed true",
+        ),
+        (
+            "felixconfigurations/default",
+            |api, path| api.edit(path, &json!({ "spec": { "vxlanPort": 4789 } })),
+            "FelixConfiguration default: vxlanPort was another, needed 8472",
+        ),
+        (
+            "felixconfigurations/default",
+            |api, path| api.edit(path, &json!({ "spec": { "vxlanEnabled": false } })),
+            "FelixConfiguration default: vxlanEnabled was set, needed is none",
+        ),
+        (
+            FLANNEL,
+            deselect,
+            "DaemonSet kube-flannel/kube-flannel-ds: node selector",
+        ),
+        (
+            CALICO,
+            deselect,
+            "DaemonSet kube-system/calico-node: node selector",
+        ),
+    ];
+    for (place, spoil, words) in cases {
+        let (api, mut memory) = half_way().await;
+        let path = if place.starts_with('/') {
+            place.to_owned()
+        } else {
+            format!("{CALICO_GROUP}/{place}")
+        };
+        let before = api.get(&path).unwrap()["spec"].clone();
+        spoil(&api, &path);
+        look(&api, &mut memory).await;
+        assert_eq!(api.get(&path).unwrap()["spec"], before, "{words}");
+        stops_and_goes_on(&api, &mut memory, &[words]).await;
+    }
+}
+
+fn deselect(api: &FakeApi, path: &str) {
+    let change = json!({ "spec": { "template": { "spec": {
+        "nodeSelector": { names::NODE_NETWORK_LABEL: null } } } } });
+    api.edit(path, &change);
+}
+
+/// Whose reason is not known is not undone: it stops the rollout for as long as it stays so.
+#[tokio::test]
+async fn a_pool_that_was_changed_is_named_and_left_to_its_owner() {
+    let (api, mut memory) = half_way().await;
+    let path = format!("{CALICO_GROUP}/{POOL}");
+    api.edit(&path, &json!({ "spec": { "vxlanMode": "Never" } }));
+    look(&api, &mut memory).await;
+    assert_eq!(api.get(&path).unwrap()["spec"]["vxlanMode"], "Never");
+    let resume = || {
+        let at = jiff::Timestamp::now().to_string();
+        api.edit(MIGRATION, &json!({ "spec": { "resumedAt": at } }));
+    };
+    resume();
+    look(&api, &mut memory).await;
+    assert_eq!(status(&api)["blocked"], "Drift", "it stands");
+    api.edit(&path, &json!({ "spec": { "vxlanMode": "Always" } }));
+    resume();
+    look(&api, &mut memory).await;
+    assert_ne!(status(&api)["blocked"], "Drift");
+}
+
+/// The way back needs all of it, too, and is not stopped by it.
+#[tokio::test]
+async fn on_the_way_back_it_is_written_again_and_nothing_stops() {
+    let (api, mut memory) = half_way().await;
+    api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    look(&api, &mut memory).await;
+    let path = format!("{CALICO_GROUP}/{POOL}");
+    api.remove(&path);
+    write_label(&api, "b", &json!("calico"));
+    look(&api, &mut memory).await;
+    assert!(api.get(&path).is_some());
+    assert_eq!(label(&api, "b"), "flannel");
+    assert_ne!(status(&api)["phase"], "Halted");
+    run_until(&api, "RolledBack").await.unwrap();
+    assert!(api.get(&path).is_none(), "it was this migration's");
+    assert_eq!(label(&api, "b"), Value::Null);
+}
