@@ -1,11 +1,11 @@
 //! One leader at a time, by a Lease; every write carries the resourceVersion that it was decided on.
 //!
-//! [`evaluate`] is pure: a candidate trusts its own clock only, and takes a Lease over when it has not seen
-//! it change for the whole lease duration (as client-go does).
+//! [`evaluate`] is pure: a candidate trusts its own clock only, and not the one that can be set; it takes a Lease over when it
+//! has not seen it change for the whole lease duration (as client-go does).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
@@ -14,10 +14,12 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::clock::Moment;
+
 /// How long a Lease is honoured without a sign of life. client-go's default for controllers.
-pub const LEASE_DURATION: SignedDuration = SignedDuration::from_secs(15);
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// A leader that could not renew for this long steps down, before anybody else may take over.
-pub const RENEW_DEADLINE: SignedDuration = SignedDuration::from_secs(10);
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// How often the Lease is looked at.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
@@ -40,11 +42,11 @@ pub struct Observed {
     /// resourceVersion of that state.
     pub resource_version: String,
     /// The candidate's own time then.
-    pub at: Timestamp,
+    pub at: Instant,
 }
 
 /// Decides what to do with the Lease. `observed` is when its present state was first seen, by our clock.
-pub fn evaluate(lease: Option<&Lease>, me: &str, observed: Option<&Observed>, now: Timestamp) -> Claim {
+pub fn evaluate(lease: Option<&Lease>, me: &str, observed: Option<&Observed>, now: Instant) -> Claim {
     let Some(lease) = lease else {
         return Claim::Create;
     };
@@ -53,14 +55,15 @@ pub fn evaluate(lease: Option<&Lease>, me: &str, observed: Option<&Observed>, no
         None | Some("") => Claim::TakeOver,
         Some(holder) if holder == me => Claim::Renew,
         Some(_) => {
-            let duration = spec.lease_duration_seconds.map_or(LEASE_DURATION, |seconds| {
-                SignedDuration::from_secs(i64::from(seconds))
-            });
+            let duration = spec
+                .lease_duration_seconds
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .map_or(LEASE_DURATION, Duration::from_secs);
             match observed {
                 Some(observed)
                     if Some(observed.resource_version.as_str())
                         == lease.metadata.resource_version.as_deref()
-                        && now.duration_since(observed.at) >= duration =>
+                        && now.saturating_duration_since(observed.at) >= duration =>
                 {
                     Claim::TakeOver
                 }
@@ -105,7 +108,7 @@ impl Candidate {
     /// Looks at the Lease once and claims it if it may. `true` when it is ours now.
     ///
     /// A conflict is an answer, not an error: somebody else was faster.
-    pub async fn try_once(&mut self, now: Timestamp) -> Result<bool, LeaseError> {
+    pub async fn try_once(&mut self, now: Moment) -> Result<bool, LeaseError> {
         let lease = self
             .leases
             .get_opt(&self.name)
@@ -121,19 +124,19 @@ impl Candidate {
         {
             self.observed = Some(Observed {
                 resource_version: version,
-                at: now,
+                at: now.steady,
             });
         }
-        let claim = evaluate(lease.as_ref(), &self.identity, self.observed.as_ref(), now);
+        let claim = evaluate(lease.as_ref(), &self.identity, self.observed.as_ref(), now.steady);
         let written = match (claim, lease) {
             (Claim::Follow, _) => return Ok(false),
             (Claim::Create, _) | (_, None) => {
                 self.leases
-                    .create(&PostParams::default(), &self.lease(None, now))
+                    .create(&PostParams::default(), &self.lease(None, now.wall))
                     .await
             }
             (Claim::Renew | Claim::TakeOver, Some(lease)) => {
-                let next = self.lease(Some(&lease), now);
+                let next = self.lease(Some(&lease), now.wall);
                 self.leases
                     .replace(&self.name, &PostParams::default(), &next)
                     .await
@@ -144,7 +147,7 @@ impl Candidate {
                 if let Some(resource_version) = lease.metadata.resource_version {
                     self.observed = Some(Observed {
                         resource_version,
-                        at: now,
+                        at: now.steady,
                     });
                 }
                 Ok(true)
@@ -228,15 +231,15 @@ impl Candidate {
     ///
     /// A leader that cannot renew steps down after [`RENEW_DEADLINE`]: before the Lease may be taken over.
     pub async fn run(mut self, leading: watch::Sender<bool>) {
-        let mut renewed: Option<Timestamp> = None;
+        let mut renewed: Option<Instant> = None;
         let mut ticks = tokio::time::interval(RETRY_PERIOD);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let now = Timestamp::now();
+            let now = Moment::now();
             match tokio::time::timeout(Duration::from_secs(5), self.try_once(now)).await {
                 Ok(Ok(true)) => {
-                    renewed = Some(now);
+                    renewed = Some(now.steady);
                     set(&leading, true, &self.identity);
                 }
                 Ok(Ok(false)) => {
@@ -248,7 +251,7 @@ impl Candidate {
                 }
                 Err(_) => warn!("lease not renewed: the API server does not answer"),
             }
-            let expired = renewed.is_none_or(|at| Timestamp::now().duration_since(at) >= RENEW_DEADLINE);
+            let expired = renewed.is_none_or(|at| at.elapsed() >= RENEW_DEADLINE);
             if expired {
                 set(&leading, false, &self.identity);
             }
@@ -285,16 +288,16 @@ mod tests {
         }
     }
 
-    fn seen(version: &str, seconds_ago: i64, now: Timestamp) -> Observed {
+    fn seen(version: &str, seconds_ago: u64, now: Instant) -> Observed {
         Observed {
             resource_version: version.to_owned(),
-            at: now - SignedDuration::from_secs(seconds_ago),
+            at: now.checked_sub(Duration::from_secs(seconds_ago)).unwrap(),
         }
     }
 
     #[test]
     fn creates_renews_follows_takes_over() {
-        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1);
+        let now = Instant::now() + Duration::from_hours(1);
         assert_eq!(evaluate(None, "me", None, now), Claim::Create);
         assert_eq!(evaluate(Some(&held_by("me", "1")), "me", None, now), Claim::Renew);
         assert_eq!(

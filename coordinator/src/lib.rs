@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod args;
 pub mod cache;
+pub mod clock;
 pub mod context;
 pub mod evict;
 pub mod facts;

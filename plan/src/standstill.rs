@@ -21,11 +21,12 @@ pub struct Standstill {
 }
 
 impl Standstill {
-    /// The wait as it is now; one that says what it said before has lasted since then.
+    /// The wait as it is now; one that says what it said before has lasted since then. After the clock was set back it begins
+    /// anew.
     pub fn look(before: Option<&Self>, reason: WaitReason, message: String, now: Timestamp) -> Self {
         let since = before
             .filter(|before| before.reason == reason && before.message == message)
-            .map_or(now, |before| before.since);
+            .map_or(now, |before| before.since.min(now));
         Self {
             reason,
             message,
@@ -87,6 +88,12 @@ mod tests {
         let wait = look(None, "x", 0);
         assert_eq!(wait.overdue(LIMIT, Some(at(700)), at(1299)), None);
         assert!(wait.overdue(LIMIT, Some(at(700)), at(1300)).is_some());
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_not_waited_for() {
+        let wait = look(Some(&look(None, "x", 3600)), "x", 10);
+        assert_eq!(wait.since, at(10));
     }
 
     #[test]

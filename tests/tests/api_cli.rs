@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use api::migration::{Desired, MigrationPhase};
 use api::{Migration, MigrationStatus, NodeMigration, names};
+use coordinator::clock::Moment;
 use coordinator::lease::Candidate;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -384,7 +385,10 @@ async fn without_a_leader_nothing_old_is_told_as_new() {
         .await
         .unwrap();
     let client = ApiLab::shared().unwrap().admin().await.unwrap();
-    let hour_ago = Timestamp::now() - SignedDuration::from_hours(1);
+    let hour_ago = Moment {
+        wall: Timestamp::now() - SignedDuration::from_hours(1),
+        ..Moment::now()
+    };
     assert!(
         Candidate::new(client, names::NAMESPACE, names::COORDINATOR, "coordinator-7")
             .try_once(hour_ago)

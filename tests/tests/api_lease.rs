@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::names;
+use coordinator::clock::Moment;
 use coordinator::lease::{Candidate, LEASE_DURATION, RENEW_DEADLINE, RETRY_PERIOD};
 use futures::future::join_all;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -37,8 +38,12 @@ async fn read(client: &Client, name: &str) -> LeaseSpec {
     leases.get(name).await.unwrap().spec.unwrap()
 }
 
-fn after(now: Timestamp, seconds: i64) -> Timestamp {
-    now + SignedDuration::from_secs(seconds)
+fn after(now: Moment, seconds: u64) -> Moment {
+    let passed = Duration::from_secs(seconds);
+    Moment {
+        wall: now.wall + passed,
+        steady: now.steady + passed,
+    }
 }
 
 #[tokio::test]
@@ -47,7 +52,7 @@ async fn a_lease_is_kept_by_renewing_and_taken_over_only_when_it_is_not() {
     let client = client().await;
     let mut first = candidate(&client, "takeover", "first");
     let mut second = candidate(&client, "takeover", "second");
-    let start = Timestamp::now();
+    let start = Moment::now();
 
     assert!(
         first.try_once(start).await.unwrap(),
@@ -68,6 +73,13 @@ async fn a_lease_is_kept_by_renewing_and_taken_over_only_when_it_is_not() {
     let kept = read(&client, "takeover").await;
     assert_eq!(kept.holder_identity.as_deref(), Some("first"));
     assert_eq!(kept.lease_transitions, Some(0));
+
+    // An hour more, by a clock that was set, is none.
+    let set = Moment {
+        wall: start.wall + SignedDuration::from_hours(1),
+        ..after(start, 59)
+    };
+    assert!(!second.try_once(set).await.unwrap(), "its clock was set");
 
     // The first is gone. The second saw its last renewal at 59 s by its own clock.
     let duration = LEASE_DURATION.as_secs();
@@ -92,7 +104,7 @@ async fn a_lease_is_kept_by_renewing_and_taken_over_only_when_it_is_not() {
 #[ignore = "starts an API server: cargo lab test"]
 async fn of_many_that_try_at_once_one_wins() {
     let client = client().await;
-    let start = Timestamp::now();
+    let start = Moment::now();
     let mut contenders: Vec<Candidate> = (0..12)
         .map(|number| candidate(&client, "race", &format!("contender-{number}")))
         .collect();
@@ -129,7 +141,7 @@ async fn of_many_that_try_at_once_one_wins() {
 #[ignore = "starts an API server: cargo lab test"]
 async fn a_lease_that_was_given_up_is_free_at_once() {
     let client = client().await;
-    let now = Timestamp::now();
+    let now = Moment::now();
     assert!(
         candidate(&client, "given-up", "first")
             .try_once(now)
@@ -191,7 +203,7 @@ async fn a_contender_leads_once_the_leader_is_gone_and_never_beside_it() {
     // As kill -9 does it: no word of good-bye.
     first.abort();
     let gone = std::time::Instant::now();
-    let limit = Duration::from_secs(u64::try_from(LEASE_DURATION.as_secs()).unwrap() + 15);
+    let limit = LEASE_DURATION + Duration::from_secs(15);
     until("the second to lead", limit, lab.folder(), async || {
         Ok(if *other.borrow() {
             Look::Done(())
@@ -202,7 +214,7 @@ async fn a_contender_leads_once_the_leader_is_gone_and_never_beside_it() {
     .await
     .unwrap();
     // A leader that cannot renew steps down after RENEW_DEADLINE; nobody may lead before that.
-    let renew_deadline = Duration::from_secs(u64::try_from(RENEW_DEADLINE.as_secs()).unwrap());
+    let renew_deadline = RENEW_DEADLINE;
     assert!(
         gone.elapsed() + RETRY_PERIOD > renew_deadline,
         "taken over after {:?}",

@@ -18,7 +18,7 @@ fn status(api: &FakeApi) -> Value {
     api.get(MIGRATION).unwrap()["status"].clone()
 }
 
-fn label(api: &FakeApi, node: &str) -> Value {
+pub(super) fn label(api: &FakeApi, node: &str) -> Value {
     api.get(&format!("{NODES}/{node}")).unwrap()["metadata"]["labels"][names::NODE_NETWORK_LABEL].clone()
 }
 

@@ -6,6 +6,8 @@ mod adopt;
 #[cfg(test)]
 mod back_scenarios;
 mod calico;
+#[cfg(test)]
+mod clock_scenarios;
 mod dereference;
 mod drift;
 #[cfg(test)]
@@ -40,8 +42,10 @@ use plan::flannel_to_calico::settings::Settings;
 use plan::standstill::Standstill;
 
 use crate::cache::Cache;
+use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::evict::Refusals;
+use crate::tell::Tone;
 use crate::write::WriteError;
 
 /// What outlives a pass and is lost at a restart: nothing that a decision needs to be safe.
@@ -53,8 +57,33 @@ pub struct Memory {
     pub checked_at: Option<Timestamp>,
     /// When Calico's objects were last compared with what was written.
     pub drift_looked_at: Option<Timestamp>,
+    /// Whether the clock was set.
+    pub clock: Clock,
     /// Addresses of Services that traffic pods send to.
     pub services: traffic::Services,
+}
+
+impl Memory {
+    /// Looks at the clock. When it was set, what was to be done at a certain time is due at once, and deadlines count anew.
+    async fn look_at_the_clock(&mut self, context: &Context, migration: &Migration) {
+        let Some(set) = self.clock.look(Moment::now()) else {
+            return;
+        };
+        self.refusals.clear();
+        self.checked_at = None;
+        self.drift_looked_at = None;
+        let way = if set.is_negative() { "back" } else { "forward" };
+        let note = format!(
+            "the clock of node {} was set {way} by {} s while the coordinator ran there: deadlines count from now. Times before \
+             and after in the status do not compare",
+            context.node_name,
+            set.abs().as_secs()
+        );
+        context
+            .teller
+            .migration(migration, Tone::Warning, "ClockSet", &note)
+            .await;
+    }
 }
 
 /// One pass of a Migration: does what is next and returns the status as it is now.
@@ -65,6 +94,7 @@ pub async fn reconcile(
     migration: &Migration,
     spec: &FlannelToCalico,
 ) -> Result<MigrationStatus, WriteError> {
+    memory.look_at_the_clock(context, migration).await;
     let mut status = migration.status.clone().unwrap_or_default();
     status.observed_generation = migration.metadata.generation.unwrap_or_default();
     let started = Started::of(&status);
@@ -83,7 +113,7 @@ pub async fn reconcile(
         status.phase = phase;
     }
     let reasons = go_on(context, cache, memory, migration, spec, &settings, &mut status).await?;
-    stand_still(migration, &mut status);
+    stand_still(migration, &memory.clock, &mut status);
     count_blocked(context, &status, &reasons);
     Ok(status)
 }
@@ -182,14 +212,14 @@ fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
 }
 
 /// Gives a wait of the whole migration its deadline. A node in work has deadlines of its own.
-fn stand_still(migration: &Migration, status: &mut MigrationStatus) {
+fn stand_still(migration: &Migration, clock: &Clock, status: &mut MigrationStatus) {
     let before = status.standstill.take();
     let reason = WaitReason::read(&status.blocked).filter(|_| status.progress.working.is_empty());
     if let Some(reason) = reason {
         let now = Timestamp::now();
         let wait = Standstill::look(before.as_ref(), reason, status.message.clone(), now);
         let limit = roll::step_timeout(migration);
-        if let Some(halt) = wait.overdue(limit, migration.spec.resumed_at, now) {
+        if let Some(halt) = wait.overdue(limit, clock.deadlines_from(migration.spec.resumed_at), now) {
             status.halted_in = Some(status.phase);
             status.phase = MigrationPhase::Halted;
             halt.reason.as_str().clone_into(&mut status.blocked);

@@ -87,7 +87,7 @@ pub async fn roll(
         Drifts::default()
     };
 
-    let policy = policy(migration, kind.strategy);
+    let policy = policy(migration, kind.strategy, &memory.clock);
     let order = order_of(&snapshot, &context.node_name);
     let mut seats = seats(&snapshot, migration, &order);
     // First of all: a node that turns around does not take one step more on the way there.

@@ -197,7 +197,7 @@ pub struct Policy {
     pub on_blocked: OnBlocked,
     /// What a drain may do.
     pub permissions: drain::Permissions,
-    /// Deadlines count from here when it is later than the stage's start: a person said "resume".
+    /// Deadlines count from here when it is later than the stage's start: a person said "resume", or the clock was set.
     pub resumed_at: Option<Timestamp>,
 }
 

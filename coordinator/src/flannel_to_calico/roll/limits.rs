@@ -7,6 +7,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use plan::flannel_to_calico::node::{OnBlocked, Policy};
 use plan::rollout::{self, MaxUnavailable, Rules};
 
+use crate::clock::Clock;
+
 /// How long one stage may take when the spec does not say.
 const STEP_TIMEOUT_SECONDS: u32 = 600;
 /// How long the pods of one node may take to leave when the spec does not say.
@@ -22,7 +24,7 @@ fn seconds(value: Option<u32>, default: u32) -> SignedDuration {
 }
 
 /// The limits and permissions of the spec.
-pub(super) fn policy(migration: &Migration, strategy: Strategy) -> Policy {
+pub(super) fn policy(migration: &Migration, strategy: Strategy, clock: &Clock) -> Policy {
     let drain = &migration.spec.drain;
     Policy {
         strategy,
@@ -37,7 +39,7 @@ pub(super) fn policy(migration: &Migration, strategy: Strategy) -> Policy {
             delete_empty_dir_data: drain.delete_empty_dir_data,
             force: drain.force,
         },
-        resumed_at: migration.spec.resumed_at,
+        resumed_at: clock.deadlines_from(migration.spec.resumed_at),
     }
 }
 

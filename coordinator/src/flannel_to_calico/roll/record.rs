@@ -37,6 +37,8 @@ pub(super) fn record(
         step.message = message;
     }
     step.halted = halted;
+    // The clock was set back: the time of the stage begins anew, and does not wait for the clock to be there again.
+    step.since = step.since.min(now);
     step.patience = stage.patience(policy).map(|seconds| Patience {
         seconds,
         from: policy.resumed_at.unwrap_or(step.since).max(step.since),
