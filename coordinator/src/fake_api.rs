@@ -31,6 +31,8 @@ struct State {
     version: u64,
     /// Changes in order: `PATCH /api/v1/nodes/a {"metadata":…}`.
     changes: Vec<(String, Value)>,
+    /// Events, told apart from changes.
+    events: Vec<(String, Value)>,
     /// After this many changes more the server is away.
     budget: Option<usize>,
 }
@@ -57,6 +59,11 @@ impl FakeApi {
             .unwrap_or_else(|| panic!("there is no {path}"));
         merge(&mut object, patch);
         state.store(path, object);
+    }
+
+    /// Events that were written, each with its call.
+    pub fn events(&self) -> Vec<(String, Value)> {
+        self.state.lock().unwrap().events.clone()
     }
 
     /// Removes an object as somebody else would.
@@ -202,6 +209,7 @@ impl State {
             });
         }
         if path.contains("/events") {
+            self.events.push((format!("{method} {path}"), body.clone()));
             return Some((StatusCode::CREATED, body));
         }
         if path.ends_with("/selfsubjectaccessreviews") {

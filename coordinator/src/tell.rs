@@ -26,7 +26,8 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 /// Publishes Events, each text once for each object until it changes.
 pub struct Teller {
-    recorder: Recorder,
+    client: Client,
+    reporter: Reporter,
     last: Mutex<HashMap<String, String>>,
 }
 
@@ -47,7 +48,8 @@ impl Teller {
             instance: Some(pod_name.to_owned()),
         };
         Self {
-            recorder: Recorder::new(client, reporter),
+            client,
+            reporter,
             last: Mutex::new(HashMap::new()),
         }
     }
@@ -98,9 +100,36 @@ impl Teller {
             action: reason.to_owned(),
             secondary: None,
         };
+        // A recorder that is kept would take this for the last Event of its reason, count it, and leave the old note.
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
         // An Event that could not be written is no reason to stop: the same words are in status and log.
-        if let Err(error) = self.recorder.publish(&event, &reference).await {
+        if let Err(error) = recorder.publish(&event, &reference).await {
             debug!(object, error = %chain(&error), "event not written");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    #[tokio::test]
+    async fn each_event_has_its_own_words() {
+        let api = FakeApi::default();
+        let teller = Teller::new(api.client(), "coordinator-1");
+        let node: Node = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
+        for note in ["pod web refuses", "pod web refuses", "pod store refuses"] {
+            teller.node(&node, Tone::Warning, "DisruptionBudget", note).await;
+        }
+        let written: Vec<(bool, String)> = api
+            .events()
+            .iter()
+            .map(|(call, event)| (call.starts_with("POST "), event["note"].to_string()))
+            .collect();
+        let own = |note: &str| (true, format!("{note:?}"));
+        assert_eq!(written, [own("pod web refuses"), own("pod store refuses")]);
     }
 }

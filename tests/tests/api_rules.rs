@@ -8,11 +8,17 @@
     reason = "a test says that it failed by a panic"
 )]
 
-use api::{Migration, NodeMigration};
+use std::path::Path;
+use std::time::Duration;
+
+use api::{Migration, NodeMigration, names};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use lab::apilab::ApiLab;
+use lab::cluster::wait::{Look, until};
 use serde_json::{Value, json};
 
 /// Objects as plain JSON: what a user may write, not what our types can say.
@@ -268,6 +274,111 @@ async fn a_migration_that_is_under_way_is_not_deleted() {
     }
     migrations
         .delete("under-way", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+/// Nor are what it goes by and the label that a node's network follows written by anybody else.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn what_a_migration_under_way_goes_by_is_written_by_nobody_else() {
+    const LABEL: &str = names::NODE_NETWORK_LABEL;
+    let lab = ApiLab::shared().unwrap();
+    let client = lab.admin().await.unwrap();
+    let migrations = raw(client.clone(), "Migration", "migrations");
+    let spec = json!({"flannelToCalico": {}});
+    migrations
+        .create(&PostParams::default(), &migration("guards", &spec))
+        .await
+        .unwrap();
+    lab.node("guarded").await.unwrap();
+    let nodes: Api<Node> = Api::all(client.clone());
+    let sets: Api<DaemonSet> = Api::namespaced(client, "default");
+    let set = json!({
+        "metadata": {"name": "guarded"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "guarded"}},
+            "template": {
+                "metadata": {"labels": {"app": "guarded"}},
+                "spec": {"nodeSelector": {LABEL: "flannel"}, "containers": [{"name": "a", "image": "a"}]},
+            },
+        },
+    });
+    sets.create(&PostParams::default(), &serde_json::from_value(set).unwrap())
+        .await
+        .unwrap();
+    let dry = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let label = Patch::Merge(json!({"metadata": {"labels": {LABEL: "calico"}}}));
+    let another = Patch::Merge(json!({"metadata": {"labels": {"another": "label"}}}));
+    let selector = Patch::Merge(json!({"spec": {"template": {"spec": {"nodeSelector": {LABEL: null}}}}}));
+    let image = Patch::Merge(json!({"spec": {"template": {"metadata": {"annotations": {"a": "b"}}}}}));
+    let sourced = |value: &str| json!({"value": value, "source": "default"});
+    let mut settings = full_migration_status()["settings"].clone();
+    settings["flannelDaemonSetName"] = sourced("guarded");
+    settings["flannelDaemonSetNamespace"] = sourced("default");
+    let status = async |phase: &str| {
+        let status = json!({"phase": phase, "startedAt": "2026-03-01T10:00:00Z", "settings": settings});
+        migrations
+            .patch_status(
+                "guards",
+                &PatchParams::default(),
+                &Patch::Merge(json!({"status": status})),
+            )
+            .await
+            .unwrap();
+    };
+    status("Rolling").await;
+    // An API server hears of a status a moment later.
+    until(
+        "the label is guarded",
+        Duration::from_mins(1),
+        Path::new("/"),
+        async || match nodes.patch("guarded", &dry, &label).await {
+            Ok(_) => Ok(Look::NotYet("it was let pass".to_owned())),
+            Err(refused) => {
+                let words = refused.to_string();
+                assert!(words.contains("kubectl replumb rollback guarded"), "{words}");
+                Ok(Look::Done(()))
+            }
+        },
+    )
+    .await
+    .unwrap();
+    let words = sets
+        .patch("guarded", &dry, &selector)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(words.contains("Migration guards is under way"), "{words}");
+    let delete = kube::api::DeleteParams {
+        dry_run: true,
+        ..kube::api::DeleteParams::default()
+    };
+    let words = sets.delete("guarded", &delete).await.unwrap_err().to_string();
+    assert!(words.contains("the DaemonSet of a network stays"), "{words}");
+    nodes.patch("guarded", &dry, &another).await.unwrap();
+    sets.patch("guarded", &dry, &image).await.unwrap();
+    // The coordinator's own rights, and its name.
+    let token = lab
+        .token(names::NAMESPACE, names::COORDINATOR, None)
+        .await
+        .unwrap();
+    let coordinator = lab.with_token(&token).await.unwrap();
+    let its: Api<Node> = Api::all(coordinator);
+    its.patch("guarded", &dry, &label).await.unwrap();
+    status("Completed").await;
+    until("it is over", Duration::from_mins(1), Path::new("/"), async || {
+        nodes.patch("guarded", &dry, &label).await?;
+        sets.patch("guarded", &dry, &selector).await?;
+        Ok(Look::Done(()))
+    })
+    .await
+    .unwrap();
+    migrations
+        .delete("guards", &kube::api::DeleteParams::default())
         .await
         .unwrap();
 }

@@ -1,9 +1,10 @@
 //! Somebody else changes what the migration wrote, by kubectl: labels of a node that waits and of one that is done, the pool, what
-//! both tunnels go by, a node selector. Each is written again, and the rollout stops and says so.
+//! both tunnels go by, a node selector. The API server refuses each; without its policies each is written again, and the rollout
+//! stops and says so.
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use api::names::NODE_NETWORK_LABEL as NETWORK_LABEL;
 
 use super::Tally;
@@ -14,6 +15,11 @@ use crate::cluster::wait::{Look, until};
 /// From the change to its being written again. Labels and DaemonSets are watched, Calico's objects looked at every second.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_mins(2);
+const POLICIES: [&str; 3] = [
+    "replumb-drift-nodes",
+    "replumb-drift-daemonsets",
+    "replumb-drift-calico",
+];
 
 /// One change, as somebody would make it.
 struct Change<'case> {
@@ -108,6 +114,13 @@ pub(super) async fn somebody_else(cluster: &Cluster, look: &Looker, done: &str, 
         },
     ];
     for change in &changes {
+        let name = format!("drift: {}, which the API server refuses", change.what);
+        tally.count(name, is_refused(cluster, change).await);
+    }
+    let delete = [&["delete", "validatingadmissionpolicybinding"][..], &POLICIES].concat();
+    let away = cluster.api().kubectl(&delete).await.map(|_| ());
+    tally.count("drift: the policies are taken away", away);
+    for change in &changes {
         let name = format!("drift: {}, which is put back and told", change.what);
         tally.count(name, put_back(cluster, look, change).await);
     }
@@ -120,12 +133,28 @@ pub(super) async fn somebody_else(cluster: &Cluster, look: &Looker, done: &str, 
     tally
 }
 
+/// Words of the migration, and of what to do instead.
+async fn is_refused(cluster: &Cluster, change: &Change<'_>) -> Result<()> {
+    let Err(refused) = cluster.api().kubectl(&change.made_by).await else {
+        bail!("`kubectl {}` was let pass", change.made_by.join(" "));
+    };
+    let said = format!("{refused:#}");
+    for word in ["Migration demo", "under way", "kubectl replumb rollback"] {
+        ensure!(said.contains(word), "the refusal does not say {word:?}: {said}");
+    }
+    Ok(())
+}
+
 fn escaped() -> String {
     NETWORK_LABEL.replace('.', "\\.")
 }
 
 async fn put_back(cluster: &Cluster, look: &Looker, change: &Change<'_>) -> Result<()> {
-    cluster.api().kubectl(&change.made_by).await?;
+    // An API server hears of a policy that has gone a moment later.
+    until("it is let pass", STEP, &cluster.directory().logs(), async || {
+        cluster.api().kubectl(&change.made_by).await.map(Look::Done)
+    })
+    .await?;
     until(
         &format!("it says {} again", change.needed),
         WRITTEN_WITHIN,
