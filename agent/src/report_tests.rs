@@ -1,4 +1,4 @@
-use api::node_migration::{NodeMigrationSpec, ProbeTarget};
+use api::node_migration::{LabelRecord, NodeMigrationSpec, ProbeTarget};
 use api::traffic::{Breach, ClassCount, Flow, PathClass, Totals};
 use plan::flannel_to_calico::phase::Goal;
 
@@ -20,6 +20,7 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
             flows: Vec::new(),
             gates: None,
             judged_since: None,
+            label: LabelRecord::default(),
             imported: Vec::new(),
             position: 0,
             admitted: false,

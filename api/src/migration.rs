@@ -295,7 +295,11 @@ pub struct MigrationStatus {
     /// The last time that traffic stopped the rollout; it stands until somebody says resume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breach: Option<GateBreach>,
-    /// The last time that somebody else changed what the migration wrote; it stands until somebody says resume.
+    /// Since when what has to be there before the first node is; absent before, and once it is being taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub prepared_at: Option<Timestamp>,
+    /// What somebody else changed of what the migration wrote; it stands until somebody says resume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
     /// What was there before the migration and is put back at its end: key → JSON text.
@@ -310,11 +314,11 @@ pub struct MigrationStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drift {
-    /// When the coordinator took notice, and wrote it again.
+    /// When the coordinator took notice of the first.
     #[schemars(with = "String")]
     pub at: Timestamp,
-    /// The object, what it said and what it has to say.
-    pub message: String,
+    /// Each the object, what it said and what it has to say; at most 20 are kept.
+    pub what: Vec<String>,
     /// `resumedAt` of the Migration at that time: another one says that the rollout goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]

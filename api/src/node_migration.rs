@@ -63,6 +63,9 @@ pub struct NodeMigrationSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub judged_since: Option<Timestamp>,
+    /// What this migration has written into the Node's network label.
+    #[serde(default, skip_serializing_if = "LabelRecord::is_empty")]
+    pub label: LabelRecord,
     /// In place: addresses of living pods that Calico's IPAM was told of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<ImportedAddress>,
@@ -102,6 +105,25 @@ pub struct NodeMigrationSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub returned_at: Option<Timestamp>,
+}
+
+/// What a migration has written into a Node's network label: whatever else it says is somebody else's word.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LabelRecord {
+    /// The value that was written last, or found when the node was first looked at; absent before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<String>,
+    /// The value that is about to be written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+impl LabelRecord {
+    /// Whether nothing is recorded.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What the coordinator does with a node now.

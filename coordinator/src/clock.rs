@@ -46,9 +46,17 @@ impl Clock {
         Some(set)
     }
 
-    /// The time from which deadlines count: a person's "resume", or when the clock was set, if that was later.
-    pub fn deadlines_from(&self, resumed_at: Option<Timestamp>) -> Option<Timestamp> {
-        resumed_at.max(self.set_at)
+    /// Since when something lasts that was written down as lasting since `since`: nobody knows what a clock that was set says of
+    /// the time before.
+    pub fn since(&self, since: Timestamp) -> Timestamp {
+        self.set_at.map_or(since, |set_at| since.max(set_at))
+    }
+
+    /// The time from which deadlines count: a person's "resume", or when the clock was set, if that was later. A "resume" that is
+    /// still to come was said before the clock was set back.
+    pub fn deadlines_from(&self, resumed_at: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+        let said = resumed_at.filter(|at| at.duration_since(now).unsigned_abs() <= TOLERANCE || *at <= now);
+        said.max(self.set_at)
     }
 }
 
@@ -84,13 +92,24 @@ mod tests {
     fn deadlines_count_from_the_later_of_resume_and_jump() {
         let start = Moment::now();
         let mut clock = Clock::default();
-        assert_eq!(clock.deadlines_from(None), None);
-        assert_eq!(clock.deadlines_from(Some(start.wall)), Some(start.wall));
+        let now = start.wall;
+        assert_eq!(clock.deadlines_from(None, now), None);
+        assert_eq!(clock.deadlines_from(Some(now), now), Some(now));
+        assert_eq!(clock.since(now), now);
         clock.look(start);
         clock.look(moment(start, 1, HOUR));
         let jump = moment(start, 1, HOUR).wall;
-        assert_eq!(clock.deadlines_from(Some(start.wall)), Some(jump));
+        assert_eq!(clock.deadlines_from(Some(now), jump), Some(jump));
+        assert_eq!(clock.since(now), jump);
         let later = jump + SignedDuration::from_secs(1);
-        assert_eq!(clock.deadlines_from(Some(later)), Some(later));
+        assert_eq!(clock.deadlines_from(Some(later), later), Some(later));
+        let seconds_ahead = Some(later);
+        assert_eq!(
+            clock.deadlines_from(seconds_ahead, jump),
+            seconds_ahead,
+            "another's clock"
+        );
+        let hour_ahead = Some(later + SignedDuration::from_secs(HOUR));
+        assert_eq!(clock.deadlines_from(hour_ahead, later), Some(jump));
     }
 }

@@ -33,6 +33,8 @@ struct State {
     changes: Vec<(String, Value)>,
     /// Events, told apart from changes.
     events: Vec<(String, Value)>,
+    /// Changes of this path are refused.
+    refused: Option<String>,
     /// After this many changes more the server is away.
     budget: Option<usize>,
 }
@@ -64,6 +66,11 @@ impl FakeApi {
     /// Events that were written, each with its call.
     pub fn events(&self) -> Vec<(String, Value)> {
         self.state.lock().unwrap().events.clone()
+    }
+
+    /// Refuses changes of what begins so; of nothing, by default.
+    pub fn refuse(&self, path: Option<&str>) {
+        self.state.lock().unwrap().refused = path.map(str::to_owned);
     }
 
     /// Removes an object as somebody else would.
@@ -228,6 +235,13 @@ impl State {
     }
 
     fn change(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
+        if self
+            .refused
+            .as_ref()
+            .is_some_and(|refused| path.starts_with(refused))
+        {
+            return failure(StatusCode::FORBIDDEN, "Forbidden");
+        }
         if let Some(pod) = path.strip_suffix("/eviction") {
             return match self.objects.remove(pod) {
                 Some(_) => (

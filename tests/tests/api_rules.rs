@@ -595,14 +595,14 @@ fn full_migration_status() -> Value {
         },
         "plan": {"hash": "abc", "prepare": [action("create")], "nodes": ["a", "b"], "finish": [action("delete")]},
         "startedAt": "2026-03-01T10:00:00Z", "completedAt": "2026-03-01T11:00:00Z",
-        "undoneSince": "2026-03-01T10:30:00Z",
+        "undoneSince": "2026-03-01T10:30:00Z", "preparedAt": "2026-03-01T10:01:00Z",
         "traffic": [{"class": "OldToNew", "sent": 100, "lost": 1, "longestGapMilliseconds": 100}],
         "breach": {
             "at": "2026-03-01T10:20:00Z", "message": "traffic is lost: UDP from node b to node a",
             "resumedAt": "2026-03-01T10:10:00Z", "cleanSince": "2026-03-01T10:25:00Z",
         },
         "drift": {
-            "at": "2026-03-01T10:20:00Z", "message": "IPPool default-ipv4-ippool was deleted",
+            "at": "2026-03-01T10:20:00Z", "what": ["IPPool default-ipv4-ippool was deleted"],
             "resumedAt": "2026-03-01T10:10:00Z",
         },
         "before": {"IPAMConfig": "{\"strictAffinity\":false}"},
@@ -624,6 +624,7 @@ fn full_node_spec() -> Value {
             "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d", "blockSize": 25,
             "nodeRangeLength": 23,
         },
+        "label": {"written": "none", "next": "calico"},
         "imported": [{"address": "10.244.1.7", "handle": "k8s-pod-network.16cc"}],
         "returning": true, "returnedAt": "2026-03-01T10:06:00Z",
         "fellBack": {

@@ -53,6 +53,10 @@ async fn a_clock_that_jumps_forward_takes_no_time_from_a_step() {
     });
     pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
     assert_eq!(step(&api)["reason"], "AgentWorking", "an hour that did not");
+    // Started anew it does not know of it.
+    let mut memory = Memory::default();
+    pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
+    assert_eq!(step(&api)["reason"], "AgentWorking", "it is written down");
     run_until(&api, "Mixed").await.unwrap();
 }
 

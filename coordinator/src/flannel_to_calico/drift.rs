@@ -1,203 +1,330 @@
-//! While nodes are on two networks, what the migration wrote for the cluster is written again at once when somebody else
-//! changed it, since living traffic goes by it; and the rollout stops, until a person has looked at who it was.
+//! While nodes are on two networks, what the migration wrote for the cluster is written again when somebody else changed it, since
+//! living traffic goes by it; and the rollout stops, until a person has looked at who it was.
+//!
+//! In three steps, so that a crash loses nothing: what differs is looked at, announced in the Migration's status, and written in
+//! the next pass.
 
 mod label;
+mod restore;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use api::migration::{Desired, Drift, Strategy};
+use api::migration::{Desired, Drift};
+use api::node_migration::LabelRecord;
 use api::{Migration, MigrationStatus, names};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use kube::Api;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::DynamicObject;
 use plan::decision::HaltReason;
 use plan::flannel_to_calico::objects;
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::{Value, json};
 
-use super::node_objects::{Ensured, ensure};
+pub use label::record;
+pub use restore::{Restores, restore};
+
+use super::calico::Kind;
 use super::prepare::daemon_set;
 use super::view::Snapshot;
-use super::{Memory, calico, node_objects};
+use super::{Memory, calico, node_objects, saved};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
 use crate::tell::Tone;
-use crate::write::{self, WriteError};
+use crate::write::WriteError;
 
 /// No watch brings Calico's objects: they are read again after so long.
 const INTERVAL: SignedDuration = SignedDuration::from_secs(1);
+/// More are not named in a status.
+const MOST_NAMED: usize = 20;
 
-/// What somebody else changed: each the object, what it said, what it has to say.
-#[derive(Debug, Default)]
-pub struct Drifts {
-    /// The labels, by node.
-    pub nodes: BTreeMap<String, String>,
-    /// Objects of the cluster.
-    cluster: Vec<String>,
+/// Something that somebody else changed.
+pub struct Found {
+    /// The object, what it says and what it has to say.
+    pub what: String,
+    mend: Mend,
 }
 
-/// Writes again what somebody else changed.
-pub async fn restore(
+/// How it becomes what it has to be.
+enum Mend {
+    /// The Node's network label gets this value, if it is still what the migration wrote there.
+    Label {
+        node: Arc<Node>,
+        record: LabelRecord,
+        needed: String,
+    },
+    /// The `DaemonSet` gets this node selector.
+    Selector {
+        set: Arc<DaemonSet>,
+        network: &'static str,
+    },
+    /// The object is made.
+    Create { kind: Kind, object: Value },
+    /// These fields of its spec are written.
+    Patch {
+        kind: Kind,
+        found: Box<DynamicObject>,
+        change: Value,
+    },
+    /// By its owner, who had a reason or not.
+    ByItsOwner,
+}
+
+/// Looks for what differs from what was written: labels, node selectors and, when it is time, Calico's objects.
+pub async fn look(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
     settings: &Settings,
-    strategy: Strategy,
     snapshot: &Snapshot,
-) -> Result<Drifts, WriteError> {
-    // Before the selectors: a daemon follows its label within a second.
-    let nodes = label::restore(context, migration, snapshot, strategy).await?;
-    let mut cluster = restore_daemon_sets(context, cache, settings, snapshot).await?;
+    status: &mut MigrationStatus,
+) -> Result<Vec<Found>, WriteError> {
+    let mut found = label::look(snapshot);
+    found.extend(look_at_daemon_sets(cache, settings, snapshot));
+    found.extend(look_at_calicos_objects(context, memory, migration, settings, status).await?);
+    if found.is_empty() && is_resumed(migration, status) {
+        status.drift = None;
+    }
+    Ok(found)
+}
+
+/// The node selectors keep each network's daemon off the other's nodes.
+fn look_at_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) -> Vec<Found> {
+    let label = names::NODE_NETWORK_LABEL;
+    let networks = [
+        (
+            &settings.flannel_daemon_set_namespace.value,
+            &settings.flannel_daemon_set_name.value,
+            names::NETWORK_FLANNEL,
+            // Once every node is on Calico nobody needs it.
+            snapshot
+                .node_migrations
+                .values()
+                .any(|object| object.spec.finished_at.is_none()),
+        ),
+        (
+            &settings.calico_daemon_set_namespace.value,
+            &settings.calico_daemon_set_name.value,
+            names::NETWORK_CALICO,
+            true,
+        ),
+    ];
+    let mut found = Vec::new();
+    for (namespace, name, network, is_needed) in networks {
+        let Some(set) = daemon_set(cache, namespace, name) else {
+            if is_needed {
+                found.push(Found {
+                    what: format!(
+                        "DaemonSet {namespace}/{name} was deleted; apply its manifest again, with the node selector \
+                         {label}={network}"
+                    ),
+                    mend: Mend::ByItsOwner,
+                });
+            }
+            continue;
+        };
+        let read = facts::daemon_sets::daemon_set(&set);
+        let said = read.node_selector.get(label);
+        if said.is_some_and(|said| said == network) {
+            continue;
+        }
+        let said = said.map_or_else(|| "missing".to_owned(), |said| format!("{said:?}"));
+        found.push(Found {
+            what: format!(
+                "DaemonSet {namespace}/{name}: node selector {label} is {said}, needed {network:?}"
+            ),
+            mend: Mend::Selector { set, network },
+        });
+    }
+    found
+}
+
+/// The pools that living pods have their addresses from, and what both networks' tunnels and IPAM go by. Nothing when they were
+/// looked at a moment ago, unless somebody has just said that the rollout goes on.
+pub async fn look_at_calicos_objects(
+    context: &Context,
+    memory: &mut Memory,
+    migration: &Migration,
+    settings: &Settings,
+    status: &MigrationStatus,
+) -> Result<Vec<Found>, WriteError> {
     let now = Timestamp::now();
     let is_due = memory
         .drift_looked_at
         .is_none_or(|at| now.duration_since(at).abs() >= INTERVAL);
-    if is_due {
-        cluster.extend(restore_calicos_objects(context, settings).await?);
-        memory.drift_looked_at = Some(now);
+    if !is_due && !is_resumed(migration, status) {
+        return Ok(Vec::new());
     }
-    Ok(Drifts { nodes, cluster })
-}
-
-async fn restore_daemon_sets(
-    context: &Context,
-    cache: &Cache,
-    settings: &Settings,
-    snapshot: &Snapshot,
-) -> Result<Vec<String>, WriteError> {
-    let mut drifts = Vec::new();
-    let needs_flannel = snapshot
-        .node_migrations
-        .values()
-        .any(|object| object.spec.finished_at.is_none());
-    let flannel = (
-        settings.flannel_daemon_set_namespace.value.as_str(),
-        settings.flannel_daemon_set_name.value.as_str(),
-    );
-    if needs_flannel {
-        drifts.extend(restore_selector(context, cache, flannel, names::NETWORK_FLANNEL).await?);
-    }
-    let calico = (
-        settings.calico_daemon_set_namespace.value.as_str(),
-        settings.calico_daemon_set_name.value.as_str(),
-    );
-    drifts.extend(restore_selector(context, cache, calico, names::NETWORK_CALICO).await?);
-    Ok(drifts)
-}
-
-/// The node selector keeps a network's daemon off the other's nodes.
-async fn restore_selector(
-    context: &Context,
-    cache: &Cache,
-    (namespace, name): (&str, &str),
-    network: &str,
-) -> Result<Option<String>, WriteError> {
-    let label = names::NODE_NETWORK_LABEL;
-    let Some(set) = daemon_set(cache, namespace, name) else {
-        return Ok(Some(format!(
-            "DaemonSet {namespace}/{name} was deleted; apply its manifest again, with the node selector {label}={network}"
-        )));
-    };
-    let read = facts::daemon_sets::daemon_set(&set);
-    let found = read.node_selector.get(label);
-    if found.is_some_and(|found| found == network) {
-        return Ok(None);
-    }
-    let change = json!({ "spec": { "template": { "spec": { "nodeSelector": { label: network } } } } });
-    let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), namespace);
-    write::patch(&sets, set.as_ref(), "restoring the node selector of", change).await?;
-    let found = found.map_or_else(|| "missing".to_owned(), |found| format!("{found:?}"));
-    Ok(Some(format!(
-        "DaemonSet {namespace}/{name}: node selector {label} was {found}, needed {network:?}; it is set again"
-    )))
-}
-
-/// The pool that living pods have their addresses from, and what both networks' tunnels and IPAM go by.
-async fn restore_calicos_objects(context: &Context, settings: &Settings) -> Result<Vec<String>, WriteError> {
-    let mut drifts = Vec::new();
+    memory.drift_looked_at = Some(now);
+    let mut found = Vec::new();
     let ipam = objects::ipam_config();
-    let ipam = ensure(context, calico::IPAM_CONFIG, &ipam, objects::ipam_config_change);
-    drifts.extend(told("IPAMConfig default", ipam.await?));
-    let found = node_objects::pools(context).await?;
-    match found.and_then(|found| objects::pools(settings, &found).map_err(|conflict| conflict.to_string())) {
-        Ok(pools) => {
-            for pool in pools {
-                if let Some(object) = &pool.create {
-                    calico::IP_POOL.create(&context.client, object).await?;
-                    drifts.push(format!("IPPool {} was deleted; it is made again", pool.name));
-                }
-            }
-        }
-        // Its owner has a reason, or not: which, nobody here can tell.
-        Err(conflict) => drifts.push(format!("{conflict}; set it back")),
-    }
+    found.extend(look_at_one(context, calico::IPAM_CONFIG, ipam, objects::ipam_config_change).await?);
+    found.extend(look_at_pools(context, settings, status).await?);
     let felix = objects::felix_configuration(settings);
-    let felix = ensure(context, calico::FELIX_CONFIGURATION, &felix, |found| {
-        objects::felix_configuration_change(settings, found)
-    });
-    drifts.extend(told("FelixConfiguration default", felix.await?));
-    Ok(drifts)
+    let change = |spec: &Value| objects::felix_configuration_change(settings, spec);
+    found.extend(look_at_one(context, calico::FELIX_CONFIGURATION, felix, change).await?);
+    Ok(found)
 }
 
-fn told(object: &str, ensured: Ensured) -> Option<String> {
-    match ensured {
-        Ensured::AsItWas => None,
-        Ensured::Created => Some(format!("{object} was deleted; it is made again")),
-        Ensured::Changed(change) => {
-            let fields: Vec<String> = change
-                .as_object()
-                .into_iter()
-                .flatten()
-                .map(|(field, needed)| match needed {
-                    Value::Null => format!("{field} was set, needed is none"),
-                    needed => format!("{field} was another, needed {needed}"),
-                })
-                .collect();
-            Some(format!("{object}: {}; it is set again", fields.join(", ")))
+async fn look_at_one(
+    context: &Context,
+    kind: Kind,
+    object: Value,
+    change: impl Fn(&Value) -> Option<Value>,
+) -> Result<Option<Found>, WriteError> {
+    let name = objects::DEFAULT;
+    let Some(read) = kind.get(&context.client, name).await? else {
+        return Ok(Some(Found {
+            what: format!("{} {name} was deleted", kind.0),
+            mend: Mend::Create { kind, object },
+        }));
+    };
+    let spec = read.data.get("spec").cloned().unwrap_or_default();
+    Ok(change(&spec).map(|change| {
+        let fields: Vec<String> = change
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(field, needed)| {
+                let said = spec.get(field).unwrap_or(&Value::Null);
+                match needed {
+                    Value::Null => format!("{field} is {said}, needed is none"),
+                    needed => format!("{field} is {said}, needed {needed}"),
+                }
+            })
+            .collect();
+        Found {
+            what: format!("{} {name}: {}", kind.0, fields.join(", ")),
+            mend: Mend::Patch {
+                kind,
+                found: Box::new(read),
+                change,
+            },
         }
+    }))
+}
+
+async fn look_at_pools(
+    context: &Context,
+    settings: &Settings,
+    status: &MigrationStatus,
+) -> Result<Vec<Found>, WriteError> {
+    let by_its_owner = |what: String| {
+        vec![Found {
+            what,
+            mend: Mend::ByItsOwner,
+        }]
+    };
+    let there = match node_objects::pools(context).await? {
+        Ok(there) => there,
+        Err(malformed) => return Ok(by_its_owner(malformed)),
+    };
+    // What it said besides its range nobody has written down.
+    let known = saved::known_names(&status.before, saved::IP_POOLS).unwrap_or_default();
+    let gone: Vec<&str> = known
+        .iter()
+        .filter(|name| !there.contains_key(*name))
+        .map(String::as_str)
+        .collect();
+    match objects::pools(settings, &there) {
+        Ok(pools) => Ok(pools
+            .into_iter()
+            .filter_map(|pool| {
+                let object = pool.create?;
+                let (what, mend) = if gone.is_empty() {
+                    let kind = calico::IP_POOL;
+                    (
+                        format!("IPPool {} was deleted", pool.name),
+                        Mend::Create { kind, object },
+                    )
+                } else {
+                    (
+                        format!(
+                            "the IPPool of {} is gone (one of {}); make it again as it was",
+                            pool.range,
+                            gone.join(", ")
+                        ),
+                        Mend::ByItsOwner,
+                    )
+                };
+                Some(Found { what, mend })
+            })
+            .collect()),
+        Err(conflict) => Ok(by_its_owner(format!("{conflict}; set it back"))),
     }
 }
 
-/// Tells what was changed, and writes down that it stops the rollout. Says whether one does: it stands until somebody says
-/// resume. Only what goes forward is stopped.
-pub async fn stop(
+/// Whether somebody has said since that the rollout goes on. Any other time is a new word: whose clock it was does not matter.
+fn is_resumed(migration: &Migration, status: &MigrationStatus) -> bool {
+    let resumed_at = migration.spec.resumed_at;
+    status
+        .drift
+        .as_ref()
+        .is_some_and(|drift| drift.resumed_at != resumed_at)
+}
+
+/// Writes down and tells what was not known yet. Says whether there was something: it is written again in the next pass, once the
+/// status has it.
+pub async fn announce(
     context: &Context,
     migration: &Migration,
-    drifts: &Drifts,
+    found: &[String],
     status: &mut MigrationStatus,
-    now: Timestamp,
 ) -> bool {
-    let goes_forward = migration.spec.desired == Desired::Run;
-    let mut all = drifts.nodes.values().chain(&drifts.cluster);
-    if let Some(first) = all.next() {
-        let others = match all.count() {
-            0 => String::new(),
-            others => format!(" (and {others} more)"),
-        };
-        let what = format!("somebody else changed what this migration wrote: {first}{others}");
-        let message = if goes_forward {
-            format!(
-                "{what}. No node is started; those in work are finished. Find out who it was, then `kubectl replumb resume`, or go \
-                 back with `kubectl replumb abort`"
-            )
-        } else {
-            what
-        };
-        let reason = HaltReason::Drift.as_str();
-        context
-            .teller
-            .migration(migration, Tone::Warning, reason, &message)
-            .await;
-        let resumed_at = migration.spec.resumed_at;
-        status.drift = Some(Drift {
-            at: now,
-            message,
-            resumed_at,
-        });
+    let resumed_at = migration.spec.resumed_at;
+    let drift = status.drift.take().filter(|drift| drift.resumed_at == resumed_at);
+    let mut drift = drift.unwrap_or_else(|| Drift {
+        at: Timestamp::now(),
+        what: Vec::new(),
+        resumed_at,
+    });
+    let mut is_new = false;
+    for what in found {
+        if drift.what.len() < MOST_NAMED && !drift.what.contains(what) {
+            let note = format!("somebody else changed what this migration wrote: {what}");
+            let reason = HaltReason::Drift.as_str();
+            context
+                .teller
+                .migration(migration, Tone::Warning, reason, &note)
+                .await;
+            drift.what.push(what.clone());
+            is_new = true;
+        }
     }
-    // Another time is a new word: whose clock it was does not matter.
-    let stands = |drift: &Drift| drift.resumed_at == migration.spec.resumed_at;
-    goes_forward && status.drift.as_ref().is_some_and(stands)
+    status.drift = Some(drift).filter(|drift| !drift.what.is_empty());
+    is_new
+}
+
+/// Why a drift stops the rollout: until somebody says resume. What goes back is not stopped.
+pub fn stop(migration: &Migration, status: &MigrationStatus) -> Option<String> {
+    let spec = &migration.spec;
+    let goes_forward = match spec.desired {
+        Desired::Run => true,
+        Desired::Plan | Desired::Pause => spec.rollback_nodes.is_empty(),
+        Desired::Abort | Desired::Rollback => false,
+    };
+    let drift = status.drift.as_ref()?;
+    if !goes_forward || drift.resumed_at != spec.resumed_at {
+        return None;
+    }
+    let (first, others) = drift.what.split_first()?;
+    let others = match others.len() {
+        0 => String::new(),
+        others => format!(
+            " (and {others} more: `kubectl get migration {} -o jsonpath='{{.status.drift.what}}'`)",
+            migration.metadata.name.as_deref().unwrap_or_default()
+        ),
+    };
+    Some(format!(
+        "somebody else changed what this migration wrote: {first}{others}. It is written again where nothing else is said; no node is \
+         started, and those in work are finished. Find out who it was, then `kubectl replumb resume`, or go back with `kubectl \
+         replumb abort`"
+    ))
+}
+
+/// The patch of a node selector.
+fn selector(network: &str) -> Value {
+    json!({ "spec": { "template": { "spec": { "nodeSelector": { names::NODE_NETWORK_LABEL: network } } } } })
 }

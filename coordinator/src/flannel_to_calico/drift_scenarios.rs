@@ -27,10 +27,18 @@ fn write_label(api: &FakeApi, node: &str, value: &Value) {
     api.edit(&format!("{NODES}/{node}"), &change);
 }
 
-/// A pass some time after the last one: Calico's objects are looked at again.
+/// Two passes some time after the last one: Calico's objects are looked at again; what is found is announced in the first, and
+/// written in the second.
 async fn look(api: &FakeApi, memory: &mut Memory) {
-    memory.drift_looked_at = None;
-    pass(&api.context(), &api.cache(), memory).await.unwrap();
+    for _ in 0..2 {
+        memory.drift_looked_at = None;
+        pass(&api.context(), &api.cache(), memory).await.unwrap();
+    }
+}
+
+fn resume(api: &FakeApi) {
+    let at = jiff::Timestamp::now().to_string();
+    api.edit(MIGRATION, &json!({ "spec": { "resumedAt": at } }));
 }
 
 /// Node a is on Calico with a pod of flannel's, node b waits for its turn.
@@ -71,10 +79,7 @@ async fn stops_and_goes_on(api: &FakeApi, memory: &mut Memory, words: &[&str]) {
     let waits = api.get(&node_migration("b")).unwrap();
     assert_ne!(waits["spec"]["admitted"], true, "{waits}");
     assert_eq!(status(api)["drift"], stopped["drift"], "it is told once");
-    api.edit(
-        MIGRATION,
-        &json!({ "spec": { "resumedAt": jiff::Timestamp::now().to_string() } }),
-    );
+    resume(api);
     run_until(api, "Mixed").await.unwrap();
     for node in ["a", "b"] {
         api.remove(&mark(node));
@@ -128,11 +133,15 @@ async fn a_node_in_work_is_not_labelled_for_a_network_before_its_host_is_ready_f
         look(&api, &mut memory).await;
         assert_eq!(label(&api, "b"), "none", "it said {wrong}");
     }
-    let message = status(&api)["drift"]["message"].as_str().unwrap().to_owned();
-    assert!(
-        message.contains("Node b") && message.contains("needed \"none\""),
-        "{message}"
-    );
+    let told = status(&api)["drift"]["what"].as_array().unwrap().clone();
+    assert_eq!(told.len(), 2, "{told:?}");
+    for what in told {
+        let what = what.as_str().unwrap();
+        assert!(
+            what.contains("Node b") && what.contains("needed \"none\""),
+            "{what}"
+        );
+    }
     run_until(&api, "Halted").await.unwrap();
 }
 
@@ -149,17 +158,17 @@ async fn what_both_networks_go_by_is_written_again() {
         (
             "ipamconfigs/default",
             |api, path| api.edit(path, &json!({ "spec": { "strictAffinity": false } })),
-            "IPAMConfig default: strictAffinity was another, needed true",
+            "IPAMConfig default: strictAffinity is false, needed true",
         ),
         (
             "felixconfigurations/default",
             |api, path| api.edit(path, &json!({ "spec": { "vxlanPort": 4789 } })),
-            "FelixConfiguration default: vxlanPort was another, needed 8472",
+            "FelixConfiguration default: vxlanPort is 4789, needed 8472",
         ),
         (
             "felixconfigurations/default",
             |api, path| api.edit(path, &json!({ "spec": { "vxlanEnabled": false } })),
-            "FelixConfiguration default: vxlanEnabled was set, needed is none",
+            "FelixConfiguration default: vxlanEnabled is false, needed is none",
         ),
         (
             FLANNEL,
@@ -201,17 +210,17 @@ async fn a_pool_that_was_changed_is_named_and_left_to_its_owner() {
     api.edit(&path, &json!({ "spec": { "vxlanMode": "Never" } }));
     look(&api, &mut memory).await;
     assert_eq!(api.get(&path).unwrap()["spec"]["vxlanMode"], "Never");
-    let resume = || {
-        let at = jiff::Timestamp::now().to_string();
-        api.edit(MIGRATION, &json!({ "spec": { "resumedAt": at } }));
-    };
-    resume();
-    look(&api, &mut memory).await;
+    resume(&api);
+    // At once: what was looked at a moment ago is looked at again.
+    pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
     assert_eq!(status(&api)["blocked"], "Drift", "it stands");
+    let waits = api.get(&node_migration("b")).unwrap();
+    assert_ne!(waits["spec"]["admitted"], true, "{waits}");
     api.edit(&path, &json!({ "spec": { "vxlanMode": "Always" } }));
-    resume();
+    resume(&api);
     look(&api, &mut memory).await;
     assert_ne!(status(&api)["blocked"], "Drift");
+    assert_eq!(status(&api)["drift"], Value::Null, "it is over");
 }
 
 /// The way back needs all of it, too, and is not stopped by it.
@@ -230,4 +239,89 @@ async fn on_the_way_back_it_is_written_again_and_nothing_stops() {
     run_until(&api, "RolledBack").await.unwrap();
     assert!(api.get(&path).is_none(), "it was this migration's");
     assert_eq!(label(&api, "b"), Value::Null);
+}
+
+/// It said more than its range, and nobody has written that down.
+#[tokio::test]
+async fn a_pool_that_was_there_before_is_not_made_again() {
+    let (api, mut memory) = half_way().await;
+    let before = json!({ "IPPool": "[\"default-ipv4-ippool\"]" });
+    api.edit(MIGRATION, &json!({ "status": { "before": before } }));
+    let path = format!("{CALICO_GROUP}/{POOL}");
+    api.remove(&path);
+    look(&api, &mut memory).await;
+    assert_eq!(api.get(&path), None);
+    let message = status(&api)["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("make it again as it was"), "{message}");
+}
+
+/// What cannot be written again is told, and keeps nobody from going back.
+#[tokio::test]
+async fn what_the_api_server_refuses_stands_in_nobodys_way() {
+    let (api, mut memory) = half_way().await;
+    api.remove(&format!("{CALICO_GROUP}/{POOL}"));
+    api.refuse(Some(&format!("{CALICO_GROUP}/ippools")));
+    look(&api, &mut memory).await;
+    let told = status(&api)["drift"]["what"].to_string();
+    assert!(told.contains("cannot be written again"), "{told}");
+    let before = api.get(MIGRATION).unwrap()["metadata"]["resourceVersion"].clone();
+    look(&api, &mut memory).await;
+    let after = api.get(MIGRATION).unwrap()["metadata"]["resourceVersion"].clone();
+    assert_eq!(before, after, "the status is not written again and again");
+    api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    run_until(&api, "RolledBack").await.unwrap();
+}
+
+/// A node that another tool has moved before is taken over as it is.
+#[tokio::test]
+async fn a_node_that_was_on_calico_before_the_start_keeps_its_label() {
+    let api = in_place();
+    write_label(&api, "b", &json!("calico"));
+    let mut memory = Memory::default();
+    for _ in 0..20 {
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        world_moves(&api);
+        assert_eq!(label(&api, "b"), "calico");
+    }
+    assert_eq!(status(&api)["drift"], Value::Null);
+}
+
+/// Whoever stops an agent at once by its goal has not touched the label.
+#[tokio::test]
+async fn a_goal_that_a_person_takes_back_is_no_drift_of_the_label() {
+    let (api, mut memory) = half_way().await;
+    for _ in 0..40 {
+        if label(&api, "b") == "calico" {
+            break;
+        }
+        look(&api, &mut memory).await;
+        world_moves(&api);
+    }
+    api.edit(&node_migration("b"), &json!({ "spec": { "goal": "Hold" } }));
+    look(&api, &mut memory).await;
+    assert_eq!(label(&api, "b"), "calico");
+    assert_eq!(status(&api)["drift"], Value::Null);
+}
+
+/// What was never written is not missing.
+#[tokio::test]
+async fn a_way_back_out_of_the_preparation_writes_nothing_new() {
+    let api = in_place();
+    let mut memory = Memory::default();
+    for _ in 0..50 {
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        if status(&api)["phase"] == "Preparing" {
+            break;
+        }
+        world_moves(&api);
+    }
+    api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    api.take_changes();
+    run_until(&api, "RolledBack").await.unwrap();
+    let changes = api.take_changes();
+    let created = changes
+        .iter()
+        .filter(|(call, _)| call.starts_with("POST ") && call.contains(CALICO_GROUP));
+    assert_eq!(created.count(), 0, "{changes:?}");
+    assert_eq!(status(&api)["drift"], Value::Null);
 }

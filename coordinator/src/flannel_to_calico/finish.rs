@@ -19,7 +19,7 @@ use serde_json::json;
 use super::node_spec::write_spec;
 use super::prepare::daemon_set;
 use super::view::Snapshot;
-use super::{saved, wait};
+use super::{Memory, drift, saved, wait};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
@@ -29,6 +29,7 @@ use crate::write::{self, WriteError};
 pub async fn finish(
     context: &Context,
     cache: &Cache,
+    memory: &mut Memory,
     migration: &Migration,
     settings: &Settings,
     status: &mut MigrationStatus,
@@ -38,6 +39,11 @@ pub async fn finish(
         super::own_pods::delete(context, pod).await?;
     }
     super::traffic::end(context, &snapshot).await?;
+    if selects_nodes(cache, settings)
+        && keep_calicos_objects(context, memory, migration, settings, status).await?
+    {
+        return Ok(());
+    }
     if forget_flannels_pods(context, &snapshot).await? {
         let message = "every agent is told that no pod of flannel's lives any more";
         wait(status, WaitReason::Leftovers, message.to_owned());
@@ -119,6 +125,38 @@ pub async fn finish(
         .migration(migration, crate::tell::Tone::Normal, "Completed", &status.message)
         .await;
     Ok(())
+}
+
+/// Whether Calico's `DaemonSet` still goes by the label of the Nodes: nothing of what was written has been taken back.
+fn selects_nodes(cache: &Cache, settings: &Settings) -> bool {
+    let set = daemon_set(
+        cache,
+        &settings.calico_daemon_set_namespace.value,
+        &settings.calico_daemon_set_name.value,
+    );
+    set.is_some_and(|set| {
+        facts::daemon_sets::daemon_set(&set)
+            .node_selector
+            .contains_key(names::NODE_NETWORK_LABEL)
+    })
+}
+
+/// All traffic goes by them now: what somebody else changes is written again. Returns whether the status has to say so first.
+async fn keep_calicos_objects(
+    context: &Context,
+    memory: &mut Memory,
+    migration: &Migration,
+    settings: &Settings,
+    status: &mut MigrationStatus,
+) -> Result<bool, WriteError> {
+    let found = drift::look_at_calicos_objects(context, memory, migration, settings, status).await?;
+    let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
+    if drift::announce(context, migration, &what, status).await {
+        return Ok(true);
+    }
+    let restored = drift::restore(context, &mut memory.restores, &found).await?;
+    drift::announce(context, migration, &restored.refused, status).await;
+    Ok(false)
 }
 
 /// Tells every agent that no pod of flannel's lives any more: whole subnets of IPv6 need no routes from now on. Returns

@@ -57,6 +57,8 @@ pub struct Memory {
     pub checked_at: Option<Timestamp>,
     /// When Calico's objects were last compared with what was written.
     pub drift_looked_at: Option<Timestamp>,
+    /// When what somebody else changed was written again.
+    pub restores: drift::Restores,
     /// Whether the clock was set.
     pub clock: Clock,
     /// Addresses of Services that traffic pods send to.
@@ -170,7 +172,9 @@ async fn go_on(
     }
     match status.phase {
         MigrationPhase::Preparing => prepare::prepare(context, cache, migration, settings, status).await?,
-        MigrationPhase::Finishing => finish::finish(context, cache, migration, settings, status).await?,
+        MigrationPhase::Finishing => {
+            finish::finish(context, cache, memory, migration, settings, status).await?;
+        }
         MigrationPhase::Completed | MigrationPhase::RolledBack => {}
         MigrationPhase::RollingBack
         | MigrationPhase::Pending
@@ -213,13 +217,16 @@ fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
 
 /// Gives a wait of the whole migration its deadline. A node in work has deadlines of its own.
 fn stand_still(migration: &Migration, clock: &Clock, status: &mut MigrationStatus) {
-    let before = status.standstill.take();
+    let mut before = status.standstill.take();
+    if let Some(before) = &mut before {
+        before.since = clock.since(before.since);
+    }
     let reason = WaitReason::read(&status.blocked).filter(|_| status.progress.working.is_empty());
     if let Some(reason) = reason {
         let now = Timestamp::now();
         let wait = Standstill::look(before.as_ref(), reason, status.message.clone(), now);
         let limit = roll::step_timeout(migration);
-        if let Some(halt) = wait.overdue(limit, clock.deadlines_from(migration.spec.resumed_at), now) {
+        if let Some(halt) = wait.overdue(limit, clock.deadlines_from(migration.spec.resumed_at, now), now) {
             status.halted_in = Some(status.phase);
             status.phase = MigrationPhase::Halted;
             halt.reason.as_str().clone_into(&mut status.blocked);

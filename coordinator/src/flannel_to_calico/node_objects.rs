@@ -143,19 +143,7 @@ async fn write_affinity(
     ensure(context, calico::BLOCK_AFFINITY, &object, |found| {
         objects::block_affinity_change(found, state)
     })
-    .await?;
-    Ok(())
-}
-
-/// What it took to have an object as it has to be.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Ensured {
-    /// Nothing.
-    AsItWas,
-    /// It was not there.
-    Created,
-    /// These fields of its spec said something else.
-    Changed(Value),
+    .await
 }
 
 /// Creates the object, or patches what differs in the one that is there.
@@ -164,24 +152,18 @@ pub async fn ensure(
     kind: Kind,
     object: &Value,
     change: impl Fn(&Value) -> Option<Value>,
-) -> Result<Ensured, WriteError> {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let mut found = kind.get(&context.client, name).await?;
-    if found.is_none() {
-        if kind.create(&context.client, object).await? == Created::Now {
-            return Ok(Ensured::Created);
-        }
-        // Somebody made it a moment ago.
-        found = kind.get(&context.client, name).await?;
+) -> Result<(), WriteError> {
+    if kind.create(&context.client, object).await? == Created::Now {
+        return Ok(());
     }
-    if let Some(found) = found {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if let Some(found) = kind.get(&context.client, name).await? {
         let spec = found.data.get("spec").cloned().unwrap_or_default();
         if let Some(change) = change(&spec) {
             kind.patch_spec(&context.client, &found, &change).await?;
-            return Ok(Ensured::Changed(change));
         }
     }
-    Ok(Ensured::AsItWas)
+    Ok(())
 }
 
 /// Removes the claims of a node that is gone, and its blocks in which no pod has an address. What a pod still holds

@@ -11,6 +11,7 @@ use api::migration::MigrationPhase;
 use api::{Migration, MigrationStatus, names};
 use crash_point::Edge;
 use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
@@ -96,6 +97,7 @@ pub async fn prepare(
     }
     status.phase = MigrationPhase::Rolling;
     status.undone_since = None;
+    status.prepared_at = status.prepared_at.or(Some(Timestamp::now()));
     status.blocked = String::new();
     "cluster-wide objects are written; nodes follow".clone_into(&mut status.message);
     Ok(())

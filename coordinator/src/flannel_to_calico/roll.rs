@@ -8,11 +8,11 @@ mod record;
 mod summary;
 mod turn;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::migration::{Desired, FlannelToCalico, MigrationPhase, Strategy};
-use api::node_migration::NodeMigrationSpec;
+use api::node_migration::{LabelRecord, NodeMigrationSpec};
 use api::{Migration, MigrationStatus, NodeMigration};
 use crash_point::Edge;
 use jiff::Timestamp;
@@ -30,7 +30,7 @@ use plan::rollout::{self, Back, Seat, Standing};
 use record::{record, step_now, tell};
 use summary::{Held, count_nodes, summarize};
 
-use super::drift::{self, Drifts};
+use super::drift;
 use super::node_objects::Outcome;
 use super::node_spec::write_spec;
 use super::probe::{self, Probes};
@@ -57,6 +57,11 @@ pub async fn roll(
     let back = turn::wanted(migration);
     let mut unprepared = adopt_nodes(context, cache, migration, settings, back.as_ref()).await?;
     let snapshot = Snapshot::take(cache, settings, &name, &context.namespace);
+    let relabelled =
+        match keep_written(context, cache, memory, migration, settings, &snapshot, status).await? {
+            Kept::Announced => return Ok(Vec::new()),
+            Kept::Restored(nodes) => nodes,
+        };
     if let Some(message) = malformed(&snapshot) {
         "Malformed".clone_into(&mut status.blocked);
         status.message = message;
@@ -71,23 +76,7 @@ pub async fn roll(
     let services = &mut memory.services;
     let watched = traffic::watch(context, services, migration, kind.strategy, &snapshot, status).await?;
     let lossy = traffic::stop(context, migration, &watched, status, now).await;
-    // What is being taken back is not what it was.
-    let drifts = if status.undone_since.is_none() {
-        drift::restore(
-            context,
-            cache,
-            memory,
-            migration,
-            settings,
-            kind.strategy,
-            &snapshot,
-        )
-        .await?
-    } else {
-        Drifts::default()
-    };
-
-    let policy = policy(migration, kind.strategy, &memory.clock);
+    let policy = policy(migration, kind.strategy, &memory.clock, now);
     let order = order_of(&snapshot, &context.node_name);
     let mut seats = seats(&snapshot, migration, &order);
     // First of all: a node that turns around does not take one step more on the way there.
@@ -101,7 +90,7 @@ pub async fn roll(
         now,
     )
     .await?;
-    let goes_on = |node: &&String| !turned.contains(&node.as_str()) && !drifts.nodes.contains_key(*node);
+    let goes_on = |node: &&String| !turned.contains(&node.as_str()) && !relabelled.contains(*node);
     let round = Round {
         context,
         migration,
@@ -113,8 +102,7 @@ pub async fn roll(
     let Worked { mut waits, blocked } = round.work(memory, order.iter().filter(goes_on)).await?;
     unprepared.extend(blocked);
     waits.extend(turn::fallen(&snapshot, &seats).map(|(node, held)| (node.to_owned(), held)));
-    let drifted = drift::stop(context, migration, &drifts, status, now).await;
-    let stop = gate::stop(status, drifted, lossy);
+    let stop = gate::stop(drift::stop(migration, status), status, lossy);
     let rules = gate::held(rules(migration), status, &seats, &watched, stop.as_ref());
     let admission = rollout::admit(&seats, &rules, now);
     start_nodes(context, &snapshot, &admission.start, now).await?;
@@ -148,6 +136,41 @@ pub async fn roll(
         }
     }
     Ok(waits.values().map(|held| held.reason).collect())
+}
+
+/// What became of what the migration has written.
+enum Kept {
+    /// Somebody else changed something that nobody knew of: the status has to say so before anything else is done.
+    Announced,
+    /// The labels of these nodes were not what was written.
+    Restored(BTreeSet<String>),
+}
+
+/// Finds and writes again what somebody else changed, from when all of it is there until it is being taken back.
+async fn keep_written(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    settings: &Settings,
+    snapshot: &Snapshot,
+    status: &mut MigrationStatus,
+) -> Result<Kept, WriteError> {
+    if status.prepared_at.is_none() || status.undone_since.is_some() {
+        return Ok(Kept::Restored(BTreeSet::new()));
+    }
+    drift::record(context, snapshot).await?;
+    let found = drift::look(context, cache, memory, migration, settings, snapshot, status).await?;
+    let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
+    if drift::announce(context, migration, &what, status).await {
+        if let Some(stop) = gate::stop(drift::stop(migration, status), status, false) {
+            gate::halt(status, &stop);
+        }
+        return Ok(Kept::Announced);
+    }
+    let restored = drift::restore(context, &mut memory.restores, &found).await?;
+    drift::announce(context, migration, &restored.refused, status).await;
+    Ok(Kept::Restored(restored.nodes))
 }
 
 /// Nodes that joined get what the others have. Returns those that cannot be started yet, with the reason.
@@ -219,6 +242,7 @@ impl Round<'_> {
                 memory,
                 migration: self.migration,
                 node: node_object,
+                object: Arc::clone(object),
                 policy: self.policy,
                 now: self.now,
             };
@@ -248,6 +272,10 @@ async fn work_on(
     object: &Arc<NodeMigration>,
 ) -> Result<Looked, WriteError> {
     let mut spec = object.spec.clone();
+    settle_label(&mut spec, &view.network);
+    if let Some(step) = &mut spec.step {
+        step.since = act.memory.clock.since(step.since);
+    }
     let kept_up = upkeep(view).filter(|_| act.policy.strategy == Strategy::InPlace);
     let mut made = None;
     let worked = match (kept_up, object.spec.finished_at) {
@@ -264,7 +292,7 @@ async fn work_on(
             made = name_of(&decision);
             Looked::Held(Held::of(&decision))
         }
-        (None, Some(_)) => return Ok(Looked::Held(None)),
+        (None, Some(_)) => Looked::Held(None),
         (None, None) => {
             let next = decide(view, act.policy, act.now);
             record(
@@ -281,11 +309,22 @@ async fn work_on(
             Looked::Held(Held::of(&decision))
         }
     };
-    write_spec(act.context, object, &spec).await?;
+    // A label is announced in between.
+    write_spec(act.context, &act.object, &spec).await?;
     if let Some(step) = made {
         crash_point::reach(step, Edge::Recorded, Some(&object.spec.node_name)).await;
     }
     Ok(worked)
+}
+
+/// A label that was announced and is there was written, whatever came in between.
+fn settle_label(spec: &mut NodeMigrationSpec, label: &NetworkLabel) {
+    if spec.label.next.is_some() && spec.label.next.as_deref() == label.value() {
+        spec.label = LabelRecord {
+            written: spec.label.next.take(),
+            next: None,
+        };
+    }
 }
 
 /// The step that was made, if one was.

@@ -416,6 +416,7 @@ pub(super) fn steady(mut all: BTreeMap<String, Value>) -> BTreeMap<String, Value
             Value::Object(map) => {
                 for key in [
                     "since",
+                    "preparedAt",
                     "startedAt",
                     "finishedAt",
                     "completedAt",

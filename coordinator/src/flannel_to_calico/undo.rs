@@ -32,6 +32,7 @@ pub async fn undo(
     // Known before anything is taken back: who turns around later has to write all of it anew.
     if status.undone_since.is_none() {
         status.undone_since = Some(Timestamp::now());
+        status.prepared_at = None;
         "every node is back; what was written for the cluster is taken back".clone_into(&mut status.message);
         return Ok(());
     }

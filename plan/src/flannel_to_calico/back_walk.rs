@@ -9,11 +9,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::node::{
     AgentReport, Direction, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Refusal,
-    Stage, Station, decide, drift, upkeep,
+    Stage, decide, upkeep,
 };
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
-use super::walk::{self, Flip};
+use super::walk::{self, Flip, LabelRecord};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::{Permissions, Pod, residents};
 
@@ -53,6 +53,7 @@ struct World {
     node_ready: bool,
     proved: bool,
     returned: bool,
+    record: LabelRecord,
     flip: Flip,
 }
 
@@ -116,6 +117,7 @@ impl World {
             node_ready: true,
             proved: false,
             returned: false,
+            record: LabelRecord::of(Some("flannel")),
             flip: Flip::Never,
         };
         let mut all = Vec::new();
@@ -171,7 +173,20 @@ impl World {
                 }
             }
         }
-        all
+        // A crash may have come while the label was being written. What comes next is decided once it is known to be.
+        let half = all.iter().filter_map(|world| {
+            let record = match (world.label, world.goal()) {
+                ("flannel" | "none", Goal::Hold) => LabelRecord::announced("flannel", "none"),
+                ("calico", Goal::Swapped | Goal::Detached) => LabelRecord::announced("none", "calico"),
+                _ => return None,
+            };
+            Some(Self { record, ..*world })
+        });
+        let whole = all.iter().map(|world| Self {
+            record: LabelRecord::of(Some(world.label)),
+            ..*world
+        });
+        whole.chain(half).collect()
     }
 
     fn goal(self) -> Goal {
@@ -319,34 +334,38 @@ impl World {
                     }
                 }
             }
-            NodeStep::Label(value) => self.label = value,
+            NodeStep::Label(value) => {
+                if self.record.write(value) {
+                    self.label = value;
+                }
+            }
             NodeStep::Goal(goal) => {
                 self.goal = u8::try_from(GOALS.iter().position(|known| known == goal).unwrap()).unwrap();
                 self.reported = false;
             }
             NodeStep::CreateProbePod => self.probe = 1,
             NodeStep::Uncordon => self.cordon = Cordon::Nobody,
-            NodeStep::Return => self.returned = true,
+            NodeStep::Return => {
+                self.returned = true;
+                self.record.end();
+            }
             NodeStep::Import(_) | NodeStep::Release(_) | NodeStep::Complete | NodeStep::Skip => {}
         }
         self
     }
 
+    /// What is done about the label before anything else.
+    fn label_kept(mut self) -> Option<Self> {
+        self.label = self.record.keep(Some(self.label), self.flip)?;
+        Some(self)
+    }
+
     fn coordinator(self) -> Option<Self> {
+        if let Some(mended) = self.label_kept() {
+            return Some(mended);
+        }
         let (pods, refusals) = (self.pods(), BTreeMap::new());
         let view = self.view(&pods, &refusals);
-        let station = if self.returned {
-            Station::Waiting
-        } else {
-            Station::Working(&view, Strategy::InPlace)
-        };
-        if let Some(drift) = drift(&view.network, station) {
-            assert_eq!(self.flip, Flip::Happened, "nobody wrote it: {drift}: {self:?}");
-            return Some(Self {
-                label: drift.needed,
-                ..self
-            });
-        }
         if self.returned {
             return None;
         }

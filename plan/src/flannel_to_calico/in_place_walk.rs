@@ -10,12 +10,12 @@ use jiff::{SignedDuration, Timestamp};
 use super::import::{ImportedAddress, imported_as};
 use super::node::{
     AgentReport, Direction, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Stage,
-    Station, decide, drift, restart, upkeep,
+    decide, restart, upkeep,
 };
 use super::objects::Allocation;
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
-use super::walk::{self, Flip};
+use super::walk::{self, Flip, LabelRecord};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::{Permissions, Residents};
 
@@ -42,6 +42,7 @@ struct World {
     agent_ready: bool,
     done: bool,
     released: bool,
+    record: LabelRecord,
     flip: Flip,
 }
 
@@ -85,6 +86,7 @@ impl World {
         agent_ready: true,
         done: false,
         released: false,
+        record: LabelRecord::of(Some("flannel")),
         flip: Flip::Never,
     };
 
@@ -202,14 +204,21 @@ impl World {
     fn performed(mut self, step: &NodeStep) -> Self {
         self.assert_safe(step);
         match step {
-            NodeStep::Label(value) => self.label = value,
+            NodeStep::Label(value) => {
+                if self.record.write(value) {
+                    self.label = value;
+                }
+            }
             NodeStep::Goal(goal) => {
                 self.goal = u8::try_from(GOALS.iter().position(|known| known == goal).unwrap()).unwrap();
             }
             NodeStep::Import(_) => self.imported = true,
             NodeStep::Release(_) => (self.imported, self.released) = (false, true),
             NodeStep::CreateProbePod => self.probe = 1,
-            NodeStep::Complete => self.done = true,
+            NodeStep::Complete => {
+                self.done = true;
+                self.record.end();
+            }
             NodeStep::Cordon
             | NodeStep::Uncordon
             | NodeStep::Evict(_)
@@ -219,20 +228,15 @@ impl World {
         self
     }
 
+    /// What is done about the label before anything else.
+    fn label_kept(mut self) -> Option<Self> {
+        self.label = self.record.keep(Some(self.label), self.flip)?;
+        Some(self)
+    }
+
     fn coordinator(self) -> Option<Self> {
-        let refusals = NONE;
-        let view = self.view(&refusals);
-        let station = if self.done {
-            Station::Done
-        } else {
-            Station::Working(&view, Strategy::InPlace)
-        };
-        if let Some(drift) = drift(&view.network, station) {
-            assert_eq!(self.flip, Flip::Happened, "nobody wrote it: {drift}: {self:?}");
-            return Some(Self {
-                label: drift.needed,
-                ..self
-            });
+        if let Some(mended) = self.label_kept() {
+            return Some(mended);
         }
         if let Some(step) = upkeep(&self.view(&NONE)) {
             return Some(self.performed(&step));

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 pub use decide::{at_deadline, decide};
 pub use in_place::{restart, upkeep};
 use jiff::{SignedDuration, Timestamp};
-pub use label::{LabelDrift, Station, drift};
+pub use label::{LabelDrift, drift};
 
 use super::import::ImportedAddress;
 use super::objects::Allocation;
@@ -46,6 +46,17 @@ impl NetworkLabel {
             Some("none") => Self::Neither,
             Some("calico") => Self::Calico,
             Some(other) => Self::Other(other.to_owned()),
+        }
+    }
+
+    /// The label's value; `None` when there is none.
+    pub fn value(&self) -> Option<&str> {
+        match self {
+            Self::Missing => None,
+            Self::Flannel => Some("flannel"),
+            Self::Neither => Some("none"),
+            Self::Calico => Some("calico"),
+            Self::Other(value) => Some(value),
         }
     }
 }

@@ -172,7 +172,7 @@ async fn put_back(cluster: &Cluster, look: &Looker, change: &Change<'_>) -> Resu
     let migration = look
         .until_migration("the Migration says so", WRITTEN_WITHIN, |migration| {
             let drift = migration.status.as_ref().and_then(|status| status.drift.as_ref());
-            drift.is_some_and(|drift| drift.message.contains(change.told))
+            drift.is_some_and(|drift| drift.what.iter().any(|what| what.contains(change.told)))
         })
         .await?;
     let status = migration.status.context("its status")?;

@@ -1,71 +1,75 @@
-//! The Nodes' network labels, written again when somebody else wrote them: at once, since a network's daemon follows its label.
+//! The Nodes' network labels, compared with what is recorded of them.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use api::{Migration, names};
+use api::NodeMigration;
+use api::node_migration::{LabelRecord, NodeMigrationSpec};
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt};
-use plan::decision::HaltReason;
-use plan::flannel_to_calico::node::{LabelDrift, Station, drift};
-use plan::flannel_to_calico::settings::Strategy;
-use serde_json::json;
+use plan::flannel_to_calico::node::{NetworkLabel, drift};
 
-use super::super::node_objects;
+use super::super::node_spec::write_spec;
 use super::super::view::{Snapshot, network_label};
+use super::{Found, Mend};
 use crate::context::Context;
-use crate::evict::Refusals;
-use crate::tell::Tone;
-use crate::write::{self, WriteError};
+use crate::write::WriteError;
 
-/// Writes each label as it has to be where its node stands. Returns by node what somebody else had written.
-pub(super) async fn restore(
-    context: &Context,
-    migration: &Migration,
-    snapshot: &Snapshot,
-    strategy: Strategy,
-) -> Result<BTreeMap<String, String>, WriteError> {
-    let mut restored = BTreeMap::new();
-    for (name, node) in &snapshot.nodes {
-        if let Some(drift) = drift_of(migration, snapshot, strategy, name, node) {
-            restored.insert(name.clone(), write(context, node, &drift).await?);
-        }
+/// More writes than this are left to the next pass.
+const WRITES_AT_ONCE: usize = 100;
+
+/// Records the label of each node that none is recorded of: it was labelled while the migration was prepared, or by a tool whose
+/// half-done work is taken over.
+pub async fn record(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
+    let unrecorded = snapshot
+        .node_migrations
+        .iter()
+        .filter(|(_, object)| object.spec.label.is_empty());
+    for (name, object) in unrecorded.take(WRITES_AT_ONCE) {
+        let label = snapshot.nodes.get(name).map(|node| network_label(node));
+        let written = match &label {
+            Some(label @ (NetworkLabel::Flannel | NetworkLabel::Neither | NetworkLabel::Calico)) => {
+                label.value()
+            }
+            Some(NetworkLabel::Missing | NetworkLabel::Other(_)) | None => continue,
+        };
+        let spec = NodeMigrationSpec {
+            label: LabelRecord {
+                written: written.map(str::to_owned),
+                next: None,
+            },
+            ..object.spec.clone()
+        };
+        write_spec(context, object, &spec).await?;
     }
-    Ok(restored)
+    Ok(())
 }
 
-fn drift_of(
-    migration: &Migration,
-    snapshot: &Snapshot,
-    strategy: Strategy,
-    name: &str,
-    node: &Node,
-) -> Option<LabelDrift> {
-    let label = network_label(node);
-    let spec = &snapshot.node_migrations.get(name)?.spec;
-    match (spec.admitted, spec.finished_at) {
-        (true, Some(_)) => drift(&label, Station::Done),
-        (true, None) => {
-            let refusals = Refusals::new();
-            let view = snapshot.view(name, &migration.name_any(), &refusals, Vec::new())?;
-            drift(&label, Station::Working(&view, strategy))
-        }
-        // One that joined has no label yet.
-        (false, _) if !node_objects::is_prepared(node, migration) => None,
-        (false, _) => drift(&label, Station::Waiting),
-    }
+/// Labels that say something else than what is recorded.
+pub(super) fn look(snapshot: &Snapshot) -> Vec<Found> {
+    let nodes = snapshot.nodes.iter();
+    nodes
+        .filter_map(|(name, node)| of_node(node, snapshot.node_migrations.get(name)?))
+        .collect()
 }
 
-async fn write(context: &Context, node: &Node, drift: &LabelDrift) -> Result<String, WriteError> {
-    let nodes: Api<Node> = Api::all(context.client.clone());
-    let label = names::NODE_NETWORK_LABEL;
-    let change = json!({ "metadata": { "labels": { label: drift.needed } } });
-    write::patch(&nodes, node, "restoring the label of", change).await?;
-    let name = node.name_any();
-    let what = format!("Node {name}: label {label} {drift}; it is set again");
-    let note = format!("{what}. To take the node back use `kubectl replumb rollback {name}`");
-    context
-        .teller
-        .node(node, Tone::Warning, HaltReason::Drift.as_str(), &note)
-        .await;
-    Ok(what)
+fn of_node(node: &Arc<Node>, object: &NodeMigration) -> Option<Found> {
+    let record = &object.spec.label;
+    let drift = drift(
+        &network_label(node),
+        record.written.as_deref(),
+        record.next.as_deref(),
+    )?;
+    let name = &object.spec.node_name;
+    let hint = match object.spec.finished_at {
+        Some(_) => format!(" (to take the node back, `kubectl replumb rollback {name}`)"),
+        None => String::new(),
+    };
+    let label = api::names::NODE_NETWORK_LABEL;
+    Some(Found {
+        what: format!("Node {name}: label {label} {drift}{hint}"),
+        mend: Mend::Label {
+            node: Arc::clone(node),
+            record: record.clone(),
+            needed: drift.needed,
+        },
+    })
 }

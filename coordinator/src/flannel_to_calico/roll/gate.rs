@@ -15,12 +15,12 @@ pub(super) struct Stop {
     message: String,
 }
 
-/// What stops the rollout, as the status has it.
-pub(super) fn stop(status: &MigrationStatus, drifted: bool, lossy: bool) -> Option<Stop> {
+/// What stops the rollout: somebody else's change, in words, or traffic that is lost, as the status has it.
+pub(super) fn stop(drift: Option<String>, status: &MigrationStatus, lossy: bool) -> Option<Stop> {
     // Who changed something may be why traffic is lost.
-    let drift = status.drift.as_ref().filter(|_| drifted).map(|drift| Stop {
+    let drift = drift.map(|message| Stop {
         reason: HaltReason::Drift,
-        message: drift.message.clone(),
+        message,
     });
     drift.or_else(|| {
         status.breach.as_ref().filter(|_| lossy).map(|breach| Stop {

@@ -2,7 +2,7 @@
 
 use api::Migration;
 use api::migration::{Desired, OnBlocked as WireOnBlocked, Strategy};
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use plan::flannel_to_calico::node::{OnBlocked, Policy};
 use plan::rollout::{self, MaxUnavailable, Rules};
@@ -24,7 +24,7 @@ fn seconds(value: Option<u32>, default: u32) -> SignedDuration {
 }
 
 /// The limits and permissions of the spec.
-pub(super) fn policy(migration: &Migration, strategy: Strategy, clock: &Clock) -> Policy {
+pub(super) fn policy(migration: &Migration, strategy: Strategy, clock: &Clock, now: Timestamp) -> Policy {
     let drain = &migration.spec.drain;
     Policy {
         strategy,
@@ -39,7 +39,7 @@ pub(super) fn policy(migration: &Migration, strategy: Strategy, clock: &Clock) -
             delete_empty_dir_data: drain.delete_empty_dir_data,
             force: drain.force,
         },
-        resumed_at: clock.deadlines_from(migration.spec.resumed_at),
+        resumed_at: clock.deadlines_from(migration.spec.resumed_at, now),
     }
 }
 

@@ -1,5 +1,7 @@
 //! In place, once every node is on Calico: pods from before live on beside Calico's, or are restarted.
 
+use std::sync::Arc;
+
 use api::migration::{Desired, FlannelToCalico, LegacyPods, MigrationPhase, Strategy};
 use api::{Migration, MigrationStatus};
 use jiff::Timestamp;
@@ -63,6 +65,7 @@ pub(super) async fn restart_pods(
                     memory: &mut *memory,
                     migration,
                     node: node_object,
+                    object: Arc::clone(object),
                     policy,
                     now,
                 };

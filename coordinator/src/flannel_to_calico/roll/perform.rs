@@ -1,7 +1,9 @@
 //! Makes the change that was decided for a node.
 
-use api::node_migration::NodeMigrationSpec;
-use api::{Migration, names};
+use std::sync::Arc;
+
+use api::node_migration::{LabelRecord, NodeMigrationSpec};
+use api::{Migration, NodeMigration, names};
 use crash_point::Edge;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -26,6 +28,8 @@ pub(super) struct Act<'pass> {
     pub memory: &'pass mut Memory,
     pub migration: &'pass Migration,
     pub node: &'pass Node,
+    /// What is written on: as it was last seen, or written.
+    pub object: Arc<NodeMigration>,
     pub policy: &'pass Policy,
     pub now: Timestamp,
 }
@@ -63,6 +67,9 @@ impl Act<'_> {
         spec: &mut NodeMigrationSpec,
     ) -> Result<Outcome, WriteError> {
         let node = self.node.metadata.name.as_deref();
+        if let NodeStep::Label(value) = step {
+            self.announce_label(value, spec).await?;
+        }
         crash_point::reach(step.name(), Edge::Announced, node).await;
         let outcome = perform(
             self.context,
@@ -79,6 +86,26 @@ impl Act<'_> {
             Outcome::Blocked(_) => {}
         }
         Ok(outcome)
+    }
+
+    /// Records which value is about to be written: whatever else a label says is somebody else's word.
+    async fn announce_label(
+        &mut self,
+        value: &'static str,
+        spec: &mut NodeMigrationSpec,
+    ) -> Result<(), WriteError> {
+        spec.label.next = Some(value.to_owned());
+        let announced = NodeMigrationSpec {
+            label: spec.label.clone(),
+            ..self.object.spec.clone()
+        };
+        if announced != self.object.spec {
+            let api: Api<NodeMigration> = Api::all(self.context.client.clone());
+            let change = json!({ "spec": { "label": { "next": value } } });
+            let attempt = "announcing the label in";
+            self.object = Arc::new(write::patch(&api, self.object.as_ref(), attempt, change).await?);
+        }
+        Ok(())
     }
 }
 
@@ -120,6 +147,10 @@ async fn perform(
         NodeStep::Label(value) => {
             let change = json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: value } } });
             write::patch(&nodes, node, "labelling", change).await?;
+            spec.label = LabelRecord {
+                written: Some((*value).to_owned()),
+                next: None,
+            };
         }
         NodeStep::Goal(goal) => spec.goal = *goal,
         NodeStep::Import(allocations) => {
@@ -142,6 +173,10 @@ async fn perform(
                 admitted: false,
                 skipped: false,
                 imported: Vec::new(),
+                label: LabelRecord {
+                    next: None,
+                    ..spec.label.clone()
+                },
                 started_at: None,
                 finished_at: None,
                 returned_at: Some(now),
@@ -160,6 +195,7 @@ async fn perform(
                 finish_stage(context, spec, step, now);
             }
             spec.finished_at = Some(now);
+            spec.label.next = None;
             context
                 .teller
                 .node(

@@ -4,7 +4,7 @@
 
 use jiff::Timestamp;
 
-use super::decide::{names, next, unproved, wait};
+use super::decide::{foreign_label, names, next, unproved, wait};
 use super::evict::evict;
 use super::{NetworkLabel, Next, NodeStep, NodeView, Policy, Stage};
 use crate::decision::{Decision, WaitReason};
@@ -24,8 +24,8 @@ pub(super) fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Ne
     match &view.network {
         NetworkLabel::Calico => from_calico(view, policy, now),
         NetworkLabel::Neither => between(view, policy, now),
-        // A label that is missing or unknown has been put back before.
-        NetworkLabel::Missing | NetworkLabel::Other(_) | NetworkLabel::Flannel => on_flannel(view),
+        NetworkLabel::Missing | NetworkLabel::Flannel => on_flannel(view),
+        NetworkLabel::Other(value) => foreign_label(view, value),
     }
 }
 
@@ -89,6 +89,9 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
 
 /// The node is labelled for flannel: the last changes are taken back, flannel's pod comes, and a pod proves it.
 fn on_flannel(view: &NodeView<'_>) -> Next {
+    if view.goal.is_forward() {
+        return next(Stage::PutBack, Decision::Run(NodeStep::Goal(Goal::Flannel)));
+    }
     if view.goal == Goal::Flannel {
         if let Some(next) = put_back(view) {
             return next;

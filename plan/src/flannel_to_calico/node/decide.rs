@@ -128,17 +128,39 @@ fn undelayed(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
 
 fn there(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     match (&view.network, policy.strategy) {
-        // A label that is missing or unknown has been put back before.
-        (NetworkLabel::Missing | NetworkLabel::Other(_) | NetworkLabel::Flannel, Strategy::Drain) => {
-            from_flannel(view, policy, now)
-        }
-        (NetworkLabel::Missing | NetworkLabel::Other(_) | NetworkLabel::Flannel, Strategy::InPlace) => {
-            in_place::from_flannel(view)
-        }
+        (NetworkLabel::Missing | NetworkLabel::Flannel, _) if view.goal.is_forward() => next(
+            Stage::StopFlannel,
+            Decision::Halt(Halt {
+                reason: HaltReason::Drift,
+                message: format!(
+                    "Node {} is labelled for flannel, but its agent was already told to remove flannel. \
+                     Somebody set the label back; set it to none to go on",
+                    view.name
+                ),
+            }),
+        ),
+        (NetworkLabel::Missing | NetworkLabel::Flannel, Strategy::Drain) => from_flannel(view, policy, now),
+        (NetworkLabel::Missing | NetworkLabel::Flannel, Strategy::InPlace) => in_place::from_flannel(view),
         (NetworkLabel::Neither, Strategy::Drain) => between(view, policy, now),
         (NetworkLabel::Neither, Strategy::InPlace) => in_place::between(view),
         (NetworkLabel::Calico, strategy) => to_calico(view, strategy),
+        (NetworkLabel::Other(value), _) => foreign_label(view, value),
     }
+}
+
+/// Nobody of us wrote it, so nobody knows what it means.
+pub(super) fn foreign_label(view: &NodeView<'_>, value: &str) -> Next {
+    next(
+        view.stage.map_or(Stage::Cordon, |(stage, _)| stage),
+        Decision::Halt(Halt {
+            reason: HaltReason::Drift,
+            message: format!(
+                "Node {}: label projectcalico.org/node-network-during-migration is {value:?}, \
+                 needed flannel, none or calico. Somebody else wrote it; set it back",
+                view.name
+            ),
+        }),
+    )
 }
 
 /// The node is on flannel: cordon, drain, label away.
