@@ -1,6 +1,6 @@
 //! Writes again what somebody else changed, once it is announced.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use api::node_migration::LabelRecord;
@@ -16,36 +16,36 @@ use crate::context::Context;
 use crate::tell;
 use crate::write::{self, WriteError};
 
-/// So many within [`WINDOW`] are written as soon as they are found. Somebody who writes back each time is not raced: every
-/// change of a selector is a roll of its `DaemonSet`.
-const AT_ONCE: usize = 10;
+/// So many within [`WINDOW`] are written as soon as they are found, of each object. Somebody who writes back each time is not
+/// raced: every change of a selector is a roll of its `DaemonSet`.
+const AT_ONCE: usize = 3;
 const WINDOW: Duration = Duration::from_mins(1);
 /// From then on.
 const PACE: Duration = Duration::from_secs(10);
+/// More writes than this are left to the next pass.
+const WRITES_AT_ONCE: usize = 100;
 
-/// When something was written again.
+/// When each object was written again, lately.
 #[derive(Debug, Default)]
 pub struct Restores {
-    times: VecDeque<Instant>,
+    times: BTreeMap<String, VecDeque<Instant>>,
 }
 
 impl Restores {
-    /// Whether one more may be written now; counts it.
-    fn may(&mut self, now: Instant) -> bool {
-        while self
-            .times
-            .front()
-            .is_some_and(|time| now.saturating_duration_since(*time) > WINDOW)
-        {
-            self.times.pop_front();
-        }
-        let paced = self.times.len() >= AT_ONCE
-            && self
-                .times
+    /// Whether this object may be written once more now; counts it.
+    fn may(&mut self, object: &str, now: Instant) -> bool {
+        let is_old = |time: &Instant| now.saturating_duration_since(*time) > WINDOW;
+        self.times.retain(|_, times| {
+            times.retain(|time| !is_old(time));
+            !times.is_empty()
+        });
+        let times = self.times.entry(object.to_owned()).or_default();
+        let paced = times.len() >= AT_ONCE
+            && times
                 .back()
                 .is_some_and(|last| now.saturating_duration_since(*last) < PACE);
         if !paced {
-            self.times.push_back(now);
+            times.push_back(now);
         }
         !paced
     }
@@ -67,13 +67,18 @@ pub async fn restore(
     found: &[Found],
 ) -> Result<Restored, WriteError> {
     let mut restored = Restored::default();
+    let mut written = 0;
     for found in found {
         if let Mend::Label { node, .. } = &found.mend {
             restored.nodes.insert(node.name_any());
         }
-        if matches!(found.mend, Mend::ByItsOwner) || !restores.may(Instant::now()) {
+        let Some(object) = object(&found.mend) else {
+            continue;
+        };
+        if written >= WRITES_AT_ONCE || !restores.may(&object, Instant::now()) {
             continue;
         }
+        written += 1;
         match mend(context, &found.mend).await {
             // It changed again: the next look tells.
             Ok(()) | Err(WriteError::Conflict { .. }) => {}
@@ -92,6 +97,17 @@ pub async fn restore(
         }
     }
     Ok(restored)
+}
+
+/// Which object is written; `None` when that is left to its owner.
+fn object(mend: &Mend) -> Option<String> {
+    match mend {
+        Mend::Label { node, .. } => Some(write::describe(node.as_ref())),
+        Mend::Selector { set, .. } => Some(write::describe(set.as_ref())),
+        Mend::Create { kind, object } => Some(format!("{} {}", kind.0, object["metadata"]["name"])),
+        Mend::Patch { kind, found, .. } => Some(format!("{} {}", kind.0, found.name_any())),
+        Mend::ByItsOwner => None,
+    }
 }
 
 async fn mend(context: &Context, mend: &Mend) -> Result<(), WriteError> {
@@ -146,13 +162,14 @@ mod tests {
         let mut restores = Restores::default();
         let at = |seconds| start + Duration::from_secs(seconds);
         for _ in 0..AT_ONCE {
-            assert!(restores.may(at(0)));
+            assert!(restores.may("Node a", at(0)));
         }
-        assert!(!restores.may(at(0)));
-        assert!(!restores.may(at(9)));
-        assert!(restores.may(at(10)));
-        assert!(!restores.may(at(11)));
-        assert!(restores.may(at(80)), "it was quiet for a minute");
-        assert!(restores.may(at(81)));
+        assert!(!restores.may("Node a", at(0)));
+        assert!(restores.may("Node b", at(0)), "it is another's");
+        assert!(!restores.may("Node a", at(9)));
+        assert!(restores.may("Node a", at(10)));
+        assert!(!restores.may("Node a", at(11)));
+        assert!(restores.may("Node a", at(80)), "it was quiet for a minute");
+        assert!(restores.may("Node a", at(81)));
     }
 }
