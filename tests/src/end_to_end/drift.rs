@@ -1,5 +1,5 @@
 //! Somebody else changes what the migration wrote, by kubectl: labels of a node that waits and of one that is done, the pool, what
-//! both tunnels go by, a node selector. The API server refuses each; without its policies each is written again, and the rollout
+//! IPAM goes by, a node selector. The API server refuses each; without its policies each is written again, and the rollout
 //! stops and says so.
 
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(super) async fn somebody_else(cluster: &Cluster, look: &Looker, done: &str, 
     let told_of_waiting = format!("Node {waits}: label");
     let told_of_done = format!("Node {done}: label");
     let pool = "ippools.crd.projectcalico.org";
-    let felix = "felixconfigurations.crd.projectcalico.org";
+    let ipam = "ipamconfigs.crd.projectcalico.org";
     let changes = [
         Change {
             what: "a node that waits is labelled for Calico",
@@ -74,19 +74,20 @@ pub(super) async fn somebody_else(cluster: &Cluster, look: &Looker, done: &str, 
             needed: "Always",
             told: "IPPool default-ipv4-ippool was deleted",
         },
+        // Not the port of the tunnels: without the policy a moment with another one costs traffic.
         Change {
-            what: "another VXLAN port is configured",
+            what: "addresses from anywhere are allowed",
             made_by: vec![
                 "patch",
-                felix,
+                ipam,
                 "default",
                 "--type=merge",
                 "-p",
-                r#"{"spec":{"vxlanPort":4789}}"#,
+                r#"{"spec":{"strictAffinity":false}}"#,
             ],
-            seen_by: vec!["get", felix, "default", "-o", "jsonpath={.spec.vxlanPort}"],
-            needed: "8472",
-            told: "FelixConfiguration default: vxlanPort",
+            seen_by: vec!["get", ipam, "default", "-o", "jsonpath={.spec.strictAffinity}"],
+            needed: "true",
+            told: "IPAMConfig default: strictAffinity",
         },
         Change {
             what: "flannel's manifest is applied again, without the node selector",
