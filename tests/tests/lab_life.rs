@@ -180,6 +180,31 @@ fn a_start_that_is_interrupted_takes_away_what_it_has_made() {
     }
 }
 
+/// The command dies when its lab is up, before it has said that it stays: the next start takes the place.
+#[test]
+#[ignore = "needs root, and builds the programs of the lab"]
+fn a_lab_whose_command_was_killed_is_taken_away_by_the_next_start() {
+    let lab = Lab::new();
+    let phase = |phase: &str| {
+        let file = lab.path().join("state.json");
+        let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        let before = std::mem::replace(&mut state["phase"], phase.into());
+        fs::write(&file, state.to_string()).unwrap();
+        before
+    };
+    assert!(lab.up().output().unwrap().status.success());
+    assert_eq!(phase("Up"), "Standing");
+    let again = lab.up().output().unwrap();
+    let said = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(
+        again.status.success() && said.contains("an earlier command was killed"),
+        "{said}{}",
+        String::from_utf8_lossy(&again.stderr)
+    );
+    assert!(lab.down().status.success());
+    assert_eq!(lab.leftovers(), BTreeSet::new());
+}
+
 #[test]
 #[ignore = "needs root, and builds the programs of the lab"]
 fn a_second_start_is_refused_and_harms_nothing() {

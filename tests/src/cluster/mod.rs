@@ -32,7 +32,7 @@ pub use manifests::{PacketFilter, ProxyMode, Values};
 pub use up::{Site, UpOptions, node_name};
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Output;
 use std::time::Duration;
@@ -42,7 +42,7 @@ use tokio::sync::Mutex;
 
 use crate::machine::{Control, ServiceStatus};
 use crate::progress::Progress;
-use state::{CONTROL_PLANE, State};
+use state::{CONTROL_PLANE, Phase, State};
 
 /// A running cluster.
 #[derive(Debug)]
@@ -77,6 +77,21 @@ pub struct MachineStatus {
 impl Lock {
     /// Takes the right; refuses if another command has it.
     pub fn take(directory: &Directory) -> Result<Self> {
+        if let Some(lock) = Self::attempt(directory)? {
+            return Ok(lock);
+        }
+        let path = directory.lock();
+        let owner =
+            std::fs::read_to_string(&path).with_context(|| format!("read who holds {}", path.display()))?;
+        bail!(
+            "the lab in {} is being used by process {}: wait for it, end it, or take another folder with --dir",
+            directory.path().display(),
+            owner.trim()
+        );
+    }
+
+    /// Takes the right; `None` if another command has it.
+    pub fn attempt(directory: &Directory) -> Result<Option<Self>> {
         let path = directory.lock();
         let mut file = File::options()
             .read(true)
@@ -87,15 +102,7 @@ impl Lock {
             .with_context(|| format!("open {}", path.display()))?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => {
-                let mut owner = String::new();
-                file.read_to_string(&mut owner).ok();
-                bail!(
-                    "the lab in {} is being used by process {}: wait for it, end it, or take another folder with --dir",
-                    directory.path().display(),
-                    owner.trim()
-                );
-            }
+            Err(std::fs::TryLockError::WouldBlock) => return Ok(None),
             Err(std::fs::TryLockError::Error(error)) => {
                 return Err(error).with_context(|| format!("lock {}", path.display()));
             }
@@ -103,7 +110,7 @@ impl Lock {
         file.set_len(0)
             .and_then(|()| writeln!(file, "{}", std::process::id()))
             .context("sign the lock")?;
-        Ok(Self { _file: file })
+        Ok(Some(Self { _file: file }))
     }
 }
 
@@ -116,7 +123,7 @@ impl Cluster {
                 directory.path().display()
             );
         };
-        if state.phase != state::Phase::Up {
+        if state.phase == Phase::Starting {
             bail!(
                 "the lab in {} was not finished (its `up` still runs or was cut off): `cargo lab down` removes it",
                 directory.path().display()
@@ -150,6 +157,40 @@ impl Cluster {
     /// What of a lab is in this folder and on this machine.
     pub async fn leftovers(directory: &Directory) -> Result<Vec<String>> {
         clean::leftovers(directory).await
+    }
+
+    /// Lets the lab in a folder stay when the command that made it has ended. A start that was not finished stays what it
+    /// is: the next one in this folder removes it.
+    pub fn leave_standing(directory: &Directory) -> Result<()> {
+        match State::read(directory)? {
+            Some(mut state) if state.phase == Phase::Up => {
+                state.phase = Phase::Standing;
+                state.write(directory)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Takes away what a killed command has left in a folder, and returns whether there was anything. A lab that is in use,
+    /// or that stands there for somebody, is left alone.
+    pub async fn remove_abandoned(directory: &Directory) -> Result<bool> {
+        let Some(_lock) = Lock::attempt(directory)? else {
+            return Ok(false);
+        };
+        match State::read(directory)?.map(|state| state.phase) {
+            None | Some(Phase::Standing) => return Ok(false),
+            Some(Phase::Starting | Phase::Up) => {}
+        }
+        let left = clean::remove(directory).await?;
+        if left.is_empty() {
+            Ok(true)
+        } else {
+            bail!(
+                "a killed command left in {} what cannot be removed: {}",
+                directory.path().display(),
+                left.join("; ")
+            )
+        }
     }
 
     /// Takes this cluster away; an error lists what could not be removed.

@@ -17,13 +17,15 @@ use super::manifests::{PacketFilter, ProxyMode};
 /// The name of the machine that runs etcd, the API server, the controllers and the lab's switch.
 pub const CONTROL_PLANE: &str = "control-plane";
 
-/// How far an `up` has come.
+/// How far a lab has come, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// It is being made, or the attempt was cut off.
     Starting,
-    /// It is up.
+    /// It is up, and belongs to the command that made it: what is left after that command's end is nobody's.
     Up,
+    /// It is up and stays until somebody takes it away.
+    Standing,
 }
 
 /// The contents of `state.json`.

@@ -70,21 +70,24 @@ pub struct Site {
 }
 
 impl Site {
-    /// Checks what can be checked before anything is made, and takes the folder. A folder with a cluster in it is
-    /// refused, what a cut off attempt has left is removed.
+    /// Checks what can be checked before anything is made, and takes the folder. A folder with a cluster that stands in
+    /// it is refused, what a killed command has left is removed.
     pub async fn claim(options: UpOptions) -> Result<Self> {
         check(&options)?;
         let progress = options.progress;
         let directory = &options.directory;
         let lock = Lock::take(directory)?;
         if let Some(state) = State::read(directory)? {
-            if state.phase == Phase::Up {
-                bail!(
+            match state.phase {
+                Phase::Standing => bail!(
                     "there is a lab in {} already: `cargo lab down` removes it, --dir makes another beside it",
                     directory.path().display()
-                );
+                ),
+                // The lock is ours: whoever made it has ended.
+                Phase::Starting | Phase::Up => {
+                    progress.say("an earlier command was killed: removing what it left");
+                }
             }
-            progress.say("an earlier start was cut off: removing what it left");
         }
         let left = clean::remove(directory).await?;
         if !left.is_empty() {

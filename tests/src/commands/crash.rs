@@ -101,6 +101,7 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
             .with_context(|| format!("write the report {}", file.display()))?;
     }
     if arguments.cluster.keep && !matrix.is_well() {
+        Cluster::leave_standing(&directory)?;
         println!("the lab is kept in {}", directory.path().display());
     } else {
         cluster.remove().await?;

@@ -106,6 +106,7 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     };
     match ended {
         Ok(code) if arguments.cluster.keep => {
+            Cluster::leave_standing(&directory)?;
             println!(
                 "the lab is kept: `cargo lab kubectl get nmig` looks at it, `cargo lab down` takes it away"
             );

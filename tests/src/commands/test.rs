@@ -105,6 +105,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
         arguments.only.clone()
     };
     let progress = Progress::default();
+    sweep(&arguments, &progress).await?;
     let mut tally = Tally::default();
     for part in Part::ALL.into_iter().filter(|part| parts.contains(part)) {
         progress.say(format_args!("{part:?}"));
@@ -173,7 +174,7 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         }
         Part::Api => api_tests(arguments, progress).await,
         Part::Fair => {
-            in_cluster(arguments, 3, async |cluster, tools| {
+            in_cluster(arguments, SMALL, async |cluster, tools| {
                 let mut tally = end_to_end::refusals(cluster, tools).await;
                 tally.add(end_to_end::fair(cluster, tools).await);
                 tally
@@ -181,19 +182,19 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             .await
         }
         Part::InPlace => {
-            in_cluster(arguments, 3, async |cluster, tools| {
+            in_cluster(arguments, SMALL, async |cluster, tools| {
                 end_to_end::in_place(cluster, tools).await
             })
             .await
         }
         Part::Back => {
-            in_cluster(arguments, 3, async |cluster, tools| {
+            in_cluster(arguments, SMALL, async |cluster, tools| {
                 end_to_end::back(cluster, tools).await
             })
             .await
         }
         Part::Gate => {
-            in_cluster(arguments, 3, async |cluster, tools| {
+            in_cluster(arguments, SMALL, async |cluster, tools| {
                 end_to_end::gate(cluster, tools).await
             })
             .await
@@ -201,19 +202,19 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         Part::Crash => {
             let mut arguments = arguments.clone();
             arguments.cluster.crash_points = true;
-            in_cluster(&arguments, 3, async |cluster, tools| {
+            in_cluster(&arguments, SMALL, async |cluster, tools| {
                 end_to_end::crash(cluster, tools).await
             })
             .await
         }
         Part::Wide => {
-            in_cluster(arguments, 5, async |cluster, tools| {
+            in_cluster(arguments, MEDIUM, async |cluster, tools| {
                 end_to_end::wide(cluster, tools).await
             })
             .await
         }
         Part::Storm => {
-            in_cluster(arguments, 6, async |cluster, tools| {
+            in_cluster(arguments, LARGE, async |cluster, tools| {
                 end_to_end::storm(cluster, tools).await
             })
             .await
@@ -244,6 +245,35 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
     .await
 }
 
+/// How many nodes a lab of the tests has.
+const SMALL: usize = 3;
+/// Enough for two nodes at a time.
+const MEDIUM: usize = 5;
+/// Enough for one to die, one to join and one to be deleted.
+const LARGE: usize = 6;
+
+/// Where a lab of the tests lives: beside the one of the other commands.
+fn place(arguments: &Arguments, nodes: usize) -> Place {
+    let directory = &arguments.cluster.place.directory;
+    Place {
+        directory: directory.with_file_name(format!("test-{nodes}")),
+    }
+}
+
+/// Takes away the labs of an earlier run that was killed: they would take the processor from this one.
+async fn sweep(arguments: &Arguments, progress: &Progress) -> Result<()> {
+    for nodes in [SMALL, MEDIUM, LARGE] {
+        let directory = place(arguments, nodes).open()?;
+        if Cluster::remove_abandoned(&directory).await? {
+            progress.say(format_args!(
+                "removed the lab that an earlier run has left in {}",
+                directory.path().display()
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Makes a cluster, runs the cases in it, and takes it away: that nothing is left behind is a case too.
 async fn in_cluster(
     arguments: &Arguments,
@@ -253,9 +283,7 @@ async fn in_cluster(
     let mut wanted = arguments.cluster.clone();
     wanted.nodes = nodes;
     wanted.replumb = true;
-    wanted.place = Place {
-        directory: wanted.place.directory.with_file_name(format!("test-{nodes}")),
-    };
+    wanted.place = place(arguments, nodes);
     let tools = wanted.tools().await?;
     let cluster = wanted.up().await?;
     let directory = cluster.directory().clone();
@@ -268,6 +296,7 @@ async fn in_cluster(
         }
     };
     if wanted.keep && !tally.failed.is_empty() {
+        Cluster::leave_standing(&directory)?;
         println!("the lab is kept in {}", directory.path().display());
         return Ok(tally);
     }

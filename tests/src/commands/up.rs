@@ -186,7 +186,10 @@ impl ClusterArguments {
         if self.keep {
             let place = directory.path().display();
             eprintln!("what was made is kept in {place} for looking at it; `cargo lab down` removes it");
-            return error;
+            return match Cluster::leave_standing(directory) {
+                Ok(()) => error,
+                Err(failure) => error.context(format!("it is not marked as kept: {failure:#}")),
+            };
         }
         eprintln!("taking away what was made");
         match Cluster::down(directory).await {
@@ -200,6 +203,7 @@ impl ClusterArguments {
 /// Runs it.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let cluster = arguments.cluster.up().await?;
+    Cluster::leave_standing(cluster.directory())?;
     println!("kubeconfig: {}", cluster.kubeconfig().display());
     println!("`cargo lab kubectl get pods -A` looks at it, `cargo lab down` takes it away");
     Ok(ExitCode::SUCCESS)
