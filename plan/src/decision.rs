@@ -72,7 +72,9 @@ pub enum WaitReason {
     CheckFailing,
     /// The probe pod of the node is not running yet.
     ProbePodNotReady,
-    /// A probe to the node's pod network has no answer yet.
+    /// A probe of the node's pod network was asked for, and its result has not come yet.
+    ProbePending,
+    /// A probe of the node's pod network got no answer.
     ProbeUnanswered,
     /// Calico's objects cannot be written yet.
     CalicoObjects,
@@ -125,6 +127,7 @@ impl WaitReason {
             | Self::CalicoPodRunning
             | Self::FlannelPodNotReady
             | Self::ProbePodNotReady
+            | Self::ProbePending
             | Self::TrafficUnwatched
             | Self::DaemonSetRollout => false,
         }
@@ -146,6 +149,7 @@ impl WaitReason {
             | Self::FlannelPodNotReady
             | Self::CheckFailing
             | Self::ProbePodNotReady
+            | Self::ProbePending
             | Self::ProbeUnanswered
             | Self::CalicoObjects
             | Self::DaemonSetRollout
@@ -160,7 +164,7 @@ impl WaitReason {
     }
 
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Turn,
         Self::Paused,
         Self::CanarySoak,
@@ -177,6 +181,7 @@ impl WaitReason {
         Self::FlannelPodNotReady,
         Self::CheckFailing,
         Self::ProbePodNotReady,
+        Self::ProbePending,
         Self::ProbeUnanswered,
         Self::CalicoObjects,
         Self::DaemonSetRollout,
@@ -203,6 +208,7 @@ impl WaitReason {
             Self::FlannelPodNotReady => "FlannelPodNotReady",
             Self::CheckFailing => "CheckFailing",
             Self::ProbePodNotReady => "ProbePodNotReady",
+            Self::ProbePending => "ProbePending",
             Self::ProbeUnanswered => "ProbeUnanswered",
             Self::CalicoObjects => "CalicoObjects",
             Self::DaemonSetRollout => "DaemonSetRollout",

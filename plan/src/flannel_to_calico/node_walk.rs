@@ -111,6 +111,7 @@ enum Probe {
     None,
     Starting,
     Runs,
+    Unreached,
     Reached,
 }
 
@@ -221,7 +222,11 @@ impl World {
             probers: vec![Prober {
                 node: "b".to_owned(),
                 side: "old",
-                reached: Some(self.probe == Probe::Reached),
+                reached: match self.probe {
+                    Probe::Reached => Some(true),
+                    Probe::Unreached => Some(false),
+                    Probe::None | Probe::Starting | Probe::Runs => None,
+                },
                 message: String::new(),
             }],
             stage: self.stage.map(|stage| (stage, at(0))),
@@ -412,7 +417,12 @@ impl World {
             world.calico_ready = Some(false);
         });
         add(self.probe == Probe::Starting, &|world| world.probe = Probe::Runs);
-        add(self.probe == Probe::Runs, &|world| world.probe = Probe::Reached);
+        add(matches!(self.probe, Probe::Runs | Probe::Unreached), &|world| {
+            world.probe = Probe::Reached;
+        });
+        add(matches!(self.probe, Probe::Runs | Probe::Reached), &|world| {
+            world.probe = Probe::Unreached;
+        });
         // A probe pod is deleted by somebody.
         add(matches!(self.probe, Probe::Starting | Probe::Runs), &|world| {
             world.probe = Probe::None;
@@ -618,6 +628,36 @@ fn past_the_deadline_each_policy_does_as_it_says() {
         decision(OnBlocked::Pause, Some(at(850)), 1750),
         Decision::Halt(_)
     ));
+}
+
+/// A result that is on its way passes by itself; one that says no is what people have to see, from whichever node.
+#[test]
+fn a_probe_without_an_answer_is_named_before_one_without_a_result() {
+    let mut world = World::start(Cordon::Us, Label::Calico);
+    world.workload = Life::Moved;
+    world.flannel_pod = false;
+    world.goal = Goal_::of(Goal::Calico);
+    world.phase = Phase::Calico;
+    world.calico_ready = Some(true);
+    world.stage = Some(Stage::Probe);
+    world.probe = Probe::Runs;
+    let pods = world.pods();
+    let refusals = BTreeMap::new();
+    let mut view = world.view(&pods, &refusals);
+    let reason = |view: &NodeView<'_>| match decide(view, &POLICY, at(10)).decision {
+        Decision::Wait(wait) => wait.reason,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(reason(&view), WaitReason::ProbePending);
+    assert!(!WaitReason::ProbePending.needs_a_person());
+    view.probers.push(Prober {
+        node: "c".to_owned(),
+        side: "new",
+        reached: Some(false),
+        message: String::new(),
+    });
+    assert_eq!(reason(&view), WaitReason::ProbeUnanswered);
+    assert!(WaitReason::ProbeUnanswered.needs_a_person());
 }
 
 /// A node that goes away in the middle of a long drain has the time of a step from then on, and is halted after it.

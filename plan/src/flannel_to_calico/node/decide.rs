@@ -288,12 +288,23 @@ pub(super) fn unproved(view: &NodeView<'_>) -> Option<Next> {
             ),
         ));
     }
-    if let Some(prober) = view.probers.iter().find(|prober| prober.reached != Some(true)) {
+    let first = |reached| view.probers.iter().find(|prober| prober.reached == reached);
+    if let Some(prober) = first(Some(false)) {
         return Some(wait(
             Stage::Probe,
             WaitReason::ProbeUnanswered,
             format!(
                 "the pod network of node {} is not reached from {} node {}: {}",
+                view.name, prober.side, prober.node, prober.message
+            ),
+        ));
+    }
+    if let Some(prober) = first(None) {
+        return Some(wait(
+            Stage::Probe,
+            WaitReason::ProbePending,
+            format!(
+                "the pod network of node {} is being probed from {} node {}: {}",
                 view.name, prober.side, prober.node, prober.message
             ),
         ));
