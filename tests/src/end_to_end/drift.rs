@@ -1,5 +1,5 @@
 //! Somebody else changes what the migration wrote, by kubectl: labels of a node that waits and of one that is done, the pool, what
-//! IPAM goes by, a node selector. The API server refuses each; without its policies each is written again, and the rollout
+//! IPAM and the tunnels go by, a node selector. The API server refuses each; without its policies each is written again, and the rollout
 //! stops and says so.
 
 use std::time::Duration;
@@ -22,122 +22,174 @@ const POLICIES: [&str; 3] = [
 ];
 
 /// One change, as somebody would make it.
-struct Change<'case> {
-    what: &'case str,
-    made_by: Vec<&'case str>,
+struct Change {
+    what: &'static str,
+    made_by: Vec<String>,
     /// Where to look.
-    seen_by: Vec<&'case str>,
+    seen_by: Vec<String>,
     /// What stands there again.
-    needed: &'case str,
+    needed: &'static str,
     /// What the Migration says.
-    told: &'case str,
+    told: String,
+    /// Whether a moment of it costs traffic, however soon it is written again.
+    costs_traffic: bool,
 }
 
-/// All of them, while nobody is started: `done` is on Calico, `waits` on flannel.
-pub(super) async fn somebody_else(cluster: &Cluster, look: &Looker, done: &str, waits: &str) -> Tally {
-    let mut tally = Tally::default();
-    let to_calico = format!("{NETWORK_LABEL}=calico");
-    let removed = format!("{NETWORK_LABEL}-");
+/// `done` is on Calico, `waits` on flannel.
+fn changes(done: &str, waits: &str) -> [Change; 6] {
+    let label_of = |node: &str| {
+        let path = format!("jsonpath={{.metadata.labels.{}}}", escaped());
+        words(&["get", "node", node, "-o", &path])
+    };
     let selector =
         format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"{NETWORK_LABEL}":null}}}}}}}}}}"#);
-    let label = format!("jsonpath={{.metadata.labels.{}}}", escaped());
     let selected = format!("jsonpath={{.spec.template.spec.nodeSelector.{}}}", escaped());
-    let told_of_waiting = format!("Node {waits}: label");
-    let told_of_done = format!("Node {done}: label");
-    let pool = "ippools.crd.projectcalico.org";
-    let ipam = "ipamconfigs.crd.projectcalico.org";
-    let changes = [
+    let flannel = |command: &[&str]| {
+        let daemon_set = ["daemonset", "kube-flannel-ds"];
+        words(&[&["-n", "kube-flannel"], &command[..1], &daemon_set, &command[1..]].concat())
+    };
+    let calico = |kind: &str, name: &str, patch: &str| {
+        let kind = format!("{kind}.crd.projectcalico.org");
+        words(&["patch", &kind, name, "--type=merge", "-p", patch])
+    };
+    let field = |kind: &str, name: &str, field: &str| {
+        let kind = format!("{kind}.crd.projectcalico.org");
+        words(&["get", &kind, name, "-o", &format!("jsonpath={{.spec.{field}}}")])
+    };
+    let pool = "default-ipv4-ippool";
+    [
         Change {
             what: "a node that waits is labelled for Calico",
-            made_by: vec!["label", "--overwrite", "node", waits, &to_calico],
-            seen_by: vec!["get", "node", waits, "-o", &label],
+            made_by: words(&[
+                "label",
+                "--overwrite",
+                "node",
+                waits,
+                &format!("{NETWORK_LABEL}=calico"),
+            ]),
+            seen_by: label_of(waits),
             needed: "flannel",
-            told: &told_of_waiting,
+            told: format!("Node {waits}: label"),
+            costs_traffic: false,
         },
         Change {
             what: "the label of a node that is done is removed",
-            made_by: vec!["label", "node", done, &removed],
-            seen_by: vec!["get", "node", done, "-o", &label],
+            made_by: words(&["label", "node", done, &format!("{NETWORK_LABEL}-")]),
+            seen_by: label_of(done),
             needed: "calico",
-            told: &told_of_done,
+            told: format!("Node {done}: label"),
+            costs_traffic: false,
         },
-        Change {
-            what: "the IPPool is deleted",
-            made_by: vec!["delete", pool, "default-ipv4-ippool"],
-            seen_by: vec![
-                "get",
-                pool,
-                "default-ipv4-ippool",
-                "-o",
-                "jsonpath={.spec.vxlanMode}",
-            ],
-            needed: "Always",
-            told: "IPPool default-ipv4-ippool was deleted",
-        },
-        // Not the port of the tunnels: without the policy a moment with another one costs traffic.
         Change {
             what: "addresses from anywhere are allowed",
-            made_by: vec![
-                "patch",
-                ipam,
-                "default",
-                "--type=merge",
-                "-p",
-                r#"{"spec":{"strictAffinity":false}}"#,
-            ],
-            seen_by: vec!["get", ipam, "default", "-o", "jsonpath={.spec.strictAffinity}"],
+            made_by: calico("ipamconfigs", "default", r#"{"spec":{"strictAffinity":false}}"#),
+            seen_by: field("ipamconfigs", "default", "strictAffinity"),
             needed: "true",
-            told: "IPAMConfig default: strictAffinity",
+            told: "IPAMConfig default: strictAffinity".to_owned(),
+            costs_traffic: false,
         },
         Change {
             what: "flannel's manifest is applied again, without the node selector",
-            made_by: vec![
-                "-n",
-                "kube-flannel",
-                "patch",
-                "daemonset",
-                "kube-flannel-ds",
-                "--type=merge",
-                "-p",
-                &selector,
-            ],
-            seen_by: vec![
-                "-n",
-                "kube-flannel",
-                "get",
-                "daemonset",
-                "kube-flannel-ds",
-                "-o",
-                &selected,
-            ],
+            made_by: flannel(&["patch", "--type=merge", "-p", &selector]),
+            seen_by: flannel(&["get", "-o", &selected]),
             needed: "flannel",
-            told: "DaemonSet kube-flannel/kube-flannel-ds: node selector",
+            told: "DaemonSet kube-flannel/kube-flannel-ds: node selector".to_owned(),
+            costs_traffic: false,
         },
-    ];
-    for change in &changes {
+        Change {
+            what: "the IPPool is deleted",
+            made_by: words(&["delete", "ippools.crd.projectcalico.org", pool]),
+            seen_by: field("ippools", pool, "vxlanMode"),
+            needed: "Always",
+            told: format!("IPPool {pool} was deleted"),
+            costs_traffic: true,
+        },
+        Change {
+            what: "another VXLAN port is configured",
+            made_by: calico("felixconfigurations", "default", r#"{"spec":{"vxlanPort":4789}}"#),
+            seen_by: field("felixconfigurations", "default", "vxlanPort"),
+            needed: "8472",
+            told: "FelixConfiguration default: vxlanPort".to_owned(),
+            costs_traffic: true,
+        },
+    ]
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// While nobody is started: each is refused, and once the policies are gone, put back. What costs traffic is only refused.
+pub(super) async fn somebody_else(cluster: &Cluster, look: &Looker, done: &str, waits: &str) -> Tally {
+    let mut tally = Tally::default();
+    for change in &changes(done, waits) {
         let name = format!("drift: {}, which the API server refuses", change.what);
         tally.count(name, is_refused(cluster, change).await);
     }
     let delete = [&["delete", "validatingadmissionpolicybinding"][..], &POLICIES].concat();
     let away = cluster.api().kubectl(&delete).await.map(|_| ());
     tally.count("drift: the policies are taken away", away);
-    for change in &changes {
-        let name = format!("drift: {}, which is put back and told", change.what);
-        let mended = async {
-            put_back(cluster, look, change).await?;
-            // A daemon that is started anew meanwhile would go by what the next one changes.
-            settles(cluster, done, waits).await
-        };
-        tally.count(name, mended.await);
-    }
+    let harmless = changes(done, waits)
+        .into_iter()
+        .filter(|change| !change.costs_traffic);
+    let not_there = [flannel_not_on(done), calico_not_on(waits)];
+    tally.add(are_put_back(cluster, look, harmless, &not_there).await);
     let clean = no_conflist_of_calicos(look, waits).await;
     tally.count("drift: no conflist of Calico's is on the node that waits", clean);
     tally
 }
 
+/// Once every node is done, the policies are gone and the losses are counted: what costs traffic is put back, too.
+pub(super) async fn somebody_else_harms(cluster: &Cluster, look: &Looker, done: &str, other: &str) -> Tally {
+    let harmful = changes(done, other)
+        .into_iter()
+        .filter(|change| change.costs_traffic);
+    are_put_back(
+        cluster,
+        look,
+        harmful,
+        &[flannel_not_on(done), flannel_not_on(other)],
+    )
+    .await
+}
+
+/// A daemon's pods, and a node that is not theirs.
+type NotThere<'node> = (&'static str, &'static str, &'node str);
+
+fn flannel_not_on(node: &str) -> NotThere<'_> {
+    ("kube-flannel", "app=flannel", node)
+}
+
+fn calico_not_on(node: &str) -> NotThere<'_> {
+    ("kube-system", "k8s-app=calico-node", node)
+}
+
+async fn are_put_back(
+    cluster: &Cluster,
+    look: &Looker,
+    changes: impl Iterator<Item = Change>,
+    not_there: &[NotThere<'_>],
+) -> Tally {
+    let mut tally = Tally::default();
+    for change in changes {
+        let name = format!("drift: {}, which is put back and told", change.what);
+        let mended = async {
+            put_back(cluster, look, &change).await?;
+            // A daemon that is started anew meanwhile would go by what the next one changes.
+            settles(cluster, not_there).await
+        };
+        tally.count(name, mended.await);
+    }
+    tally
+}
+
+fn borrowed(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
 /// Words of the migration, and of what to do instead.
-async fn is_refused(cluster: &Cluster, change: &Change<'_>) -> Result<()> {
-    let Err(refused) = cluster.api().kubectl(&change.made_by).await else {
+async fn is_refused(cluster: &Cluster, change: &Change) -> Result<()> {
+    let Err(refused) = cluster.api().kubectl(&borrowed(&change.made_by)).await else {
         bail!("`kubectl {}` was let pass", change.made_by.join(" "));
     };
     let said = format!("{refused:#}");
@@ -151,10 +203,14 @@ fn escaped() -> String {
     NETWORK_LABEL.replace('.', "\\.")
 }
 
-async fn put_back(cluster: &Cluster, look: &Looker, change: &Change<'_>) -> Result<()> {
+async fn put_back(cluster: &Cluster, look: &Looker, change: &Change) -> Result<()> {
     // An API server hears of a policy that has gone a moment later.
     until("it is let pass", STEP, &cluster.directory().logs(), async || {
-        cluster.api().kubectl(&change.made_by).await.map(Look::Done)
+        cluster
+            .api()
+            .kubectl(&borrowed(&change.made_by))
+            .await
+            .map(Look::Done)
     })
     .await?;
     until(
@@ -162,7 +218,7 @@ async fn put_back(cluster: &Cluster, look: &Looker, change: &Change<'_>) -> Resu
         WRITTEN_WITHIN,
         &cluster.directory().logs(),
         async || {
-            let found = cluster.api().kubectl(&change.seen_by).await?;
+            let found = cluster.api().kubectl(&borrowed(&change.seen_by)).await?;
             Ok(if found.trim() == change.needed {
                 Look::Done(())
             } else {
@@ -174,7 +230,7 @@ async fn put_back(cluster: &Cluster, look: &Looker, change: &Change<'_>) -> Resu
     let migration = look
         .until_migration("the Migration says so", WRITTEN_WITHIN, |migration| {
             let drift = migration.status.as_ref().and_then(|status| status.drift.as_ref());
-            drift.is_some_and(|drift| drift.what.iter().any(|what| what.contains(change.told)))
+            drift.is_some_and(|drift| drift.what.iter().any(|what| what.contains(&change.told)))
         })
         .await?;
     let status = migration.status.context("its status")?;
@@ -188,17 +244,14 @@ async fn put_back(cluster: &Cluster, look: &Looker, change: &Change<'_>) -> Resu
 }
 
 /// What the DaemonSets' controller had begun is over: each network's daemon runs on its own nodes again, and nowhere else.
-async fn settles(cluster: &Cluster, done: &str, waits: &str) -> Result<()> {
+async fn settles(cluster: &Cluster, not_there: &[NotThere<'_>]) -> Result<()> {
     for (workload, namespace) in [
         ("daemonset/kube-flannel-ds", "kube-flannel"),
         ("daemonset/calico-node", "kube-system"),
     ] {
         cluster.api().rolled_out(workload, namespace, STEP).await?;
     }
-    for (namespace, selector, node) in [
-        ("kube-flannel", "app=flannel", done),
-        ("kube-system", "k8s-app=calico-node", waits),
-    ] {
+    for (namespace, selector, node) in not_there {
         let fields = format!("--field-selector=spec.nodeName={node}");
         let pods = [
             "-n", namespace, "get", "pods", "-l", selector, &fields, "-o", "name",

@@ -10,7 +10,7 @@ use api::migration::MigrationPhase;
 use plan::traffic::PathClass;
 
 use super::Tally;
-use super::drift::somebody_else;
+use super::drift::{somebody_else, somebody_else_harms};
 use super::fair::start;
 use super::in_place::nobody_was_harmed;
 use super::look::Looker;
@@ -83,6 +83,7 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
         "gate: nobody was moved, and nothing else was lost",
         nobody_was_harmed(&run, watch, &[]).await,
     );
+    tally.add(somebody_else_harms(cluster, &look, &canary, &next).await);
     tally
 }
 
