@@ -270,9 +270,9 @@ pub struct MigrationStatus {
     /// Checks that were made, refusals first. Those that pass on every node are one line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
-    /// What the migration works with, each value with its source; saved before the first change.
+    /// What is known of a migration from flannel to Calico.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub settings: Option<Settings>,
+    pub flannel_to_calico: Option<FlannelToCalicoStatus>,
     /// What will be done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
@@ -308,6 +308,14 @@ pub struct MigrationStatus {
     /// Conditions: Ready, Progressing, Halted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// What is known of a migration from flannel to Calico.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FlannelToCalicoStatus {
+    /// What it works with, each value with its source; saved before the first change.
+    pub settings: Settings,
 }
 
 /// Somebody else changed what the migration wrote.

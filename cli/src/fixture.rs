@@ -39,7 +39,7 @@ pub fn planned() -> (Migration, Vec<NodeMigration>) {
         "status": {
             "phase": "Planned", "observedGeneration": 1, "message": "every check allows the migration",
             "checks": [{"name": "FlannelBackend", "verdict": "Pass", "object": "ConfigMap kube-flannel/kube-flannel-cfg", "found": "vxlan"}],
-            "settings": {
+            "flannelToCalico": { "settings": {
                 "flannelNetwork": sourced(json!("10.244.0.0/16"), "detected from ConfigMap kube-flannel/kube-flannel-cfg"),
                 "flannelDaemonSetName": sourced(json!("kube-flannel-ds"), "spec"),
                 "flannelDaemonSetNamespace": sourced(json!("kube-flannel"), "spec"),
@@ -53,7 +53,7 @@ pub fn planned() -> (Migration, Vec<NodeMigration>) {
                 "calicoDaemonSetNamespace": sourced(json!("kube-system"), "default"),
                 "ipPoolBlockSize": sourced(json!(26), "default"),
                 "cniConfigurationDirectory": sourced(json!("/etc/cni/net.d"), "default"),
-            },
+            } },
             "plan": {
                 "hash": "", "nodes": ["worker-1", "worker-2"],
                 "prepare": [{"verb": "create", "object": "IPPool default-ipv4-ippool", "detail": "cidr 10.244.0.0/16"}],

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, EvictParams, Preconditions};
 use kube::{Api, Client};
-use plan::flannel_to_calico::node::{PodName, Refusal};
+use plan::evict::{PodName, Refusal};
 
 use crate::metrics::Metrics;
 use crate::tell;

@@ -1,17 +1,36 @@
 //! The coordinator: sets goals, evicts, labels, and owns the cluster-wide objects.
+//!
+//! [`pass`] chooses the Migration that goes on, `lifecycle` drives it whatever its kind, and [`flannel_to_calico`] is one kind.
+//! Everything else is what kinds are made of.
 
 pub mod admin;
 pub mod args;
 pub mod cache;
+pub mod calico;
 pub mod clock;
 pub mod context;
+pub mod cordon;
+pub mod drift;
 pub mod evict;
 pub mod facts;
 #[cfg(test)]
 pub(crate) mod fake_api;
 pub mod flannel_to_calico;
 pub mod lease;
+pub(crate) mod lifecycle;
+pub mod limits;
+pub mod memory;
 pub mod metrics;
+pub mod node_migrations;
+mod own_pods;
 pub mod pass;
+mod planning;
+mod probe;
+mod read;
+pub mod snapshot;
+mod steps;
+mod stop;
+mod summary;
 pub mod tell;
+pub mod traffic;
 pub mod write;

@@ -15,7 +15,8 @@ use tracing::{info, warn};
 use crate::admin::Health;
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::flannel_to_calico::{self, Memory};
+use crate::lifecycle;
+use crate::memory::Memory;
 use crate::tell::{self, Tone};
 use crate::write::{self, WriteError};
 
@@ -170,7 +171,7 @@ async fn one(
     migration: &Migration,
 ) -> Result<MigrationStatus, WriteError> {
     match kind(&migration.spec) {
-        Ok(spec) => flannel_to_calico::reconcile(context, cache, memory, migration, spec).await,
+        Ok(kind) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
         Err(message) => Ok(refused(migration, "KindNotSupported", message)),
     }
 }

@@ -1,5 +1,10 @@
 //! Checks: a verdict on one prerequisite, with the object, the value found and the value needed.
 
+mod permission;
+mod report;
+
+pub use permission::Permission;
+pub use report::{Finding, Report, names};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -10,15 +10,20 @@
 //! 5. [`flannel_to_calico::host`] is the node agent's side: the phase that a host is in, and the next
 //!    change to that host.
 
+pub mod calico;
 pub mod check;
+pub mod cluster;
 pub mod cni;
 pub mod decision;
 pub mod document;
 pub mod drain;
+pub mod evict;
 pub mod flannel;
 pub mod flannel_to_calico;
 mod go_json;
 pub mod order;
+pub mod probe;
 pub mod rollout;
+pub mod sourced;
 pub mod standstill;
 pub mod traffic;

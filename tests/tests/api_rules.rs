@@ -316,11 +316,11 @@ async fn what_a_migration_under_way_goes_by_is_written_by_nobody_else() {
     let selector = Patch::Merge(json!({"spec": {"template": {"spec": {"nodeSelector": {LABEL: null}}}}}));
     let image = Patch::Merge(json!({"spec": {"template": {"metadata": {"annotations": {"a": "b"}}}}}));
     let sourced = |value: &str| json!({"value": value, "source": "default"});
-    let mut settings = full_migration_status()["settings"].clone();
+    let mut settings = full_migration_status()["flannelToCalico"]["settings"].clone();
     settings["flannelDaemonSetName"] = sourced("guarded");
     settings["flannelDaemonSetNamespace"] = sourced("default");
     let status = async |phase: &str| {
-        let status = json!({"phase": phase, "startedAt": "2026-03-01T10:00:00Z", "settings": settings});
+        let status = json!({"phase": phase, "startedAt": "2026-03-01T10:00:00Z", "flannelToCalico": {"settings": settings}});
         migrations
             .patch_status(
                 "guards",
@@ -584,7 +584,7 @@ fn full_migration_status() -> Value {
         "standstill": {"reason": "CalicoObjects", "message": "IPAMBlock", "since": "2026-03-01T10:00:00Z"},
         "progress": {"text": "1/3", "nodes": 3, "done": 1, "working": ["b"], "deferred": ["c"]},
         "checks": [check()],
-        "settings": {
+        "flannelToCalico": {"settings": {
             "flannelNetwork": sourced(json!("10.244.0.0/16")), "flannelDaemonSetName": sourced(json!("ds")),
             "flannelDaemonSetNamespace": sourced(json!("ns")), "flannelMtu": sourced(json!(1450)),
             "flannelIpMasquerade": sourced(json!(true)), "flannelSubnetLength": sourced(json!(24)),
@@ -592,7 +592,7 @@ fn full_migration_status() -> Value {
             "flannelPort": sourced(json!(8472)), "calicoDaemonSetName": sourced(json!("calico-node")),
             "calicoDaemonSetNamespace": sourced(json!("kube-system")), "ipPoolBlockSize": sourced(json!(26)),
             "cniConfigurationDirectory": sourced(json!("/etc/cni/net.d")),
-        },
+        }},
         "plan": {"hash": "abc", "prepare": [action("create")], "nodes": ["a", "b"], "finish": [action("delete")]},
         "startedAt": "2026-03-01T10:00:00Z", "completedAt": "2026-03-01T11:00:00Z",
         "undoneSince": "2026-03-01T10:30:00Z", "preparedAt": "2026-03-01T10:01:00Z",

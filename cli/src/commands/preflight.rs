@@ -43,7 +43,7 @@ pub(super) async fn run(
             blocked: &status.blocked,
             message: &status.message,
             checks: &status.checks,
-            settings: status.settings.as_ref(),
+            settings: status.flannel_to_calico.as_ref().map(|known| &known.settings),
         })?,
         Output::Table => say::answer(&text(&planned, outcome))?,
     }

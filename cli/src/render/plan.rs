@@ -3,7 +3,8 @@
 use api::{Migration, NodeMigration};
 use kube::ResourceExt;
 use plan::document::{Action, Document};
-use plan::flannel_to_calico::settings::{Ipv6Settings, Settings, Source};
+use plan::flannel_to_calico::settings::{Ipv6Settings, Settings};
+use plan::sourced::Source;
 use serde::Serialize;
 
 use super::checks;
@@ -20,9 +21,9 @@ pub fn plan(migration: &Migration, nodes: &[NodeMigration]) -> Option<String> {
         finish,
     } = document(plan, nodes);
     let mut text = format!("Plan of Migration {}\nhash {}\n", migration.name_any(), plan.hash);
-    if let Some(settings) = &status.settings {
+    if let Some(known) = &status.flannel_to_calico {
         text.push_str("\nIt works with\n");
-        text.push_str(&indent(&table(&[], &values(settings))));
+        text.push_str(&indent(&table(&[], &values(&known.settings))));
     }
     text.push_str("\nBefore the first node\n");
     text.push_str(&actions(&prepare));
@@ -226,7 +227,9 @@ impl<'read> PlanDocument<'read> {
             phase,
             allowed: phase != api::migration::MigrationPhase::Refused,
             hash: plan.map(|plan| plan.hash.as_str()),
-            settings: status.and_then(|status| status.settings.as_ref()),
+            settings: status
+                .and_then(|status| status.flannel_to_calico.as_ref())
+                .map(|known| &known.settings),
             prepare: document.prepare,
             nodes: document
                 .nodes

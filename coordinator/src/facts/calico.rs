@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use kube::core::DynamicObject;
-use plan::flannel_to_calico::cluster::{IpPool, Malformed};
+use plan::cluster::{IpPool, Malformed};
 use serde_json::Value;
 
 /// The fields of an `IPPool` that matter here.

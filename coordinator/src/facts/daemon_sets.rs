@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Container};
-use plan::flannel_to_calico::cluster;
+use plan::cluster;
 
 /// A `DaemonSet` as the checks see it.
 pub fn daemon_set(daemon_set: &DaemonSet) -> cluster::DaemonSet {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use plan::flannel_to_calico::cluster::{self, Malformed};
+use plan::cluster::{self, Malformed};
 
 use super::quantity;
 

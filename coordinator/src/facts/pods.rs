@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus, ResourceReq
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use plan::cluster::Malformed;
 use plan::drain;
-use plan::flannel_to_calico::cluster::Malformed;
 
 use super::quantity;
 

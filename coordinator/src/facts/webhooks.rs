@@ -6,8 +6,8 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
 use k8s_openapi::api::core::v1::Service;
+use plan::cluster::Webhook;
 use plan::drain;
-use plan::flannel_to_calico::cluster::Webhook;
 
 /// What the two kinds of configuration have in common.
 struct Entry<'object> {

@@ -1,5 +1,4 @@
-//! One `NodeMigration` for each Node: made when the Node appears, removed when it is gone. A Node that joins while
-//! the migration runs starts on flannel and is migrated like the others.
+//! Nodes that join and leave: one that joins while the migration runs starts on flannel and is migrated like the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,50 +6,28 @@ use std::sync::Arc;
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration, names};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::ObjectMeta;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, ResourceExt};
 use plan::flannel_to_calico::host::HostSettings;
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
 
 use super::node_objects::{self, Outcome};
-use super::own_pods;
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::node_migrations::{self, belongs_to, linux_nodes};
 use crate::write::{self, WriteError};
 
-/// Creates what is missing, removes what has no Node or no Migration any more.
+/// Brings the `NodeMigration`s in line with the Nodes.
 pub async fn adopt_node_migrations(
     context: &Context,
     cache: &Cache,
     migration: &Migration,
 ) -> Result<(), WriteError> {
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
-    let nodes = linux_nodes(cache);
-    let existing: BTreeMap<String, Arc<NodeMigration>> = cache
-        .node_migrations
-        .state()
-        .into_iter()
-        .map(|object| (object.name_any(), object))
-        .collect();
-    for object in existing.values() {
-        if object.metadata.deletion_timestamp.is_some() {
-            continue;
-        }
-        if !belongs_to(object, migration) {
-            if is_over(cache, object) {
-                write::delete(&api, object.as_ref(), None).await?;
-            }
-        } else if !nodes.contains_key(&object.spec.node_name) {
-            // Calico's objects first: once the NodeMigration is gone, nobody remembers that the Node was ours.
-            node_objects::remove(context, &object.spec.node_name, &BTreeSet::new()).await?;
-            write::delete(&api, object.as_ref(), None).await?;
-        }
+    for object in node_migrations::without_node(cache, migration) {
+        node_objects::remove(context, &object.spec.node_name, &BTreeSet::new()).await?;
+        node_migrations::delete(context, &object).await?;
     }
-    for name in nodes.keys().filter(|name| !existing.contains_key(*name)) {
-        create(context, migration, name).await?;
-    }
-    Ok(())
+    node_migrations::adopt(context, cache, migration).await
 }
 
 /// The same while the migration runs; a Node that joined gets what the others got at the start. Returns the Nodes
@@ -140,82 +117,4 @@ pub async fn label_with_flannel(
         write::patch(&api, node.as_ref(), "labelling", change).await?;
     }
     Ok(())
-}
-
-/// Nodes by name, without those of another operating system: flannel and Calico's VXLAN are not ours to move there.
-pub fn linux_nodes(cache: &Cache) -> BTreeMap<String, Arc<Node>> {
-    cache
-        .nodes
-        .state()
-        .into_iter()
-        .filter(|node| node.metadata.deletion_timestamp.is_none())
-        .filter(|node| {
-            let system = node.status.as_ref().and_then(|status| status.node_info.as_ref());
-            system.is_none_or(|info| info.operating_system.is_empty() || info.operating_system == "linux")
-        })
-        .map(|node| (node.name_any(), node))
-        .collect()
-}
-
-/// By name and by UID: a Migration that was deleted and made again under its name is another one.
-fn belongs_to(object: &NodeMigration, migration: &Migration) -> bool {
-    object.spec.migration == migration.name_any()
-        && object
-            .owner_references()
-            .iter()
-            .any(|owner| Some(&owner.uid) == migration.metadata.uid.as_ref())
-}
-
-/// Whether the Migration of this `NodeMigration` is over or not there any more.
-fn is_over(cache: &Cache, object: &NodeMigration) -> bool {
-    let alive: BTreeSet<String> = cache
-        .migrations
-        .state()
-        .iter()
-        .filter(|guarded| match &guarded.0 {
-            Ok(migration) => migration
-                .status
-                .as_ref()
-                .is_none_or(|status| !status.phase.is_over()),
-            // One that does not parse may well be running under another version of this tool.
-            Err(_) => true,
-        })
-        .filter_map(|guarded| guarded.meta().uid.clone())
-        .collect();
-    !object
-        .owner_references()
-        .iter()
-        .any(|owner| alive.contains(&owner.uid))
-}
-
-async fn create(context: &Context, migration: &Migration, node: &str) -> Result<(), WriteError> {
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
-    let spec: NodeMigrationSpec = serde_json::from_value(json!({
-        "nodeName": node,
-        "migration": migration.name_any(),
-    }))
-    .map_err(|source| {
-        WriteError::of(
-            "building",
-            format!("NodeMigration {node}"),
-            kube::Error::SerdeError(source),
-        )
-    })?;
-    let owner = serde_json::from_value(own_pods::owner(migration)).map_err(|source| {
-        WriteError::of(
-            "building",
-            format!("NodeMigration {node}"),
-            kube::Error::SerdeError(source),
-        )
-    })?;
-    let object = NodeMigration {
-        metadata: ObjectMeta {
-            name: Some(node.to_owned()),
-            owner_references: Some(vec![owner]),
-            ..ObjectMeta::default()
-        },
-        spec,
-        status: None,
-    };
-    write::create(&api, &format!("NodeMigration {node}"), &object).await
 }

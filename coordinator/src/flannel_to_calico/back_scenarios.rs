@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::Memory;
 use super::in_place_scenarios::in_place;
 use super::scenarios::{
     CALICO_GROUP, FLANNEL, MIGRATION, NODES, assert_in_order, assert_same, cluster, node_migration,
     run_to_the_end, run_until, steady, story, world_moves,
 };
 use crate::fake_api::FakeApi;
+use crate::memory::Memory;
 use crate::pass::pass;
 
 pub(super) fn drained() -> FakeApi {

@@ -3,12 +3,12 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::Memory;
 use super::drift_scenarios::label;
 use super::in_place_scenarios::in_place;
 use super::scenarios::{MIGRATION, node_migration, run_until, world_moves};
 use crate::clock::Moment;
 use crate::fake_api::FakeApi;
+use crate::memory::Memory;
 use crate::pass::pass;
 
 const HOUR: SignedDuration = SignedDuration::from_hours(1);

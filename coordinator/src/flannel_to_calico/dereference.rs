@@ -3,26 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::node_migration::NodeMigrationStatus;
-use api::{NodeMigration, names};
+use api::NodeMigration;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
-};
-use k8s_openapi::api::core::v1::{ConfigMap, Service};
-use kube::Api;
-use kube::api::{ListParams, PostParams};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::core::DynamicObject;
+use plan::check::Check;
 use plan::flannel_to_calico::checks::PERMISSIONS;
 use plan::flannel_to_calico::cluster::ClusterFacts;
-use plan::flannel_to_calico::objects;
+use plan::flannel_to_calico::facts::HostFacts;
 
-use super::calico;
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::facts;
 use crate::write::WriteError;
+use crate::{calico, facts, read};
 
 /// Reads the cluster.
 pub async fn dereference(
@@ -32,19 +29,19 @@ pub async fn dereference(
 ) -> Result<ClusterFacts, WriteError> {
     let client = &context.client;
     let daemon_sets = cache.daemon_sets.state();
-    let wanted = facts::config_maps_to_read(&daemon_sets);
+    let wanted = config_maps_to_read(&daemon_sets);
     let (config_maps, webhooks, services, calico_resources, ip_pools, ipam_blocks, permissions) = tokio::try_join!(
-        config_maps(context, wanted),
-        webhooks(context),
-        list::<Service>(context, "Services"),
-        calico_resources(context),
+        read::config_maps(context, wanted),
+        read::webhooks(context),
+        read::list::<Service>(context, "Services"),
+        read::calico_resources(context),
         calico::IP_POOL.list(client),
         calico::IPAM_BLOCK.list(client),
-        permissions(context),
+        read::permissions(context, &PERMISSIONS),
     )?;
     let (validating_webhooks, mutating_webhooks) = webhooks;
-    let reports = reports(context, cache, node_migrations);
-    Ok(facts::cluster(&facts::Objects {
+    let reports = read::reports(context, cache, node_migrations);
+    Ok(cluster(&Objects {
         nodes: cache.nodes.state(),
         pods: cache.pods.state(),
         daemon_sets,
@@ -57,131 +54,157 @@ pub async fn dereference(
         ip_pools,
         ipam_blocks,
         permissions,
-        hosts: said_by_agents(&reports, |status| status.facts.clone()),
-        host_checks: said_by_agents(&reports, |status| Some(status.checks.clone())),
+        hosts: read::said_by_agents(&reports, |status| status.facts.clone()),
+        host_checks: read::said_by_agents(&reports, |status| Some(status.checks.clone())),
     }))
 }
 
-/// `NodeMigration`s whose agent is Ready: what an agent said before it died is no fact any more.
-fn reports<'objects>(
-    context: &Context,
-    cache: &Cache,
-    node_migrations: &'objects [Arc<NodeMigration>],
-) -> Vec<&'objects NodeMigration> {
-    let alive: BTreeSet<String> = cache
-        .pods
-        .state()
+/// Everything that was read: watched kinds as their stores hand them out, the others as they were listed.
+#[derive(Clone, Debug, Default)]
+struct Objects {
+    /// Every Node.
+    nodes: Vec<Arc<Node>>,
+    /// Every Pod.
+    pods: Vec<Arc<Pod>>,
+    /// Every `DaemonSet`.
+    daemon_sets: Vec<Arc<DaemonSet>>,
+    /// Every `PodDisruptionBudget`.
+    budgets: Vec<Arc<PodDisruptionBudget>>,
+    /// The `ConfigMap`s that [`config_maps_to_read`] names, as far as they exist.
+    config_maps: Vec<ConfigMap>,
+    /// Every `ValidatingWebhookConfiguration`.
+    validating_webhooks: Vec<ValidatingWebhookConfiguration>,
+    /// Every `MutatingWebhookConfiguration`.
+    mutating_webhooks: Vec<MutatingWebhookConfiguration>,
+    /// Every Service.
+    services: Vec<Service>,
+    /// Plural names that group `crd.projectcalico.org` serves; empty when it is not served.
+    calico_resources: BTreeSet<String>,
+    /// Every `IPPool`.
+    ip_pools: Vec<DynamicObject>,
+    /// Every `IPAMBlock`.
+    ipam_blocks: Vec<DynamicObject>,
+    /// Answers of the API server, by [`plan::check::Permission::key`].
+    permissions: BTreeMap<String, bool>,
+    /// Facts of every host, as its agent reported them.
+    hosts: BTreeMap<String, HostFacts>,
+    /// Checks that every agent made of its host.
+    host_checks: BTreeMap<String, Vec<Check>>,
+}
+
+/// Namespaces and names of the `ConfigMap`s that `DaemonSet`s of a network refer to: what has to be read before
+/// [`cluster`] is complete.
+fn config_maps_to_read(daemon_sets: &[Arc<DaemonSet>]) -> BTreeSet<(String, String)> {
+    daemon_sets
         .iter()
-        .filter_map(|pod| facts::pods::pod(pod).ok())
-        .filter(|pod| {
-            let ours = pod
-                .controller
-                .as_ref()
-                .is_some_and(|(kind, name)| kind == "DaemonSet" && name == names::AGENT);
-            ours && pod.namespace == context.namespace && pod.ready && pod.deleted_at.is_none()
+        .map(|found| facts::daemon_sets::daemon_set(found))
+        .filter(plan::flannel_to_calico::detect::is_of_a_network)
+        .flat_map(|found| {
+            let namespace = found.namespace.clone();
+            found
+                .referred_config_maps()
+                .into_iter()
+                .map(|name| (namespace.clone(), name.to_owned()))
+                .collect::<Vec<_>>()
         })
-        .map(|pod| pod.node)
+        .collect()
+}
+
+/// The cluster as facts. What was not understood is among them, by name.
+fn cluster(objects: &Objects) -> ClusterFacts {
+    let mut malformed = Vec::new();
+    let nodes = facts::understood(
+        objects.nodes.iter().map(|found| facts::nodes::node(found)),
+        &mut malformed,
+    );
+    let mut pods = facts::understood(
+        objects.pods.iter().map(|found| facts::pods::pod(found)),
+        &mut malformed,
+    );
+    pods.retain(|pod| !pod.finished);
+    pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
+    let ip_pools = facts::understood(
+        objects.ip_pools.iter().map(facts::calico::ip_pool),
+        &mut malformed,
+    );
+    let ipam_blocks = facts::understood(
+        objects.ipam_blocks.iter().map(facts::calico::ipam_block),
+        &mut malformed,
+    );
+    malformed.sort();
+    let mut budgets: Vec<_> = objects
+        .budgets
+        .iter()
+        .map(|found| facts::pods::budget(found))
         .collect();
-    node_migrations
-        .iter()
-        .map(AsRef::as_ref)
-        .filter(|object| alive.contains(&object.spec.node_name))
-        .collect()
-}
-
-/// One part of every report, by node; an agent that has not said it is not in it.
-fn said_by_agents<T>(
-    reports: &[&NodeMigration],
-    part: impl Fn(&NodeMigrationStatus) -> Option<T>,
-) -> BTreeMap<String, T> {
-    reports
-        .iter()
-        .filter_map(|object| Some((object.spec.node_name.clone(), part(object.status.as_ref()?)?)))
-        .collect()
-}
-
-/// The `ConfigMap`s of these namespaces and names, as far as they exist.
-async fn config_maps(
-    context: &Context,
-    wanted: BTreeSet<(String, String)>,
-) -> Result<Vec<ConfigMap>, WriteError> {
-    let mut found = Vec::new();
-    for (namespace, name) in wanted {
-        let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &namespace);
-        let map = maps
-            .get_opt(&name)
-            .await
-            .map_err(|source| WriteError::of("reading", format!("ConfigMap {namespace}/{name}"), source))?;
-        found.extend(map);
-    }
-    Ok(found)
-}
-
-async fn list<K>(context: &Context, what: &str) -> Result<Vec<K>, WriteError>
-where
-    K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    let api: Api<K> = Api::all(context.client.clone());
-    let list = api
-        .list(&ListParams::default())
-        .await
-        .map_err(|source| WriteError::of("listing", what, source))?;
-    Ok(list.items)
-}
-
-async fn webhooks(
-    context: &Context,
-) -> Result<
-    (
-        Vec<ValidatingWebhookConfiguration>,
-        Vec<MutatingWebhookConfiguration>,
-    ),
-    WriteError,
-> {
-    tokio::try_join!(
-        list(context, "ValidatingWebhookConfigurations"),
-        list(context, "MutatingWebhookConfigurations"),
-    )
-}
-
-/// Plural names that Calico's group serves; none when the group is not there.
-async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, WriteError> {
-    match context
-        .client
-        .list_api_group_resources(objects::API_VERSION)
-        .await
-    {
-        Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
-        // A group that nobody serves is answered with a plain text, without the reason NotFound.
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
-        Err(source) => Err(WriteError::of("listing", objects::API_VERSION, source)),
+    budgets.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
+    ClusterFacts {
+        nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
+        daemon_sets: objects
+            .daemon_sets
+            .iter()
+            .map(|found| facts::daemon_sets::daemon_set(found))
+            .map(|found| ((found.namespace.clone(), found.name.clone()), found))
+            .collect(),
+        config_maps: objects
+            .config_maps
+            .iter()
+            .map(facts::daemon_sets::config_map)
+            .collect(),
+        webhooks: facts::webhooks::webhooks(
+            &objects.validating_webhooks,
+            &objects.mutating_webhooks,
+            &objects.services,
+            &pods,
+        ),
+        pods,
+        budgets,
+        calico_resources: objects.calico_resources.clone(),
+        ip_pools: ip_pools
+            .into_iter()
+            .map(|pool| (pool.name.clone(), pool))
+            .collect(),
+        ipam_blocks: ipam_blocks.into_iter().collect(),
+        permissions: objects.permissions.clone(),
+        malformed,
+        hosts: objects.hosts.clone(),
+        host_checks: objects.host_checks.clone(),
     }
 }
 
-/// What the API server says that we may do.
-async fn permissions(context: &Context) -> Result<BTreeMap<String, bool>, WriteError> {
-    let reviews: Api<SelfSubjectAccessReview> = Api::all(context.client.clone());
-    let mut answers = BTreeMap::new();
-    for permission in PERMISSIONS {
-        let name = permission.key();
-        let review = SelfSubjectAccessReview {
-            spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(ResourceAttributes {
-                    verb: Some(permission.verb.to_owned()),
-                    group: Some(permission.group.to_owned()),
-                    resource: Some(permission.resource.to_owned()),
-                    subresource: Some(permission.subresource.to_owned()).filter(|text| !text.is_empty()),
-                    ..ResourceAttributes::default()
-                }),
-                ..SelfSubjectAccessReviewSpec::default()
-            },
-            ..SelfSubjectAccessReview::default()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_understood_is_named_and_the_rest_is_kept() {
+        let node = |name: &str, cpu: &str| {
+            Arc::new(
+                serde_json::from_value::<Node>(serde_json::json!({
+                    "metadata": {"name": name}, "status": {"allocatable": {"cpu": cpu}},
+                }))
+                .unwrap(),
+            )
         };
-        let answer = reviews
-            .create(&PostParams::default(), &review)
-            .await
-            .map_err(|source| WriteError::of("asking for permission to", &name, source))?;
-        answers.insert(name, answer.status.is_some_and(|status| status.allowed));
+        let pod = |name: &str, phase: &str| {
+            Arc::new(
+                serde_json::from_value::<Pod>(serde_json::json!({
+                    "metadata": {"namespace": "n", "name": name}, "status": {"phase": phase},
+                }))
+                .unwrap(),
+            )
+        };
+        let facts = cluster(&Objects {
+            nodes: vec![node("b", "many"), node("a", "1")],
+            pods: vec![pod("z", "Running"), pod("done", "Succeeded"), pod("y", "Pending")],
+            ..Objects::default()
+        });
+        assert_eq!(facts.nodes.keys().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(facts.malformed.len(), 1);
+        assert_eq!(facts.malformed[0].object, "Node b");
+        assert_eq!(
+            facts.pods.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(),
+            ["y", "z"]
+        );
     }
-    Ok(answers)
 }

@@ -9,36 +9,33 @@ mod restore;
 
 use std::sync::Arc;
 
-use api::migration::{Desired, Drift};
 use api::node_migration::LabelRecord;
 use api::{Migration, MigrationStatus, names};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::DynamicObject;
-use plan::decision::HaltReason;
 use plan::flannel_to_calico::objects;
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::{Value, json};
 
 pub use label::record;
-pub use restore::{Restores, restore};
+pub use restore::restore;
 
-use super::calico::Kind;
 use super::prepare::daemon_set;
-use super::view::Snapshot;
-use super::{Memory, calico, node_objects, saved};
+use super::{node_objects, saved};
 use crate::cache::Cache;
+use crate::calico;
+use crate::calico::Kind;
 use crate::context::Context;
+use crate::drift::is_resumed;
 use crate::facts;
-use crate::tell::Tone;
+use crate::memory::Memory;
+use crate::snapshot::Snapshot;
 use crate::write::WriteError;
 
 /// No watch brings Calico's objects: they are read again after so long.
 const INTERVAL: SignedDuration = SignedDuration::from_secs(1);
-/// More are not named in a status.
-const MOST_NAMED: usize = 20;
-
 /// Something that somebody else changed.
 pub struct Found {
     /// The object, what it says and what it has to say.
@@ -254,74 +251,6 @@ async fn look_at_pools(
             .collect()),
         Err(conflict) => Ok(by_its_owner(format!("{conflict}; set it back"))),
     }
-}
-
-/// Whether somebody has said since that the rollout goes on. Any other time is a new word: whose clock it was does not matter.
-fn is_resumed(migration: &Migration, status: &MigrationStatus) -> bool {
-    let resumed_at = migration.spec.resumed_at;
-    status
-        .drift
-        .as_ref()
-        .is_some_and(|drift| drift.resumed_at != resumed_at)
-}
-
-/// Writes down and tells what was not known yet. Says whether there was something: it is written again in the next pass, once the
-/// status has it.
-pub async fn announce(
-    context: &Context,
-    migration: &Migration,
-    found: &[String],
-    status: &mut MigrationStatus,
-) -> bool {
-    let resumed_at = migration.spec.resumed_at;
-    let drift = status.drift.take().filter(|drift| drift.resumed_at == resumed_at);
-    let mut drift = drift.unwrap_or_else(|| Drift {
-        at: Timestamp::now(),
-        what: Vec::new(),
-        resumed_at,
-    });
-    let mut is_new = false;
-    for what in found {
-        if drift.what.len() < MOST_NAMED && !drift.what.contains(what) {
-            let note = format!("somebody else changed what this migration wrote: {what}");
-            let reason = HaltReason::Drift.as_str();
-            context
-                .teller
-                .migration(migration, Tone::Warning, reason, &note)
-                .await;
-            drift.what.push(what.clone());
-            is_new = true;
-        }
-    }
-    status.drift = Some(drift).filter(|drift| !drift.what.is_empty());
-    is_new
-}
-
-/// Why a drift stops the rollout: until somebody says resume. What goes back is not stopped.
-pub fn stop(migration: &Migration, status: &MigrationStatus) -> Option<String> {
-    let spec = &migration.spec;
-    let goes_forward = match spec.desired {
-        Desired::Run => true,
-        Desired::Plan | Desired::Pause => spec.rollback_nodes.is_empty(),
-        Desired::Abort | Desired::Rollback => false,
-    };
-    let drift = status.drift.as_ref()?;
-    if !goes_forward || drift.resumed_at != spec.resumed_at {
-        return None;
-    }
-    let (first, others) = drift.what.split_first()?;
-    let others = match others.len() {
-        0 => String::new(),
-        others => format!(
-            " (and {others} more: `kubectl get migration {} -o jsonpath='{{.status.drift.what}}'`)",
-            migration.metadata.name.as_deref().unwrap_or_default()
-        ),
-    };
-    Some(format!(
-        "somebody else changed what this migration wrote: {first}{others}. It is written again where nothing else is said; no node is \
-         started, and those in work are finished. Find out who it was, then `kubectl replumb resume`, or go back with `kubectl \
-         replumb abort`"
-    ))
 }
 
 /// The patch of a node selector.

@@ -4,12 +4,12 @@
 use api::names;
 use serde_json::{Value, json};
 
-use super::Memory;
 use super::in_place_scenarios::{in_place, mark};
 use super::scenarios::{
     CALICO, CALICO_GROUP, FLANNEL, MIGRATION, NODES, node_migration, run_to_the_end, run_until, world_moves,
 };
 use crate::fake_api::FakeApi;
+use crate::memory::Memory;
 use crate::pass::pass;
 
 const POOL: &str = "ippools/default-ipv4-ippool";

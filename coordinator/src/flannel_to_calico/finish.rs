@@ -16,14 +16,18 @@ use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
 
-use super::node_spec::write_spec;
 use super::prepare::daemon_set;
-use super::view::Snapshot;
-use super::{Memory, drift, saved, wait};
+use super::{drift, saved};
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::drift::announce;
 use crate::facts;
+use crate::lifecycle::wait;
+use crate::memory::Memory;
+use crate::node_migrations::write_spec;
+use crate::snapshot::Snapshot;
 use crate::write::{self, WriteError};
+use crate::{own_pods, traffic};
 
 /// One pass of the end: each step is done when what it removes is not there.
 pub async fn finish(
@@ -34,11 +38,11 @@ pub async fn finish(
     settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
-    let snapshot = Snapshot::take(cache, settings, &migration.name_any(), &context.namespace);
+    let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
     for pod in snapshot.probe_pods.values() {
-        super::own_pods::delete(context, pod).await?;
+        own_pods::delete(context, pod).await?;
     }
-    super::traffic::end(context, &snapshot).await?;
+    traffic::end(context, &snapshot).await?;
     if selects_nodes(cache, settings)
         && keep_calicos_objects(context, memory, migration, settings, status).await?
     {
@@ -105,7 +109,7 @@ pub async fn finish(
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
     }
-    if let Some(message) = super::traffic::ending(&snapshot) {
+    if let Some(message) = traffic::ending(&snapshot) {
         wait(status, WaitReason::PodsTerminating, message);
         return Ok(());
     }
@@ -151,11 +155,11 @@ async fn keep_calicos_objects(
 ) -> Result<bool, WriteError> {
     let found = drift::look_at_calicos_objects(context, memory, migration, settings, status).await?;
     let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
-    if drift::announce(context, migration, &what, status).await {
+    if announce(context, migration, &what, status).await {
         return Ok(true);
     }
     let restored = drift::restore(context, &mut memory.restores, &found).await?;
-    drift::announce(context, migration, &restored.refused, status).await;
+    announce(context, migration, &restored.refused, status).await;
     Ok(false)
 }
 

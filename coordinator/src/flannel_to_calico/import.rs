@@ -10,8 +10,8 @@ use plan::flannel_to_calico::import::{ImportedAddress, imported_as, reserved_han
 use plan::flannel_to_calico::objects::{self, Allocation, BlockConflict};
 use serde_json::Value;
 
-use super::calico;
 use super::node_objects::{Outcome, ensure};
+use crate::calico;
 use crate::context::Context;
 use crate::write::WriteError;
 

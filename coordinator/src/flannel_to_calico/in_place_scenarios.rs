@@ -7,12 +7,12 @@ use plan::cni::CniDirectory;
 use plan::flannel_to_calico::facts::{Bridge, CalicoTraces, Found, HostFacts, LegacyPod, ReversePathFilter};
 use serde_json::{Value, json};
 
-use super::Memory;
 use super::scenarios::{
     CALICO_GROUP, MIGRATION, assert_in_order, assert_same, cluster, has_calicos_pod, run_to_the_end,
     run_until, steady, story, world_moves,
 };
 use crate::fake_api::FakeApi;
+use crate::memory::Memory;
 use crate::pass::pass;
 
 /// Where the test remembers that a pod of flannel's lives on a node.

@@ -40,11 +40,11 @@ fn dual_stack() -> FakeApi {
     let default = |value: Value| json!({ "value": value, "source": "Default" });
     api.edit(
         MIGRATION,
-        &json!({ "status": { "settings": { "ipv6": {
+        &json!({ "status": { "flannelToCalico": { "settings": { "ipv6": {
             "flannelNetwork": default(json!("fd00:10:244::/56")),
             "flannelSubnetLength": default(json!(64)),
             "ipPoolBlockSize": default(json!(122)),
-        } } } }),
+        } } } } }),
     );
     api.take_changes();
     api

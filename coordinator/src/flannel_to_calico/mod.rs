@@ -5,7 +5,6 @@
 mod adopt;
 #[cfg(test)]
 mod back_scenarios;
-mod calico;
 #[cfg(test)]
 mod clock_scenarios;
 mod dereference;
@@ -19,11 +18,7 @@ mod in_place_scenarios;
 #[cfg(test)]
 mod ipv6_scenarios;
 mod node_objects;
-mod node_spec;
-mod own_pods;
-mod planning;
 mod prepare;
-mod probe;
 mod roll;
 mod saved;
 #[cfg(test)]
@@ -34,90 +29,105 @@ mod traffic_scenarios;
 mod undo;
 mod view;
 
-use api::migration::{Desired, FlannelToCalico, MigrationPhase};
-use api::{Migration, MigrationStatus, names};
-use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::migration::{Desired, FlannelToCalico, FlannelToCalicoStatus, MigrationPhase};
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, MigrationStatus, NodeMigration, names};
+use plan::check::Check;
 use plan::decision::WaitReason;
+use plan::document::Document;
+use plan::flannel_to_calico::checks::{self, CheckPolicy};
+use plan::flannel_to_calico::cluster::ClusterFacts;
+use plan::flannel_to_calico::detect::detect;
+use plan::flannel_to_calico::document;
+use plan::flannel_to_calico::host::HostSettings;
 use plan::flannel_to_calico::settings::Settings;
-use plan::standstill::Standstill;
 
 use crate::cache::Cache;
-use crate::clock::{Clock, Moment};
 use crate::context::Context;
-use crate::evict::Refusals;
-use crate::tell::Tone;
+use crate::lifecycle::{Kind, wait};
+use crate::limits;
+use crate::memory::Memory;
 use crate::write::WriteError;
 
-/// What outlives a pass and is lost at a restart: nothing that a decision needs to be safe.
-#[derive(Default)]
-pub struct Memory {
-    /// Refused evictions.
-    pub refusals: Refusals,
-    /// When the whole cluster was last read for the checks.
-    pub checked_at: Option<Timestamp>,
-    /// When Calico's objects were last compared with what was written.
-    pub drift_looked_at: Option<Timestamp>,
-    /// When what somebody else changed was written again.
-    pub restores: drift::Restores,
-    /// Whether the clock was set.
-    pub clock: Clock,
-    /// Addresses of Services that traffic pods send to.
-    pub services: traffic::Services,
-}
+impl Kind for FlannelToCalico {
+    type Facts = ClusterFacts;
+    type Settings = Settings;
 
-impl Memory {
-    /// Looks at the clock. When it was set, what was to be done at a certain time is due at once, and deadlines count anew.
-    async fn look_at_the_clock(&mut self, context: &Context, migration: &Migration) {
-        let Some(set) = self.clock.look(Moment::now()) else {
-            return;
-        };
-        self.refusals.clear();
-        self.checked_at = None;
-        self.drift_looked_at = None;
-        let way = if set.is_negative() { "back" } else { "forward" };
-        let note = format!(
-            "the clock of node {} was set {way} by {} s while the coordinator ran there: deadlines count from now. Times before \
-             and after in the status do not compare",
-            context.node_name,
-            set.abs().as_secs()
-        );
-        context
-            .teller
-            .migration(migration, Tone::Warning, "ClockSet", &note)
-            .await;
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+        adopt::adopt_node_migrations(context, cache, migration).await
     }
-}
 
-/// One pass of a Migration: does what is next and returns the status as it is now.
-pub async fn reconcile(
-    context: &Context,
-    cache: &Cache,
-    memory: &mut Memory,
-    migration: &Migration,
-    spec: &FlannelToCalico,
-) -> Result<MigrationStatus, WriteError> {
-    memory.look_at_the_clock(context, migration).await;
-    let mut status = migration.status.clone().unwrap_or_default();
-    status.observed_generation = migration.metadata.generation.unwrap_or_default();
-    let started = Started::of(&status);
-    status.paused = started.is_some()
-        && match migration.spec.desired {
-            Desired::Plan | Desired::Pause | Desired::Abort => true,
-            Desired::Run | Desired::Rollback => false,
-        };
-    let Some(Started { settings }) = started else {
-        planning::plan(context, cache, memory, migration, spec, &mut status).await?;
-        count_blocked(context, &status, &[]);
-        return Ok(status);
-    };
-    // A halt is decided anew at every look: what was mended goes on.
-    if let Some(phase) = status.halted_in.take() {
-        status.phase = phase;
+    async fn read(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        node_migrations: &[Arc<NodeMigration>],
+    ) -> Result<ClusterFacts, WriteError> {
+        Box::pin(dereference::dereference(context, cache, node_migrations)).await
     }
-    let reasons = go_on(context, cache, memory, migration, spec, &settings, &mut status).await?;
-    stand_still(migration, &memory.clock, &mut status);
-    count_blocked(context, &status, &reasons);
-    Ok(status)
+
+    fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
+        facts
+            .nodes
+            .values()
+            .filter(|node| node.operating_system != "windows" && !facts.hosts.contains_key(&node.name))
+            .map(|node| node.name.clone())
+            .collect()
+    }
+
+    fn judge(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
+        let settings = match detect(&self.options, facts) {
+            Ok(settings) => settings,
+            Err(checks) => return (None, checks),
+        };
+        let policy = CheckPolicy {
+            strategy: self.strategy,
+            legacy_pods: self.legacy_pods,
+            allow_single_node: self.allow_single_node,
+            permissions: limits::permissions(migration),
+            max_unavailable: limits::max_unavailable(migration),
+        };
+        let found = checks::check(&settings, facts, &policy);
+        (Some(settings), found)
+    }
+
+    fn document(&self, settings: &Settings, facts: &ClusterFacts, coordinator_node: &str) -> Document {
+        document::document(self.strategy, self.legacy_pods, settings, facts, coordinator_node)
+    }
+
+    fn ask(&self, settings: &Settings, spec: &mut NodeMigrationSpec) {
+        spec.flannel_to_calico = Some(HostSettings::of(settings));
+    }
+
+    fn save(&self, settings: Settings, status: &mut MigrationStatus) {
+        status.flannel_to_calico = Some(FlannelToCalicoStatus { settings });
+    }
+
+    async fn before(&self, context: &Context, cache: &Cache) -> Result<BTreeMap<String, String>, WriteError> {
+        saved::read(context, cache).await
+    }
+
+    async fn go_on(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        migration: &Migration,
+        status: &mut MigrationStatus,
+    ) -> Result<Vec<&'static str>, WriteError> {
+        let Some(FlannelToCalicoStatus { settings }) = status.flannel_to_calico.clone() else {
+            // Only somebody who edits the status by hand gets there.
+            let message = "status.flannelToCalico.settings, which was saved before the first change, is gone: nobody knows what this migration \
+                           works with. Nothing is done";
+            "SettingsMissing".clone_into(&mut status.blocked);
+            message.clone_into(&mut status.message);
+            return Ok(Vec::new());
+        };
+        go_on(context, cache, memory, migration, self, &settings, status).await
+    }
 }
 
 /// One pass of a migration that has begun. Returns why each node in work waits.
@@ -207,58 +217,4 @@ fn past_return(cache: &Cache, settings: &Settings) -> Option<String> {
                 names::NETWORK_FLANNEL
             )
         })
-}
-
-/// Says in the status what the whole migration waits for.
-fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
-    reason.as_str().clone_into(&mut status.blocked);
-    status.message = message;
-}
-
-/// Gives a wait of the whole migration its deadline. A node in work has deadlines of its own.
-fn stand_still(migration: &Migration, clock: &Clock, status: &mut MigrationStatus) {
-    let mut before = status.standstill.take();
-    if let Some(before) = &mut before {
-        before.since = clock.since(before.since);
-    }
-    let reason = WaitReason::read(&status.blocked).filter(|_| status.progress.working.is_empty());
-    if let Some(reason) = reason {
-        let now = Timestamp::now();
-        let wait = Standstill::look(before.as_ref(), reason, status.message.clone(), now);
-        let limit = roll::step_timeout(migration);
-        if let Some(halt) = wait.overdue(limit, clock.deadlines_from(migration.spec.resumed_at, now), now) {
-            status.halted_in = Some(status.phase);
-            status.phase = MigrationPhase::Halted;
-            halt.reason.as_str().clone_into(&mut status.blocked);
-            status.message.clone_from(&halt.message);
-        }
-        status.standstill = Some(wait);
-    } else if status.phase == MigrationPhase::Halted {
-        status.halted_in = Some(MigrationPhase::Rolling);
-    }
-}
-
-/// Counts the nodes in work by why they wait; what only the whole migration waits for counts 1.
-fn count_blocked(context: &Context, status: &MigrationStatus, reasons: &[&'static str]) {
-    let blocked = &context.metrics.blocked;
-    blocked.reset();
-    for reason in reasons {
-        blocked.with_label_values(&[*reason]).inc();
-    }
-    if !status.blocked.is_empty() {
-        let whole = blocked.with_label_values(&[status.blocked.as_str()]);
-        whole.set(whole.get().max(1));
-    }
-}
-
-/// A migration that has made its first change works with the settings that it saved then.
-struct Started {
-    settings: Settings,
-}
-
-impl Started {
-    fn of(status: &MigrationStatus) -> Option<Self> {
-        status.started_at?;
-        status.settings.clone().map(|settings| Self { settings })
-    }
 }

@@ -11,12 +11,12 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
-use plan::flannel_to_calico::cluster::IpPool;
+use plan::cluster::IpPool;
 use plan::flannel_to_calico::objects::{self, ClaimState, NodeObjects, Pool};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::{Value, json};
 
-use super::calico::{self, Created, Kind};
+use crate::calico::{self, Created, Kind};
 use crate::context::Context;
 use crate::facts;
 use crate::write::{self, WriteError};

@@ -20,11 +20,14 @@ use plan::flannel_to_calico::objects::{self, Pool};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
 
+use super::adopt;
 use super::node_objects::{self, Outcome};
-use super::{adopt, calico, wait};
 use crate::cache::Cache;
+use crate::calico;
 use crate::context::Context;
 use crate::facts;
+use crate::lifecycle::wait;
+use crate::node_migrations::linux_nodes;
 use crate::write::{self, WriteError};
 
 /// How many nodes are written at the same time.
@@ -48,7 +51,7 @@ pub async fn prepare(
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
     adopt::adopt_node_migrations(context, cache, migration).await?;
-    let nodes = adopt::linux_nodes(cache);
+    let nodes = linux_nodes(cache);
     adopt::label_with_flannel(context, &nodes).await?;
     crash_point::reach("LabelNodes", Edge::Recorded, None).await;
     if let Some(message) = select_nodes(context, cache, settings, &nodes).await? {

@@ -1,11 +1,8 @@
 //! The rollout: which nodes are in work, and the next step of each.
 
-mod gate;
-mod limits;
 mod mixed;
 mod perform;
 mod record;
-mod summary;
 mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,29 +15,33 @@ use crash_point::Edge;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-pub use limits::{max_unavailable, step_timeout};
-use limits::{policy, rules};
 use mixed::{finish_or_stay, restart_pods, restarts};
 use perform::Act;
 use plan::decision::Decision;
 use plan::flannel_to_calico::node::{NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, upkeep};
+use plan::flannel_to_calico::phase::Phase;
 use plan::flannel_to_calico::settings::Settings;
 use plan::order::{self, Place};
 use plan::rollout::{self, Back, Seat, Standing};
-use record::{record, step_now, tell};
-use summary::{Held, count_nodes, summarize};
+use record::{count_nodes, record, tell};
 
-use super::drift;
 use super::node_objects::Outcome;
-use super::node_spec::write_spec;
-use super::probe::{self, Probes};
-use super::view::{Snapshot, network_label};
-use super::{Memory, adopt, node_objects, traffic, undo};
+use super::traffic::{NETWORKS, fates};
+use super::view::{network_label, view};
+use super::{adopt, drift, node_objects, undo};
 use crate::cache::Cache;
+use crate::clock::Clock;
 use crate::context::Context;
-use crate::evict;
-use crate::facts;
+use crate::limits::{self, rules};
+use crate::memory::Memory;
+use crate::node_migrations::write_spec;
+use crate::probe::{self, Probes};
+use crate::snapshot::Snapshot;
+use crate::steps::step_now;
+use crate::summary::{Held, summarize};
+use crate::traffic;
 use crate::write::WriteError;
+use crate::{evict, facts, stop};
 
 /// One pass over every node. Returns why each node in work waits.
 pub async fn roll(
@@ -56,25 +57,26 @@ pub async fn roll(
     let name = migration.name_any();
     let back = turn::wanted(migration);
     let mut unprepared = adopt_nodes(context, cache, migration, settings, back.as_ref()).await?;
-    let snapshot = Snapshot::take(cache, settings, &name, &context.namespace);
+    let snapshot = Snapshot::take(cache, &name, &context.namespace);
     let relabelled =
         match keep_written(context, cache, memory, migration, settings, &snapshot, status).await? {
             Kept::Announced => return Ok(Vec::new()),
             Kept::Restored(nodes) => nodes,
         };
-    if let Some(message) = malformed(&snapshot) {
+    if let Some(message) = snapshot.malformed() {
         "Malformed".clone_into(&mut status.blocked);
         status.message = message;
         return Ok(Vec::new());
     }
     evict::forget(&mut memory.refusals, |uid| {
-        snapshot.pods.iter().any(|pod| pod.uid == uid)
+        snapshot.pods().iter().any(|pod| pod.uid == uid)
     });
-    let probes = probe::choose(&snapshot);
+    let probes = probe::choose(&snapshot, is_untouched);
     probe::ask_probers(context, &snapshot, &probes).await?;
-    probe::delete_spent_probe_pods(context, &snapshot).await?;
+    probe::delete_spent_probe_pods(context, &snapshot, goes_with_calico).await?;
     let services = &mut memory.services;
-    let watched = traffic::watch(context, services, migration, kind.strategy, &snapshot, status).await?;
+    let fates = fates(context, migration, kind.strategy, &snapshot);
+    let watched = traffic::watch(context, services, migration, NETWORKS, fates, &snapshot, status).await?;
     let lossy = traffic::stop(context, migration, &watched, status, now).await;
     let policy = policy(migration, kind.strategy, &memory.clock, now);
     let order = order_of(&snapshot, &context.node_name);
@@ -94,6 +96,7 @@ pub async fn roll(
     let round = Round {
         context,
         migration,
+        settings,
         snapshot: &snapshot,
         probes: &probes,
         policy: &policy,
@@ -102,8 +105,8 @@ pub async fn roll(
     let Worked { mut waits, blocked } = round.work(memory, order.iter().filter(goes_on)).await?;
     unprepared.extend(blocked);
     waits.extend(turn::fallen(&snapshot, &seats).map(|(node, held)| (node.to_owned(), held)));
-    let stop = gate::stop(drift::stop(migration, status), status, lossy);
-    let rules = gate::held(rules(migration), status, &seats, &watched, stop.as_ref());
+    let stop = stop::stop(crate::drift::stop(migration, status), status, lossy);
+    let rules = stop::held(rules(migration), status, &seats, &watched, stop.as_ref());
     let admission = rollout::admit(&seats, &rules, now);
     start_nodes(context, &snapshot, &admission.start, now).await?;
     let held = match &back {
@@ -114,7 +117,7 @@ pub async fn roll(
     if let Some(stop) = &stop
         && status.phase != MigrationPhase::Halted
     {
-        gate::halt(status, stop);
+        stop::halt(status, stop);
     }
     if back == Some(Back::All) {
         turn::rolling_back(context, cache, migration, settings, &seats, status).await?;
@@ -122,20 +125,33 @@ pub async fn roll(
     count_nodes(context, &snapshot);
     if stop.is_none() && turn::all_are_there(back.as_ref(), &seats) {
         let held = if restarts(migration, kind) {
-            restart_pods(context, memory, migration, &snapshot, &order, &policy, now).await?
+            restart_pods(&round, memory, &order).await?
         } else {
             None
         };
         match (unprepared.is_empty(), kind.strategy) {
             (true, strategy) => {
                 finish_or_stay(&snapshot, &context.namespace, strategy, held, status);
-                gate::stay_until_watched(status, watched.unwatched);
+                stop::stay_until_watched(status, watched.unwatched);
             }
             (false, Strategy::InPlace) => status.phase = MigrationPhase::Mixed,
             (false, Strategy::Drain) => {}
         }
     }
     Ok(waits.values().map(|held| held.reason).collect())
+}
+
+/// Whether a node is on flannel as it was before.
+fn is_untouched(object: &NodeMigration) -> bool {
+    let phase = object.status.as_ref().and_then(|status| status.phase);
+    phase == Some(Phase::Flannel) && !object.spec.admitted
+}
+
+/// Whether the probe pod of a node has an address of Calico's, and the node is on its way back: it goes before the host is put
+/// back.
+fn goes_with_calico(object: &NodeMigration, node: Option<&Node>) -> bool {
+    let on_flannel = node.is_some_and(|node| network_label(node) == NetworkLabel::Flannel);
+    object.spec.returning && !on_flannel
 }
 
 /// What became of what the migration has written.
@@ -162,14 +178,14 @@ async fn keep_written(
     drift::record(context, snapshot).await?;
     let found = drift::look(context, cache, memory, migration, settings, snapshot, status).await?;
     let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
-    if drift::announce(context, migration, &what, status).await {
-        if let Some(stop) = gate::stop(drift::stop(migration, status), status, false) {
-            gate::halt(status, &stop);
+    if crate::drift::announce(context, migration, &what, status).await {
+        if let Some(stop) = stop::stop(crate::drift::stop(migration, status), status, false) {
+            stop::halt(status, &stop);
         }
         return Ok(Kept::Announced);
     }
     let restored = drift::restore(context, &mut memory.restores, &found).await?;
-    drift::announce(context, migration, &restored.refused, status).await;
+    crate::drift::announce(context, migration, &restored.refused, status).await;
     Ok(Kept::Restored(restored.nodes))
 }
 
@@ -193,10 +209,23 @@ async fn adopt_nodes(
     Ok(BTreeMap::new())
 }
 
+/// The limits and permissions of the spec.
+fn policy(migration: &Migration, strategy: Strategy, clock: &Clock, now: Timestamp) -> Policy {
+    Policy {
+        strategy,
+        step_timeout: limits::step_timeout(migration),
+        drain_timeout: limits::drain_timeout(migration),
+        on_blocked: limits::on_blocked(migration),
+        permissions: limits::permissions(migration),
+        resumed_at: clock.deadlines_from(migration.spec.resumed_at, now),
+    }
+}
+
 /// What every node in work, or done, is looked at with.
 struct Round<'pass> {
     context: &'pass Context,
     migration: &'pass Migration,
+    settings: &'pass Settings,
     snapshot: &'pass Snapshot,
     probes: &'pass Probes,
     policy: &'pass Policy,
@@ -234,7 +263,8 @@ impl Round<'_> {
             // As they are now: an eviction below adds to them.
             let refusals = memory.refusals.clone();
             let name = self.migration.name_any();
-            let Some(view) = self.snapshot.view(node, &name, &refusals, probers) else {
+            let view = view(self.snapshot, self.settings, node, &name, &refusals, probers);
+            let Some(view) = view else {
                 continue;
             };
             let mut act = Act {
@@ -346,15 +376,6 @@ pub fn is_asked_back(cache: &Cache, migration: &Migration) -> bool {
     })
 }
 
-/// The first object that was not understood: nobody knows what may be done then.
-fn malformed(snapshot: &Snapshot) -> Option<String> {
-    let first = snapshot.malformed.first()?;
-    Some(format!(
-        "{}: {}; nothing is done until it is corrected",
-        first.object, first.problem
-    ))
-}
-
 /// Takes these nodes into work.
 async fn start_nodes(
     context: &Context,
@@ -372,7 +393,7 @@ async fn start_nodes(
             returned_at: None,
             fell_back: None,
             started_at: object.spec.started_at.or(Some(now)),
-            step: Some(step_now(Stage::Cordon, now)),
+            step: Some(step_now(Stage::Cordon.as_str(), now)),
             ..object.spec.clone()
         };
         write_spec(context, object, &spec).await?;

@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use plan::flannel_to_calico::objects;
 use serde_json::{Map, Value, json};
 
-use super::calico::{self, Kind};
 use crate::cache::Cache;
+use crate::calico::{self, Kind};
 use crate::context::Context;
 use crate::write::WriteError;
 

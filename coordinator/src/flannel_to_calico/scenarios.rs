@@ -3,12 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use api::migration::FlannelToCalicoStatus;
 use api::{MigrationStatus, names};
-use plan::flannel_to_calico::settings::{Settings, Source, Sourced};
+use plan::flannel_to_calico::settings::Settings;
+use plan::sourced::{Source, Sourced};
 use serde_json::{Value, json};
 
-use super::{Memory, in_place_scenarios, saved, traffic_scenarios};
+use super::{in_place_scenarios, saved, traffic_scenarios};
 use crate::fake_api::FakeApi;
+use crate::memory::Memory;
 use crate::pass::pass;
 
 pub(super) const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
@@ -163,7 +166,7 @@ pub(super) fn cluster() -> FakeApi {
     let status = MigrationStatus {
         phase: api::migration::MigrationPhase::Preparing,
         started_at: Some(jiff::Timestamp::now()),
-        settings: Some(settings()),
+        flannel_to_calico: Some(FlannelToCalicoStatus { settings: settings() }),
         before: [
             (saved::IPAM_CONFIG, "null"),
             (saved::FELIX_CONFIGURATION, "null"),

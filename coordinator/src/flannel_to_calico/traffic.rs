@@ -1,178 +1,27 @@
-//! Traffic as the gate: a traffic pod of each network on every node, who sends to whom, and what stops the rollout.
+//! On which nodes there has to be a traffic pod of which network.
 
-mod pods;
-mod reports;
-mod services;
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use api::migration::{Desired, Strategy};
-use api::node_migration::NodeMigrationSpec;
-use api::traffic::{GateBreach, Gates, TrafficGate};
-use api::{Migration, MigrationStatus, NodeMigration};
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
-use plan::decision::{HaltReason, Wait};
-use plan::traffic::mesh::{self, Endpoint};
-use plan::traffic::pods::{Fate, Place, Stand};
-use plan::traffic::{Flow, Generation};
+use api::{Migration, names};
+use plan::flannel_to_calico::facts::LegacyPod;
+use plan::traffic::Generation;
+use plan::traffic::pods::{Place, Stand, fate};
 
-pub use pods::is_traffic_pod;
-use reports::{breaches, sums, unwatched};
-pub use services::Services;
-
-use super::node_spec::write_spec;
-use super::view::Snapshot;
+use super::roll::is_on_flannel;
 use crate::context::Context;
 use crate::facts;
-use crate::tell::Tone;
-use crate::write::WriteError;
+use crate::snapshot::Snapshot;
+use crate::traffic::{Fates, Networks, is_traffic_pod};
 
-/// More writes than this are left to the next pass: a pass that takes minutes looks at nothing else meanwhile.
-const WRITES_AT_ONCE: usize = 100;
-
-/// What traffic says in this pass.
-#[derive(Debug, Default)]
-pub struct Watched {
-    /// Why nobody can say yet what is lost; `None` when every traffic pod reports.
-    pub unwatched: Option<Wait>,
-    /// Paths that lose more than they may, in words.
-    pub breaches: Vec<String>,
-}
-
-/// Brings pods and flows to what they should be, and reads what the agents found.
-pub async fn watch(
-    context: &Context,
-    services: &mut Services,
-    migration: &Migration,
-    strategy: Strategy,
-    snapshot: &Snapshot,
-    status: &mut MigrationStatus,
-) -> Result<Watched, WriteError> {
-    let rules = &migration.spec.gates;
-    let fates = fates(context, migration, strategy, snapshot);
-    let staying: Vec<&Arc<Pod>> = snapshot
-        .traffic_pods
-        .iter()
-        .filter(|pod| pods::fate_of(pod, &fates) != Fate::Unwanted)
-        .collect();
-    let flows = match rules.traffic {
-        TrafficGate::Watch => {
-            services.look(context).await?;
-            wanted_flows(snapshot, &staying, services)
-        }
-        TrafficGate::Off => BTreeMap::new(),
-    };
-    // Nobody sends to a pod any more when it goes.
-    let judged_since = migration.spec.resumed_at;
-    ask(context, snapshot, &flows, rules.gates(), judged_since).await?;
-    for pod in &snapshot.traffic_pods {
-        if pods::fate_of(pod, &fates) == Fate::Unwanted {
-            super::own_pods::delete(context, pod).await?;
-        }
-    }
-    let mut missing = Vec::new();
-    for ((node, generation), fate) in &fates {
-        let there = || pods::of(&staying, node, *generation).is_some();
-        if *fate == Fate::Wanted && !there() {
-            missing.push((*node, *generation));
-        }
-    }
-    for (node, generation) in missing.iter().take(WRITES_AT_ONCE) {
-        pods::create(context, migration, node, *generation).await?;
-    }
-    status.traffic = sums(snapshot);
-    Ok(Watched {
-        unwatched: unwatched(snapshot, &fates, &staying, &flows, judged_since),
-        breaches: breaches(snapshot, &flows, judged_since),
-    })
-}
-
-/// Ends all of it: after the last node, or when everything has been taken back.
-pub async fn end(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
-    for object in snapshot.node_migrations.values() {
-        ask_one(context, object, Vec::new(), None, None).await?;
-    }
-    for pod in &snapshot.traffic_pods {
-        super::own_pods::delete(context, pod).await?;
-    }
-    Ok(())
-}
-
-/// Which traffic pods have not ended yet, in words. One on a node that is away ends when that is back.
-pub fn ending(snapshot: &Snapshot) -> Option<String> {
-    let mut left = snapshot.traffic_pods.iter().filter_map(|pod| {
-        let node = pod.spec.as_ref()?.node_name.as_deref()?;
-        let is_ready = facts::nodes::is_ready(snapshot.nodes.get(node)?);
-        is_ready.then(|| format!("traffic pod {} on node {node} ends", pod.name_any()))
-    });
-    let first = left.next()?;
-    Some(match left.count() {
-        0 => first,
-        others => format!("{first}, and {others} others"),
-    })
-}
-
-/// Writes down that traffic stops the rollout, once, and says whether it does. Only what goes forward is stopped.
-pub async fn stop(
-    context: &Context,
-    migration: &Migration,
-    watched: &Watched,
-    status: &mut MigrationStatus,
-    now: Timestamp,
-) -> bool {
-    if migration.spec.desired != Desired::Run || migration.spec.gates.traffic == TrafficGate::Off {
-        return false;
-    }
-    let resumed_at = migration.spec.resumed_at;
-    // Another time is a new word: whose clock it was does not matter.
-    if status
-        .breach
-        .as_ref()
-        .is_some_and(|breach| breach.resumed_at == resumed_at)
-    {
-        return true;
-    }
-    let Some(first) = watched.breaches.first() else {
-        if let Some(breach) = status.breach.as_mut()
-            && watched.unwatched.is_none()
-        {
-            breach.clean_since = breach.clean_since.or(Some(now));
-        }
-        return false;
-    };
-    let others = match watched.breaches.len() - 1 {
-        0 => String::new(),
-        others => format!(" (and {others} more paths)"),
-    };
-    let message = format!(
-        "traffic is lost: {first}{others}. No node is started; those in work are finished. Mend it, then `kubectl replumb resume`, \
-         or go back with `kubectl replumb abort`"
-    );
-    context
-        .teller
-        .migration(
-            migration,
-            Tone::Warning,
-            HaltReason::GateBreached.as_str(),
-            &message,
-        )
-        .await;
-    status.breach = Some(GateBreach {
-        at: now,
-        message,
-        resumed_at,
-        clean_since: None,
-    });
-    true
-}
-
-type Fates<'snapshot> = BTreeMap<(&'snapshot str, Generation), Fate>;
+/// The two networks.
+pub const NETWORKS: Networks = Networks {
+    old: names::NETWORK_FLANNEL,
+    new: names::NETWORK_CALICO,
+};
 
 /// What becomes of the traffic pods of every node.
-fn fates<'snapshot>(
+pub fn fates<'snapshot>(
     context: &Context,
     migration: &Migration,
     strategy: Strategy,
@@ -194,144 +43,20 @@ fn fates<'snapshot>(
         let place = Place {
             stand,
             in_place: strategy == Strategy::InPlace,
-            on_old: super::roll::is_on_flannel(node),
+            on_old: is_on_flannel(node),
             // What goes back is not made.
             usable: migration.spec.desired != Desired::Rollback
                 && facts::nodes::is_ready(node)
                 && snapshot.agent_ready(name),
             others_of_old: host.map(|host| {
-                let others = |pod: &&plan::flannel_to_calico::facts::LegacyPod| {
-                    !is_traffic_pod(&pod.namespace, &pod.name, &context.namespace)
-                };
+                let others =
+                    |pod: &&LegacyPod| !is_traffic_pod(&pod.namespace, &pod.name, &context.namespace);
                 host.legacy_pods.iter().any(|pod| others(&pod))
             }),
         };
         for generation in [Generation::Old, Generation::New] {
-            let fate = match migration.spec.gates.traffic {
-                TrafficGate::Watch => plan::traffic::pods::fate(generation, place),
-                TrafficGate::Off => Fate::Unwanted,
-            };
-            fates.insert((name.as_str(), generation), fate);
+            fates.insert((name.as_str(), generation), fate(generation, place));
         }
     }
     fates
-}
-
-/// Who sends to whom, by the node that sends. What was asked for already and still means the same stays.
-fn wanted_flows(
-    snapshot: &Snapshot,
-    staying: &[&Arc<Pod>],
-    services: &Services,
-) -> BTreeMap<String, Vec<Flow>> {
-    let asked: BTreeSet<&str> = snapshot
-        .node_migrations
-        .values()
-        .flat_map(|object| &object.spec.flows)
-        .map(|flow| flow.source.as_str())
-        .collect();
-    let running: BTreeMap<&str, pods::Running<'_>> = staying
-        .iter()
-        .filter_map(|pod| pods::running(pod))
-        // One that answers for the first time is Ready; later it is for its senders to say whether it answers.
-        .filter(|pod| pod.ready || asked.contains(pod.endpoint.uid))
-        .filter(|pod| {
-            let node = snapshot.nodes.get(pod.endpoint.node);
-            node.is_some_and(|node| facts::nodes::is_ready(node))
-        })
-        .map(|pod| (pod.endpoint.uid, pod))
-        .collect();
-    let endpoints: Vec<Endpoint<'_>> = running.values().map(|pod| pod.endpoint).collect();
-    let current: BTreeSet<(&str, &str)> = snapshot
-        .node_migrations
-        .values()
-        .flat_map(|object| &object.spec.flows)
-        .filter_map(|flow| Some((flow.source.as_str(), flow.pod_uid.as_deref()?)))
-        .collect();
-    let mut flows: BTreeMap<String, Vec<Flow>> = BTreeMap::new();
-    for pair in mesh::assign(&endpoints, &current) {
-        let (Some(source), Some(target)) = (running.get(pair.source), running.get(pair.target)) else {
-            continue;
-        };
-        let there = target
-            .addresses
-            .iter()
-            .filter(|address| source.speaks_to(address));
-        let new = there.map(|address| Flow {
-            class: pair.class,
-            source: pair.source.to_owned(),
-            to: format!("node {}", target.endpoint.node),
-            address: *address,
-            port: api::names::PROBE_PORT,
-            pod_uid: Some(pair.target.to_owned()),
-        });
-        flows
-            .entry(source.endpoint.node.to_owned())
-            .or_default()
-            .extend(new);
-    }
-    for source in running.values() {
-        let known = services.known().iter();
-        let there = known.filter(|service| source.speaks_to(&service.address));
-        let new = there.map(|service| Flow {
-            class: service.class,
-            source: source.endpoint.uid.to_owned(),
-            to: service.name.clone(),
-            address: service.address,
-            port: service.port,
-            pod_uid: None,
-        });
-        flows
-            .entry(source.endpoint.node.to_owned())
-            .or_default()
-            .extend(new);
-    }
-    for flows in flows.values_mut() {
-        flows.sort();
-    }
-    flows
-}
-
-/// Gives every agent its flows, and takes back the others.
-async fn ask(
-    context: &Context,
-    snapshot: &Snapshot,
-    flows: &BTreeMap<String, Vec<Flow>>,
-    gates: Gates,
-    judged_since: Option<Timestamp>,
-) -> Result<(), WriteError> {
-    let mut left = WRITES_AT_ONCE;
-    for (node, object) in &snapshot.node_migrations {
-        let wanted = flows.get(node).cloned().unwrap_or_default();
-        let limits = (!wanted.is_empty()).then_some(gates);
-        let judged_since = judged_since.filter(|_| limits.is_some());
-        if ask_one(context, object, wanted, limits, judged_since).await? {
-            left -= 1;
-        }
-        if left == 0 {
-            break;
-        }
-    }
-    Ok(())
-}
-
-async fn ask_one(
-    context: &Context,
-    object: &Arc<NodeMigration>,
-    flows: Vec<Flow>,
-    gates: Option<Gates>,
-    judged_since: Option<Timestamp>,
-) -> Result<bool, WriteError> {
-    let there = &object.spec;
-    // Every pass asks this of every node: nothing is copied for it.
-    if there.flows == flows && there.gates == gates && there.judged_since == judged_since {
-        return Ok(false);
-    }
-    let spec = NodeMigrationSpec {
-        flows,
-        gates,
-        judged_since,
-        ..there.clone()
-    };
-    write_spec(context, object, &spec).await?;
-    Ok(true)
 }

@@ -7,13 +7,13 @@ use api::names;
 use plan::flannel_to_calico::facts::LegacyPod;
 use serde_json::{Value, json};
 
-use super::Memory;
 use super::in_place_scenarios::{in_place, mark};
 use super::scenarios::{
     MIGRATION, assert_in_order, assert_same, cluster, node_migration, run_to_the_end, run_until, steady,
     story, world_moves,
 };
 use crate::fake_api::FakeApi;
+use crate::memory::Memory;
 use crate::pass::pass;
 
 const PODS: &str = "/api/v1/namespaces/replumb-system/pods";

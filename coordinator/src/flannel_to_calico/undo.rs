@@ -14,12 +14,14 @@ use serde_json::{Value, json};
 
 use super::finish::{release_agents, remove_labels};
 use super::prepare::{NODES_AT_ONCE, daemon_set, rolled};
-use super::view::Snapshot;
-use super::{node_objects, saved, wait};
+use super::{node_objects, saved};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
+use crate::lifecycle::wait;
+use crate::snapshot::Snapshot;
 use crate::write::{self, WriteError};
+use crate::{own_pods, traffic};
 
 /// One pass of it: each step is done when what it removes is not there.
 pub async fn undo(
@@ -36,11 +38,11 @@ pub async fn undo(
         "every node is back; what was written for the cluster is taken back".clone_into(&mut status.message);
         return Ok(());
     }
-    let snapshot = Snapshot::take(cache, settings, &migration.name_any(), &context.namespace);
+    let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
     for pod in snapshot.probe_pods.values() {
-        super::own_pods::delete(context, pod).await?;
+        own_pods::delete(context, pod).await?;
     }
-    super::traffic::end(context, &snapshot).await?;
+    traffic::end(context, &snapshot).await?;
     let kept: Vec<String> = futures::stream::iter(snapshot.nodes.values().cloned())
         .map(|node| {
             let before = status.before.clone();
@@ -75,7 +77,7 @@ pub async fn undo(
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
     }
-    if let Some(message) = super::traffic::ending(&snapshot) {
+    if let Some(message) = traffic::ending(&snapshot) {
         wait(status, WaitReason::PodsTerminating, message);
         return Ok(());
     }

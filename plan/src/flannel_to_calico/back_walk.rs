@@ -7,15 +7,14 @@ use std::net::IpAddr;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::node::{
-    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Refusal,
-    Stage, decide, upkeep,
-};
+use super::node::{AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, upkeep};
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
 use super::walk::{self, Flip, LabelRecord};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::{Permissions, Pod, residents};
+use crate::evict::{OnBlocked, Refusal};
+use crate::probe::{ProbePod, Prober};
 
 /// A pod with an address of Calico's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,7 +14,6 @@ mod network;
 mod nodes;
 mod owners;
 mod pods;
-mod report;
 mod rollout;
 mod version;
 mod webhooks;
@@ -24,11 +23,9 @@ pub(super) mod fixture;
 
 use super::cluster::ClusterFacts;
 use super::settings::{LegacyPods, Settings, Strategy};
-use crate::check::{Check, Verdict};
+use crate::check::{Check, Permission, Verdict};
 use crate::drain;
 use crate::rollout::{MaxUnavailable, MaxUnavailableError};
-
-pub use report::names;
 
 /// What the user allows, as far as a check depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,44 +215,9 @@ impl CheckName {
     }
 }
 
-/// Something that the coordinator must be allowed to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permission {
-    /// Verb.
-    pub verb: &'static str,
-    /// API group; empty for the core group.
-    pub group: &'static str,
-    /// Resource.
-    pub resource: &'static str,
-    /// Subresource; empty for none.
-    pub subresource: &'static str,
-}
-
-impl Permission {
-    const fn new(
-        verb: &'static str,
-        group: &'static str,
-        resource: &'static str,
-        subresource: &'static str,
-    ) -> Self {
-        Self {
-            verb,
-            group,
-            resource,
-            subresource,
-        }
-    }
-
-    /// The permission as `ClusterFacts::permissions` is keyed: `create pods/eviction`, `patch daemonsets.apps`.
-    pub fn key(&self) -> String {
-        let mut key = format!("{} {}", self.verb, self.resource);
-        for (mark, part) in [('.', self.group), ('/', self.subresource)] {
-            if !part.is_empty() {
-                key.push(mark);
-                key += part;
-            }
-        }
-        key
+impl From<CheckName> for &'static str {
+    fn from(name: CheckName) -> Self {
+        name.as_str()
     }
 }
 

@@ -11,12 +11,15 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::checks::{CheckName, names};
-use super::cluster::{ClusterFacts, DaemonSet, Node};
+use super::checks::CheckName;
+use super::cluster::ClusterFacts;
 use super::node::NetworkLabel;
-use super::settings::{Ipv6Settings, Options, Settings, Source, Sourced, defaults};
+use super::settings::{Ipv6Settings, Options, Settings, defaults};
+use crate::check::names;
 use crate::check::{Check, Verdict};
+use crate::cluster::{DaemonSet, Node};
 use crate::flannel::{NetworkConfiguration, SubnetEnvironment};
+use crate::sourced::{Source, Sourced};
 
 pub use recognise::{
     argument, flanneld, has_switch, is_of_a_network, looks_like_calico, looks_like_canal, looks_like_flannel,

@@ -1,10 +1,10 @@
 use rstest::rstest;
 
 use super::super::checks::fixture::{self, verdicts};
-use super::super::cluster::Container;
 use super::super::facts::Found;
 use super::*;
 use crate::check::Verdict::{Fail, Unknown};
+use crate::cluster::Container;
 
 fn detected(object: &str) -> Source {
     Source::Detected(object.to_owned())

@@ -1,10 +1,12 @@
 //! The plan of this migration as a document.
 
-use super::cluster::{ClusterFacts, Node};
+use super::cluster::ClusterFacts;
+
 use super::detect::NETWORK_LABEL as LABEL;
 use super::host::{HostSettings, SUBNET_TABLE};
 use super::objects;
 use super::settings::{LegacyPods, Settings, Strategy};
+use crate::cluster::Node;
 use crate::document::{Action, Document};
 use crate::drain;
 use crate::order::{self, Place};

@@ -7,10 +7,10 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::cluster::Node;
 use super::facts::HostFacts;
 use super::objects::{self, Allocation};
 use super::settings::PodNetwork;
+use crate::cluster::Node;
 
 /// An address that Calico's IPAM was told of, for something of flannel's on the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]

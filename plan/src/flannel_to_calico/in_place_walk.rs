@@ -9,8 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::import::{ImportedAddress, imported_as};
 use super::node::{
-    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Stage,
-    decide, restart, upkeep,
+    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, restart, upkeep,
 };
 use super::objects::Allocation;
 use super::phase::{Goal, Phase};
@@ -18,6 +17,8 @@ use super::settings::Strategy;
 use super::walk::{self, Flip, LabelRecord};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::{Permissions, Residents};
+use crate::evict::OnBlocked;
+use crate::probe::{ProbePod, Prober};
 
 /// A pod of flannel's: the address 10.244.1.7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +48,7 @@ struct World {
 }
 
 const GOALS: [Goal; 5] = [Goal::Hold, Goal::Held, Goal::Swapped, Goal::Mixed, Goal::Calico];
-const NONE: BTreeMap<String, super::node::Refusal> = BTreeMap::new();
+const NONE: BTreeMap<String, crate::evict::Refusal> = BTreeMap::new();
 
 fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
@@ -94,7 +95,7 @@ impl World {
         GOALS[usize::from(self.goal)]
     }
 
-    fn view(self, refusals: &BTreeMap<String, super::node::Refusal>) -> NodeView<'_> {
+    fn view(self, refusals: &BTreeMap<String, crate::evict::Refusal>) -> NodeView<'_> {
         let lives = self.pod == Pod::Lives;
         let told: Vec<ImportedAddress> = self
             .imported
@@ -388,7 +389,7 @@ fn pods_from_before_are_restarted_at_the_pace_of_their_budgets() {
         due.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(),
         ["old"]
     );
-    let refusal = super::node::Refusal {
+    let refusal = crate::evict::Refusal {
         since: now(),
         next_try: now() + SignedDuration::from_secs(5),
         by_budget: true,

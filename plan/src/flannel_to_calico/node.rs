@@ -20,7 +20,9 @@ use super::objects::Allocation;
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
 use crate::decision::Decision;
-use crate::drain::{self, Budget, Pod, Residents};
+use crate::drain::{self, Budget, Residents};
+use crate::evict::{OnBlocked, PodName, Refusal};
+use crate::probe::{ProbePod, Prober};
 
 /// Which network a Node's label says that it is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,43 +115,6 @@ impl Direction {
     }
 }
 
-/// A refused eviction, kept until it is tried again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Since when this pod has been refused.
-    pub since: Timestamp,
-    /// When it is tried again.
-    pub next_try: Timestamp,
-    /// Whether the refusal was a 429, which is a `PodDisruptionBudget`'s.
-    pub by_budget: bool,
-    /// The API server's words.
-    pub message: String,
-}
-
-/// The pod that proves the node's pod network.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbePod {
-    /// UID.
-    pub uid: String,
-    /// Its address, once it runs and is Ready.
-    pub address: Option<std::net::IpAddr>,
-    /// Why it does not run, as far as its status tells.
-    pub message: String,
-}
-
-/// One other node that was asked to reach the probe pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prober {
-    /// Name of the node that probes.
-    pub node: String,
-    /// `old` when it is on flannel, `new` when on Calico.
-    pub side: &'static str,
-    /// Whether the newest result for this very pod says reached; `None` without a result.
-    pub reached: Option<bool>,
-    /// The words of the result.
-    pub message: String,
-}
-
 /// Everything that the decision about one node depends on.
 #[derive(Clone, Debug)]
 pub struct NodeView<'facts> {
@@ -210,17 +175,6 @@ pub struct Policy {
     pub permissions: drain::Permissions,
     /// Deadlines count from here when it is later than the stage's start: a person said "resume", or the clock was set.
     pub resumed_at: Option<Timestamp>,
-}
-
-/// What happens when a drain is blocked past its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnBlocked {
-    /// Halt.
-    Pause,
-    /// Keep waiting.
-    Wait,
-    /// Set the node aside.
-    Skip,
 }
 
 /// Where a node in work is. Ordered; the name is a metric label, an Event reason and a line of the report.
@@ -375,27 +329,6 @@ impl NodeStep {
             Self::Complete => "Complete",
             Self::Skip => "Skip",
             Self::Return => "Return",
-        }
-    }
-}
-
-/// A pod to evict. The UID goes along as a precondition: a pod of the same name elsewhere is another pod (R5).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodName {
-    /// Namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// UID.
-    pub uid: String,
-}
-
-impl PodName {
-    fn of(pod: &Pod) -> Self {
-        Self {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
         }
     }
 }

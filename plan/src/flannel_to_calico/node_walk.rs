@@ -7,15 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::node::{
-    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, OnBlocked, Policy, ProbePod, Prober, Refusal,
-    Stage, decide,
-};
+use super::node::{AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide};
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
 use super::walk::{self, Flip, LabelRecord};
 use crate::decision::{Decision, HaltReason, WaitReason};
 use crate::drain::{Permissions, Pod, residents};
+use crate::evict::{OnBlocked, Refusal};
+use crate::probe::{ProbePod, Prober};
 
 /// A pod's life, as the API shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -628,36 +627,6 @@ fn past_the_deadline_each_policy_does_as_it_says() {
         decision(OnBlocked::Pause, Some(at(850)), 1750),
         Decision::Halt(_)
     ));
-}
-
-/// A result that is on its way passes by itself; one that says no is what people have to see, from whichever node.
-#[test]
-fn a_probe_without_an_answer_is_named_before_one_without_a_result() {
-    let mut world = World::start(Cordon::Us, Label::Calico);
-    world.workload = Life::Moved;
-    world.flannel_pod = false;
-    world.goal = Goal_::of(Goal::Calico);
-    world.phase = Phase::Calico;
-    world.calico_ready = Some(true);
-    world.stage = Some(Stage::Probe);
-    world.probe = Probe::Runs;
-    let pods = world.pods();
-    let refusals = BTreeMap::new();
-    let mut view = world.view(&pods, &refusals);
-    let reason = |view: &NodeView<'_>| match decide(view, &POLICY, at(10)).decision {
-        Decision::Wait(wait) => wait.reason,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(reason(&view), WaitReason::ProbePending);
-    assert!(!WaitReason::ProbePending.needs_a_person());
-    view.probers.push(Prober {
-        node: "c".to_owned(),
-        side: "new",
-        reached: Some(false),
-        message: String::new(),
-    });
-    assert_eq!(reason(&view), WaitReason::ProbeUnanswered);
-    assert!(WaitReason::ProbeUnanswered.needs_a_person());
 }
 
 /// A node that goes away in the middle of a long drain has the time of a step from then on, and is halted after it.

@@ -15,14 +15,13 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use super::settings::Settings;
+use crate::calico::API_VERSION;
 
 pub use block::{Allocation, BlockConflict, affinity, allocated, block, block_change, block_release};
 pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_handle, tunnel_handles};
 pub use node::{NodeError, NodeObjects, NodeRange, RangeError, blocks, of_node, tunnel_address};
 pub use pool::{Pool, PoolConflict, block_size, pool, pool_conflicts, pools};
 
-/// Group and version of everything that is built here.
-pub const API_VERSION: &str = "crd.projectcalico.org/v1";
 /// Name of the one `FelixConfiguration` and of the one `IPAMConfig` that count for every node.
 pub const DEFAULT: &str = "default";
 

@@ -2,9 +2,10 @@ use std::net::Ipv4Addr;
 
 use rstest::rstest;
 
-use super::super::cluster::{IpPool, Node};
-use super::super::settings::{Ipv6Settings, PodNetwork, Settings, Source, Sourced};
+use super::super::settings::{Ipv6Settings, PodNetwork, Settings};
 use super::*;
+use crate::cluster::{IpPool, Node};
+use crate::sourced::{Source, Sourced};
 
 fn sourced<T>(value: T) -> Sourced<T> {
     Sourced {

@@ -7,10 +7,11 @@ use api::node_migration::{LabelRecord, NodeMigrationSpec};
 use k8s_openapi::api::core::v1::Node;
 use plan::flannel_to_calico::node::{NetworkLabel, drift};
 
-use super::super::node_spec::write_spec;
-use super::super::view::{Snapshot, network_label};
+use super::super::view::network_label;
 use super::{Found, Mend};
 use crate::context::Context;
+use crate::node_migrations::write_spec;
+use crate::snapshot::Snapshot;
 use crate::write::WriteError;
 
 /// More writes than this are left to the next pass.

@@ -1,7 +1,7 @@
 //! Writes again what somebody else changed, once it is announced.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Instant;
 
 use api::node_migration::LabelRecord;
 use api::{NodeMigration, names};
@@ -10,46 +10,15 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::super::calico;
 use super::{Found, Mend, selector};
+use crate::calico;
 use crate::context::Context;
+use crate::drift::Restores;
 use crate::tell;
 use crate::write::{self, WriteError};
 
-/// So many within [`WINDOW`] are written as soon as they are found, of each object. Somebody who writes back each time is not
-/// raced: every change of a selector is a roll of its `DaemonSet`.
-const AT_ONCE: usize = 3;
-const WINDOW: Duration = Duration::from_mins(1);
-/// From then on.
-const PACE: Duration = Duration::from_secs(10);
 /// More writes than this are left to the next pass.
 const WRITES_AT_ONCE: usize = 100;
-
-/// When each object was written again, lately.
-#[derive(Debug, Default)]
-pub struct Restores {
-    times: BTreeMap<String, VecDeque<Instant>>,
-}
-
-impl Restores {
-    /// Whether this object may be written once more now; counts it.
-    fn may(&mut self, object: &str, now: Instant) -> bool {
-        let is_old = |time: &Instant| now.saturating_duration_since(*time) > WINDOW;
-        self.times.retain(|_, times| {
-            times.retain(|time| !is_old(time));
-            !times.is_empty()
-        });
-        let times = self.times.entry(object.to_owned()).or_default();
-        let paced = times.len() >= AT_ONCE
-            && times
-                .back()
-                .is_some_and(|last| now.saturating_duration_since(*last) < PACE);
-        if !paced {
-            times.push_back(now);
-        }
-        !paced
-    }
-}
 
 /// What came of it.
 #[derive(Debug, Default)]
@@ -150,26 +119,4 @@ async fn restore_label(
     write::patch(&nodes, node, "restoring the label of", change)
         .await
         .map(|_| ())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_writes_back_each_time_is_answered_every_ten_seconds() {
-        let start = Instant::now();
-        let mut restores = Restores::default();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        for _ in 0..AT_ONCE {
-            assert!(restores.may("Node a", at(0)));
-        }
-        assert!(!restores.may("Node a", at(0)));
-        assert!(restores.may("Node b", at(0)), "it is another's");
-        assert!(!restores.may("Node a", at(9)));
-        assert!(restores.may("Node a", at(10)));
-        assert!(!restores.may("Node a", at(11)));
-        assert!(restores.may("Node a", at(80)), "it was quiet for a minute");
-        assert!(restores.may("Node a", at(81)));
-    }
 }

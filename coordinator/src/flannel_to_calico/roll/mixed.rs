@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use api::migration::{Desired, FlannelToCalico, LegacyPods, MigrationPhase, Strategy};
 use api::{Migration, MigrationStatus};
-use jiff::Timestamp;
 use kube::ResourceExt;
 use plan::decision::{Decision, Wait, WaitReason};
-use plan::flannel_to_calico::node::{Policy, restart};
+use plan::flannel_to_calico::node::restart;
 use plan::flannel_to_calico::phase::Phase;
 
-use super::super::Memory;
-use super::super::traffic::is_traffic_pod;
-use super::super::view::Snapshot;
+use super::super::view::view;
+use super::Round;
 use super::perform::Act;
-use super::rules;
-use super::summary::Held;
-use crate::context::Context;
+use crate::limits::rules;
+use crate::memory::Memory;
+use crate::snapshot::Snapshot;
+use crate::summary::Held;
+use crate::traffic::is_traffic_pod;
 use crate::write::WriteError;
 
 /// Whether the pods from before are to be restarted now.
@@ -29,21 +29,28 @@ pub(super) fn restarts(migration: &Migration, kind: &FlannelToCalico) -> bool {
 /// Evicts pods from before, on as many nodes at a time as may be out of work. Returns what has to be said: of the first
 /// node that is held up, or else of the first in work.
 pub(super) async fn restart_pods(
-    context: &Context,
+    round: &Round<'_>,
     memory: &mut Memory,
-    migration: &Migration,
-    snapshot: &Snapshot,
     order: &[String],
-    policy: &Policy,
-    now: Timestamp,
 ) -> Result<Option<Held>, WriteError> {
+    let Round {
+        context,
+        migration,
+        settings,
+        snapshot,
+        policy,
+        now,
+        ..
+    } = *round;
     let limit = rules(migration).max_unavailable.resolve(order.len());
     let mut held = Vec::new();
     for node in order {
         if held.len() >= limit {
             break;
         }
-        let view = snapshot.view(node, &migration.name_any(), &memory.refusals, Vec::new());
+        let refusals = memory.refusals.clone();
+        let name = migration.name_any();
+        let view = view(snapshot, settings, node, &name, &refusals, Vec::new());
         let (Some(view), Some(node_object), Some(object)) =
             (view, snapshot.nodes.get(node), snapshot.node_migrations.get(node))
         else {

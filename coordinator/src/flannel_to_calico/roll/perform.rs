@@ -11,14 +11,17 @@ use kube::{Api, ResourceExt};
 use plan::decision::{Decision, Wait, WaitReason};
 use plan::flannel_to_calico::node::{NodeStep, NodeView, Policy, Stage, at_deadline};
 use plan::flannel_to_calico::phase::Goal;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::super::import;
 use super::super::node_objects::Outcome;
-use super::super::view::is_cordoned_by;
-use super::super::{Memory, import, probe};
-use super::record::{finish_stage, record};
+use super::record::record;
 use crate::context::Context;
+use crate::cordon;
 use crate::evict;
+use crate::memory::Memory;
+use crate::probe;
+use crate::steps::finish_stage;
 use crate::tell::Tone;
 use crate::write::{self, WriteError};
 
@@ -119,20 +122,8 @@ async fn perform(
     now: Timestamp,
 ) -> Result<Outcome, WriteError> {
     let name = node.name_any();
-    let nodes: Api<Node> = Api::all(context.client.clone());
     match step {
-        NodeStep::Cordon => {
-            write::patch(&nodes, node, "cordoning", cordon(migration, node)).await?;
-            context
-                .teller
-                .node(
-                    node,
-                    Tone::Normal,
-                    "Cordoned",
-                    &format!("node {name} is cordoned by replumb"),
-                )
-                .await;
-        }
+        NodeStep::Cordon => cordon::cordon(context, migration, node).await?,
         NodeStep::Evict(pods) => {
             let grace = migration.spec.drain.grace_period_seconds;
             evict::evict(
@@ -146,6 +137,7 @@ async fn perform(
         }
         NodeStep::Label(value) => {
             let change = json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: value } } });
+            let nodes: Api<Node> = Api::all(context.client.clone());
             write::patch(&nodes, node, "labelling", change).await?;
             spec.label = LabelRecord {
                 written: Some((*value).to_owned()),
@@ -163,7 +155,7 @@ async fn perform(
             if let Outcome::Blocked(message) = import::release_all(context, &name).await? {
                 return Ok(Outcome::Blocked(message));
             }
-            release_scale_down(context, migration, node).await?;
+            cordon::release_scale_down(context, migration, node).await?;
             if let Some(step) = spec.step.take() {
                 finish_stage(context, spec, step, now);
             }
@@ -186,11 +178,9 @@ async fn perform(
             context.teller.node(node, Tone::Normal, "Returned", &note).await;
         }
         NodeStep::CreateProbePod => probe::create(context, migration, node).await?,
-        NodeStep::Uncordon => {
-            write::patch(&nodes, node, "uncordoning", uncordon(migration, node)).await?;
-        }
+        NodeStep::Uncordon => cordon::uncordon(context, migration, node).await?,
         NodeStep::Complete => {
-            release_scale_down(context, migration, node).await?;
+            cordon::release_scale_down(context, migration, node).await?;
             if let Some(step) = spec.step.take() {
                 finish_stage(context, spec, step, now);
             }
@@ -207,7 +197,7 @@ async fn perform(
                 .await;
         }
         NodeStep::Skip => {
-            write::patch(&nodes, node, "uncordoning", uncordon(migration, node)).await?;
+            cordon::uncordon(context, migration, node).await?;
             spec.admitted = false;
             spec.skipped = true;
             spec.step = None;
@@ -216,39 +206,4 @@ async fn perform(
         }
     }
     Ok(Outcome::Written)
-}
-
-/// `unschedulable`, and in the same write whose cordon it is; the cluster autoscaler keeps its hands off.
-fn cordon(migration: &Migration, node: &Node) -> Value {
-    let name = migration.name_any();
-    let mut annotations = json!({ names::CORDONED_BY_ANNOTATION: name });
-    if !node
-        .annotations()
-        .contains_key(names::SCALE_DOWN_DISABLED_ANNOTATION)
-    {
-        annotations[names::SCALE_DOWN_DISABLED_ANNOTATION] = json!("true");
-        annotations[names::SCALE_DOWN_OURS_ANNOTATION] = json!(name);
-    }
-    json!({ "spec": { "unschedulable": true }, "metadata": { "annotations": annotations } })
-}
-
-/// The reverse of [`cordon`], for what is ours: somebody else's cordon stays.
-fn uncordon(migration: &Migration, node: &Node) -> Value {
-    let mut change = json!({ "metadata": { "annotations": { names::CORDONED_BY_ANNOTATION: null } } });
-    if is_cordoned_by(node, &migration.name_any()) {
-        change["spec"] = json!({ "unschedulable": null });
-    }
-    if node.annotations().contains_key(names::SCALE_DOWN_OURS_ANNOTATION) {
-        change["metadata"]["annotations"][names::SCALE_DOWN_OURS_ANNOTATION] = Value::Null;
-        change["metadata"]["annotations"][names::SCALE_DOWN_DISABLED_ANNOTATION] = Value::Null;
-    }
-    change
-}
-
-async fn release_scale_down(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
-    if node.annotations().contains_key(names::SCALE_DOWN_OURS_ANNOTATION) {
-        let nodes: Api<Node> = Api::all(context.client.clone());
-        write::patch(&nodes, node, "releasing", uncordon(migration, node)).await?;
-    }
-    Ok(())
 }

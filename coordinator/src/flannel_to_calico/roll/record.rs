@@ -1,12 +1,16 @@
 //! What a node does now, told in its NodeMigration, in Events and in metrics.
 
-use api::node_migration::{NodeMigrationSpec, Patience, StepDone, StepNow};
+use std::collections::BTreeMap;
+
+use api::node_migration::{NodeMigrationSpec, Patience};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use plan::decision::Decision;
 use plan::flannel_to_calico::node::{NodeStep, Policy, Stage};
 
 use crate::context::Context;
+use crate::snapshot::Snapshot;
+use crate::steps::{finish_stage, step_now};
 use crate::tell::Tone;
 
 /// Writes what the node does now into its spec; a stage that is over goes to the history.
@@ -22,9 +26,9 @@ pub(super) fn record(
         Some(step) if step.name == stage.as_str() => step,
         Some(over) => {
             finish_stage(context, spec, over, now);
-            step_now(stage, now)
+            step_now(stage.as_str(), now)
         }
-        None => step_now(stage, now),
+        None => step_now(stage.as_str(), now),
     };
     let (reason, message, halted) = match decision {
         Decision::Run(_) | Decision::Settled => (String::new(), String::new(), false),
@@ -46,31 +50,6 @@ pub(super) fn record(
     spec.step = Some(step);
 }
 
-pub(super) fn finish_stage(context: &Context, spec: &mut NodeMigrationSpec, over: StepNow, now: Timestamp) {
-    let seconds = now.duration_since(over.since).as_secs_f64();
-    context
-        .metrics
-        .step_duration
-        .with_label_values(&[over.name.as_str()])
-        .observe(seconds);
-    spec.history.push(StepDone {
-        name: over.name,
-        started_at: over.since,
-        finished_at: now,
-    });
-}
-
-pub(super) fn step_now(stage: Stage, now: Timestamp) -> StepNow {
-    StepNow {
-        name: stage.as_str().to_owned(),
-        since: now,
-        reason: String::new(),
-        message: String::new(),
-        halted: false,
-        patience: None,
-    }
-}
-
 pub(super) async fn tell(context: &Context, node: &Node, decision: &Decision<NodeStep>) {
     match decision {
         Decision::Run(_) | Decision::Settled => {}
@@ -86,5 +65,24 @@ pub(super) async fn tell(context: &Context, node: &Node, decision: &Decision<Nod
                 .node(node, Tone::Warning, halt.reason.as_str(), &halt.message)
                 .await;
         }
+    }
+}
+
+/// Nodes by where they stand, for the metrics.
+pub(super) fn count_nodes(context: &Context, snapshot: &Snapshot) {
+    let mut by_stage: BTreeMap<&str, i64> = Stage::ALL.iter().map(|stage| (stage.as_str(), 0)).collect();
+    by_stage.extend([("Waiting", 0), ("Skipped", 0), ("Done", 0)]);
+    for object in snapshot.node_migrations.values() {
+        let spec = &object.spec;
+        let phase = match (&spec.step, spec.finished_at) {
+            (_, Some(_)) => "Done",
+            (Some(step), None) if spec.admitted => Stage::read(&step.name).map_or("Waiting", Stage::as_str),
+            (_, None) if spec.skipped => "Skipped",
+            (_, None) => "Waiting",
+        };
+        *by_stage.entry(phase).or_default() += 1;
+    }
+    for (phase, nodes) in by_stage {
+        context.metrics.nodes.with_label_values(&[phase]).set(nodes);
     }
 }

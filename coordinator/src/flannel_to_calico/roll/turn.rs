@@ -13,13 +13,13 @@ use plan::flannel_to_calico::settings::Settings;
 use plan::rollout::{self, Back, Seat, Standing, is_back};
 
 use super::super::undo;
-use super::super::view::Snapshot;
-use super::limits::rules;
-use super::record::{finish_stage, step_now};
-use super::summary::Held;
 use super::write_spec;
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::limits::rules;
+use crate::snapshot::Snapshot;
+use crate::steps::{finish_stage, step_now};
+use crate::summary::Held;
 use crate::tell::Tone;
 use crate::write::WriteError;
 
@@ -178,7 +178,7 @@ async fn turn(
         returning: true,
         finished_at: None,
         fell_back,
-        step: Some(step_now(Stage::StopCalico, now)),
+        step: Some(step_now(Stage::StopCalico.as_str(), now)),
         ..spec
     };
     write_spec(context, object, &spec).await

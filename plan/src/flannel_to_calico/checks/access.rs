@@ -1,8 +1,7 @@
 //! Was every object understood, and may everything be done?
 
-use super::report::{Finding, Report};
 use super::{CheckName, PERMISSIONS};
-use crate::check::Check;
+use crate::check::{Check, Finding, Permission, Report};
 use crate::flannel_to_calico::cluster::ClusterFacts;
 
 pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
@@ -29,7 +28,7 @@ fn malformed(facts: &ClusterFacts) -> Vec<Check> {
 /// Labels of Nodes are a prerequisite of their own ([`super::nodes`]).
 fn permissions(facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Permissions);
-    for key in PERMISSIONS.iter().map(super::Permission::key) {
+    for key in PERMISSIONS.iter().map(Permission::key) {
         match facts.permissions.get(&key) {
             Some(true) => {}
             Some(false) => report.fail(
@@ -62,7 +61,7 @@ mod tests {
     use super::super::fixture::{self, verdicts};
     use super::*;
     use crate::check::Verdict::{Fail, Pass, Unknown};
-    use crate::flannel_to_calico::cluster::Malformed;
+    use crate::cluster::Malformed;
 
     #[test]
     fn a_good_cluster() {
@@ -104,7 +103,7 @@ mod tests {
 
     #[test]
     fn permissions_have_the_keys_that_kubectl_speaks() {
-        let keys: Vec<String> = PERMISSIONS.iter().map(super::super::Permission::key).collect();
+        let keys: Vec<String> = PERMISSIONS.iter().map(super::Permission::key).collect();
         assert_eq!(
             keys[..4],
             [

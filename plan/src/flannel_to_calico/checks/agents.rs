@@ -1,8 +1,7 @@
 //! What the agents say: is there one on every node, and does one find something on its host that would stop it?
 
 use super::CheckName;
-use super::report::{Finding, Report};
-use crate::check::{Check, Verdict};
+use crate::check::{Check, Finding, Report, Verdict};
 use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::detect::linux_nodes;
 use crate::flannel_to_calico::host_checks::HostCheck;

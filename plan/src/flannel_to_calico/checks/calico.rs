@@ -6,9 +6,9 @@ use addresses::{blocks, pool};
 use serde_json::Value;
 
 use super::CheckName;
-use super::report::{Finding, Report, names};
-use crate::check::Check;
-use crate::flannel_to_calico::cluster::{ClusterFacts, Container, DaemonSet};
+use crate::check::{Check, Finding, Report, names};
+use crate::cluster::{Container, DaemonSet};
+use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::detect::{NETWORK_LABEL, flannel_nodes, looks_like_calico};
 use crate::flannel_to_calico::settings::Settings;
 

@@ -3,8 +3,8 @@ use rstest::rstest;
 use super::super::fixture::{self, verdicts};
 use super::*;
 use crate::check::Verdict::{Fail, Pass, Unknown};
+use crate::cluster::IpPool;
 use crate::cni::CniDirectory;
-use crate::flannel_to_calico::cluster::IpPool;
 
 fn judge_manifests(change: impl FnOnce(&mut DaemonSet)) -> Vec<Check> {
     let mut set = fixture::calico();

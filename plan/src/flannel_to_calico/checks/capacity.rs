@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use super::report::{Finding, Report, names};
 use super::{CheckName, CheckPolicy};
-use crate::check::{Check, Verdict};
+use crate::check::{Check, Finding, Report, Verdict, names};
+use crate::cluster::Node;
 use crate::drain::Pod;
-use crate::flannel_to_calico::cluster::{ClusterFacts, Node};
+use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::detect::{flannel_nodes, linux_nodes};
 
 /// CPU in millicores, memory in bytes, pods.

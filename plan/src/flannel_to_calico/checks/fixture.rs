@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CheckPolicy, PERMISSIONS};
 use crate::check::{Check, Verdict};
+use crate::cluster::{Container, DaemonSet, Node};
 use crate::cni::CniDirectory;
 use crate::drain::{Permissions, Pod};
 use crate::flannel::{Ipv6Subnet, SubnetEnvironment};
-use crate::flannel_to_calico::cluster::{ClusterFacts, Container, DaemonSet, Node};
+use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::facts::{Bridge, Found, HostFacts, ReversePathFilter, VxlanDevice};
-use crate::flannel_to_calico::settings::{Ipv6Settings, LegacyPods, Settings, Source, Sourced, Strategy};
+use crate::flannel_to_calico::settings::{Ipv6Settings, LegacyPods, Settings, Strategy};
 use crate::rollout::MaxUnavailable;
+use crate::sourced::{Source, Sourced};
 
 /// Names and verdicts, in order.
 pub(crate) fn verdicts(checks: &[Check]) -> Vec<(&str, Verdict)> {

@@ -1,11 +1,11 @@
 //! flannel itself: the `DaemonSet`, its version, where it keeps its subnets, its backend.
 
 use super::CheckName;
-use super::report::{Finding, Report, names};
 use super::version::Version;
-use crate::check::{Check, Verdict};
+use crate::check::{Check, Finding, Report, Verdict, names};
+use crate::cluster::DaemonSet;
 use crate::flannel::{NetworkConfiguration, NodeAnnotations};
-use crate::flannel_to_calico::cluster::{ClusterFacts, DaemonSet};
+use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::detect::{
     argument, flannel_nodes, flanneld, has_switch, looks_like_canal, looks_like_flannel,
     network_configuration,

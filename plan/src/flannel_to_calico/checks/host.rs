@@ -5,10 +5,10 @@ use ipnet::{IpNet, Ipv6Net};
 use super::CheckName;
 use super::calico::calico_node;
 use super::network::hosts;
-use super::report::{Finding, Report, names};
 use super::version::Version;
-use crate::check::{Check, Verdict};
-use crate::flannel_to_calico::cluster::{ClusterFacts, DaemonSet};
+use crate::check::{Check, Finding, Report, Verdict, names};
+use crate::cluster::DaemonSet;
+use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::facts::Found;
 use crate::flannel_to_calico::settings::Settings;
 

@@ -1,9 +1,8 @@
 //! Pods on flannel's bridge: is each of them known?
 
 use super::network::hosts;
-use super::report::{Finding, Report, names};
 use super::{CheckName, CheckPolicy};
-use crate::check::{Check, Verdict};
+use crate::check::{Check, Finding, Report, Verdict, names};
 use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::host::unknown_ports;
 use crate::flannel_to_calico::settings::{Settings, Strategy};

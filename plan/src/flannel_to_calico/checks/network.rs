@@ -6,10 +6,10 @@ use ipnet::IpNet;
 
 use super::CheckName;
 use super::calico::{calico_node, variable};
-use super::report::{Finding, Report, names};
-use crate::check::{Check, Verdict};
+use crate::check::{Check, Finding, Report, Verdict, names};
+use crate::cluster::{DaemonSet, Node};
 use crate::flannel::{NodeAnnotations, annotation_key};
-use crate::flannel_to_calico::cluster::{ClusterFacts, DaemonSet, Node};
+use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::detect::{flannel_nodes, network_configuration};
 use crate::flannel_to_calico::facts::{HostFacts, VxlanDevice};
 use crate::flannel_to_calico::host::{HostSettings, Tunnel};

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::report::{Finding, Report, names};
 use super::{CheckName, CheckPolicy};
-use crate::check::Check;
+use crate::check::{Check, Finding, Report, names};
+use crate::cluster::Node;
 use crate::flannel::{NodeAnnotations, annotation_key};
-use crate::flannel_to_calico::cluster::{ClusterFacts, Node};
+use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::detect::{NETWORK_LABEL, flannel_nodes, linux_nodes, network_label};
 use crate::flannel_to_calico::node::NetworkLabel;
 use crate::flannel_to_calico::objects;

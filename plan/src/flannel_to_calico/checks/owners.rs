@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::CheckName;
-use super::report::{Finding, Report};
-use crate::check::{Check, Verdict};
-use crate::flannel_to_calico::cluster::DaemonSet;
+use crate::check::{Check, Finding, Report, Verdict};
+use crate::cluster::DaemonSet;
 
 /// Label by which the Kubernetes add-on manager knows its objects, whatever the value.
 const ADDON_MANAGER_LABEL: &str = "addonmanager.kubernetes.io/mode";

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::report::{Finding, Report, names};
 use super::{CheckName, CheckPolicy};
-use crate::check::{Check, Verdict};
+use crate::check::{Check, Finding, Report, Verdict, names};
 use crate::drain::{self, Budget, Pod};
 use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::detect::flannel_nodes;

@@ -1,8 +1,7 @@
 //! What the spec asks of the rollout.
 
-use super::report::{Finding, Report};
 use super::{CheckName, CheckPolicy};
-use crate::check::Check;
+use crate::check::{Check, Finding, Report};
 use crate::flannel_to_calico::cluster::ClusterFacts;
 
 pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {

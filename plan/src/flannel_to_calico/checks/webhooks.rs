@@ -1,9 +1,9 @@
 //! Fail-closed webhooks: no pod starts while nobody answers them.
 
 use super::CheckName;
-use super::report::{Finding, Report, names};
-use crate::check::Check;
-use crate::flannel_to_calico::cluster::{ClusterFacts, Webhook};
+use crate::check::{Check, Finding, Report, names};
+use crate::cluster::Webhook;
+use crate::flannel_to_calico::cluster::ClusterFacts;
 
 pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Webhooks);

@@ -1,10 +1,13 @@
 //! Which `DaemonSet` is flannel's.
 
-use super::super::checks::{CheckName, names};
-use super::super::cluster::{ClusterFacts, DaemonSet};
-use super::super::settings::{Options, Source, Sourced, defaults};
+use super::super::checks::CheckName;
+use super::super::cluster::ClusterFacts;
+use super::super::settings::{Options, defaults};
 use super::{looks_like_canal, looks_like_flannel};
+use crate::check::names;
 use crate::check::{Check, Verdict};
+use crate::cluster::DaemonSet;
+use crate::sourced::{Source, Sourced};
 
 /// Name and namespace of flannel's `DaemonSet`.
 ///

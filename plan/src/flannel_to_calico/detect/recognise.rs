@@ -1,6 +1,6 @@
 //! Telling the `DaemonSet`s of networks apart by what they run, not by what they are called.
 
-use super::super::cluster::{Container, DaemonSet};
+use crate::cluster::{Container, DaemonSet};
 
 /// What a shell takes away around a word.
 const QUOTES: [char; 3] = ['"', '\'', ';'];

@@ -4,11 +4,13 @@ use jiff::Timestamp;
 
 use super::evict::evict;
 use super::in_place;
-use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, OnBlocked, Policy, Stage, back};
+use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, back};
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 use crate::drain::Pod;
+use crate::evict::OnBlocked;
 use crate::flannel_to_calico::phase::{Goal, Phase};
 use crate::flannel_to_calico::settings::Strategy;
+use crate::probe::{self, Missing};
 
 /// Chooses the next step of a node that is in work, and whose label says what this migration wrote ([`super::drift`]).
 pub fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
@@ -275,48 +277,12 @@ fn probe(view: &NodeView<'_>) -> Next {
 
 /// What is missing until a pod on the node has been reached; `None` once it has.
 pub(super) fn unproved(view: &NodeView<'_>) -> Option<Next> {
-    let Some(pod) = &view.probe_pod else {
-        return Some(next(Stage::Probe, Decision::Run(NodeStep::CreateProbePod)));
+    let missing = probe::missing(view.name, view.probe_pod.as_ref(), &view.probers)?;
+    let decision = match missing {
+        Missing::Pod => Decision::Run(NodeStep::CreateProbePod),
+        Missing::Answer(wait) => Decision::Wait(wait),
     };
-    if pod.address.is_none() {
-        return Some(wait(
-            Stage::Probe,
-            WaitReason::ProbePodNotReady,
-            format!(
-                "the probe pod on node {} is not Ready: {}",
-                view.name, pod.message
-            ),
-        ));
-    }
-    let first = |reached| view.probers.iter().find(|prober| prober.reached == reached);
-    if let Some(prober) = first(Some(false)) {
-        return Some(wait(
-            Stage::Probe,
-            WaitReason::ProbeUnanswered,
-            format!(
-                "the pod network of node {} is not reached from {} node {}: {}",
-                view.name, prober.side, prober.node, prober.message
-            ),
-        ));
-    }
-    if let Some(prober) = first(None) {
-        return Some(wait(
-            Stage::Probe,
-            WaitReason::ProbePending,
-            format!(
-                "the pod network of node {} is being probed from {} node {}: {}",
-                view.name, prober.side, prober.node, prober.message
-            ),
-        ));
-    }
-    if view.probers.is_empty() {
-        return Some(wait(
-            Stage::Probe,
-            WaitReason::ProbeUnanswered,
-            format!("no other Ready node can probe node {}", view.name),
-        ));
-    }
-    None
+    Some(next(Stage::Probe, decision))
 }
 
 /// Waits for the end of flannel's pod; `None` once it is gone.

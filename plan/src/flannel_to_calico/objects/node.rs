@@ -10,8 +10,8 @@ use super::block::Allocation;
 use super::family::{self, Family};
 use super::names::tunnel_handle;
 use super::pool::Pool;
+use crate::cluster::Node;
 use crate::flannel::{NodeAnnotations, ParseError};
-use crate::flannel_to_calico::cluster::Node;
 use crate::flannel_to_calico::settings::Settings;
 
 /// A node's subnet that holds no whole number of blocks.

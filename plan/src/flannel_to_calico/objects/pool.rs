@@ -6,8 +6,9 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::{API_VERSION, family};
-use crate::flannel_to_calico::cluster::IpPool;
+use super::family;
+use crate::calico::API_VERSION;
+use crate::cluster::IpPool;
 use crate::flannel_to_calico::settings::{PodNetwork, Settings};
 
 /// The pool that the nodes' blocks are cut from.

@@ -3,9 +3,9 @@
 use ipnet::IpNet;
 
 use super::super::CheckName;
-use super::super::report::{Finding, Report};
-use crate::check::Check;
-use crate::flannel_to_calico::cluster::{ClusterFacts, Node};
+use crate::check::{Check, Finding, Report};
+use crate::cluster::Node;
+use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::detect::linux_nodes;
 use crate::flannel_to_calico::objects;
 use crate::flannel_to_calico::settings::{PodNetwork, Settings};

@@ -1,24 +1,21 @@
 //! Before the first change: agents report, checks run, the plan is written. Plan and run are this one code.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use api::migration::{Desired, FlannelToCalico, MigrationPhase};
-use api::node_migration::NodeMigrationSpec;
+use api::migration::{Desired, MigrationPhase};
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, ResourceExt};
 use plan::check::Check;
-use plan::document::Document;
-use plan::flannel_to_calico::checks::{self, CheckPolicy};
-use plan::flannel_to_calico::cluster::ClusterFacts;
-use plan::flannel_to_calico::detect::detect;
-use plan::flannel_to_calico::document;
-use plan::flannel_to_calico::host::HostSettings;
-use plan::flannel_to_calico::settings::Settings;
+use plan::decision::WaitReason;
+use plan::document::{Action, Document};
 
-use super::{Memory, adopt, dereference, roll, saved};
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::lifecycle::{Kind, wait};
+use crate::memory::Memory;
+use crate::tell::Tone;
 use crate::write::{self, WriteError};
 
 /// How long agents are waited for before their silence is a refusal.
@@ -27,16 +24,16 @@ const AGENT_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
 const RECHECK: SignedDuration = SignedDuration::from_secs(2);
 
 /// One pass of planning.
-pub async fn plan(
+pub(crate) async fn plan<K: Kind>(
+    kind: &K,
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
-    spec: &FlannelToCalico,
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
     let now = Timestamp::now();
-    adopt::adopt_node_migrations(context, cache, migration).await?;
+    kind.adopt(context, cache, migration).await?;
     // A changed spec is looked at at once; the cluster around it every few seconds.
     let seen = migration.status.as_ref().map(|status| status.observed_generation);
     let fresh = seen == migration.metadata.generation
@@ -53,14 +50,9 @@ pub async fn plan(
         .into_iter()
         .filter(|object| object.spec.migration == name)
         .collect();
-    let facts = Box::pin(dereference::dereference(context, cache, &node_migrations)).await?;
+    let facts = kind.read(context, cache, &node_migrations).await?;
     memory.checked_at = Some(now);
-    let silent: Vec<&str> = facts
-        .nodes
-        .values()
-        .filter(|node| node.operating_system != "windows" && !facts.hosts.contains_key(&node.name))
-        .map(|node| node.name.as_str())
-        .collect();
+    let silent = kind.silent(&facts);
     let age = migration
         .metadata
         .creation_timestamp
@@ -68,34 +60,26 @@ pub async fn plan(
         .map(|time| now.duration_since(time.0));
     if !silent.is_empty() && age.is_some_and(|age| age < AGENT_PATIENCE) {
         status.phase = MigrationPhase::Planning;
-        plan::decision::WaitReason::AgentSilent
-            .as_str()
-            .clone_into(&mut status.blocked);
-        status.message = format!("waiting for the agents of {}", silent.join(", "));
+        let message = format!("waiting for the agents of {}", silent.join(", "));
+        wait(status, WaitReason::AgentSilent, message);
         return Ok(());
     }
-    let (settings, found) = judge(spec, migration, &facts);
+    let (settings, found) = kind.judge(migration, &facts);
     status.checks = sorted(found);
     count_failed(context, &status.checks);
     let Some(settings) = settings else {
         refuse(status);
         return Ok(());
     };
-    let plan = document::document(
-        spec.strategy,
-        spec.legacy_pods,
-        &settings,
-        &facts,
-        &context.node_name,
-    );
-    write_node_plans(context, &node_migrations, &settings, &plan).await?;
+    let plan = kind.document(&settings, &facts, &context.node_name);
+    write_node_plans(kind, context, &node_migrations, &settings, &plan).await?;
     status.plan = Some(api::migration::Plan {
         hash: plan.hash(),
         prepare: plan.prepare.clone(),
         nodes: plan.nodes.iter().map(|(name, _)| name.clone()).collect(),
         finish: plan.finish.clone(),
     });
-    status.settings = Some(settings.clone());
+    kind.save(settings, status);
     if !status.checks.iter().all(|check| check.verdict.allows()) {
         refuse(status);
         return Ok(());
@@ -119,7 +103,7 @@ pub async fn plan(
     status.progress.nodes = u32::try_from(plan.nodes.len()).unwrap_or(u32::MAX);
     status.progress.text = format!("0/{}", plan.nodes.len());
     match migration.spec.desired {
-        Desired::Run => start(context, cache, migration, status, now).await,
+        Desired::Run => start(kind, context, cache, migration, status, now).await,
         Desired::Plan | Desired::Pause | Desired::Abort | Desired::Rollback => {
             status.phase = MigrationPhase::Planned;
             "every check allows the migration; nothing has changed. Start it with `kubectl replumb apply`"
@@ -131,45 +115,22 @@ pub async fn plan(
 
 /// The last moment before the first change: what is there is saved into the status, and only then written.
 async fn start(
+    kind: &impl Kind,
     context: &Context,
     cache: &Cache,
     migration: &Migration,
     status: &mut MigrationStatus,
     now: Timestamp,
 ) -> Result<(), WriteError> {
-    status.before = saved::read(context, cache).await?;
+    status.before = kind.before(context, cache).await?;
     status.phase = MigrationPhase::Preparing;
     status.started_at = Some(now);
     "cluster-wide objects are written".clone_into(&mut status.message);
     context
         .teller
-        .migration(migration, crate::tell::Tone::Normal, "Started", &status.message)
+        .migration(migration, Tone::Normal, "Started", &status.message)
         .await;
     Ok(())
-}
-
-/// Settings and checks; settings are `None` when what is to be migrated could not even be found.
-fn judge(
-    spec: &FlannelToCalico,
-    migration: &Migration,
-    facts: &ClusterFacts,
-) -> (Option<Settings>, Vec<Check>) {
-    let settings = match detect(&spec.options, facts) {
-        Ok(settings) => settings,
-        Err(checks) => return (None, checks),
-    };
-    let policy = CheckPolicy {
-        strategy: spec.strategy,
-        legacy_pods: spec.legacy_pods,
-        allow_single_node: spec.allow_single_node,
-        permissions: plan::drain::Permissions {
-            delete_empty_dir_data: migration.spec.drain.delete_empty_dir_data,
-            force: migration.spec.drain.force,
-        },
-        max_unavailable: roll::max_unavailable(migration),
-    };
-    let found = checks::check(&settings, facts, &policy);
-    (Some(settings), found)
 }
 
 fn sorted(mut checks: Vec<Check>) -> Vec<Check> {
@@ -214,29 +175,28 @@ fn count_failed(context: &Context, checks: &[Check]) {
 }
 
 /// Gives every node its part of the plan, and its agent what it needs to judge the host.
-async fn write_node_plans(
+async fn write_node_plans<K: Kind>(
+    kind: &K,
     context: &Context,
-    node_migrations: &[std::sync::Arc<NodeMigration>],
-    settings: &Settings,
+    node_migrations: &[Arc<NodeMigration>],
+    settings: &K::Settings,
     plan: &Document,
 ) -> Result<(), WriteError> {
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
-    let by_name: BTreeMap<&str, (usize, &Vec<plan::document::Action>)> = plan
+    let by_name: BTreeMap<&str, (usize, &Vec<Action>)> = plan
         .nodes
         .iter()
         .enumerate()
         .map(|(position, (name, actions))| (name.as_str(), (position, actions)))
         .collect();
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
     for object in node_migrations {
         let Some((position, actions)) = by_name.get(object.spec.node_name.as_str()) else {
             continue;
         };
-        let spec = NodeMigrationSpec {
-            flannel_to_calico: Some(HostSettings::of(settings)),
-            position: u32::try_from(*position).unwrap_or(u32::MAX),
-            plan: (*actions).clone(),
-            ..object.spec.clone()
-        };
+        let mut spec = object.spec.clone();
+        spec.position = u32::try_from(*position).unwrap_or(u32::MAX);
+        spec.plan.clone_from(actions);
+        kind.ask(settings, &mut spec);
         write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
     }
     Ok(())

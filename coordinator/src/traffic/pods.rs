@@ -11,11 +11,10 @@ use plan::traffic::mesh::Endpoint;
 use plan::traffic::pods::Fate;
 use serde_json::json;
 
-use super::super::own_pods;
-use super::Fates;
+use super::{Fates, Networks};
 use crate::context::Context;
-use crate::facts;
 use crate::write::WriteError;
+use crate::{facts, own_pods};
 
 /// Every traffic pod's name begins so.
 const NAME: &str = "replumb-traffic";
@@ -46,7 +45,7 @@ impl Running<'_> {
 }
 
 /// The pod as one that can send and answer; `None` while it cannot, or is about to go.
-pub fn running(pod: &Pod) -> Option<Running<'_>> {
+pub fn running(pod: &Pod, networks: Networks) -> Option<Running<'_>> {
     let status = pod.status.as_ref()?;
     let runs = status.container_statuses.iter().flatten().any(|container| {
         container
@@ -61,7 +60,7 @@ pub fn running(pod: &Pod) -> Option<Running<'_>> {
     Some(Running {
         endpoint: Endpoint {
             node: pod.spec.as_ref()?.node_name.as_deref()?,
-            generation: generation(pod)?,
+            generation: networks.generation(pod)?,
             uid: pod.metadata.uid.as_deref()?,
         },
         ready: facts::pods::is_ready(pod) && !addresses.is_empty(),
@@ -69,40 +68,48 @@ pub fn running(pod: &Pod) -> Option<Running<'_>> {
     })
 }
 
-fn generation(pod: &Pod) -> Option<Generation> {
-    match pod.labels().get(names::TRAFFIC_NETWORK_LABEL)?.as_str() {
-        names::NETWORK_FLANNEL => Some(Generation::Old),
-        names::NETWORK_CALICO => Some(Generation::New),
-        _ => None,
+impl Networks {
+    fn generation(self, pod: &Pod) -> Option<Generation> {
+        let network = pod.labels().get(names::TRAFFIC_NETWORK_LABEL)?;
+        [Generation::Old, Generation::New]
+            .into_iter()
+            .find(|generation| network == self.name(*generation))
     }
-}
 
-fn network(generation: Generation) -> &'static str {
-    match generation {
-        Generation::Old => names::NETWORK_FLANNEL,
-        Generation::New => names::NETWORK_CALICO,
+    fn name(self, generation: Generation) -> &'static str {
+        match generation {
+            Generation::Old => self.old,
+            Generation::New => self.new,
+        }
     }
 }
 
 /// What becomes of this pod. One of a node that is not ours, or that nobody can place, has to go.
-pub fn fate_of(pod: &Pod, fates: &Fates<'_>) -> Fate {
+pub fn fate_of(pod: &Pod, networks: Networks, fates: &Fates<'_>) -> Fate {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     // One that the kubelet does not take (the node is full) stays and says so: the next one would not be taken either.
-    node.zip(generation(pod))
+    node.zip(networks.generation(pod))
         .and_then(|key| fates.get(&key).copied())
         .unwrap_or(Fate::Unwanted)
 }
 
 /// The node's pod of this network, unless it is about to go.
-pub fn of<'pods>(pods: &[&'pods Arc<Pod>], node: &str, wanted: Generation) -> Option<&'pods Arc<Pod>> {
+pub fn of<'pods>(
+    pods: &[&'pods Arc<Pod>],
+    networks: Networks,
+    node: &str,
+    wanted: Generation,
+) -> Option<&'pods Arc<Pod>> {
     pods.iter().copied().find(|pod| {
         let on = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        on == Some(node) && generation(pod) == Some(wanted) && pod.metadata.deletion_timestamp.is_none()
+        on == Some(node)
+            && networks.generation(pod) == Some(wanted)
+            && pod.metadata.deletion_timestamp.is_none()
     })
 }
 
 /// What the pod waits for.
-pub fn state(pod: &Pod) -> String {
+pub fn state(pod: &Pod, networks: Networks) -> String {
     let status = pod.status.clone().unwrap_or_default();
     let waiting = status.container_statuses.iter().flatten().find_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
@@ -114,7 +121,9 @@ pub fn state(pod: &Pod) -> String {
     });
     let state = match waiting {
         Some(waiting) => waiting.trim_end().to_owned(),
-        None if running(pod).is_some() => "runs; not every path from it has answered yet".to_owned(),
+        None if running(pod, networks).is_some() => {
+            "runs; not every path from it has answered yet".to_owned()
+        }
         None => {
             let parts = [status.phase, status.reason, status.message];
             let said: Vec<String> = parts.into_iter().flatten().collect();
@@ -132,19 +141,21 @@ pub fn state(pod: &Pod) -> String {
 pub async fn create(
     context: &Context,
     migration: &Migration,
+    networks: Networks,
     node: &str,
     generation: Generation,
 ) -> Result<(), WriteError> {
+    let network = networks.name(generation);
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": name(node, generation),
+            "name": format!("{NAME}-{}-{network}", own_pods::short(node)),
             "namespace": context.namespace,
             "labels": {
                 "app.kubernetes.io/name": "replumb",
                 names::COMPONENT_LABEL: names::TRAFFIC_COMPONENT,
-                names::TRAFFIC_NETWORK_LABEL: network(generation),
+                names::TRAFFIC_NETWORK_LABEL: network,
             },
             "ownerReferences": [own_pods::owner(migration)],
         },
@@ -197,9 +208,4 @@ pub async fn create(
         },
     });
     own_pods::create(context, &format!("traffic pod for node {node}"), pod).await
-}
-
-/// One pod a node and network.
-fn name(node: &str, generation: Generation) -> String {
-    format!("{NAME}-{}-{}", own_pods::short(node), network(generation))
 }

@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 use api::MigrationStatus;
 use api::migration::MigrationPhase;
 use plan::decision::{Decision, Halt, Wait, WaitReason};
-use plan::flannel_to_calico::node::{NodeStep, Stage};
 use plan::rollout::{Seat, Standing};
 
-use super::super::view::Snapshot;
-use crate::context::Context;
-
 /// Why a node in work does not go on.
-pub(super) struct Held {
+pub struct Held {
+    /// Enumerated.
     pub reason: &'static str,
+    /// For people.
     pub message: String,
+    /// Whether it may last until somebody does something.
     pub needs_a_person: bool,
 }
 
 impl Held {
-    pub(super) fn waiting(wait: &Wait) -> Self {
+    /// It waits.
+    pub fn waiting(wait: &Wait) -> Self {
         Self {
             reason: wait.reason.as_str(),
             message: wait.message.clone(),
@@ -28,7 +28,7 @@ impl Held {
     }
 
     /// Why a node with this decision does not go on; `None` when it does.
-    pub(super) fn of(decision: &Decision<NodeStep>) -> Option<Self> {
+    pub fn of<S>(decision: &Decision<S>) -> Option<Self> {
         match decision {
             Decision::Wait(wait) => Some(Self::waiting(wait)),
             Decision::Halt(halt) => Some(Self::halted(halt)),
@@ -36,7 +36,8 @@ impl Held {
         }
     }
 
-    pub(super) fn halted(halt: &Halt) -> Self {
+    /// It halted.
+    pub fn halted(halt: &Halt) -> Self {
         Self {
             reason: halt.reason.as_str(),
             message: halt.message.clone(),
@@ -45,7 +46,8 @@ impl Held {
     }
 }
 
-pub(super) fn summarize(
+/// Writes down how far the rollout is, and what it waits for.
+pub fn summarize(
     status: &mut MigrationStatus,
     seats: &[Seat<'_>],
     waits: &BTreeMap<String, Held>,
@@ -106,22 +108,4 @@ pub(super) fn summarize(
     };
     status.blocked = blocked;
     status.message = message;
-}
-
-pub(super) fn count_nodes(context: &Context, snapshot: &Snapshot) {
-    let mut by_stage: BTreeMap<&str, i64> = Stage::ALL.iter().map(|stage| (stage.as_str(), 0)).collect();
-    by_stage.extend([("Waiting", 0), ("Skipped", 0), ("Done", 0)]);
-    for object in snapshot.node_migrations.values() {
-        let spec = &object.spec;
-        let phase = match (&spec.step, spec.finished_at) {
-            (_, Some(_)) => "Done",
-            (Some(step), None) if spec.admitted => Stage::read(&step.name).map_or("Waiting", Stage::as_str),
-            (_, None) if spec.skipped => "Skipped",
-            (_, None) => "Waiting",
-        };
-        *by_stage.entry(phase).or_default() += 1;
-    }
-    for (phase, nodes) in by_stage {
-        context.metrics.nodes.with_label_values(&[phase]).set(nodes);
-    }
 }

@@ -1,13 +1,12 @@
 //! The limits and permissions of the spec, with what holds where it is silent.
 
 use api::Migration;
-use api::migration::{Desired, OnBlocked as WireOnBlocked, Strategy};
-use jiff::{SignedDuration, Timestamp};
+use api::migration::{Desired, OnBlocked as WireOnBlocked};
+use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use plan::flannel_to_calico::node::{OnBlocked, Policy};
+use plan::drain::Permissions;
+use plan::evict::OnBlocked;
 use plan::rollout::{self, MaxUnavailable, Rules};
-
-use crate::clock::Clock;
 
 /// How long one stage may take when the spec does not say.
 const STEP_TIMEOUT_SECONDS: u32 = 600;
@@ -23,28 +22,31 @@ fn seconds(value: Option<u32>, default: u32) -> SignedDuration {
     SignedDuration::from_secs(i64::from(value.unwrap_or(default)))
 }
 
-/// The limits and permissions of the spec.
-pub(super) fn policy(migration: &Migration, strategy: Strategy, clock: &Clock, now: Timestamp) -> Policy {
+/// How long the pods of one node may take to leave.
+pub fn drain_timeout(migration: &Migration) -> SignedDuration {
+    seconds(migration.spec.drain.timeout_seconds, DRAIN_TIMEOUT_SECONDS)
+}
+
+/// What happens then.
+pub fn on_blocked(migration: &Migration) -> OnBlocked {
+    match migration.spec.drain.on_blocked {
+        WireOnBlocked::Pause => OnBlocked::Pause,
+        WireOnBlocked::Wait => OnBlocked::Wait,
+        WireOnBlocked::Skip => OnBlocked::Skip,
+    }
+}
+
+/// What a drain may cost.
+pub fn permissions(migration: &Migration) -> Permissions {
     let drain = &migration.spec.drain;
-    Policy {
-        strategy,
-        step_timeout: step_timeout(migration),
-        drain_timeout: seconds(drain.timeout_seconds, DRAIN_TIMEOUT_SECONDS),
-        on_blocked: match drain.on_blocked {
-            WireOnBlocked::Pause => OnBlocked::Pause,
-            WireOnBlocked::Wait => OnBlocked::Wait,
-            WireOnBlocked::Skip => OnBlocked::Skip,
-        },
-        permissions: plan::drain::Permissions {
-            delete_empty_dir_data: drain.delete_empty_dir_data,
-            force: drain.force,
-        },
-        resumed_at: clock.deadlines_from(migration.spec.resumed_at, now),
+    Permissions {
+        delete_empty_dir_data: drain.delete_empty_dir_data,
+        force: drain.force,
     }
 }
 
 /// The rules of the spec. A `maxUnavailable` that cannot be meant was refused by a check; 1 is the safe reading.
-pub(super) fn rules(migration: &Migration) -> Rules {
+pub fn rules(migration: &Migration) -> Rules {
     let rollout = &migration.spec.rollout;
     let canary = rollout.canary.clone().unwrap_or_default();
     Rules {

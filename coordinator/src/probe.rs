@@ -1,21 +1,20 @@
 //! Proving a node's pod network: a pod on it, reached from an old and a new node.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use api::node_migration::{NodeMigrationSpec, ProbeTarget};
-use api::{Migration, names};
+use api::{Migration, NodeMigration, names};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use plan::flannel_to_calico::node::Prober;
-use plan::flannel_to_calico::phase::Phase;
+use plan::probe::{ProbePod, Prober};
 use serde_json::json;
 
-use super::node_spec::write_spec;
-use super::own_pods;
-use super::view::Snapshot;
 use crate::context::Context;
-use crate::facts;
+use crate::node_migrations::write_spec;
+use crate::snapshot::Snapshot;
 use crate::write::WriteError;
+use crate::{facts, own_pods};
 
 /// Who probes whom in this pass.
 #[derive(Debug, Default)]
@@ -28,10 +27,10 @@ pub struct Probes {
 
 /// Chooses who probes the nodes that have a probe pod, and collects the results so far.
 ///
-/// One node that is still on flannel and one that is done on Calico, the first of each by name, so that the
+/// One node that is still on the old network (`is_old`) and one that is done, the first of each by name, so that the
 /// cost stays the same however large the cluster is. Where neither exists, any other Ready node; on a cluster
 /// of one, the node itself.
-pub fn choose(snapshot: &Snapshot) -> Probes {
+pub fn choose(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> Probes {
     let mut probes = Probes::default();
     for (node, pod) in &snapshot.probe_pods {
         let done = snapshot
@@ -41,7 +40,7 @@ pub fn choose(snapshot: &Snapshot) -> Probes {
         if done {
             continue;
         }
-        let candidates = candidates(snapshot, node);
+        let candidates = candidates(snapshot, node, &is_old);
         for target in targets(node, pod) {
             for (name, side) in &candidates {
                 probes
@@ -60,7 +59,11 @@ pub fn choose(snapshot: &Snapshot) -> Probes {
     probes
 }
 
-fn candidates(snapshot: &Snapshot, proved: &str) -> Vec<(String, &'static str)> {
+fn candidates(
+    snapshot: &Snapshot,
+    proved: &str,
+    is_old: &impl Fn(&NodeMigration) -> bool,
+) -> Vec<(String, &'static str)> {
     let usable = |name: &str| {
         name != proved
             && snapshot.agent_ready(name)
@@ -74,10 +77,8 @@ fn candidates(snapshot: &Snapshot, proved: &str) -> Vec<(String, &'static str)> 
         .iter()
         .filter(|(name, _)| usable(name))
         .map(|(name, object)| {
-            let phase = object.status.as_ref().and_then(|status| status.phase);
-            let old = phase == Some(Phase::Flannel) && !object.spec.admitted;
             let new = object.spec.finished_at.is_some();
-            (name, old, new)
+            (name, is_old(object), new)
         })
         .collect();
     let mut chosen = Vec::new();
@@ -147,18 +148,17 @@ pub async fn ask_probers(context: &Context, snapshot: &Snapshot, probes: &Probes
     Ok(())
 }
 
-/// A probe pod whose node is done, or not in work any more, has served.
-pub async fn delete_spent_probe_pods(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
+/// A probe pod whose node is done or not in work any more has served, and one whose network goes (`outlived`).
+pub async fn delete_spent_probe_pods(
+    context: &Context,
+    snapshot: &Snapshot,
+    outlived: impl Fn(&NodeMigration, Option<&Node>) -> bool,
+) -> Result<(), WriteError> {
     for (node, pod) in &snapshot.probe_pods {
-        let label = snapshot
-            .nodes
-            .get(node)
-            .and_then(|node| node.labels().get(names::NODE_NETWORK_LABEL));
+        let node_object = snapshot.nodes.get(node).map(AsRef::as_ref);
         let spent = snapshot.node_migrations.get(node).is_none_or(|object| {
             let spec = &object.spec;
-            // On the way back one with Calico's address goes before the host is put back.
-            let of_calico = spec.returning && label.is_none_or(|label| label != names::NETWORK_FLANNEL);
-            spec.finished_at.is_some() || !spec.admitted || of_calico
+            spec.finished_at.is_some() || !spec.admitted || outlived(object, node_object)
         });
         if spent {
             own_pods::delete(context, pod).await?;
@@ -212,4 +212,26 @@ pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Re
         },
     });
     own_pods::create(context, &format!("probe pod for node {name}"), pod).await
+}
+
+/// The probe pod as the decision sees it: it has an address once it is Ready.
+pub fn probe_pod(pod: &Pod) -> ProbePod {
+    let status = pod.status.clone().unwrap_or_default();
+    let ready = facts::pods::is_ready(pod);
+    let address: Option<IpAddr> = status.pod_ip.as_deref().and_then(|text| text.parse().ok());
+    let waiting = status.container_statuses.iter().flatten().find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        Some(format!(
+            "{}: {}",
+            waiting.reason.as_deref()?,
+            waiting.message.as_deref().unwrap_or_default()
+        ))
+    });
+    ProbePod {
+        uid: pod.uid().unwrap_or_default(),
+        address: address.filter(|_| ready),
+        message: waiting
+            .or(status.phase)
+            .unwrap_or_else(|| "no status yet".to_owned()),
+    }
 }

@@ -11,12 +11,13 @@ use plan::traffic::pods::Fate;
 use plan::traffic::stream::Totals;
 use plan::traffic::{Flow, PathClass};
 
-use super::super::view::Snapshot;
-use super::{Fates, pods};
+use super::{Fates, Networks, pods};
+use crate::snapshot::Snapshot;
 
 /// On which nodes nobody watches the traffic yet, although somebody should.
 pub fn unwatched(
     snapshot: &Snapshot,
+    networks: Networks,
     fates: &Fates<'_>,
     staying: &[&Arc<Pod>],
     flows: &BTreeMap<String, Vec<Flow>>,
@@ -26,7 +27,7 @@ pub fn unwatched(
     let mut problems = Vec::new();
     for ((node, generation), _) in fates.iter().filter(|(_, fate)| **fate == Fate::Wanted) {
         wanted += 1;
-        let pod = pods::of(staying, node, *generation);
+        let pod = pods::of(staying, networks, node, *generation);
         let reporting = pod.is_some_and(|pod| {
             let uid = pod.metadata.uid.as_deref().unwrap_or_default();
             let report = snapshot
@@ -38,13 +39,13 @@ pub fn unwatched(
                 .get(*node)
                 .is_some_and(|flows| flows.iter().any(|flow| flow.source == uid));
             // A cluster without a second node and without Services has nowhere to send to.
-            let nowhere = !asked && pods::running(pod).is_some_and(|pod| pod.ready);
+            let nowhere = !asked && pods::running(pod, networks).is_some_and(|pod| pod.ready);
             nowhere || report.is_some_and(|report| report.reporting.iter().any(|reporting| reporting == uid))
         });
         if !reporting {
             let state = pod.map_or_else(
                 || "its traffic pod is being made".to_owned(),
-                |pod| pods::state(pod),
+                |pod| pods::state(pod, networks),
             );
             problems.push(format!("node {node}: {state}"));
         }

@@ -2,8 +2,7 @@
 
 use std::borrow::Borrow;
 
-use super::CheckName;
-use crate::check::{Check, Verdict};
+use super::{Check, Verdict};
 
 /// More names than this are counted, not listed: a status has to stay readable, and small.
 const LISTED_NAMES: usize = 10;
@@ -20,8 +19,8 @@ pub fn names(names: &[impl Borrow<str>]) -> String {
 }
 
 /// What one check found wrong.
-pub(super) struct Report {
-    name: CheckName,
+pub struct Report {
+    name: &'static str,
     lines: Vec<Line>,
 }
 
@@ -63,7 +62,7 @@ impl Line {
 }
 
 /// A part of an object, what it is and what it should be.
-pub(super) struct Finding<'text> {
+pub struct Finding<'text> {
     /// The part that was looked at; empty for the object itself.
     pub part: &'text str,
     /// What it is.
@@ -75,7 +74,8 @@ pub(super) struct Finding<'text> {
 }
 
 impl<'text> Finding<'text> {
-    pub(super) fn new(
+    /// The part, what it is, what it should be, what a person does.
+    pub fn new(
         part: &'text str,
         found: impl Into<String>,
         needed: impl Into<String>,
@@ -91,16 +91,17 @@ impl<'text> Finding<'text> {
 }
 
 impl Report {
-    pub(super) fn new(name: CheckName) -> Self {
+    /// Nothing is wrong yet with this prerequisite.
+    pub fn new(name: impl Into<&'static str>) -> Self {
         Self {
-            name,
+            name: name.into(),
             lines: Vec::new(),
         }
     }
 
     /// Adds a finding on an object; one that says the same as another is put together with it. The kind is empty
     /// where the name says it.
-    pub(super) fn add(
+    pub fn add(
         &mut self,
         verdict: Verdict,
         kind: &'static str,
@@ -122,35 +123,47 @@ impl Report {
         }
     }
 
-    pub(super) fn fail(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
+    /// Adds what refuses.
+    pub fn fail(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
         self.add(Verdict::Fail, kind, name, finding);
     }
 
-    pub(super) fn warn(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
+    /// Adds what a person should know.
+    pub fn warn(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
         self.add(Verdict::Warn, kind, name, finding);
     }
 
-    pub(super) fn unknown(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
+    /// Adds what nobody could look at.
+    pub fn unknown(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
         self.add(Verdict::Unknown, kind, name, finding);
     }
 
     /// Whether nothing was found wrong.
-    pub(super) fn is_clean(&self) -> bool {
+    pub fn is_clean(&self) -> bool {
         self.lines.is_empty()
     }
 
     /// The lines, the worst first; one line that passes when there are none.
-    pub(super) fn finish(self, object: impl Into<String>, found: impl Into<String>) -> Vec<Check> {
+    pub fn finish(self, object: impl Into<String>, found: impl Into<String>) -> Vec<Check> {
         let name = self.name;
         if self.lines.is_empty() {
-            return vec![Check::pass(name.as_str(), object, found)];
+            return vec![Check::pass(name, object, found)];
         }
         let mut lines = self.lines;
         lines.sort_by_key(|line| std::cmp::Reverse(line.verdict));
         let rest = lines.split_off(lines.len().min(LISTED_LINES));
         let mut checks: Vec<Check> = lines
             .into_iter()
-            .map(|line| name.not_pass(line.verdict, line.object(), line.found, line.needed, line.fix))
+            .map(|line| {
+                Check::not_pass(
+                    name,
+                    line.verdict,
+                    line.object(),
+                    line.found,
+                    line.needed,
+                    line.fix,
+                )
+            })
             .collect();
         if let Some(first) = rest.first() {
             let objects: Vec<&str> = rest
@@ -158,7 +171,8 @@ impl Report {
                 .flat_map(|line| &line.names)
                 .map(String::as_str)
                 .collect();
-            checks.push(name.not_pass(
+            checks.push(Check::not_pass(
+                name,
                 first.verdict,
                 format!("{} {}", first.kind, names(&objects)),
                 format!(
@@ -184,13 +198,13 @@ mod tests {
 
     #[test]
     fn nothing_wrong_is_one_line() {
-        let checks = Report::new(CheckName::IpPool).finish("IPPool", "fine");
+        let checks = Report::new("IpPool").finish("IPPool", "fine");
         assert_eq!(checks, [Check::pass("IpPool", "IPPool", "fine")]);
     }
 
     #[test]
     fn the_same_finding_is_said_once() {
-        let mut report = Report::new(CheckName::IpPool);
+        let mut report = Report::new("IpPool");
         report.warn("Node", "a", finding("bad"));
         report.fail("Node", "b", finding("bad"));
         report.fail("Node", "c", finding("bad"));
@@ -209,7 +223,7 @@ mod tests {
 
     #[test]
     fn many_findings_stay_few_lines() {
-        let mut report = Report::new(CheckName::IpPool);
+        let mut report = Report::new("IpPool");
         for number in 0..1000 {
             report.unknown("Node", number.to_string(), finding(&number.to_string()));
         }

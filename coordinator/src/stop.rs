@@ -6,17 +6,17 @@ use api::migration::MigrationPhase;
 use plan::decision::{HaltReason, Wait, WaitReason};
 use plan::rollout::{Rules, Seat, Standing};
 
-use super::super::traffic::Watched;
-use super::super::wait;
+use crate::lifecycle::wait;
+use crate::traffic::Watched;
 
 /// Why no node is started until somebody says resume.
-pub(super) struct Stop {
+pub struct Stop {
     reason: HaltReason,
     message: String,
 }
 
 /// What stops the rollout: somebody else's change, in words, or traffic that is lost, as the status has it.
-pub(super) fn stop(drift: Option<String>, status: &MigrationStatus, lossy: bool) -> Option<Stop> {
+pub fn stop(drift: Option<String>, status: &MigrationStatus, lossy: bool) -> Option<Stop> {
     // Who changed something may be why traffic is lost.
     let drift = drift.map(|message| Stop {
         reason: HaltReason::Drift,
@@ -31,7 +31,7 @@ pub(super) fn stop(drift: Option<String>, status: &MigrationStatus, lossy: bool)
 }
 
 /// The rules of the spec with what stops the rollout, and what traffic adds to them.
-pub(super) fn held(
+pub fn held(
     mut rules: Rules,
     status: &MigrationStatus,
     seats: &[Seat<'_>],
@@ -54,7 +54,7 @@ pub(super) fn held(
 }
 
 /// The way back ends at `Finishing`: nobody goes there before it is known what the new network loses.
-pub(super) fn stay_until_watched(status: &mut MigrationStatus, unwatched: Option<Wait>) {
+pub fn stay_until_watched(status: &mut MigrationStatus, unwatched: Option<Wait>) {
     if status.phase != MigrationPhase::Finishing {
         return;
     }
@@ -83,7 +83,7 @@ fn is_to_be_proved(status: &MigrationStatus) -> bool {
 }
 
 /// What a person has to decide comes before what the nodes wait for; a node that is halted says more.
-pub(super) fn halt(status: &mut MigrationStatus, stop: &Stop) {
+pub fn halt(status: &mut MigrationStatus, stop: &Stop) {
     status.phase = MigrationPhase::Halted;
     status.paused = true;
     stop.reason.as_str().clone_into(&mut status.blocked);

@@ -1,0 +1,76 @@
+//! Cordons that are ours, and are told apart from a person's.
+
+use api::{Migration, names};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::tell::Tone;
+use crate::write::{self, WriteError};
+
+/// Whether the Node is cordoned, by whomever.
+pub fn is_unschedulable(node: &Node) -> bool {
+    node.spec
+        .as_ref()
+        .and_then(|spec| spec.unschedulable)
+        .unwrap_or_default()
+}
+
+/// Whether the cordon of the Node is this Migration's.
+pub fn is_by(node: &Node, migration: &str) -> bool {
+    node.annotations()
+        .get(names::CORDONED_BY_ANNOTATION)
+        .is_some_and(|by| by == migration)
+}
+
+/// Cordons the Node: `unschedulable`, and in the same write whose cordon it is; the cluster autoscaler keeps its hands off.
+pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
+    let name = migration.name_any();
+    let mut annotations = json!({ names::CORDONED_BY_ANNOTATION: name });
+    if !node
+        .annotations()
+        .contains_key(names::SCALE_DOWN_DISABLED_ANNOTATION)
+    {
+        annotations[names::SCALE_DOWN_DISABLED_ANNOTATION] = json!("true");
+        annotations[names::SCALE_DOWN_OURS_ANNOTATION] = json!(name);
+    }
+    let change = json!({ "spec": { "unschedulable": true }, "metadata": { "annotations": annotations } });
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    write::patch(&nodes, node, "cordoning", change).await?;
+    let note = format!("node {} is cordoned by replumb", node.name_any());
+    context.teller.node(node, Tone::Normal, "Cordoned", &note).await;
+    Ok(())
+}
+
+/// Lifts what is ours; somebody else's cordon stays.
+pub async fn uncordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    write::patch(&nodes, node, "uncordoning", lifted(migration, node)).await?;
+    Ok(())
+}
+
+/// Lets the cluster autoscaler have the Node again, if it was us who kept it away.
+pub async fn release_scale_down(
+    context: &Context,
+    migration: &Migration,
+    node: &Node,
+) -> Result<(), WriteError> {
+    if node.annotations().contains_key(names::SCALE_DOWN_OURS_ANNOTATION) {
+        let nodes: Api<Node> = Api::all(context.client.clone());
+        write::patch(&nodes, node, "releasing", lifted(migration, node)).await?;
+    }
+    Ok(())
+}
+
+fn lifted(migration: &Migration, node: &Node) -> Value {
+    let mut change = json!({ "metadata": { "annotations": { names::CORDONED_BY_ANNOTATION: null } } });
+    if is_by(node, &migration.name_any()) {
+        change["spec"] = json!({ "unschedulable": null });
+    }
+    if node.annotations().contains_key(names::SCALE_DOWN_OURS_ANNOTATION) {
+        change["metadata"]["annotations"][names::SCALE_DOWN_OURS_ANNOTATION] = Value::Null;
+        change["metadata"]["annotations"][names::SCALE_DOWN_DISABLED_ANNOTATION] = Value::Null;
+    }
+    change
+}

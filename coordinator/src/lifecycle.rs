@@ -1,0 +1,142 @@
+//! The life of a migration, whatever its kind: it is planned, it goes on pass by pass, and what it waits for has a deadline.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::migration::{Desired, MigrationPhase};
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, MigrationStatus, NodeMigration};
+use jiff::Timestamp;
+use plan::check::Check;
+use plan::decision::WaitReason;
+use plan::document::Document;
+use plan::standstill::Standstill;
+
+use crate::cache::Cache;
+use crate::clock::Clock;
+use crate::context::Context;
+use crate::limits;
+use crate::memory::Memory;
+use crate::planning;
+use crate::write::WriteError;
+
+/// One kind of migration, as the engine drives it.
+pub(crate) trait Kind {
+    /// What the checks and the plan are made of.
+    type Facts;
+    /// What it works with: found by the checks, saved before the first change.
+    type Settings;
+
+    /// Brings the `NodeMigration`s in line with the Nodes.
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError>;
+
+    /// Reads the cluster. Changes nothing.
+    async fn read(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        node_migrations: &[Arc<NodeMigration>],
+    ) -> Result<Self::Facts, WriteError>;
+
+    /// Nodes whose agents have not said what the checks need.
+    fn silent(&self, facts: &Self::Facts) -> Vec<String>;
+
+    /// Settings and checks; settings are `None` when what is to be migrated could not even be found.
+    fn judge(&self, migration: &Migration, facts: &Self::Facts) -> (Option<Self::Settings>, Vec<Check>);
+
+    /// Every action on every object, in order.
+    fn document(&self, settings: &Self::Settings, facts: &Self::Facts, coordinator_node: &str) -> Document;
+
+    /// Writes down what an agent needs to know to judge its host.
+    fn ask(&self, settings: &Self::Settings, spec: &mut NodeMigrationSpec);
+
+    /// Saves the settings.
+    fn save(&self, settings: Self::Settings, status: &mut MigrationStatus);
+
+    /// What is there before the first change, and is put back at the end or on the way back.
+    async fn before(&self, context: &Context, cache: &Cache) -> Result<BTreeMap<String, String>, WriteError>;
+
+    /// One pass of a migration that has begun. Returns why each node in work waits.
+    async fn go_on(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        migration: &Migration,
+        status: &mut MigrationStatus,
+    ) -> Result<Vec<&'static str>, WriteError>;
+}
+
+/// One pass of a Migration: does what is next and returns the status as it is now.
+pub(crate) async fn reconcile(
+    kind: &impl Kind,
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+) -> Result<MigrationStatus, WriteError> {
+    memory.look_at_the_clock(context, migration).await;
+    let mut status = migration.status.clone().unwrap_or_default();
+    status.observed_generation = migration.metadata.generation.unwrap_or_default();
+    let started = status.started_at.is_some();
+    status.paused = started
+        && match migration.spec.desired {
+            Desired::Plan | Desired::Pause | Desired::Abort => true,
+            Desired::Run | Desired::Rollback => false,
+        };
+    if !started {
+        planning::plan(kind, context, cache, memory, migration, &mut status).await?;
+        count_blocked(context, &status, &[]);
+        return Ok(status);
+    }
+    // A halt is decided anew at every look: what was mended goes on.
+    if let Some(phase) = status.halted_in.take() {
+        status.phase = phase;
+    }
+    let reasons = kind.go_on(context, cache, memory, migration, &mut status).await?;
+    stand_still(migration, &memory.clock, &mut status);
+    count_blocked(context, &status, &reasons);
+    Ok(status)
+}
+
+/// Says in the status what the whole migration waits for.
+pub(crate) fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
+    reason.as_str().clone_into(&mut status.blocked);
+    status.message = message;
+}
+
+/// Gives a wait of the whole migration its deadline. A node in work has deadlines of its own.
+fn stand_still(migration: &Migration, clock: &Clock, status: &mut MigrationStatus) {
+    let mut before = status.standstill.take();
+    if let Some(before) = &mut before {
+        before.since = clock.since(before.since);
+    }
+    let reason = WaitReason::read(&status.blocked).filter(|_| status.progress.working.is_empty());
+    if let Some(reason) = reason {
+        let now = Timestamp::now();
+        let wait = Standstill::look(before.as_ref(), reason, status.message.clone(), now);
+        let limit = limits::step_timeout(migration);
+        if let Some(halt) = wait.overdue(limit, clock.deadlines_from(migration.spec.resumed_at, now), now) {
+            status.halted_in = Some(status.phase);
+            status.phase = MigrationPhase::Halted;
+            halt.reason.as_str().clone_into(&mut status.blocked);
+            status.message.clone_from(&halt.message);
+        }
+        status.standstill = Some(wait);
+    } else if status.phase == MigrationPhase::Halted {
+        status.halted_in = Some(MigrationPhase::Rolling);
+    }
+}
+
+/// Counts the nodes in work by why they wait; what only the whole migration waits for counts 1.
+fn count_blocked(context: &Context, status: &MigrationStatus, reasons: &[&'static str]) {
+    let blocked = &context.metrics.blocked;
+    blocked.reset();
+    for reason in reasons {
+        blocked.with_label_values(&[*reason]).inc();
+    }
+    if !status.blocked.is_empty() {
+        let whole = blocked.with_label_values(&[status.blocked.as_str()]);
+        whole.set(whole.get().max(1));
+    }
+}

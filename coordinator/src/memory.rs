@@ -1,0 +1,51 @@
+//! What outlives a pass and is lost at a restart: nothing that a decision needs to be safe.
+
+use api::Migration;
+use jiff::Timestamp;
+
+use crate::clock::{Clock, Moment};
+use crate::context::Context;
+use crate::drift::Restores;
+use crate::evict::Refusals;
+use crate::tell::Tone;
+use crate::traffic::Services;
+
+/// What outlives a pass.
+#[derive(Default)]
+pub struct Memory {
+    /// Refused evictions.
+    pub refusals: Refusals,
+    /// When the whole cluster was last read for the checks.
+    pub checked_at: Option<Timestamp>,
+    /// When objects that no watch brings were last compared with what was written.
+    pub drift_looked_at: Option<Timestamp>,
+    /// When what somebody else changed was written again.
+    pub restores: Restores,
+    /// Whether the clock was set.
+    pub clock: Clock,
+    /// Addresses of Services that traffic pods send to.
+    pub services: Services,
+}
+
+impl Memory {
+    /// Looks at the clock. When it was set, what was to be done at a certain time is due at once, and deadlines count anew.
+    pub async fn look_at_the_clock(&mut self, context: &Context, migration: &Migration) {
+        let Some(set) = self.clock.look(Moment::now()) else {
+            return;
+        };
+        self.refusals.clear();
+        self.checked_at = None;
+        self.drift_looked_at = None;
+        let way = if set.is_negative() { "back" } else { "forward" };
+        let note = format!(
+            "the clock of node {} was set {way} by {} s while the coordinator ran there: deadlines count from now. Times before \
+             and after in the status do not compare",
+            context.node_name,
+            set.abs().as_secs()
+        );
+        context
+            .teller
+            .migration(migration, Tone::Warning, "ClockSet", &note)
+            .await;
+    }
+}

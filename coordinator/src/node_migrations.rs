@@ -1,0 +1,152 @@
+//! One `NodeMigration` for each Node: made when the Node appears, removed when it is gone; and writing what is asked of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, NodeMigration};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ObjectMeta;
+use kube::{Api, Resource, ResourceExt};
+use serde_json::json;
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::own_pods;
+use crate::write::{self, WriteError};
+
+/// Creates what is missing, and removes what has no Migration any more.
+pub async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+    let existing: BTreeMap<String, Arc<NodeMigration>> = cache
+        .node_migrations
+        .state()
+        .into_iter()
+        .map(|object| (object.name_any(), object))
+        .collect();
+    for object in existing.values() {
+        if !belongs_to(object, migration) && is_over(cache, object) {
+            delete(context, object).await?;
+        }
+    }
+    for name in linux_nodes(cache)
+        .keys()
+        .filter(|name| !existing.contains_key(*name))
+    {
+        create(context, migration, name).await?;
+    }
+    Ok(())
+}
+
+/// Those of this Migration whose Node is gone: what else is there of the Node is deleted first, since nobody remembers
+/// afterwards that it was ours.
+pub fn without_node(cache: &Cache, migration: &Migration) -> Vec<Arc<NodeMigration>> {
+    let nodes = linux_nodes(cache);
+    let mut objects = cache.node_migrations.state();
+    objects.retain(|object| {
+        belongs_to(object, migration)
+            && object.metadata.deletion_timestamp.is_none()
+            && !nodes.contains_key(&object.spec.node_name)
+    });
+    objects
+}
+
+/// Nodes by name, without those of another operating system: their network is not ours to change.
+pub fn linux_nodes(cache: &Cache) -> BTreeMap<String, Arc<Node>> {
+    cache
+        .nodes
+        .state()
+        .into_iter()
+        .filter(|node| node.metadata.deletion_timestamp.is_none())
+        .filter(|node| {
+            let system = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+            system.is_none_or(|info| info.operating_system.is_empty() || info.operating_system == "linux")
+        })
+        .map(|node| (node.name_any(), node))
+        .collect()
+}
+
+/// By name and by UID: a Migration that was deleted and made again under its name is another one.
+pub fn belongs_to(object: &NodeMigration, migration: &Migration) -> bool {
+    object.spec.migration == migration.name_any()
+        && object
+            .owner_references()
+            .iter()
+            .any(|owner| Some(&owner.uid) == migration.metadata.uid.as_ref())
+}
+
+/// Whether the Migration of this `NodeMigration` is over or not there any more.
+fn is_over(cache: &Cache, object: &NodeMigration) -> bool {
+    let alive: BTreeSet<String> = cache
+        .migrations
+        .state()
+        .iter()
+        .filter(|guarded| match &guarded.0 {
+            Ok(migration) => migration
+                .status
+                .as_ref()
+                .is_none_or(|status| !status.phase.is_over()),
+            // One that does not parse may well be running under another version of this tool.
+            Err(_) => true,
+        })
+        .filter_map(|guarded| guarded.meta().uid.clone())
+        .collect();
+    !object
+        .owner_references()
+        .iter()
+        .any(|owner| alive.contains(&owner.uid))
+}
+
+async fn create(context: &Context, migration: &Migration, node: &str) -> Result<(), WriteError> {
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
+    let spec: NodeMigrationSpec = serde_json::from_value(json!({
+        "nodeName": node,
+        "migration": migration.name_any(),
+    }))
+    .map_err(|source| {
+        WriteError::of(
+            "building",
+            format!("NodeMigration {node}"),
+            kube::Error::SerdeError(source),
+        )
+    })?;
+    let owner = serde_json::from_value(own_pods::owner(migration)).map_err(|source| {
+        WriteError::of(
+            "building",
+            format!("NodeMigration {node}"),
+            kube::Error::SerdeError(source),
+        )
+    })?;
+    let object = NodeMigration {
+        metadata: ObjectMeta {
+            name: Some(node.to_owned()),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec,
+        status: None,
+    };
+    write::create(&api, &format!("NodeMigration {node}"), &object).await
+}
+
+/// Deletes it, unless it is about to go.
+pub async fn delete(context: &Context, object: &NodeMigration) -> Result<(), WriteError> {
+    if object.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
+    write::delete(&api, object, None).await
+}
+
+/// Writes what has changed of the spec, on the object as it was seen.
+pub async fn write_spec(
+    context: &Context,
+    object: &Arc<NodeMigration>,
+    spec: &NodeMigrationSpec,
+) -> Result<(), WriteError> {
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
+    match write::patch_spec(&api, object.as_ref(), &object.spec, spec).await {
+        // Written by an earlier step of this very pass: the next pass decides on the new state.
+        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

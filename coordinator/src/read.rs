@@ -1,0 +1,148 @@
+//! Reading what no watch brings, for checks. Changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::node_migration::NodeMigrationStatus;
+use api::{NodeMigration, names};
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use plan::calico::API_VERSION;
+use plan::check::Permission;
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::facts;
+use crate::write::WriteError;
+
+/// `NodeMigration`s whose agent is Ready: what an agent said before it died is no fact any more.
+pub fn reports<'objects>(
+    context: &Context,
+    cache: &Cache,
+    node_migrations: &'objects [Arc<NodeMigration>],
+) -> Vec<&'objects NodeMigration> {
+    let alive: BTreeSet<String> = cache
+        .pods
+        .state()
+        .iter()
+        .filter_map(|pod| facts::pods::pod(pod).ok())
+        .filter(|pod| {
+            let ours = pod
+                .controller
+                .as_ref()
+                .is_some_and(|(kind, name)| kind == "DaemonSet" && name == names::AGENT);
+            ours && pod.namespace == context.namespace && pod.ready && pod.deleted_at.is_none()
+        })
+        .map(|pod| pod.node)
+        .collect();
+    node_migrations
+        .iter()
+        .map(AsRef::as_ref)
+        .filter(|object| alive.contains(&object.spec.node_name))
+        .collect()
+}
+
+/// One part of every report, by node; an agent that has not said it is not in it.
+pub fn said_by_agents<T>(
+    reports: &[&NodeMigration],
+    part: impl Fn(&NodeMigrationStatus) -> Option<T>,
+) -> BTreeMap<String, T> {
+    reports
+        .iter()
+        .filter_map(|object| Some((object.spec.node_name.clone(), part(object.status.as_ref()?)?)))
+        .collect()
+}
+
+/// The `ConfigMap`s of these namespaces and names, as far as they exist.
+pub async fn config_maps(
+    context: &Context,
+    wanted: BTreeSet<(String, String)>,
+) -> Result<Vec<ConfigMap>, WriteError> {
+    let mut found = Vec::new();
+    for (namespace, name) in wanted {
+        let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &namespace);
+        let map = maps
+            .get_opt(&name)
+            .await
+            .map_err(|source| WriteError::of("reading", format!("ConfigMap {namespace}/{name}"), source))?;
+        found.extend(map);
+    }
+    Ok(found)
+}
+
+/// Every object of a kind; `what` says in errors which.
+pub async fn list<K>(context: &Context, what: &str) -> Result<Vec<K>, WriteError>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let api: Api<K> = Api::all(context.client.clone());
+    let list = api
+        .list(&ListParams::default())
+        .await
+        .map_err(|source| WriteError::of("listing", what, source))?;
+    Ok(list.items)
+}
+
+/// Every webhook configuration.
+pub async fn webhooks(
+    context: &Context,
+) -> Result<
+    (
+        Vec<ValidatingWebhookConfiguration>,
+        Vec<MutatingWebhookConfiguration>,
+    ),
+    WriteError,
+> {
+    tokio::try_join!(
+        list(context, "ValidatingWebhookConfigurations"),
+        list(context, "MutatingWebhookConfigurations"),
+    )
+}
+
+/// Plural names that Calico's group serves; none when the group is not there.
+pub async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, WriteError> {
+    match context.client.list_api_group_resources(API_VERSION).await {
+        Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
+        // A group that nobody serves is answered with a plain text, without the reason NotFound.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
+        Err(source) => Err(WriteError::of("listing", API_VERSION, source)),
+    }
+}
+
+/// What the API server says that we may do.
+pub async fn permissions(
+    context: &Context,
+    wanted: &[Permission],
+) -> Result<BTreeMap<String, bool>, WriteError> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(context.client.clone());
+    let mut answers = BTreeMap::new();
+    for permission in wanted {
+        let name = permission.key();
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    verb: Some(permission.verb.to_owned()),
+                    group: Some(permission.group.to_owned()),
+                    resource: Some(permission.resource.to_owned()),
+                    subresource: Some(permission.subresource.to_owned()).filter(|text| !text.is_empty()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let answer = reviews
+            .create(&PostParams::default(), &review)
+            .await
+            .map_err(|source| WriteError::of("asking for permission to", &name, source))?;
+        answers.insert(name, answer.status.is_some_and(|status| status.allowed));
+    }
+    Ok(answers)
+}

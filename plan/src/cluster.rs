@@ -1,0 +1,169 @@
+//! What the coordinator reads off the API, whatever kind of migration it is for: objects as facts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net};
+
+/// An object that was read and not understood.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Malformed {
+    /// Kind, namespace and name.
+    pub object: String,
+    /// The field, the value found and the value needed.
+    pub problem: String,
+}
+
+/// A Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Name.
+    pub name: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// `spec.podCIDRs`, as written.
+    pub pod_cidrs: Vec<String>,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// Whether condition Ready is True.
+    pub ready: bool,
+    /// `spec.taints` with effect `NoSchedule` or `NoExecute`, as `key=value:effect`, without the ones that
+    /// Kubernetes sets itself for cordon and condition.
+    pub taints: Vec<String>,
+    /// `status.addresses` of type InternalIP.
+    pub internal_addresses: Vec<IpAddr>,
+    /// Allocatable CPU in millicores.
+    pub allocatable_cpu_millis: u64,
+    /// Allocatable memory in bytes.
+    pub allocatable_memory_bytes: u64,
+    /// Allocatable number of pods.
+    pub allocatable_pods: u64,
+    /// Whether the Node is a control plane node (label `control-plane`, `master` or `controlplane`).
+    pub control_plane: bool,
+    /// `status.nodeInfo.operatingSystem`.
+    pub operating_system: String,
+}
+
+impl Node {
+    /// The first IPv4 range of `spec.podCIDRs`; `None` when missing or malformed.
+    pub fn pod_cidr(&self) -> Option<Ipv4Net> {
+        self.pod_cidrs.iter().find_map(|text| text.parse().ok())
+    }
+
+    /// The first range of `spec.podCIDRs` of the same family as this network; `None` when missing or malformed.
+    pub fn range_of(&self, network: &IpNet) -> Option<IpNet> {
+        let same_family = |range: &IpNet| range.max_prefix_len() == network.max_prefix_len();
+        self.pod_cidrs
+            .iter()
+            .filter_map(|text| text.parse().ok())
+            .find(same_family)
+    }
+
+    /// Whether the scheduler may put new pods here.
+    pub fn schedulable(&self) -> bool {
+        !self.unschedulable && self.ready && self.taints.is_empty()
+    }
+}
+
+/// A `DaemonSet`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DaemonSet {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Labels of the object.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the object.
+    pub annotations: BTreeMap<String, String>,
+    /// Node selector of the pod template.
+    pub node_selector: BTreeMap<String, String>,
+    /// Containers of the pod template, init containers first.
+    pub containers: Vec<Container>,
+    /// `ConfigMap`s mounted as volumes.
+    pub config_maps: Vec<String>,
+    /// Field managers that own something of the object, with the operation: `argocd-controller (Apply)`.
+    pub managers: Vec<String>,
+    /// `status.desiredNumberScheduled`.
+    pub desired: i32,
+    /// `status.numberReady`.
+    pub ready: i32,
+    /// Whether every pod runs the newest template: observed generation current and updated = desired.
+    pub rolled_out: bool,
+    /// Update strategy is `OnDelete`.
+    pub on_delete: bool,
+}
+
+impl DaemonSet {
+    /// `namespace/name`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Names of the `ConfigMap`s of its namespace that it mounts or takes environment from.
+    pub fn referred_config_maps(&self) -> BTreeSet<&str> {
+        let from_environment = self
+            .containers
+            .iter()
+            .flat_map(|container| container.environment_from_config_maps.values())
+            .map(|(name, _)| name.as_str());
+        self.config_maps
+            .iter()
+            .map(String::as_str)
+            .chain(from_environment)
+            .collect()
+    }
+}
+
+/// A container of a pod template.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// Name.
+    pub name: String,
+    /// Image reference.
+    pub image: String,
+    /// `command` and `args`, in order.
+    pub arguments: Vec<String>,
+    /// Environment with plain values.
+    pub environment: BTreeMap<String, String>,
+    /// Environment whose value stands in a `ConfigMap` of the same namespace: variable → (name, key).
+    pub environment_from_config_maps: BTreeMap<String, (String, String)>,
+    /// Whether it is an init container.
+    pub init: bool,
+}
+
+/// A fail-closed webhook (`failurePolicy: Fail`) with a Service as its backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webhook {
+    /// `ValidatingWebhookConfiguration x, webhook y`.
+    pub object: String,
+    /// Namespace and name of the Service.
+    pub service: (String, String),
+    /// Whether its rules cover pods (creation or eviction), nodes or everything.
+    pub covers_pods_or_nodes: bool,
+    /// Pods behind the Service: (namespace, name, node, uses the pod network).
+    pub backends: Vec<(String, String, String, bool)>,
+}
+
+/// A Calico `IPPool`, the fields that matter here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IpPool {
+    /// Name.
+    pub name: String,
+    /// CIDR.
+    pub cidr: IpNet,
+    /// Block size.
+    pub block_size: u8,
+    /// `vxlanMode`, as written; `Never` when missing.
+    pub vxlan_mode: String,
+    /// `ipipMode`, as written; `Never` when missing.
+    pub ipip_mode: String,
+    /// `natOutgoing`.
+    pub nat_outgoing: bool,
+    /// `disabled`.
+    pub disabled: bool,
+    /// `nodeSelector`, as written; `all()` when missing.
+    pub node_selector: String,
+}

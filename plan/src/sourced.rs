@@ -1,0 +1,101 @@
+//! A value with where it came from.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Where a value came from. Saved in status at the start: at the end its owner is gone.
+///
+/// On the wire it is the text that a person reads: a definition's schema cannot say "a text or an object".
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "String", into = "String")]
+#[schemars(with = "String")]
+pub enum Source {
+    /// The Migration's spec.
+    Spec,
+    /// Read off this object.
+    Detected(String),
+    /// The default of Calico's own controller.
+    Default,
+}
+
+/// A value with its source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Sourced<T> {
+    /// The value.
+    pub value: T,
+    /// Where it came from.
+    pub source: Source,
+}
+
+impl<T> Sourced<T> {
+    /// The first of: what the spec says, what was detected (with its object), the default.
+    pub fn choose(spec: Option<T>, detected: Option<(T, String)>, default: T) -> Self {
+        match (spec, detected) {
+            (Some(value), _) => Self {
+                value,
+                source: Source::Spec,
+            },
+            (None, Some((value, object))) => Self {
+                value,
+                source: Source::Detected(object),
+            },
+            (None, None) => Self {
+                value: default,
+                source: Source::Default,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spec => formatter.write_str("spec"),
+            Self::Detected(object) => write!(formatter, "{DETECTED}{object}"),
+            Self::Default => formatter.write_str("default"),
+        }
+    }
+}
+
+/// What [`Source`]'s text begins with when a value was read off an object.
+const DETECTED: &str = "detected from ";
+
+impl From<Source> for String {
+    fn from(source: Source) -> Self {
+        source.to_string()
+    }
+}
+
+impl From<String> for Source {
+    fn from(text: String) -> Self {
+        match text.as_str() {
+            "spec" => Self::Spec,
+            "default" => Self::Default,
+            other => Self::Detected(other.strip_prefix(DETECTED).unwrap_or(other).to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_the_same_after_the_wire() {
+        for source in [
+            Source::Spec,
+            Source::Default,
+            Source::Detected("ConfigMap a/b".to_owned()),
+        ] {
+            let wire = serde_json::to_string(&source).unwrap();
+            assert_eq!(serde_json::from_str::<Source>(&wire).unwrap(), source, "{wire}");
+        }
+        assert_eq!(
+            serde_json::to_string(&Source::Detected("ConfigMap a/b".to_owned())).unwrap(),
+            r#""detected from ConfigMap a/b""#
+        );
+    }
+}
