@@ -121,6 +121,9 @@ pub struct Step {
     /// Whether it is one write, which is its own record: it has the last edge only.
     #[serde(skip)]
     pub single: bool,
+    /// Whether it is made only on a host with pods from before the migration, which a loss of power ends.
+    #[serde(skip)]
+    pub for_old_pods: bool,
 }
 
 impl Step {
@@ -140,6 +143,7 @@ const fn cluster(leg: Leg, name: &'static str) -> Step {
         owner: Owner::Coordinator,
         name,
         single: true,
+        for_old_pods: false,
     }
 }
 
@@ -149,6 +153,7 @@ const fn by_coordinator(leg: Leg, name: &'static str) -> Step {
         owner: Owner::Coordinator,
         name,
         single: false,
+        for_old_pods: false,
     }
 }
 
@@ -158,6 +163,14 @@ const fn by_agent(leg: Leg, name: &'static str) -> Step {
         owner: Owner::Agent,
         name,
         single: false,
+        for_old_pods: false,
+    }
+}
+
+const fn for_old_pods(step: Step) -> Step {
+    Step {
+        for_old_pods: true,
+        ..step
     }
 }
 
@@ -193,8 +206,8 @@ pub const STEPS: [Step; 45] = [
     by_agent(Leg::Back, "DeleteBlackholes"),
     by_agent(Leg::Back, "RestoreNodeRoutes"),
     by_agent(Leg::Back, "ReturnVxlanDevice"),
-    by_agent(Leg::Back, "UnrouteLegacyPods"),
-    by_agent(Leg::Back, "StopAnsweringForPods"),
+    for_old_pods(by_agent(Leg::Back, "UnrouteLegacyPods")),
+    for_old_pods(by_agent(Leg::Back, "StopAnsweringForPods")),
     by_agent(Leg::Back, "RemoveCalicoRecords"),
     by_agent(Leg::Back, "RestoreSubnetEnvironment"),
     by_coordinator(Leg::Back, "LabelFlannel"),
@@ -318,24 +331,35 @@ impl Round {
 /// it needs, not line by line.
 pub fn rounds(cells: &[Cell], nodes: usize) -> Vec<Round> {
     let (power, others): (Vec<Cell>, Vec<Cell>) = cells.iter().partition(|cell| cell.victim == Victim::Node);
-    let mut all = fill(&others, nodes, nodes);
+    let mut all = fill(&others, nodes, nodes, |_| true);
     // With its power a host loses its pods of flannel's. Without any in the whole cluster the migration is completed, and there
-    // is no way back from that.
-    all.extend(fill(&power, nodes.saturating_sub(1).max(1), nodes));
+    // is no way back from that. The host that keeps them is the last there, and the first back.
+    all.extend(fill(&power, nodes, nodes.saturating_sub(1).max(1), |place| {
+        place == 0
+    }));
     all
 }
 
-/// So many of them on the way there, and so many on the way back, in each round.
-fn fill(cells: &[Cell], on_way_there: usize, on_way_back: usize) -> Vec<Round> {
+/// So many of them on the way there in each round, and on the way back one on each node; `has_old_pods` says of the places in
+/// the order of the way back which host has pods from before the migration still.
+fn fill(
+    cells: &[Cell],
+    nodes: usize,
+    on_way_there: usize,
+    has_old_pods: impl Fn(usize) -> bool,
+) -> Vec<Round> {
     let of = |leg: Leg| cells.iter().copied().filter(move |cell| cell.step.leg == leg);
     let (mut prepare, mut undo) = (of(Leg::Prepare), of(Leg::Undo));
-    let (mut there, mut back) = (of(Leg::There), of(Leg::Back));
+    let mut there = of(Leg::There);
+    let mut back: Vec<Cell> = of(Leg::Back).collect();
     let mut rounds = Vec::new();
     loop {
         let round = Round {
             prepare: prepare.next(),
             there: there.by_ref().take(on_way_there).collect(),
-            back: back.by_ref().take(on_way_back).collect(),
+            back: (0..nodes)
+                .map_while(|place| take(&mut back, has_old_pods(place)))
+                .collect(),
             undo: undo.next(),
         };
         if round == Round::default() {
@@ -343,6 +367,14 @@ fn fill(cells: &[Cell], on_way_there: usize, on_way_back: usize) -> Vec<Round> {
         }
         rounds.push(round);
     }
+}
+
+/// The next of them that has something to do on such a host.
+fn take(cells: &mut Vec<Cell>, has_old_pods: bool) -> Option<Cell> {
+    let next = cells
+        .iter()
+        .position(|cell| has_old_pods || !cell.step.for_old_pods)?;
+    Some(cells.remove(next))
 }
 
 #[cfg(test)]
@@ -376,6 +408,11 @@ mod tests {
             let power = round.cells().filter(|cell| cell.victim == Victim::Node).count();
             assert!(power == 0 || power == round.cells().count());
             assert!(power == 0 || round.there.len() < 3, "one host keeps its pods");
+            let mut later = round.back.iter().skip(1);
+            assert!(
+                power == 0 || later.all(|cell| !cell.step.for_old_pods),
+                "on that one"
+            );
             assert_eq!(round.loses_power(), power > 0);
         }
     }
