@@ -653,4 +653,14 @@ fn a_node_that_is_away_has_a_deadline_of_its_own() {
     };
     assert_eq!(halt.reason, HaltReason::DeadlineExceeded);
     assert!(halt.message.contains("NotReady since"), "{}", halt.message);
+    // The clock of whoever wrote that is an hour ahead: the stage's own time counts.
+    view.ready_changed = Some(at(4400));
+    assert!(matches!(
+        decide(&view, &POLICY, at(599)).decision,
+        Decision::Wait(_)
+    ));
+    assert!(matches!(
+        decide(&view, &POLICY, at(600)).decision,
+        Decision::Halt(_)
+    ));
 }

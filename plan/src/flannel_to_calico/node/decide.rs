@@ -1,6 +1,6 @@
 //! From the view of a node to its next step.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::evict::evict;
 use super::in_place;
@@ -11,6 +11,9 @@ use crate::evict::OnBlocked;
 use crate::flannel_to_calico::phase::{Goal, Phase};
 use crate::flannel_to_calico::settings::Strategy;
 use crate::probe::{self, Missing};
+
+/// Clocks of a cluster are kept closer together than this.
+const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(1);
 
 /// Chooses the next step of a node that is in work, and whose label says what this migration wrote ([`super::drift`]).
 pub fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
@@ -61,7 +64,10 @@ pub fn at_deadline(
         Some((recorded, since)) if recorded == stage => since,
         Some(_) | None => now,
     };
-    let away_since = view.ready_changed.filter(|_| is_away);
+    // By another's clock. One that is far ahead says nothing, and nobody waits until it is that late.
+    let away_since = view
+        .ready_changed
+        .filter(|changed| is_away && *changed <= now + CLOCKS_APART);
     let since = began.max(away_since.unwrap_or(began));
     let until = since.max(policy.resumed_at.unwrap_or(since)) + timeout;
     if now < until {
