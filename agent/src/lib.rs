@@ -1,8 +1,8 @@
 //! The node agent: drives its own node to its goal.
 //!
 //! Data flows one way in each [`turn`] of the loop: the host is read into facts, `plan` decides, one step after
-//! another is written to the [`journal`] and performed ([`work`]), and the outcome is [`report`]ed. Nothing but the
-//! files below [`host`] touches the machine.
+//! another is written down and performed, and the outcome is [`report`]ed. What is read, decided and done differs by
+//! the kind of the migration ([`kinds`]). Nothing but the files below [`host`] touches the machine.
 
 pub mod admin;
 pub mod args;
@@ -10,11 +10,9 @@ pub mod echo;
 pub mod flannel_to_calico;
 pub mod goal;
 pub mod host;
-pub mod journal;
+pub mod kinds;
 pub mod metrics;
 pub mod probe;
-pub mod quiet;
 pub mod report;
 pub mod traffic;
 pub mod turn;
-pub mod work;

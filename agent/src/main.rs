@@ -8,13 +8,14 @@ use std::time::Duration;
 use agent::admin::{self, Health};
 use agent::args::{Arguments, Command, Echo, LogFormat, Run, Traffic};
 use agent::flannel_to_calico::observe::Paths;
+use agent::flannel_to_calico::work::{Configuration, Worker};
 use agent::goal;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
+use agent::kinds::Kinds;
 use agent::metrics::Metrics;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
-use agent::work::{Configuration, Worker};
 use anyhow::Context as _;
 use clap::Parser;
 use jiff::Timestamp;
@@ -147,7 +148,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     );
     let hub = Hub::listen(&node, &run_dir)?;
     let agent = Agent::new(
-        worker,
+        Kinds::new(worker),
         Api::all(client),
         seen,
         changed,

@@ -35,6 +35,8 @@ pub struct Report {
     pub fell_back: Option<String>,
     /// When it goes back by itself, if nobody does anything until then.
     pub falls_back_in: Option<Duration>,
+    /// What the next look waits for.
+    pub pending: Pending,
     /// Its checks.
     pub checks: Vec<Check>,
     /// Steps performed, the newest last.
@@ -43,6 +45,20 @@ pub struct Report {
     pub probes: Vec<ProbeResult>,
     /// What the traffic pods found.
     pub traffic: Option<TrafficReport>,
+}
+
+/// What the next look waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pending {
+    /// Nothing is asked of this host.
+    #[default]
+    Nothing,
+    /// What was asked is so, and has to stay so.
+    Reached,
+    /// The end of a process, which nobody announces.
+    Process,
+    /// Anything else that somebody has to do first.
+    Change,
 }
 
 /// The status could not be written.
@@ -72,6 +88,7 @@ pub fn status(
         goal,
         fell_back,
         falls_back_in: _,
+        pending: _,
         checks,
         steps,
         probes,

@@ -9,18 +9,16 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use plan::check::Verdict;
-use plan::flannel_to_calico::host::HostSettings;
-use plan::flannel_to_calico::phase::Goal;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::admin::Health;
 use crate::goal::Seen;
+use crate::kinds::{self, Kinds};
 use crate::metrics::Metrics;
-use crate::probe::{LEAST_MTU, Probes};
-use crate::report::{self, Report, chain};
+use crate::probe::Probes;
+use crate::report::{self, Pending, Report, chain};
 use crate::traffic::hub::Hub;
-use crate::work::Worker;
 
 /// Changes come in bursts (a device, its address, its routes): one look for all of them.
 const BURST: Duration = Duration::from_millis(150);
@@ -42,7 +40,7 @@ const LAZY_WRITE: Duration = Duration::from_secs(10);
 /// The agent of one node.
 #[derive(Debug)]
 pub struct Agent {
-    worker: Worker,
+    kinds: Kinds,
     api: Api<NodeMigration>,
     seen: watch::Receiver<Seen>,
     changed: Arc<Notify>,
@@ -69,7 +67,7 @@ struct Pace {
 impl Agent {
     /// The agent, which has not looked yet.
     pub fn new(
-        worker: Worker,
+        kinds: Kinds,
         api: Api<NodeMigration>,
         seen: watch::Receiver<Seen>,
         changed: Arc<Notify>,
@@ -78,7 +76,7 @@ impl Agent {
         health: Arc<Health>,
     ) -> Self {
         Self {
-            worker,
+            kinds,
             api,
             seen,
             probes: Probes::new(Arc::clone(&changed)),
@@ -142,40 +140,28 @@ impl Agent {
         self.metrics.turns.inc();
         let object = self.object();
         let spec = object.as_ref().map(|object| object.spec.clone());
-        let settings = spec.as_ref().and_then(|spec| spec.flannel_to_calico.clone());
         let targets = spec.as_ref().map(|spec| spec.probes.clone()).unwrap_or_default();
-        let mtu = settings.as_ref().map_or(LEAST_MTU, HostSettings::pod_mtu);
+        let mtu = kinds::pod_mtu(spec.as_ref());
         self.probes.set(&targets, mtu);
         match &spec {
             Some(spec) => self.traffic.set(&spec.flows, spec.gates, spec.judged_since, mtu),
             None => self.traffic.set(&[], None, None, mtu),
         }
 
-        let mut report = self.worker.work(spec.as_ref(), &self.seen).await;
+        let mut report = self.kinds.work(spec.as_ref(), &self.seen).await;
         self.complain(&report);
         report.probes = self.probes.results(&targets);
         report.traffic = self.traffic.report();
-        report.steps = self.worker.done();
         self.tell_metrics(&report, targets.len());
 
-        let goal = spec.as_ref().map(|spec| spec.goal).unwrap_or_default();
-        let reached = match goal {
-            _ if report.fell_back.is_some() => report.changes.is_empty(),
-            Goal::Flannel => report.changes.is_empty(),
-            _ => goal.phase().is_none_or(|wanted| report.phase >= Some(wanted)),
-        };
-        let process = report
-            .facts
-            .as_ref()
-            .is_some_and(|facts| facts.flanneld_running || facts.calico.node_running);
         let well = report.checks.iter().all(|check| check.verdict == Verdict::Pass);
         let slow = if well { RESYNC } else { RESYNC_WHILE_REFUSED };
-        let (next, rest) = match (&report.failure, reached) {
+        let (next, rest) = match (&report.failure, report.pending) {
             (Some(_), _) => (AFTER_FAILURE, CALM),
-            (None, false) if process => (PROCESS, BURST),
-            (None, false) => (WORKING, BURST),
-            (None, true) if goal == Goal::Hold => (slow, CALM),
-            (None, true) => (slow, BURST),
+            (None, Pending::Process) => (PROCESS, BURST),
+            (None, Pending::Change) => (WORKING, BURST),
+            (None, Pending::Nothing) => (slow, CALM),
+            (None, Pending::Reached) => (slow, BURST),
         };
         let mut pace = Pace { next, rest };
         // Its time is over and it did not go back: that has failed, and has its own pace.

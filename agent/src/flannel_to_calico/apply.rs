@@ -12,10 +12,10 @@ use plan::flannel_to_calico::host::{BRIDGE, HostStep};
 
 use super::facts;
 use super::observe::{Observation, Paths, observe};
+use crate::flannel_to_calico::journal::{Before, Journal};
 use crate::host::netlink::Netlink;
 use crate::host::snapshot::Snapshot;
 use crate::host::{files, firewall, sysctl};
-use crate::journal::{Before, Journal};
 
 /// Performs one step and returns the host as it is then.
 pub async fn apply(

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use agent::flannel_to_calico::apply::apply;
-use agent::journal::{Before, Journal};
+use agent::flannel_to_calico::journal::{Before, Journal};
 use jiff::Timestamp;
 use plan::flannel_to_calico::host::{HostDecision, HostStep, changes, decide, phase};
 use plan::flannel_to_calico::phase::{Goal, Phase};

@@ -4,8 +4,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use agent::flannel_to_calico::apply::apply;
+use agent::flannel_to_calico::journal::{Before, Journal};
 use agent::host::netlink::Renamed;
-use agent::journal::{Before, Journal};
 use base64::Engine as _;
 use jiff::Timestamp;
 use plan::flannel_to_calico::host::{HostStep, phase};

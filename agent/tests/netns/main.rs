@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::flannel_to_calico::apply::apply;
+use agent::flannel_to_calico::journal::{Before, Journal};
 use agent::host::netlink;
-use agent::journal::{Before, Journal};
 use jiff::Timestamp;
 use nix::mount::{MsFlags, mount};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};

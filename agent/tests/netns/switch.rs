@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent::journal::Journal;
+use agent::flannel_to_calico::journal::Journal;
 use axum::http::StatusCode;
 use jiff::Timestamp;
 use plan::flannel_to_calico::phase::Goal;

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::admin::Health;
+use agent::flannel_to_calico::work::{Configuration, Worker};
 use agent::goal::Seen;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
+use agent::kinds::Kinds;
 use agent::metrics::Metrics;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
-use agent::work::{Configuration, Worker};
 use api::NodeMigration;
 use axum::http::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
@@ -174,7 +175,15 @@ pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Outpu
         Arc::clone(&health),
     );
     let hub = Hub::listen("a", &host.folder.path().join("run")).unwrap();
-    let agent = Agent::new(worker, Api::all(client), seen, changed, hub, metrics, health);
+    let agent = Agent::new(
+        Kinds::new(worker),
+        Api::all(client),
+        seen,
+        changed,
+        hub,
+        metrics,
+        health,
+    );
     let server = Server { calls, goals, object };
     let run = async move {
         agent.run().await;

@@ -7,12 +7,12 @@ use super::error::ApplyError;
 use plan::cni::{PluginCall, deletion};
 use plan::flannel_to_calico::host::BRIDGE;
 
+use crate::flannel_to_calico::journal::Before;
 use crate::flannel_to_calico::observe::{Observation, Paths};
 use crate::host::netlink::{Netlink, NetlinkError, Renamed};
 use crate::host::snapshot::{Route, Snapshot};
 use crate::host::sysctl;
 use crate::host::{cniplugin, files};
-use crate::journal::Before;
 
 /// Puts a file where it was, with its bytes, its owner and its permissions.
 pub(super) fn put_back(step: &'static str, saved: &Before, path: &Path) -> Result<(), ApplyError> {

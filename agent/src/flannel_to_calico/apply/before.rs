@@ -8,9 +8,9 @@ use plan::flannel_to_calico::host::{BRIDGE, HostStep};
 
 use super::error::ApplyError;
 use crate::flannel_to_calico::facts;
+use crate::flannel_to_calico::journal::{Before, Journal};
 use crate::flannel_to_calico::observe::{Observation, Paths};
 use crate::host::{files, firewall, sysctl};
-use crate::journal::{Before, Journal};
 
 /// What is there before the step.
 pub(super) async fn before(

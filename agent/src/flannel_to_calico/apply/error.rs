@@ -4,12 +4,12 @@ use plan::cni::AttachmentError;
 use plan::flannel_to_calico::host::BRIDGE;
 use thiserror::Error;
 
+use crate::flannel_to_calico::journal::JournalError;
 use crate::flannel_to_calico::observe::ObserveError;
 use crate::host::files::FileError;
 use crate::host::firewall::FirewallError;
 use crate::host::netlink::NetlinkError;
 use crate::host::program::ProgramError;
-use crate::journal::JournalError;
 
 /// Why a step was not performed.
 #[derive(Debug, Error)]

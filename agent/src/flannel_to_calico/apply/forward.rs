@@ -8,11 +8,11 @@ use plan::flannel_to_calico::host::{BRIDGE, HostStep};
 
 use super::before::records;
 use super::error::ApplyError;
+use crate::flannel_to_calico::journal::Before;
 use crate::flannel_to_calico::observe::{Observation, Paths};
 use crate::host::netlink::{Netlink, NetlinkError, ROUTE_PROTOCOL, Renamed};
 use crate::host::snapshot::Route;
 use crate::host::{cniplugin, files};
-use crate::journal::Before;
 
 /// Deletes a link by the index that was seen: a link that took its name since is somebody else's.
 pub(super) async fn delete_link(

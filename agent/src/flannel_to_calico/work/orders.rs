@@ -8,7 +8,7 @@ use plan::flannel_to_calico::host::{self, Orders};
 use plan::flannel_to_calico::phase::{Goal, Phase};
 
 use super::Worker;
-use crate::journal::Journal;
+use crate::flannel_to_calico::journal::Journal;
 use crate::report::chain;
 
 impl Worker {

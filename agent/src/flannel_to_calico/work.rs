@@ -15,14 +15,14 @@ use tokio::sync::watch;
 
 use crate::admin::Health;
 use crate::flannel_to_calico::apply::apply;
+use crate::flannel_to_calico::journal::Journal;
 use crate::flannel_to_calico::observe::{Observation, ObserveError, Paths, observe};
+use crate::flannel_to_calico::quiet::Quiet;
 use crate::goal::Seen;
 use crate::host::folders::FolderWatch;
 use crate::host::netlink::Netlink;
-use crate::journal::Journal;
 use crate::metrics::Metrics;
-use crate::quiet::Quiet;
-use crate::report::{Report, chain};
+use crate::report::{Pending, Report, chain};
 
 /// More steps than any host has: past it, something puts back what is removed.
 const MOST_STEPS: usize = 64;
@@ -73,7 +73,7 @@ impl Worker {
     }
 
     /// Steps that were performed on this host, the newest last.
-    pub fn done(&self) -> Vec<StepDone> {
+    fn done(&self) -> Vec<StepDone> {
         self.journal
             .as_ref()
             .map(|journal| journal.done().to_vec())
@@ -88,6 +88,17 @@ impl Worker {
     ///
     /// `goals` says whether another goal has come meanwhile: no further step is begun for the old one.
     pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
+        let mut report = self.look_and_work(spec, goals).await;
+        report.pending = pending(spec, &report);
+        report.steps = self.done();
+        report
+    }
+
+    async fn look_and_work(
+        &mut self,
+        spec: Option<&NodeMigrationSpec>,
+        goals: &watch::Receiver<Seen>,
+    ) -> Report {
         // Before the first look nobody knows of orders from before a restart.
         let opened = self.open_journal();
         let orders = self.orders(spec);
@@ -306,6 +317,26 @@ impl Worker {
                 retriable: true,
             }),
         }
+    }
+}
+
+/// What the next look waits for.
+fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pending {
+    let goal = spec.map(|spec| spec.goal).unwrap_or_default();
+    let reached = match goal {
+        _ if report.fell_back.is_some() => report.changes.is_empty(),
+        Goal::Flannel => report.changes.is_empty(),
+        _ => goal.phase().is_none_or(|wanted| report.phase >= Some(wanted)),
+    };
+    let process = report
+        .facts
+        .as_ref()
+        .is_some_and(|facts| facts.flanneld_running || facts.calico.node_running);
+    match (reached, goal) {
+        (false, _) if process => Pending::Process,
+        (false, _) => Pending::Change,
+        (true, Goal::Hold) => Pending::Nothing,
+        (true, _) => Pending::Reached,
     }
 }
 
