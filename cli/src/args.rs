@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::flannel_to_calico::flags::OptionFlags;
+use crate::flannel_to_calico::flags::Flags;
 use crate::gate_flags::GateFlags;
 use crate::value;
 
@@ -296,9 +296,9 @@ pub struct Wanted {
     /// CALICO_DAEMONSET_NAME, CNI_CONFIG_DIR and the others.
     #[arg(long)]
     pub from_env: bool,
-    /// Options of the kind.
+    /// What the kind lets one choose.
     #[command(flatten)]
-    pub options: OptionFlags,
+    pub flannel_to_calico: Flags,
     /// How many nodes, how their pods leave.
     #[command(flatten)]
     pub rollout: RolloutFlags,
@@ -343,54 +343,6 @@ pub struct RolloutFlags {
     #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     pub force: Option<bool>,
-    /// How a node changes its network. Default drain.
-    #[arg(long, value_enum, ignore_case = true)]
-    pub strategy: Option<Strategy>,
-    /// In place: what happens to pods that were there before. Default keep.
-    #[arg(long, value_enum, ignore_case = true)]
-    pub legacy_pods: Option<LegacyPods>,
-    /// Go on although the cluster has one schedulable node: all pods are down while it changes.
-    #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
-        default_missing_value = "true")]
-    pub allow_single_node: Option<bool>,
-}
-
-/// How a node changes its network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Strategy {
-    /// Pods leave the node by eviction before its network changes.
-    Drain,
-    /// The node changes its network under its pods: they keep running, with their addresses.
-    InPlace,
-}
-
-impl Strategy {
-    /// The strategy as the Migration has it.
-    pub fn wire(self) -> api::migration::Strategy {
-        match self {
-            Self::Drain => api::migration::Strategy::Drain,
-            Self::InPlace => api::migration::Strategy::InPlace,
-        }
-    }
-}
-
-/// What happens, in place, to pods that were there before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LegacyPods {
-    /// They live on, and go when their owners replace them.
-    Keep,
-    /// They are evicted under their budgets, once every node is on Calico.
-    Restart,
-}
-
-impl LegacyPods {
-    /// The choice as the Migration has it.
-    pub fn wire(self) -> api::migration::LegacyPods {
-        match self {
-            Self::Keep => api::migration::LegacyPods::Keep,
-            Self::Restart => api::migration::LegacyPods::Restart,
-        }
-    }
 }
 
 /// What happens when a drain is blocked past its time.

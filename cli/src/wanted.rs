@@ -11,10 +11,9 @@ use kube::CustomResourceExt as _;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::args::{LegacyPods, OnBlocked, RolloutFlags, Strategy, Wanted};
+use crate::args::{OnBlocked, RolloutFlags, Wanted};
 use crate::error::CliError;
 use crate::flannel_to_calico::environment;
-use crate::flannel_to_calico::flags;
 
 /// What was read before anything is asked of the cluster.
 #[derive(Clone, Debug, Default)]
@@ -91,26 +90,11 @@ impl Asked {
         spec.desired = base.desired;
         spec.plan_hash = base.plan_hash;
         spec.resumed_at = base.resumed_at;
-        let options = flags::merge(
-            self.environment
-                .as_ref()
-                .map(|read| read.options.clone())
-                .unwrap_or_default(),
-            self.flags.options.options(),
-        );
         if let Some(kind) = &mut spec.flannel_to_calico {
-            kind.options = flags::merge(kind.options.clone(), options);
-            kind.strategy = self.flags.rollout.strategy.map_or(kind.strategy, Strategy::wire);
-            kind.legacy_pods = self
-                .flags
-                .rollout
-                .legacy_pods
-                .map_or(kind.legacy_pods, LegacyPods::wire);
-            kind.allow_single_node = self
-                .flags
-                .rollout
-                .allow_single_node
-                .unwrap_or(kind.allow_single_node);
+            let variables = self.environment.as_ref().map(|read| read.options.clone());
+            self.flags
+                .flannel_to_calico
+                .over(kind, variables.unwrap_or_default());
         }
         overlay(&mut spec.rollout, &mut spec.drain, &self.flags.rollout);
         spec.gates = self.flags.gates.over(&spec.gates);
@@ -155,10 +139,6 @@ fn overlay(rollout: &mut Rollout, drain: &mut Drain, flags: &RolloutFlags) {
         on_blocked,
         delete_emptydir_data,
         force,
-        // Of the kind, not of the rollout.
-        strategy: _,
-        legacy_pods: _,
-        allow_single_node: _,
     } = flags.clone();
     rollout.max_unavailable = max_unavailable.or(rollout.max_unavailable.take());
     if let Some(nodes) = canary {

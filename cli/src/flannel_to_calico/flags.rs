@@ -1,15 +1,94 @@
-//! Flags for the options of Calico's own migration controller.
+//! Flags: how a node changes its network, and the options of Calico's own migration controller.
 
-use clap::Args;
+use api::migration::FlannelToCalico;
+use clap::{Args, ValueEnum};
 use ipnet::Ipv4Net;
 use plan::flannel_to_calico::settings::Options;
 
 use crate::value;
 
+/// What this kind lets one choose.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct Flags {
+    #[command(flatten)]
+    how: HowFlags,
+    #[command(flatten)]
+    options: OptionFlags,
+}
+
+impl Flags {
+    /// Says the flags over the kind, and under them what Calico's variables say.
+    pub fn over(&self, kind: &mut FlannelToCalico, variables: Options) {
+        let HowFlags {
+            strategy,
+            legacy_pods,
+            allow_single_node,
+        } = self.how;
+        kind.options = merge(kind.options.clone(), merge(variables, self.options.options()));
+        kind.strategy = strategy.map_or(kind.strategy, Strategy::wire);
+        kind.legacy_pods = legacy_pods.map_or(kind.legacy_pods, LegacyPods::wire);
+        kind.allow_single_node = allow_single_node.unwrap_or(kind.allow_single_node);
+    }
+}
+
+/// Flags for how a node changes its network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "flannel to Calico")]
+struct HowFlags {
+    /// How a node changes its network. Default drain.
+    #[arg(long, value_enum, ignore_case = true)]
+    strategy: Option<Strategy>,
+    /// In place: what happens to pods that were there before. Default keep.
+    #[arg(long, value_enum, ignore_case = true)]
+    legacy_pods: Option<LegacyPods>,
+    /// Go on although the cluster has one schedulable node: all pods are down while it changes.
+    #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    allow_single_node: Option<bool>,
+}
+
+/// How a node changes its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Strategy {
+    /// Pods leave the node by eviction before its network changes.
+    Drain,
+    /// The node changes its network under its pods: they keep running, with their addresses.
+    InPlace,
+}
+
+impl Strategy {
+    /// The strategy as the Migration has it.
+    fn wire(self) -> api::migration::Strategy {
+        match self {
+            Self::Drain => api::migration::Strategy::Drain,
+            Self::InPlace => api::migration::Strategy::InPlace,
+        }
+    }
+}
+
+/// What happens, in place, to pods that were there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LegacyPods {
+    /// They live on, and go when their owners replace them.
+    Keep,
+    /// They are evicted under their budgets, once every node is on Calico.
+    Restart,
+}
+
+impl LegacyPods {
+    /// The choice as the Migration has it.
+    fn wire(self) -> api::migration::LegacyPods {
+        match self {
+            Self::Keep => api::migration::LegacyPods::Keep,
+            Self::Restart => api::migration::LegacyPods::Restart,
+        }
+    }
+}
+
 /// Flags for the options. What is not set is detected, or has the default of Calico's controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "flannel to Calico (detected where not set)")]
-pub struct OptionFlags {
+struct OptionFlags {
     /// IPv4 network of flannel, such as 10.244.0.0/16.
     #[arg(long, value_name = "CIDR", value_parser = value::network)]
     flannel_network: Option<Ipv4Net>,
@@ -53,7 +132,7 @@ pub struct OptionFlags {
 
 impl OptionFlags {
     /// The flags as options.
-    pub fn options(&self) -> Options {
+    fn options(&self) -> Options {
         let Self {
             flannel_network,
             flannel_daemonset_name,
@@ -88,7 +167,7 @@ impl OptionFlags {
 }
 
 /// `over` wins where it says something.
-pub fn merge(under: Options, over: Options) -> Options {
+fn merge(under: Options, over: Options) -> Options {
     let Options {
         flannel_network,
         flannel_daemon_set_name,

@@ -3,12 +3,12 @@
 use api::{Migration, NodeMigration};
 use kube::ResourceExt;
 use plan::document::{Action, Document};
-use plan::flannel_to_calico::settings::{Ipv6Settings, Settings};
-use plan::sourced::Source;
+use plan::flannel_to_calico::settings::Settings;
 use serde::Serialize;
 
 use super::checks;
 use super::table::table;
+use crate::flannel_to_calico::settings;
 use crate::planned::document;
 
 /// The plan as a text; `None` when there is none.
@@ -23,7 +23,7 @@ pub fn plan(migration: &Migration, nodes: &[NodeMigration]) -> Option<String> {
     let mut text = format!("Plan of Migration {}\nhash {}\n", migration.name_any(), plan.hash);
     if let Some(known) = &status.flannel_to_calico {
         text.push_str("\nIt works with\n");
-        text.push_str(&indent(&table(&[], &values(&known.settings))));
+        text.push_str(&indent(&table(&[], &settings::rows(&known.settings))));
     }
     text.push_str("\nBefore the first node\n");
     text.push_str(&actions(&prepare));
@@ -63,116 +63,6 @@ fn actions(actions: &[Action]) -> String {
     } else {
         indent(&table(&[], &rows))
     }
-}
-
-/// Every setting with its value and its source.
-fn values(settings: &Settings) -> Vec<Vec<String>> {
-    let Settings {
-        flannel_network,
-        flannel_daemon_set_name,
-        flannel_daemon_set_namespace,
-        flannel_mtu,
-        flannel_ip_masquerade,
-        flannel_subnet_length,
-        flannel_annotation_prefix,
-        flannel_vni,
-        flannel_port,
-        calico_daemon_set_name,
-        calico_daemon_set_namespace,
-        ip_pool_block_size,
-        cni_configuration_directory,
-        ipv6,
-    } = settings;
-    let mut rows = vec![
-        row(
-            "flannel network",
-            flannel_network.value.to_string(),
-            &flannel_network.source,
-        ),
-        row(
-            "flannel DaemonSet",
-            flannel_daemon_set_name.value.clone(),
-            &flannel_daemon_set_name.source,
-        ),
-        row(
-            "  its namespace",
-            flannel_daemon_set_namespace.value.clone(),
-            &flannel_daemon_set_namespace.source,
-        ),
-        row("flannel MTU", flannel_mtu.value.to_string(), &flannel_mtu.source),
-        row(
-            "flannel masquerades",
-            flannel_ip_masquerade.value.to_string(),
-            &flannel_ip_masquerade.source,
-        ),
-        row(
-            "flannel subnet length",
-            flannel_subnet_length.value.to_string(),
-            &flannel_subnet_length.source,
-        ),
-        row(
-            "flannel annotations",
-            flannel_annotation_prefix.value.clone(),
-            &flannel_annotation_prefix.source,
-        ),
-        row("flannel VNI", flannel_vni.value.to_string(), &flannel_vni.source),
-        row(
-            "flannel port",
-            flannel_port.value.to_string(),
-            &flannel_port.source,
-        ),
-        row(
-            "Calico DaemonSet",
-            calico_daemon_set_name.value.clone(),
-            &calico_daemon_set_name.source,
-        ),
-        row(
-            "  its namespace",
-            calico_daemon_set_namespace.value.clone(),
-            &calico_daemon_set_namespace.source,
-        ),
-        row(
-            "IPPool block size",
-            ip_pool_block_size.value.to_string(),
-            &ip_pool_block_size.source,
-        ),
-        row(
-            "CNI folder",
-            cni_configuration_directory.value.clone(),
-            &cni_configuration_directory.source,
-        ),
-    ];
-    rows.extend(ipv6.iter().flat_map(ipv6_values));
-    rows
-}
-
-fn ipv6_values(settings: &Ipv6Settings) -> [Vec<String>; 3] {
-    let Ipv6Settings {
-        flannel_network,
-        flannel_subnet_length,
-        ip_pool_block_size,
-    } = settings;
-    [
-        row(
-            "IPv6: flannel network",
-            flannel_network.value.to_string(),
-            &flannel_network.source,
-        ),
-        row(
-            "  its subnet length",
-            flannel_subnet_length.value.to_string(),
-            &flannel_subnet_length.source,
-        ),
-        row(
-            "  its pool's block size",
-            ip_pool_block_size.value.to_string(),
-            &ip_pool_block_size.source,
-        ),
-    ]
-}
-
-fn row(name: &str, value: String, source: &Source) -> Vec<String> {
-    vec![name.to_owned(), value, format!("({source})")]
 }
 
 fn indent(text: &str) -> String {
