@@ -55,7 +55,7 @@ pub struct Flow {
     pub counts: Counts,
     /// Times in which probes were lost; only the worst if there were very many.
     pub outages: Vec<Outage>,
-    /// Why the last probe could not be sent at all, if one could not.
+    /// Why the last probe that got no answer got none, as far as its sender knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
@@ -128,6 +128,9 @@ pub struct PathOutage {
     /// When, and how many.
     #[serde(flatten)]
     pub outage: Outage,
+    /// Why the last probe of this path that got no answer got none, as far as its sender knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 /// So many outages of all flows are named, the worst.
@@ -251,6 +254,7 @@ impl Summary {
                         target: flow.target.clone(),
                         to: flow.node.clone(),
                         outage: *outage,
+                        last_error: flow.last_error.clone(),
                     }));
             }
         }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use traffic::report::PathOutage;
+
 use super::Report;
 
 /// So many times in which probes were lost are shown; the report for programs has more.
@@ -49,18 +51,7 @@ impl Report {
             ));
         }
         for one in self.probes.outages.iter().take(SHOWN_OUTAGES) {
-            line(format_args!(
-                "  lost at {:.3}: {} of {} from {} to {}{}",
-                one.outage.since,
-                one.outage.lost,
-                one.class,
-                one.from,
-                one.target,
-                one.to
-                    .as_ref()
-                    .map(|node| format!(" on {node}"))
-                    .unwrap_or_default()
-            ));
+            line(format_args!("  {}", lost(one)));
         }
         line(format_args!(
             "pods: {} created again, {} containers restarted",
@@ -110,4 +101,22 @@ impl Report {
         }
         text
     }
+}
+
+/// Probes that one path lost one after the other, for people.
+fn lost(outage: &PathOutage) -> String {
+    let to = outage
+        .to
+        .as_ref()
+        .map(|node| format!(" on {node}"))
+        .unwrap_or_default();
+    let why = outage
+        .last_error
+        .as_ref()
+        .map(|why| format!(" (the last one: {why})"))
+        .unwrap_or_default();
+    format!(
+        "lost at {:.3}: {} of {} from {} to {}{to}{why}",
+        outage.outage.since, outage.outage.lost, outage.class, outage.from, outage.target
+    )
 }

@@ -20,6 +20,13 @@ const RETRY: Duration = Duration::from_millis(100);
 pub enum Event {
     /// A probe came back.
     Answered(Answer),
+    /// A probe to a Service could not be sent, or got an error for an answer.
+    Failed {
+        /// The flow.
+        flow: usize,
+        /// When, by which port and why.
+        reason: String,
+    },
     /// The connection of this flow could not be made, or it ended though nobody wanted it to.
     Broken {
         /// The flow.
@@ -181,6 +188,7 @@ mod tests {
                     break;
                 }
                 Event::Answered(_) => {}
+                Event::Failed { .. } => panic!("there is no Service"),
             }
         }
         listener.accept().await.unwrap();

@@ -179,6 +179,13 @@ impl Flows {
         }
     }
 
+    /// Notes why a probe got no answer; it is lost in time.
+    pub fn failed(&mut self, index: usize, reason: String) {
+        if let Some(flow) = self.list.get_mut(index) {
+            flow.last_error = Some(reason);
+        }
+    }
+
     /// An answer, and who gave it if that matters.
     pub fn answered(&mut self, answer: &Answer, by: Option<&str>) {
         let packet = answer.packet;

@@ -257,6 +257,7 @@ impl Prober {
     fn happened(&mut self, event: Event) {
         match event {
             Event::Answered(answer) => self.flows.answered(&answer, None),
+            Event::Failed { flow, reason } => self.flows.failed(flow, reason),
             Event::Broken {
                 flow,
                 was_open,
@@ -356,6 +357,7 @@ async fn ask_service(
     timeout: Duration,
     events: mpsc::UnboundedSender<Event>,
 ) {
+    let mut from = None;
     let attempt = async {
         let own: IpAddr = match address {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -366,7 +368,9 @@ async fn ask_service(
             // Somebody else on this node has the port.
             Err(_) => UdpSocket::bind((own, 0)).await?,
         };
+        from = socket.local_addr().ok();
         socket.connect(address).await?;
+        from = socket.local_addr().ok();
         socket::stamp(&socket)?;
         socket.send(&packet.encode(Timestamp::now())).await?;
         let mut buffer = [0; 2048];
@@ -378,9 +382,22 @@ async fn ask_service(
         }
     };
     // Without an answer in time, or with an error instead, the probe is counted as lost when its time is over.
-    if let Ok(Ok(answer)) = tokio::time::timeout(timeout, attempt).await {
-        events.send(Event::Answered(answer)).ok();
-    }
+    let ended = match tokio::time::timeout(timeout, attempt).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer in {} ms", timeout.as_millis())),
+    };
+    let event = match (ended, usize::try_from(packet.flow)) {
+        (Ok(answer), _) => Event::Answered(answer),
+        (Err(why), Ok(flow)) => {
+            let from = from.map_or_else(|| format!("port {port}"), |from| from.to_string());
+            let reason = format!("probe {} from {from}: {why}", packet.number);
+            Event::Failed { flow, reason }
+        }
+        // No flow has such a number.
+        (Err(_), Err(_)) => return,
+    };
+    events.send(event).ok();
 }
 
 #[cfg(test)]
