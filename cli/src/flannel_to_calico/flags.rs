@@ -9,6 +9,7 @@ use crate::value;
 
 /// What this kind lets one choose.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[group(skip)]
 pub struct Flags {
     #[command(flatten)]
     how: HowFlags,
@@ -34,6 +35,7 @@ impl Flags {
 /// Flags for how a node changes its network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "flannel to Calico")]
+#[group(skip)]
 struct HowFlags {
     /// How a node changes its network. Default drain.
     #[arg(long, value_enum, ignore_case = true)]
@@ -88,6 +90,7 @@ impl LegacyPods {
 /// Flags for the options. What is not set is detected, or has the default of Calico's controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "flannel to Calico (detected where not set)")]
+#[group(skip)]
 struct OptionFlags {
     /// IPv4 network of flannel, such as 10.244.0.0/16.
     #[arg(long, value_name = "CIDR", value_parser = value::network)]

@@ -119,10 +119,11 @@ impl Kind for FlannelToCalico {
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError> {
         let Some(FlannelToCalicoStatus { settings }) = status.flannel_to_calico.clone() else {
-            // Only somebody who edits the status by hand gets there.
-            let message = "status.flannelToCalico.settings, which was saved before the first change, is gone: nobody knows what this migration \
-                           works with. Nothing is done";
-            "SettingsMissing".clone_into(&mut status.blocked);
+            // By an edit of the status by hand, or an update of replumb that reads another version's.
+            let message = "status.flannelToCalico.settings, which was saved before the first change, is gone: nobody knows what this \
+                           migration works with, and nothing is done. Go back to the version of replumb that began it, or write it \
+                           again from a backup of the Migration";
+            "SettingsGone".clone_into(&mut status.blocked);
             message.clone_into(&mut status.message);
             return Ok(Vec::new());
         };
