@@ -78,6 +78,12 @@ pub enum WaitReason {
     ProbeUnanswered,
     /// Calico's objects cannot be written yet.
     CalicoObjects,
+    /// Pods that were moved are not Ready again yet.
+    MovedPodsNotReady,
+    /// People have to change what only they may change.
+    ConfigurationFollowUp,
+    /// The old pool is empty, and stays for a while.
+    PoolSoak,
     /// A DaemonSet is being rolled out.
     DaemonSetRollout,
     /// Leftovers of the old network are not gone from a node.
@@ -115,6 +121,7 @@ impl WaitReason {
             | Self::CheckFailing
             | Self::ProbeUnanswered
             | Self::CalicoObjects
+            | Self::ConfigurationFollowUp
             | Self::Leftovers => true,
             Self::Turn
             | Self::Paused
@@ -129,14 +136,21 @@ impl WaitReason {
             | Self::ProbePodNotReady
             | Self::ProbePending
             | Self::TrafficUnwatched
+            | Self::MovedPodsNotReady
+            | Self::PoolSoak
             | Self::DaemonSetRollout => false,
         }
     }
 
-    /// Whether the spec asks for this wait: it may last, and has no deadline.
+    /// Whether the wait may last, and has no deadline: the spec asks for it, or it is for people, in their own time.
     pub fn is_asked_for(self) -> bool {
         match self {
-            Self::Turn | Self::Paused | Self::CanarySoak | Self::Interval => true,
+            Self::Turn
+            | Self::Paused
+            | Self::CanarySoak
+            | Self::Interval
+            | Self::ConfigurationFollowUp
+            | Self::PoolSoak => true,
             Self::NodeNotReady
             | Self::AgentSilent
             | Self::PodsTerminating
@@ -152,6 +166,7 @@ impl WaitReason {
             | Self::ProbePending
             | Self::ProbeUnanswered
             | Self::CalicoObjects
+            | Self::MovedPodsNotReady
             | Self::DaemonSetRollout
             | Self::TrafficUnwatched
             | Self::Leftovers => false,
@@ -164,7 +179,7 @@ impl WaitReason {
     }
 
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::Turn,
         Self::Paused,
         Self::CanarySoak,
@@ -184,6 +199,9 @@ impl WaitReason {
         Self::ProbePending,
         Self::ProbeUnanswered,
         Self::CalicoObjects,
+        Self::MovedPodsNotReady,
+        Self::ConfigurationFollowUp,
+        Self::PoolSoak,
         Self::DaemonSetRollout,
         Self::Leftovers,
         Self::TrafficUnwatched,
@@ -211,6 +229,9 @@ impl WaitReason {
             Self::ProbePending => "ProbePending",
             Self::ProbeUnanswered => "ProbeUnanswered",
             Self::CalicoObjects => "CalicoObjects",
+            Self::MovedPodsNotReady => "MovedPodsNotReady",
+            Self::ConfigurationFollowUp => "ConfigurationFollowUp",
+            Self::PoolSoak => "PoolSoak",
             Self::DaemonSetRollout => "DaemonSetRollout",
             Self::Leftovers => "Leftovers",
             Self::TrafficUnwatched => "TrafficUnwatched",

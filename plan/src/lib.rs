@@ -22,6 +22,7 @@ pub mod flannel;
 pub mod flannel_to_calico;
 mod go_json;
 pub mod order;
+pub mod pod_cidr;
 pub mod probe;
 pub mod rollout;
 pub mod sourced;

@@ -1,0 +1,483 @@
+//! The next step of the whole migration. Level-triggered, as a node's is: the same facts give the same step, whatever was
+//! decided before, so that a restart or a crash changes nothing.
+//!
+//! There and back are the same way between two pools: one is opened, the other one closed, pods move, what was left is seen to
+//! be empty, and goes. At no moment is no pool open: a pod that is made then would get no address.
+
+use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::moves;
+use super::pools::{self, Openness};
+use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
+use crate::evict::{self, PodName};
+
+/// Between the two looks that both have to find nothing in the range.
+const TWICE: SignedDuration = SignedDuration::from_secs(30);
+
+/// Where the pods are led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// To the new pool.
+    There,
+    /// To the old pool, as it was before.
+    Back,
+}
+
+/// Where the migration is. Ordered; the name is a metric label, an Event reason and a line of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// Whoever has to know both ranges before a pod gets a new address does.
+    Widen,
+    /// The new pool is made, closed.
+    CreatePool,
+    /// Pods that name the new pool are reached from every node, and reach what they need.
+    Canary,
+    /// Name servers and admission webhooks have more than one pod.
+    Redundancy,
+    /// The pool that pods are led to is opened, then the other one closed.
+    Switch,
+    /// Pods move, wave by wave.
+    Move,
+    /// Nothing has an address of the range that is left, twice.
+    Verify,
+    /// Whoever else holds the range says the new one.
+    FollowUp,
+    /// The time in which going back is cheap.
+    Soak,
+    /// Blocks and affinities of the range that is left go, then its pool.
+    DeletePool,
+    /// No host has a route into it.
+    Routes,
+}
+
+impl Stage {
+    /// Every stage, in order.
+    pub const ALL: [Self; 11] = [
+        Self::Widen,
+        Self::CreatePool,
+        Self::Canary,
+        Self::Redundancy,
+        Self::Switch,
+        Self::Move,
+        Self::Verify,
+        Self::FollowUp,
+        Self::Soak,
+        Self::DeletePool,
+        Self::Routes,
+    ];
+
+    /// The stage as it stands in status, metrics and reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Widen => "Widen",
+            Self::CreatePool => "CreatePool",
+            Self::Canary => "Canary",
+            Self::Redundancy => "Redundancy",
+            Self::Switch => "Switch",
+            Self::Move => "Move",
+            Self::Verify => "Verify",
+            Self::FollowUp => "FollowUp",
+            Self::Soak => "Soak",
+            Self::DeletePool => "DeletePool",
+            Self::Routes => "Routes",
+        }
+    }
+}
+
+/// Which of the two pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Which {
+    /// The one that was there before.
+    Old,
+    /// The one that this migration makes.
+    New,
+}
+
+/// One pool, and what is in its range.
+#[derive(Clone, Debug)]
+pub struct PoolView<'facts> {
+    /// Which.
+    pub which: Which,
+    /// Its name.
+    pub name: &'facts str,
+    /// Its range.
+    pub range: IpNet,
+    /// Its spec, as it is stored; `None` when there is no such pool.
+    pub spec: Option<&'facts Value>,
+    /// Whether it is being deleted: Calico gives no address of it any more.
+    pub terminating: bool,
+    /// Blocks of Calico's IPAM in the range, and affinities to some.
+    pub blocks: &'facts [IpNet],
+    /// Who has an address of the range besides pods that have to move: the object, and what a person does about it.
+    pub holders: &'facts [String],
+    /// Since when nobody has; `None` while somebody does.
+    pub empty_since: Option<Timestamp>,
+    /// Routes into the range on hosts, by their agents' words.
+    pub routes: &'facts [String],
+}
+
+impl PoolView<'_> {
+    fn openness(&self) -> Openness {
+        match (self.spec.map(Openness::of), self.terminating) {
+            (None, _) => Openness::Absent,
+            (Some(_), true) => Openness::Closed,
+            (Some(openness), false) => openness,
+        }
+    }
+}
+
+/// Everything that the decision depends on.
+#[derive(Clone, Debug)]
+pub struct View<'facts> {
+    /// Where the pods are led.
+    pub direction: Direction,
+    /// The pool that was there before.
+    pub old: PoolView<'facts>,
+    /// The pool that this migration makes.
+    pub new: PoolView<'facts>,
+    /// The spec that the new pool has once it is open.
+    pub wanted: &'facts Value,
+    /// Who does not know both ranges yet, and who changes it.
+    pub widen: &'facts [String],
+    /// What is missing until every node's calico-node goes by the pools as they are open now; `None` when it does.
+    pub switched: Option<Missing>,
+    /// What is missing until the new pool is proved; `None` when pods that name it were reached from every node.
+    pub canary: Option<Missing>,
+    /// What is missing until what others need has more than one pod; `None` when it has.
+    pub redundancy: Option<Missing>,
+    /// Who does not say the new range yet, and who changes it.
+    pub follow_up: &'facts [String],
+    /// The pods, led to the pool that is the target now.
+    pub moves: moves::View<'facts>,
+}
+
+/// What is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// This is done about it.
+    Step(Step),
+    /// This is waited for.
+    Answer(Wait),
+}
+
+/// Limits and permissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Of the moves.
+    pub moves: moves::Policy,
+    /// How long the old pool stays, empty and closed.
+    pub soak: SignedDuration,
+}
+
+/// One change: idempotent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Make the new pool.
+    CreatePool,
+    /// Make a probe pod on this node, which names the new pool.
+    CreateProbePod(String),
+    /// Give this Deployment so many pods.
+    Scale(String, u32),
+    /// Open a pool so far, or close it.
+    Open(Which, Openness),
+    /// Evict these pods.
+    Evict(Vec<PodName>),
+    /// Release this block, which is empty, and its affinity.
+    ReleaseBlock(IpNet),
+    /// Delete this pool.
+    DeletePool(Which),
+    /// Put back what was raised, and record that the pods are where they were led.
+    Complete,
+}
+
+impl Step {
+    /// The step by name; bounded, without names of objects.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::CreatePool => "CreatePool",
+            Self::CreateProbePod(_) => "CreateProbePod",
+            Self::Scale(..) => "Scale",
+            Self::Open(Which::Old, Openness::ToEverybody) => "OpenOldPool",
+            Self::Open(Which::New, Openness::ToEverybody) => "OpenNewPool",
+            Self::Open(_, Openness::ToWhoNamesIt) => "OpenNewPoolToCanary",
+            Self::Open(Which::Old, Openness::Closed | Openness::Absent) => "CloseOldPool",
+            Self::Open(Which::New, Openness::Closed | Openness::Absent) => "CloseNewPool",
+            Self::Evict(_) => "Evict",
+            Self::ReleaseBlock(_) => "ReleaseBlock",
+            Self::DeletePool(Which::Old) => "DeleteOldPool",
+            Self::DeletePool(Which::New) => "DeleteNewPool",
+            Self::Complete => "Complete",
+        }
+    }
+}
+
+/// Where the migration is, and what comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// Where it is.
+    pub stage: Stage,
+    /// What comes next.
+    pub decision: Decision<Step>,
+}
+
+/// Chooses the next step.
+pub fn decide(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
+    match view.direction {
+        Direction::There => there(view, policy, now),
+        Direction::Back => back(view, policy, now),
+    }
+}
+
+fn there(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
+    let (old, new) = (view.old.openness(), view.new.openness());
+    match (old, new) {
+        (Openness::Absent, Openness::Absent) => halt(
+            Stage::Switch,
+            format!(
+                "IPPool {} and IPPool {} are gone: no pod gets an address. Make {} again",
+                view.old.name, view.new.name, view.new.name
+            ),
+        ),
+        // First of all: a pod that is made now has to get an address.
+        (Openness::Absent, Openness::Closed | Openness::ToWhoNamesIt) => {
+            run(Stage::Switch, Step::Open(Which::New, Openness::ToEverybody))
+        }
+        // Before the new one is open to everybody nobody closes the old one but somebody else.
+        (
+            Openness::Closed | Openness::ToWhoNamesIt,
+            Openness::Absent | Openness::Closed | Openness::ToWhoNamesIt,
+        ) => run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody)),
+        (Openness::ToEverybody, Openness::Absent) => {
+            widened(view).unwrap_or_else(|| run(Stage::CreatePool, Step::CreatePool))
+        }
+        (Openness::ToEverybody, Openness::Closed) => agrees(view)
+            .or_else(|| widened(view))
+            .unwrap_or_else(|| run(Stage::Canary, Step::Open(Which::New, Openness::ToWhoNamesIt))),
+        (Openness::ToEverybody, Openness::ToWhoNamesIt) => {
+            proved(view).unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::New, Openness::ToEverybody)))
+        }
+        // Somebody else may have opened it.
+        (Openness::ToEverybody | Openness::ToWhoNamesIt, Openness::ToEverybody) => {
+            proved(view).unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::Old, Openness::Closed)))
+        }
+        (Openness::Closed, Openness::ToEverybody) => agrees(view)
+            .or_else(|| missing(Stage::Switch, view.switched.as_ref()))
+            .unwrap_or_else(|| leave(&view.old, view, policy, now)),
+        (Openness::Absent, Openness::ToEverybody) => gone(&view.old, view, policy, now),
+    }
+}
+
+/// The new pool is not as it has to be: living pods of both would not reach each other.
+fn agrees(view: &View<'_>) -> Option<Next> {
+    let differences = pools::differences(view.new.spec?, view.wanted);
+    (!differences.is_empty()).then(|| {
+        let message = format!(
+            "IPPool {}: {}. Set it back; pods of both pools reach each other only when both say the same",
+            view.new.name,
+            differences.join(", ")
+        );
+        halt(Stage::CreatePool, message)
+    })
+}
+
+fn widened(view: &View<'_>) -> Option<Next> {
+    let first = view.widen.first()?;
+    Some(people(
+        Stage::Widen,
+        format!(
+            "{} places have to know both ranges before a pod gets an address of {}; the first: {first}",
+            view.widen.len(),
+            view.new.range
+        ),
+    ))
+}
+
+/// What is missing until everybody may get an address of the new pool.
+fn proved(view: &View<'_>) -> Option<Next> {
+    agrees(view)
+        .or_else(|| widened(view))
+        .or_else(|| missing(Stage::Canary, view.canary.as_ref()))
+        .or_else(|| missing(Stage::Redundancy, view.redundancy.as_ref()))
+}
+
+fn back(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
+    let (old, new) = (view.old.openness(), view.new.openness());
+    match (old, new) {
+        (Openness::Absent, _) => halt(
+            Stage::Switch,
+            format!(
+                "IPPool {} is deleted: that was the point of no return. Another migration, from {} to {}, leads the pods back",
+                view.old.name, view.new.range, view.old.range
+            ),
+        ),
+        (Openness::Closed | Openness::ToWhoNamesIt, _) => {
+            run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody))
+        }
+        (Openness::ToEverybody, Openness::ToEverybody | Openness::ToWhoNamesIt) => {
+            run(Stage::Switch, Step::Open(Which::New, Openness::Closed))
+        }
+        (Openness::ToEverybody, Openness::Closed) => missing(Stage::Switch, view.switched.as_ref())
+            .unwrap_or_else(|| leave(&view.new, view, policy, now)),
+        (Openness::ToEverybody, Openness::Absent) => gone(&view.new, view, policy, now),
+    }
+}
+
+/// The pool that is left is deleted: by this migration, or by somebody else, who may not have waited for its pods.
+fn gone(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
+    let open = moved(view, policy, now)
+        .or_else(|| emptied(pool, now))
+        .or_else(|| followed(pool, view));
+    if let Some(next) = open {
+        return next;
+    }
+    if let Some(block) = pool.blocks.first() {
+        return run(Stage::DeletePool, Step::ReleaseBlock(*block));
+    }
+    if let Some(first) = pool.routes.first() {
+        return leftovers(
+            Stage::Routes,
+            format!(
+                "{} hosts have routes into {}; the first: {first}",
+                pool.routes.len(),
+                pool.range
+            ),
+        );
+    }
+    run(Stage::Routes, Step::Complete)
+}
+
+/// The pool that is left is closed, the other one open to everybody: pods move, then it goes.
+fn leave(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
+    let open = moved(view, policy, now)
+        .or_else(|| emptied(pool, now))
+        .or_else(|| followed(pool, view))
+        .or_else(|| soaked(pool, view, policy, now));
+    if let Some(next) = open {
+        return next;
+    }
+    match pool.blocks.first() {
+        Some(block) => run(Stage::DeletePool, Step::ReleaseBlock(*block)),
+        None => run(Stage::DeletePool, Step::DeletePool(pool.which)),
+    }
+}
+
+/// Pods that have to move; `None` once none has to.
+fn moved(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<Next> {
+    Some(match moves::next(&view.moves, &policy.moves, now)? {
+        evict::Next::Evict(pods) => run(Stage::Move, Step::Evict(pods)),
+        evict::Next::Wait(found) => wait(Stage::Move, found),
+    })
+}
+
+/// Who else has an address of the range; `None` once nobody had, twice.
+fn emptied(pool: &PoolView<'_>, now: Timestamp) -> Option<Next> {
+    if let Some(first) = pool.holders.first() {
+        return Some(leftovers(
+            Stage::Verify,
+            format!(
+                "{} hold addresses of {}; the first: {first}",
+                pool.holders.len(),
+                pool.range
+            ),
+        ));
+    }
+    let message = format!(
+        "nobody has an address of {}; it is looked through twice",
+        pool.range
+    );
+    let Some(empty_since) = pool.empty_since else {
+        return Some(leftovers(Stage::Verify, message));
+    };
+    let until = empty_since + TWICE;
+    (now < until).then(|| {
+        let found = Wait {
+            reason: WaitReason::Leftovers,
+            message,
+            until: Some(until),
+        };
+        wait(Stage::Verify, found)
+    })
+}
+
+/// Who says the old range still.
+fn followed(pool: &PoolView<'_>, view: &View<'_>) -> Option<Next> {
+    let first = view.follow_up.first().filter(|_| pool.which == Which::Old)?;
+    Some(people(
+        Stage::FollowUp,
+        format!(
+            "{} places say {} still; the first: {first}",
+            view.follow_up.len(),
+            pool.range
+        ),
+    ))
+}
+
+/// The old pool stays for a while: so long going back is cheap.
+fn soaked(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<Next> {
+    let end = pool.empty_since.filter(|_| pool.which == Which::Old)? + policy.soak;
+    (now < end).then(|| {
+        let found = Wait {
+            reason: WaitReason::PoolSoak,
+            message: format!(
+                "every pod has an address of {}; IPPool {} stays until {end:.0}, and so long going back is cheap",
+                view.new.range, pool.name
+            ),
+            until: Some(end),
+        };
+        wait(Stage::Soak, found)
+    })
+}
+
+fn missing(stage: Stage, missing: Option<&Missing>) -> Option<Next> {
+    Some(match missing? {
+        Missing::Step(step) => run(stage, step.clone()),
+        Missing::Answer(found) => wait(stage, found.clone()),
+    })
+}
+
+/// What people change, in their own time.
+fn people(stage: Stage, message: String) -> Next {
+    let found = Wait {
+        reason: WaitReason::ConfigurationFollowUp,
+        message,
+        until: None,
+    };
+    wait(stage, found)
+}
+
+fn run(stage: Stage, step: Step) -> Next {
+    Next {
+        stage,
+        decision: Decision::Run(step),
+    }
+}
+
+fn wait(stage: Stage, wait: Wait) -> Next {
+    Next {
+        stage,
+        decision: Decision::Wait(wait),
+    }
+}
+
+fn leftovers(stage: Stage, message: String) -> Next {
+    wait(
+        stage,
+        Wait {
+            reason: WaitReason::Leftovers,
+            message,
+            until: None,
+        },
+    )
+}
+
+fn halt(stage: Stage, message: String) -> Next {
+    Next {
+        stage,
+        decision: Decision::Halt(Halt {
+            reason: HaltReason::Drift,
+            message,
+        }),
+    }
+}

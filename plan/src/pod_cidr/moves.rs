@@ -1,0 +1,452 @@
+//! Which pods have to move, in which order, and who may go now.
+//!
+//! A pod moves if and only if it has an address of the family that is in no target pool. It moves by eviction, so a
+//! `PodDisruptionBudget` holds; and where there is none, one of a workload goes only while every other one of it is Ready.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+
+use crate::decision::{Wait, WaitReason};
+use crate::drain::{self, Budget, Permissions, Pod};
+use crate::evict::{self, Leaving, Refusal};
+
+/// Who makes a pod again once it is gone: what people know it by, a `ReplicaSet`'s Deployment and not the `ReplicaSet`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Workload {
+    /// Kind: Deployment, StatefulSet, DaemonSet, Job, …
+    pub kind: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Workload {
+    /// `Kind namespace/name`.
+    pub fn key(&self) -> String {
+        format!("{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+/// What others need a pod for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It is the coordinator itself.
+    Coordinator,
+    /// It is one of the cluster's name servers.
+    NameServer,
+    /// It stands behind an admission webhook that fails closed.
+    Admission,
+    /// Nobody knows.
+    Any,
+}
+
+/// A pod with whoever makes it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resident<'facts> {
+    /// The pod.
+    pub pod: &'facts Pod,
+    /// Its workload; `None` when nobody makes it again.
+    pub workload: Option<&'facts Workload>,
+    /// What others need it for.
+    pub role: Role,
+    /// Whether it was made after the pool that it has its address of was closed: whoever gave it that would give it again.
+    pub made_since: bool,
+}
+
+/// What is known of a workload that was there before the first pod moved. One that came later keeps nobody waiting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// How many pods it has to have now.
+    pub wanted: usize,
+    /// How many of them were not Ready before the first pod moved: so many may still not be.
+    pub ill: usize,
+}
+
+/// In which order pods move: what others need comes first, what has to be counted comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wave {
+    /// The coordinator's own pod: from then on it is on the path that the others take.
+    Coordinator,
+    /// The cluster's name servers.
+    NameServers,
+    /// Behind admission webhooks that fail closed: without them nobody's successor is admitted.
+    Admission,
+    /// Pods of `DaemonSet`s, node by node.
+    DaemonSets,
+    /// Pods of Deployments, `ReplicaSet`s and whatever else makes equal ones again.
+    Stateless,
+    /// Pods of `StatefulSet`s, the highest ordinal first.
+    Stateful,
+    /// Pods of Jobs: they end by themselves.
+    Jobs,
+    /// Pods that nobody makes again.
+    Bare,
+}
+
+impl Wave {
+    /// Every wave, in order.
+    pub const ALL: [Self; 8] = [
+        Self::Coordinator,
+        Self::NameServers,
+        Self::Admission,
+        Self::DaemonSets,
+        Self::Stateless,
+        Self::Stateful,
+        Self::Jobs,
+        Self::Bare,
+    ];
+
+    /// Of this pod.
+    pub fn of(resident: &Resident<'_>) -> Self {
+        match resident.role {
+            Role::Coordinator => return Self::Coordinator,
+            Role::NameServer => return Self::NameServers,
+            Role::Admission => return Self::Admission,
+            Role::Any => {}
+        }
+        match resident.workload.map(|workload| workload.kind.as_str()) {
+            None => Self::Bare,
+            Some("DaemonSet") => Self::DaemonSets,
+            Some("StatefulSet") => Self::Stateful,
+            Some("Job" | "CronJob") => Self::Jobs,
+            Some(_) => Self::Stateless,
+        }
+    }
+
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Coordinator => "the coordinator",
+            Self::NameServers => "name servers",
+            Self::Admission => "admission webhooks",
+            Self::DaemonSets => "pods of DaemonSets",
+            Self::Stateless => "pods of Deployments",
+            Self::Stateful => "pods of StatefulSets",
+            Self::Jobs => "pods of Jobs",
+            Self::Bare => "pods without a controller",
+        }
+    }
+}
+
+/// What the moves depend on.
+#[derive(Clone, Debug)]
+pub struct View<'facts> {
+    /// Every pod of the cluster.
+    pub residents: &'facts [Resident<'facts>],
+    /// Ranges of every pool that stays: of the one that pods are led to, and of those that this migration is not about.
+    pub targets: &'facts [IpNet],
+    /// Every `PodDisruptionBudget`.
+    pub budgets: &'facts [Budget],
+    /// Refused evictions by pod UID.
+    pub refusals: &'facts BTreeMap<String, Refusal>,
+    /// Workloads that were there before the first pod moved.
+    pub workloads: &'facts BTreeMap<Workload, Health>,
+}
+
+/// Limits and permissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// How many pods may be on their way at the same time.
+    pub pods_at_once: usize,
+    /// What an eviction may cost.
+    pub permissions: Permissions,
+    /// Whether pods that nobody makes again are evicted.
+    pub delete_bare_pods: bool,
+}
+
+/// Whether this pod has to move: it runs, has a network of its own, and an address that is in no target pool.
+pub fn has_to_move(pod: &Pod, targets: &[IpNet]) -> bool {
+    let of_a_family = |address: &std::net::IpAddr| {
+        targets
+            .iter()
+            .any(|target| target.addr().is_ipv4() == address.is_ipv4())
+    };
+    let in_target = |address: &std::net::IpAddr| targets.iter().any(|target| target.contains(address));
+    pod.uses_pod_network()
+        && !pod.mirror
+        && pod
+            .addresses
+            .iter()
+            .any(|address| of_a_family(address) && !in_target(address))
+}
+
+/// Pods that have to move still, by wave.
+pub fn left<'facts>(
+    residents: &'facts [Resident<'facts>],
+    targets: &[IpNet],
+) -> BTreeMap<Wave, Vec<&'facts Resident<'facts>>> {
+    let mut left: BTreeMap<Wave, Vec<&Resident<'_>>> = BTreeMap::new();
+    for resident in residents {
+        if has_to_move(resident.pod, targets) {
+            left.entry(Wave::of(resident)).or_default().push(resident);
+        }
+    }
+    for (wave, residents) in &mut left {
+        residents.sort_by(|left, right| order(*wave, left).cmp(&order(*wave, right)));
+    }
+    left
+}
+
+/// By workload; within a `StatefulSet` the highest ordinal first, as its own controller does it.
+fn order<'facts>(
+    wave: Wave,
+    resident: &'facts Resident<'_>,
+) -> (Option<&'facts Workload>, std::cmp::Reverse<u64>, &'facts str) {
+    let ordinal = resident
+        .pod
+        .name
+        .rsplit_once('-')
+        .and_then(|(_, ordinal)| ordinal.parse().ok())
+        .filter(|_| wave == Wave::Stateful)
+        .unwrap_or_default();
+    (
+        resident.workload,
+        std::cmp::Reverse(ordinal),
+        resident.pod.name.as_str(),
+    )
+}
+
+/// What comes next; `None` once no pod has to move.
+pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::Next> {
+    let left = left(view.residents, view.targets);
+    let count: usize = left.values().map(Vec::len).sum();
+    let first = left.values().flatten().next()?;
+    let stays = |resident: &&Resident<'_>| resident.pod.deleted_at.is_none();
+    let Some((wave, pods)) = left.iter().find(|(_, pods)| pods.iter().any(stays)) else {
+        let message = format!("{count} pods terminate; the first is {}", first.pod.key());
+        return Some(wait(WaitReason::PodsTerminating, message));
+    };
+    if let Some(wait) = not_ours(*wave, pods, policy) {
+        return Some(evict::Next::Wait(wait));
+    }
+    let health = health(view);
+    // What was moved in the waves before is Ready before others go.
+    if let Some(first) = health.lacking.first().filter(|lacking| lacking.wave < *wave) {
+        return Some(evict::Next::Wait(first.wait(&health.lacking)));
+    }
+    let permissions = Permissions {
+        force: policy.permissions.force || policy.delete_bare_pods,
+        ..policy.permissions
+    };
+    let may_go = |pod: &&Pod| {
+        let refusal = view.refusals.get(&pod.uid);
+        drain::obstacle(pod, permissions).is_none() && refusal.is_none_or(|refusal| refusal.next_try <= now)
+    };
+    let (go, stay): (Vec<&Pod>, Vec<&Pod>) = one_of_each(*wave, pods, &health.busy)
+        .into_iter()
+        .partition(may_go);
+    let seats = policy.pods_at_once.max(1).saturating_sub(health.lacking.len());
+    // Who is held up holds up nobody else; it is told once nobody can go.
+    let asked: Vec<&Pod> = match (go.is_empty(), seats) {
+        (false, 0) => Vec::new(),
+        (false, seats) => go.into_iter().take(seats).collect(),
+        (true, _) => stay,
+    };
+    let leaving = Leaving {
+        place: "the old range",
+        pods: &asked,
+        terminating: &[],
+        static_pods: &[],
+        budgets: view.budgets,
+        refusals: view.refusals,
+        permissions,
+        overdue: false,
+    };
+    if let Some(next) = evict::next(&leaving, now) {
+        return Some(next);
+    }
+    Some(match health.lacking.first() {
+        Some(first) => evict::Next::Wait(first.wait(&health.lacking)),
+        None => wait(
+            WaitReason::MovedPodsNotReady,
+            format!(
+                "{count} pods have to move still, and others of their workloads are not Ready; the first is {}",
+                first.pod.key()
+            ),
+        ),
+    })
+}
+
+fn wait(reason: WaitReason, message: String) -> evict::Next {
+    evict::Next::Wait(Wait {
+        reason,
+        message,
+        until: None,
+    })
+}
+
+/// Those whose turn it is: of a workload one, and only while every other one of it is Ready. One that is not Ready serves
+/// nobody, and waits for nobody; but one of a `StatefulSet` may hold what the others need.
+fn one_of_each<'facts>(
+    wave: Wave,
+    pods: &[&Resident<'facts>],
+    busy: &BTreeSet<&Workload>,
+) -> Vec<&'facts Pod> {
+    let mut taken: BTreeSet<&Workload> = BTreeSet::new();
+    let mut chosen = Vec::new();
+    for resident in pods {
+        if resident.pod.deleted_at.is_some() {
+            continue;
+        }
+        if let Some(workload) = resident.workload {
+            let others = taken.contains(workload) || (resident.pod.ready && busy.contains(workload));
+            if others && (resident.pod.ready || wave == Wave::Stateful) {
+                continue;
+            }
+            taken.insert(workload);
+        }
+        chosen.push(resident.pod);
+    }
+    chosen
+}
+
+/// Pods that are not evicted, and what a person does about them.
+fn not_ours(wave: Wave, pods: &[&Resident<'_>], policy: &Policy) -> Option<Wait> {
+    let again = pods.iter().find(|resident| resident.made_since);
+    let first = again.or(pods.first())?;
+    let message = match wave {
+        _ if again.is_some() => format!(
+            "pod {} was made after the pool was closed, and has an address of it all the same: evicted, it would get another such. See \
+             its annotations `cni.projectcalico.org/ipAddrs` and `…/ipv4pools`, and those of its namespace",
+            first.pod.key()
+        ),
+        Wave::Jobs => format!(
+            "{} pods of Jobs have addresses of the old range and end by themselves; the first is {}. Wait for it, or delete it",
+            pods.len(),
+            first.pod.key()
+        ),
+        Wave::Bare if !policy.delete_bare_pods => format!(
+            "{} pods have addresses of the old range and no controller that makes them again; the first is {}. Delete them, or set \
+             podCidr.deleteBarePods",
+            pods.len(),
+            first.pod.key()
+        ),
+        Wave::Bare
+        | Wave::Coordinator
+        | Wave::NameServers
+        | Wave::Admission
+        | Wave::DaemonSets
+        | Wave::Stateless
+        | Wave::Stateful => return None,
+    };
+    Some(Wait {
+        reason: WaitReason::EvictionRefused,
+        message,
+        until: None,
+    })
+}
+
+/// What others wait for: a pod that is on its way, or one that is not there yet.
+struct Lacking<'facts> {
+    wave: Wave,
+    workload: Option<&'facts Workload>,
+    what: String,
+}
+
+impl Lacking<'_> {
+    fn wait(&self, all: &[Self]) -> Wait {
+        let whose = self
+            .workload
+            .map_or_else(|| "without a controller".to_owned(), Workload::key);
+        Wait {
+            reason: WaitReason::MovedPodsNotReady,
+            message: format!(
+                "{} pods are on their way; the first: {whose}, {}",
+                all.len(),
+                self.what
+            ),
+            until: None,
+        }
+    }
+}
+
+/// How the workloads are.
+struct HealthNow<'facts> {
+    /// Those of which a pod is not Ready or not there, in whichever range: no Ready one of them goes.
+    busy: BTreeSet<&'facts Workload>,
+    /// Pods that were moved and are not Ready again, in the order of the waves.
+    lacking: Vec<Lacking<'facts>>,
+}
+
+fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
+    let mut busy = BTreeSet::new();
+    let mut lacking = Vec::new();
+    let mut of_workload: BTreeMap<&Workload, Vec<&Resident<'_>>> = BTreeMap::new();
+    for resident in view.residents {
+        if !resident.pod.uses_pod_network() || resident.pod.mirror {
+            continue;
+        }
+        match resident.workload {
+            Some(workload) => of_workload.entry(workload).or_default().push(resident),
+            None if resident.pod.deleted_at.is_some() && has_to_move(resident.pod, view.targets) => {
+                lacking.push(Lacking {
+                    wave: Wave::of(resident),
+                    workload: None,
+                    what: format!("pod {} terminates", resident.pod.key()),
+                });
+            }
+            None => {}
+        }
+    }
+    for (workload, pods) in of_workload {
+        let wave = pods
+            .iter()
+            .map(|pod| Wave::of(pod))
+            .min()
+            .unwrap_or(Wave::Stateless);
+        if pods
+            .iter()
+            .any(|pod| pod.pod.deleted_at.is_some() || !pod.pod.ready)
+        {
+            busy.insert(workload);
+        }
+        let Some(known) = view.workloads.get(workload).filter(|_| wave != Wave::Jobs) else {
+            continue;
+        };
+        let there = pods.iter().filter(|pod| pod.pod.deleted_at.is_none()).count();
+        let missing = known.wanted.saturating_sub(there);
+        if missing > 0 {
+            busy.insert(workload);
+        }
+        let unready = |pod: &&&Resident<'_>| {
+            pod.pod.deleted_at.is_none() && !pod.pod.ready && !has_to_move(pod.pod, view.targets)
+        };
+        // As many as were ill before may be ill still.
+        let unready = pods.iter().filter(unready).skip(known.ill);
+        let what = unready.map(|pod| format!("pod {} is not Ready", pod.pod.key()));
+        let gone = (0..missing).map(|_| format!("{there} of {} pods are there", known.wanted));
+        lacking.extend(what.chain(gone).map(|what| Lacking {
+            wave,
+            workload: Some(workload),
+            what,
+        }));
+    }
+    // Whoever was ill before does not keep the others of its workload.
+    busy.retain(|workload| !is_as_ill_as_before(view, workload));
+    lacking.sort_by(|left, right| (left.wave, left.workload).cmp(&(right.wave, right.workload)));
+    HealthNow { busy, lacking }
+}
+
+/// Whether no more of its pods are not Ready than before the first one moved, and none terminates or is missing.
+fn is_as_ill_as_before(view: &View<'_>, workload: &Workload) -> bool {
+    let Some(known) = view.workloads.get(workload) else {
+        return false;
+    };
+    let pods = || {
+        view.residents
+            .iter()
+            .filter(|resident| resident.workload == Some(workload) && !resident.pod.finished)
+            .map(|resident| resident.pod)
+    };
+    known.ill > 0
+        && pods().all(|pod| pod.deleted_at.is_none())
+        && pods().count() >= known.wanted
+        && pods().filter(|pod| !pod.ready).count() <= known.ill
+}
+
+#[cfg(test)]
+#[path = "moves_tests.rs"]
+mod tests;

@@ -1,0 +1,412 @@
+use jiff::SignedDuration;
+use rstest::rstest;
+
+use super::*;
+
+const OLD: &str = "10.244.0.7";
+const NEW: &str = "10.200.0.7";
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+fn targets() -> Vec<IpNet> {
+    vec!["10.200.0.0/16".parse().unwrap()]
+}
+
+fn workload(kind: &str, name: &str) -> Workload {
+    Workload {
+        kind: kind.to_owned(),
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn pod(name: &str, address: &str) -> Pod {
+    Pod {
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        uid: format!("{name}@{address}"),
+        node: "a".to_owned(),
+        controller: Some(("ReplicaSet".to_owned(), name.to_owned())),
+        ready: true,
+        addresses: address.parse().into_iter().collect(),
+        ..Pod::default()
+    }
+}
+
+fn away(name: &str, address: &str) -> Pod {
+    Pod {
+        ready: false,
+        ..pod(name, address)
+    }
+}
+
+const POLICY: Policy = Policy {
+    pods_at_once: 10,
+    permissions: Permissions {
+        delete_empty_dir_data: false,
+        force: false,
+    },
+    delete_bare_pods: false,
+};
+
+/// A cluster that answers evictions: the successor of a pod comes in the new range, and is Ready a move later.
+struct World {
+    pods: Vec<(Pod, Option<Workload>)>,
+    workloads: BTreeMap<Workload, Health>,
+    made_since: BTreeSet<String>,
+    refusals: BTreeMap<String, Refusal>,
+    policy: Policy,
+}
+
+impl World {
+    fn of(pods: Vec<(Pod, Option<Workload>)>) -> Self {
+        let mut workloads: BTreeMap<Workload, Health> = BTreeMap::new();
+        for (pod, workload) in &pods {
+            if let Some(workload) = workload
+                && !pod.finished
+            {
+                workloads.entry(workload.clone()).or_default().wanted += 1;
+            }
+        }
+        Self {
+            pods,
+            workloads,
+            made_since: BTreeSet::new(),
+            refusals: BTreeMap::new(),
+            policy: POLICY,
+        }
+    }
+
+    fn next(&self, now: Timestamp) -> Option<evict::Next> {
+        let residents: Vec<Resident<'_>> = self
+            .pods
+            .iter()
+            .map(|(pod, workload)| Resident {
+                pod,
+                workload: workload.as_ref(),
+                role: match pod.name.split('-').next() {
+                    Some("replumb") => Role::Coordinator,
+                    Some("coredns") => Role::NameServer,
+                    Some("webhook") => Role::Admission,
+                    _ => Role::Any,
+                },
+                made_since: self.made_since.contains(&pod.name),
+            })
+            .collect();
+        let view = View {
+            residents: &residents,
+            targets: &targets(),
+            budgets: &[],
+            refusals: &self.refusals,
+            workloads: &self.workloads,
+        };
+        next(&view, &self.policy, now)
+    }
+
+    fn evicts(&self) -> Vec<String> {
+        match self.next(at(0)) {
+            Some(evict::Next::Evict(pods)) => pods.into_iter().map(|pod| pod.name).collect(),
+            other => panic!("nobody is evicted: {other:?}"),
+        }
+    }
+
+    fn waits(&self) -> Wait {
+        match self.next(at(0)) {
+            Some(evict::Next::Wait(wait)) => wait,
+            other => panic!("nothing is waited for: {other:?}"),
+        }
+    }
+
+    /// These terminate.
+    fn evict(&mut self, names: &[String]) {
+        for (pod, _) in &mut self.pods {
+            if names.contains(&pod.name) && pod.addresses[0].to_string() == OLD {
+                pod.deleted_at = Some(at(0));
+            }
+        }
+    }
+
+    /// Those that terminate are gone, and their successors start; those that started are Ready.
+    fn moves(&mut self) {
+        for (pod, _) in &mut self.pods {
+            if pod.deleted_at.take().is_some() {
+                *pod = Pod {
+                    ready: false,
+                    ..self::pod(&pod.name.clone(), NEW)
+                };
+            } else if !pod.ready && pod.addresses[0].to_string() == NEW {
+                pod.ready = true;
+            }
+        }
+    }
+}
+
+#[rstest]
+#[case::in_the_old_range(pod("a", OLD), true)]
+#[case::in_the_new_range(pod("a", NEW), false)]
+#[case::on_the_hosts_network(Pod { host_network: true, ..pod("a", OLD) }, false)]
+#[case::finished(Pod { finished: true, ..pod("a", OLD) }, false)]
+#[case::a_static_pods_mirror(Pod { mirror: true, ..pod("a", OLD) }, false)]
+#[case::without_an_address_yet(pod("a", ""), false)]
+#[case::of_another_family(pod("a", "fd00::7"), false)]
+fn a_pod_moves_if_its_address_is_in_no_target_pool(#[case] pod: Pod, #[case] moves: bool) {
+    assert_eq!(has_to_move(&pod, &targets()), moves);
+}
+
+/// Everybody moves, in the order of the waves, one of each workload at a time; nobody else goes while one is not Ready.
+#[test]
+fn everybody_arrives_and_no_workload_lacks_two() {
+    let deployment = |name: &str| Some(workload("Deployment", name));
+    let mut pods = vec![
+        (pod("replumb-1", OLD), deployment("replumb")),
+        (pod("webhook-1", OLD), deployment("webhook")),
+        (pod("webhook-2", OLD), deployment("webhook")),
+    ];
+    for number in 0..3 {
+        pods.push((pod(&format!("coredns-{number}"), OLD), deployment("coredns")));
+        pods.push((
+            pod(&format!("log-{number}"), OLD),
+            Some(workload("DaemonSet", "log")),
+        ));
+        pods.push((pod(&format!("web-{number}"), OLD), deployment("web")));
+        pods.push((
+            pod(&format!("db-{number}"), OLD),
+            Some(workload("StatefulSet", "db")),
+        ));
+    }
+    let mut world = World::of(pods);
+    let mut order = Vec::new();
+    for _ in 0..200 {
+        match world.next(at(0)) {
+            None => break,
+            Some(evict::Next::Evict(pods)) => {
+                let names: Vec<String> = pods.into_iter().map(|pod| pod.name).collect();
+                order.extend(names.clone());
+                world.evict(&names);
+                for kind in ["coredns", "log", "web", "db"] {
+                    let lacking = world
+                        .pods
+                        .iter()
+                        .filter(|(pod, _)| pod.name.starts_with(kind))
+                        .filter(|(pod, _)| pod.deleted_at.is_some() || !pod.ready)
+                        .count();
+                    assert!(lacking <= 1, "{kind}: {lacking} are away");
+                }
+            }
+            Some(evict::Next::Wait(wait)) => {
+                assert!(
+                    matches!(
+                        wait.reason,
+                        WaitReason::MovedPodsNotReady | WaitReason::PodsTerminating
+                    ),
+                    "{wait:?}"
+                );
+                world.moves();
+            }
+        }
+    }
+    assert_eq!(world.next(at(0)), None, "it ends");
+    assert_eq!(
+        order,
+        [
+            "replumb-1",
+            "coredns-0",
+            "coredns-1",
+            "coredns-2",
+            "webhook-1",
+            "webhook-2",
+            "log-0",
+            "log-1",
+            "log-2",
+            "web-0",
+            "web-1",
+            "web-2",
+            "db-2",
+            "db-1",
+            "db-0"
+        ]
+    );
+}
+
+#[test]
+fn no_more_are_on_their_way_than_may_be() {
+    let pods = (0..30)
+        .map(|number| {
+            let name = format!("web-{number}");
+            (pod(&name, OLD), Some(workload("Deployment", &name)))
+        })
+        .collect();
+    let mut world = World::of(pods);
+    let first = world.evicts();
+    assert_eq!(first.len(), 10);
+    world.evict(&first);
+    assert_eq!(world.waits().reason, WaitReason::MovedPodsNotReady);
+    world.moves();
+    assert_eq!(world.waits().reason, WaitReason::MovedPodsNotReady);
+    world.moves();
+    assert_eq!(world.evicts().len(), 10);
+}
+
+/// A budget that allows nothing keeps its own pods, and is named once nobody else can go.
+#[test]
+fn who_is_refused_holds_up_nobody_else() {
+    let web = |name: &str| Some(workload("Deployment", name));
+    let mut world = World::of(vec![(pod("a-1", OLD), web("a")), (pod("b-1", OLD), web("b"))]);
+    world.refusals.insert(
+        format!("a-1@{OLD}"),
+        Refusal {
+            since: at(0),
+            next_try: at(5),
+            by_budget: true,
+            message: "budget".to_owned(),
+        },
+    );
+    assert_eq!(world.evicts(), ["b-1"]);
+    world.pods.pop();
+    let wait = world.waits();
+    assert_eq!(wait.reason, WaitReason::DisruptionBudget);
+    assert!(wait.message.contains("default/a-1"), "{}", wait.message);
+    let later = world.next(at(0) + SignedDuration::from_secs(5));
+    assert!(matches!(later, Some(evict::Next::Evict(_))), "{later:?}");
+}
+
+/// What did not work before the first pod moved keeps nobody waiting; what does not work any more does.
+#[test]
+fn who_was_ill_before_is_not_waited_for() {
+    let dns = workload("Deployment", "coredns");
+    let mut world = World::of(vec![
+        (away("coredns-1", NEW), Some(dns.clone())),
+        (pod("web-1", OLD), Some(workload("Deployment", "web"))),
+    ]);
+    let wait = world.waits();
+    assert_eq!(wait.reason, WaitReason::MovedPodsNotReady);
+    assert!(
+        wait.message
+            .contains("Deployment default/coredns, pod default/coredns-1 is not Ready"),
+        "{}",
+        wait.message
+    );
+    world.workloads.get_mut(&dns).unwrap().ill = 1;
+    assert_eq!(world.evicts(), ["web-1"]);
+    // Nobody knew of it at the start: it is none of ours.
+    world.workloads.remove(&dns);
+    assert_eq!(world.evicts(), ["web-1"]);
+}
+
+/// One ill pod is no leave to take the others at once.
+#[test]
+fn a_workload_with_an_ill_pod_loses_no_more_than_one_besides() {
+    let web = || workload("Deployment", "web");
+    let pods = (0..5).map(|number| (pod(&format!("web-{number}"), OLD), Some(web())));
+    let ill = (away("web-9", NEW), Some(web()));
+    let mut world = World::of(pods.chain([ill]).collect());
+    assert_eq!(world.waits().reason, WaitReason::MovedPodsNotReady);
+    world.workloads.get_mut(&web()).unwrap().ill = 1;
+    let first = world.evicts();
+    assert_eq!(first.len(), 1);
+    world.evict(&first);
+    assert_eq!(
+        world.waits().reason,
+        WaitReason::MovedPodsNotReady,
+        "it terminates"
+    );
+    world.pods.retain(|(pod, _)| pod.deleted_at.is_none());
+    let wait = world.waits();
+    assert!(wait.message.contains("5 of 6 pods are there"), "{}", wait.message);
+}
+
+/// The successor of a pod of a `StatefulSet` or `DaemonSet` is made once the pod is gone: in between nobody is not Ready.
+#[test]
+fn a_pod_that_is_not_there_yet_is_missed() {
+    for kind in ["StatefulSet", "DaemonSet", "Deployment"] {
+        let pods = (0..3).map(|number| {
+            let name = format!("db-{number}");
+            (pod(&name, OLD), Some(workload(kind, "db")))
+        });
+        let mut world = World::of(pods.collect());
+        world.pods.pop();
+        assert_eq!(world.waits().reason, WaitReason::MovedPodsNotReady, "{kind}");
+    }
+}
+
+/// What a controller keeps of pods that ended is not Ready for ever.
+#[test]
+fn a_finished_pod_holds_nobody() {
+    let web = || Some(workload("Deployment", "web"));
+    let ended = Pod {
+        finished: true,
+        ready: false,
+        ..pod("web-0", OLD)
+    };
+    let world = World::of(vec![(ended, web()), (pod("web-1", OLD), web())]);
+    assert_eq!(world.evicts(), ["web-1"]);
+}
+
+/// Evicted, it would come back to the same range, and so for ever.
+#[test]
+fn a_pod_that_was_made_in_the_closed_pool_is_named_and_not_evicted() {
+    let mut world = World::of(vec![(pod("web-1", OLD), Some(workload("Deployment", "web")))]);
+    world.made_since.insert("web-1".to_owned());
+    let wait = world.waits();
+    assert!(
+        wait.message.contains("default/web-1") && wait.message.contains("ipAddrs"),
+        "{}",
+        wait.message
+    );
+}
+
+#[test]
+fn nobody_is_said_to_have_moved_while_somebody_terminates() {
+    let mut world = World::of(vec![
+        (pod("a-1", OLD), Some(workload("Deployment", "a"))),
+        (pod("b-1", OLD), Some(workload("Deployment", "b"))),
+    ]);
+    world.workloads.clear();
+    world.evict(&["a-1".to_owned()]);
+    assert_eq!(world.evicts(), ["b-1"]);
+    world.evict(&["b-1".to_owned()]);
+    assert_eq!(world.waits().reason, WaitReason::PodsTerminating);
+    world.policy.pods_at_once = 0;
+    world.pods[0].0.deleted_at = None;
+    assert_eq!(world.evicts(), ["a-1"], "none at once would be for ever");
+}
+
+/// Pods of one workload that are not Ready in the old range need not wait for each other, but a quorum may need them all.
+#[test]
+fn who_serves_nobody_goes_at_once_unless_it_may_hold_what_others_need() {
+    let of = |kind: &str| {
+        let owner = || Some(workload(kind, "web"));
+        World::of(vec![
+            (away("web-1", OLD), owner()),
+            (away("web-2", OLD), owner()),
+            (pod("web-3", OLD), owner()),
+        ])
+    };
+    assert_eq!(of("Deployment").evicts(), ["web-1", "web-2"]);
+    assert_eq!(of("StatefulSet").evicts(), ["web-2"]);
+}
+
+#[test]
+fn jobs_end_by_themselves_and_bare_pods_are_somebodys() {
+    let job = World::of(vec![(pod("sum-1", OLD), Some(workload("Job", "sum")))]);
+    assert!(
+        job.waits().message.contains("default/sum-1"),
+        "{}",
+        job.waits().message
+    );
+    let bare = Pod {
+        controller: None,
+        ..pod("shell", OLD)
+    };
+    let mut world = World::of(vec![(bare, None)]);
+    let wait = world.waits();
+    assert!(
+        wait.message.contains("default/shell") && wait.message.contains("deleteBarePods"),
+        "{}",
+        wait.message
+    );
+    world.policy.delete_bare_pods = true;
+    assert_eq!(world.evicts(), ["shell"]);
+}

@@ -1,0 +1,521 @@
+//! Every state that a change of range can be in, by every step, every answer of the cluster, every word of the operator and
+//! everything that somebody else may do to the pools: nothing unsafe is ever decided, and whoever is led somewhere arrives, by
+//! steps of ours and answers of the cluster alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::decide::{Direction, Missing, Policy, PoolView, Step, View, Which, decide};
+use super::moves::{self, Health, Resident, Role, Workload};
+use super::pools::{self, NO_NODE, Openness};
+use crate::decision::{Decision, Wait, WaitReason};
+use crate::drain::{Permissions, Pod};
+use crate::evict::PodName;
+
+const OLD: &str = "10.244.0.0/16";
+const NEW: &str = "10.200.0.0/16";
+const SOAK: SignedDuration = SignedDuration::from_secs(3600);
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+/// Where a pod has its address from, and whether it is Ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Life {
+    Ready(Which),
+    Terminates(Which),
+    /// Its successor is not made, or waits for an address.
+    Gone,
+    Starts(Which),
+}
+
+impl Life {
+    fn range(self) -> Option<Which> {
+        match self {
+            Self::Ready(which) | Self::Terminates(which) | Self::Starts(which) => Some(which),
+            Self::Gone => None,
+        }
+    }
+}
+
+/// For how long nobody has been seen to have an address of the range that is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Empty {
+    No,
+    Once,
+    Twice,
+    Soaked,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+struct World {
+    direction: Direction,
+    old: Openness,
+    new: Openness,
+    pods: [Life; 2],
+    /// Whether Calico's IPAM has a block of the range.
+    old_block: bool,
+    new_block: bool,
+    /// An address of the range that is left that no pod has.
+    leak: bool,
+    probed: bool,
+    followed: bool,
+    empty: Empty,
+    /// Whether hosts have routes into the range that is left.
+    routes: bool,
+    done: bool,
+}
+
+fn spec(base: &Value, openness: Openness) -> Option<Value> {
+    match openness {
+        Openness::Absent => None,
+        Openness::ToEverybody => Some(base.clone()),
+        Openness::Closed | Openness::ToWhoNamesIt => {
+            let mut spec = base.clone();
+            spec["disabled"] = (openness == Openness::Closed).into();
+            spec["nodeSelector"] = NO_NODE.into();
+            Some(spec)
+        }
+    }
+}
+
+fn some<T>(there: bool, what: T) -> Vec<T> {
+    there.then_some(what).into_iter().collect()
+}
+
+fn number(pod: &PodName) -> usize {
+    pod.name.trim_start_matches("web-").parse().unwrap()
+}
+
+impl World {
+    const START: Self = Self {
+        direction: Direction::There,
+        old: Openness::ToEverybody,
+        new: Openness::Absent,
+        pods: [Life::Ready(Which::Old); 2],
+        old_block: true,
+        new_block: false,
+        leak: false,
+        probed: false,
+        followed: false,
+        empty: Empty::No,
+        routes: true,
+        done: false,
+    };
+
+    fn target(&self) -> Which {
+        match self.direction {
+            Direction::There => Which::New,
+            Direction::Back => Which::Old,
+        }
+    }
+
+    /// The pool that is left.
+    fn left(&self) -> Which {
+        match self.direction {
+            Direction::There => Which::Old,
+            Direction::Back => Which::New,
+        }
+    }
+
+    fn openness(&self, which: Which) -> Openness {
+        match which {
+            Which::Old => self.old,
+            Which::New => self.new,
+        }
+    }
+
+    fn block(&mut self, which: Which) -> &mut bool {
+        match which {
+            Which::Old => &mut self.old_block,
+            Which::New => &mut self.new_block,
+        }
+    }
+
+    fn has(&self, which: Which) -> bool {
+        self.pods.iter().any(|life| life.range() == Some(which))
+    }
+
+    fn pods(&self) -> Vec<Pod> {
+        let pods = self.pods.iter().enumerate().filter_map(|(number, life)| {
+            let address = match life.range()? {
+                Which::Old => "10.244.0.7",
+                Which::New => "10.200.0.7",
+            };
+            Some(Pod {
+                namespace: "default".to_owned(),
+                name: format!("web-{number}"),
+                uid: format!("{number}-{life:?}"),
+                controller: Some(("ReplicaSet".to_owned(), "web".to_owned())),
+                ready: matches!(life, Life::Ready(_)),
+                deleted_at: matches!(life, Life::Terminates(_)).then(|| at(0)),
+                addresses: vec![address.parse().unwrap()],
+                ..Pod::default()
+            })
+        });
+        pods.collect()
+    }
+
+    fn empty_since(&self) -> Option<Timestamp> {
+        match self.empty {
+            Empty::No => None,
+            Empty::Once => Some(at(0)),
+            Empty::Twice => Some(at(-60)),
+            Empty::Soaked => Some(at(-7200)),
+        }
+    }
+
+    /// What is decided now.
+    fn decide(&self) -> Decision<Step> {
+        let workload = Workload {
+            kind: "Deployment".to_owned(),
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+        };
+        let pods = self.pods();
+        let residents: Vec<Resident<'_>> = pods
+            .iter()
+            .map(|pod| Resident {
+                pod,
+                workload: Some(&workload),
+                role: Role::Any,
+                made_since: false,
+            })
+            .collect();
+        let health = BTreeMap::from([(workload.clone(), Health { wanted: 2, ill: 0 })]);
+        let ranges: [IpNet; 2] = [OLD.parse().unwrap(), NEW.parse().unwrap()];
+        let open = json!({ "cidr": OLD, "vxlanMode": "Always", "natOutgoing": true });
+        let wanted = pools::wanted(&open, &ranges[1], 26);
+        let specs = [spec(&open, self.old), spec(&wanted, self.new)];
+        let blocks = [some(self.old_block, ranges[0]), some(self.new_block, ranges[1])];
+        let nothing: Vec<String> = Vec::new();
+        let leaks = some(self.leak, "handle k8s-pod-network.1".to_owned());
+        let routes = some(self.routes, "node a".to_owned());
+        let follow_up = some(!self.followed, "ConfigMap kubeadm-config".to_owned());
+        let pool = |which, index: usize| PoolView {
+            which,
+            name: "pool",
+            range: ranges[index],
+            spec: specs[index].as_ref(),
+            terminating: false,
+            blocks: &blocks[index],
+            holders: if which == self.left() { &leaks } else { &nothing },
+            empty_since: self.empty_since(),
+            routes: &routes,
+        };
+        let target = match self.target() {
+            Which::Old => &ranges[..1],
+            Which::New => &ranges[1..],
+        };
+        let view = View {
+            direction: self.direction,
+            old: pool(Which::Old, 0),
+            new: pool(Which::New, 1),
+            wanted: &wanted,
+            widen: &[],
+            switched: None,
+            canary: (!self.probed).then(|| {
+                Missing::Answer(Wait {
+                    reason: WaitReason::ProbePending,
+                    message: String::new(),
+                    until: None,
+                })
+            }),
+            redundancy: None,
+            follow_up: &follow_up,
+            moves: moves::View {
+                residents: &residents,
+                targets: target,
+                budgets: &[],
+                refusals: &BTreeMap::new(),
+                workloads: &health,
+            },
+        };
+        let moves = moves::Policy {
+            pods_at_once: 10,
+            permissions: Permissions::default(),
+            delete_bare_pods: false,
+        };
+        decide(&view, &Policy { moves, soak: SOAK }, at(10)).decision
+    }
+
+    /// What must never happen, whatever came before.
+    fn assert_safe(&self, step: &Step) {
+        match step {
+            Step::Open(Which::New, Openness::ToEverybody) => assert!(
+                self.probed || self.old == Openness::Absent,
+                "opened unproved: {self:?}"
+            ),
+            Step::Open(which, Openness::Closed) => {
+                let other = match which {
+                    Which::Old => Which::New,
+                    Which::New => Which::Old,
+                };
+                let other = self.openness(other);
+                assert_eq!(
+                    other,
+                    Openness::ToEverybody,
+                    "nobody would get an address: {self:?}"
+                );
+                assert!(
+                    *which == Which::New || self.probed,
+                    "closed for an unproved one: {self:?}"
+                );
+            }
+            Step::Evict(pods) => {
+                let target = self.openness(self.target());
+                assert_eq!(
+                    target,
+                    Openness::ToEverybody,
+                    "it would come back to the same range: {self:?}"
+                );
+                let is_ready = |life: &&Life| matches!(life, Life::Ready(_));
+                let lacking = self.pods.iter().filter(|life| !is_ready(life)).count();
+                let of_ready = pods.iter().any(|pod| is_ready(&&self.pods[number(pod)]));
+                assert!(
+                    !of_ready || (lacking == 0 && pods.len() == 1),
+                    "the workload would lack two: {self:?}"
+                );
+            }
+            Step::ReleaseBlock(_) | Step::DeletePool(_) => {
+                assert!(!self.has(self.left()), "{step:?} under living pods: {self:?}");
+                assert!(!self.leak, "{step:?} with a leak: {self:?}");
+                assert!(self.empty >= Empty::Twice, "{step:?} after one look: {self:?}");
+                assert!(
+                    self.left() == Which::New || self.followed,
+                    "{step:?} though somebody says the range still: {self:?}"
+                );
+                if let Step::DeletePool(which) = step {
+                    assert_eq!(*which, self.left(), "{self:?}");
+                    assert!(
+                        !*self.clone().block(*which),
+                        "its blocks would be nobody's: {self:?}"
+                    );
+                    assert!(
+                        *which == Which::New || self.empty == Empty::Soaked,
+                        "deleted too early: {self:?}"
+                    );
+                }
+            }
+            Step::Complete => {
+                let left = self.left();
+                assert_eq!(self.openness(left), Openness::Absent, "{self:?}");
+                assert_eq!(self.openness(self.target()), Openness::ToEverybody, "{self:?}");
+                assert!(!self.has(left) && !*self.clone().block(left), "{self:?}");
+                assert!(!self.routes, "done, with routes: {self:?}");
+            }
+            Step::CreatePool
+            | Step::CreateProbePod(_)
+            | Step::Scale(..)
+            | Step::Open(_, Openness::ToEverybody | Openness::ToWhoNamesIt | Openness::Absent) => {}
+        }
+    }
+
+    fn after(mut self, step: &Step) -> Self {
+        match step {
+            Step::CreatePool => self.new = Openness::Closed,
+            Step::CreateProbePod(_) | Step::Scale(..) => {}
+            Step::Open(Which::Old, openness) => self.old = *openness,
+            Step::Open(Which::New, openness) => self.new = *openness,
+            Step::Evict(pods) => {
+                for pod in pods {
+                    let life = &mut self.pods[number(pod)];
+                    *life = life.range().map_or(Life::Gone, Life::Terminates);
+                }
+            }
+            Step::ReleaseBlock(range) if range.to_string() == OLD => self.old_block = false,
+            Step::ReleaseBlock(_) => self.new_block = false,
+            Step::DeletePool(Which::Old) => self.old = Openness::Absent,
+            Step::DeletePool(Which::New) => self.new = Openness::Absent,
+            Step::Complete => self.done = true,
+        }
+        self
+    }
+
+    fn changed(&self, changes: &[&dyn Fn(&mut Self)]) -> Vec<Self> {
+        let mut worlds: Vec<Self> = changes
+            .iter()
+            .map(|change| {
+                let mut world = *self;
+                change(&mut world);
+                world
+            })
+            .collect();
+        worlds.retain(|world| world != self);
+        worlds
+    }
+
+    /// What the cluster answers, and what a person does whom a wait has named.
+    fn answers(&self) -> Vec<Self> {
+        let open = [self.target(), self.left()]
+            .into_iter()
+            .find(|which| self.openness(*which) == Openness::ToEverybody);
+        let mut worlds = Vec::new();
+        for number in 0..self.pods.len() {
+            worlds.extend(self.changed(&[&|world| {
+                let life = &mut world.pods[number];
+                match (*life, open) {
+                    (Life::Terminates(_), _) => *life = Life::Gone,
+                    (Life::Starts(which), _) => *life = Life::Ready(which),
+                    (Life::Gone, Some(which)) => {
+                        *life = Life::Starts(which);
+                        *world.block(which) = true;
+                    }
+                    (Life::Ready(_), _) | (Life::Gone, None) => {}
+                }
+            }]));
+        }
+        let somebody = self.has(self.left()) || self.leak;
+        worlds.extend(self.changed(&[
+            &|world| {
+                if world.new >= Openness::ToWhoNamesIt {
+                    world.probed = true;
+                    world.new_block = true;
+                }
+            },
+            &|world| {
+                if world.leak {
+                    world.leak = false;
+                    world.empty = Empty::No;
+                }
+            },
+            &|world| world.followed = true,
+            &|world| {
+                let left = world.left();
+                world.routes =
+                    world.routes && (world.openness(left) != Openness::Absent || *world.block(left));
+            },
+            &|world| {
+                world.empty = match (somebody, world.empty) {
+                    (true, _) => Empty::No,
+                    (false, Empty::No) => Empty::Once,
+                    (false, Empty::Once) => Empty::Twice,
+                    (false, Empty::Twice | Empty::Soaked) => Empty::Soaked,
+                };
+            },
+        ]));
+        worlds
+    }
+
+    /// What anybody else may do at any moment.
+    fn surprises(&self) -> Vec<Self> {
+        let mut worlds = self.changed(&[
+            // The operator thinks better of it.
+            &|world| {
+                world.direction = match world.direction {
+                    Direction::There => Direction::Back,
+                    Direction::Back => Direction::There,
+                };
+                world.empty = Empty::No;
+                world.probed = false;
+                world.leak = false;
+                world.routes = true;
+            },
+            // A pod's sandbox goes, and its address stays, however long nobody had one before.
+            &|world| world.leak = true,
+            &|world| world.old = open_or(world.old, Openness::Closed),
+            &|world| world.old = open_or(world.old, Openness::Absent),
+            &|world| world.old = open_or(world.old, Openness::ToEverybody),
+            &|world| world.new = open_or(world.new, Openness::Closed),
+            &|world| world.new = open_or(world.new, Openness::Absent),
+            &|world| world.new = open_or(world.new, Openness::ToEverybody),
+        ]);
+        // Its owner replaces a pod.
+        for number in 0..self.pods.len() {
+            worlds.extend(self.changed(&[&|world| {
+                if let Life::Ready(which) = world.pods[number] {
+                    world.pods[number] = Life::Terminates(which);
+                }
+            }]));
+        }
+        // Nobody is seen to have gone before he has.
+        for world in &mut worlds {
+            if world.has(world.left()) {
+                world.empty = Empty::No;
+            }
+        }
+        worlds
+    }
+
+    /// Where it ends: nowhere that anybody could be led to is left.
+    fn is_halted(&self) -> bool {
+        match self.direction {
+            Direction::There => (self.old, self.new) == (Openness::Absent, Openness::Absent),
+            Direction::Back => self.old == Openness::Absent,
+        }
+    }
+}
+
+/// A pool that is not there cannot be opened or closed.
+fn open_or(there: Openness, changed: Openness) -> Openness {
+    if there == Openness::Absent { there } else { changed }
+}
+
+/// What follows a state: by our own step and the cluster's answers, and by anybody else.
+struct Follows {
+    ours: Vec<World>,
+    others: Vec<World>,
+}
+
+fn explore() -> BTreeMap<World, Follows> {
+    let mut known: BTreeMap<World, Follows> = BTreeMap::new();
+    let mut open = vec![World::START];
+    while let Some(world) = open.pop() {
+        if known.contains_key(&world) {
+            continue;
+        }
+        let mut follows = Follows {
+            ours: Vec::new(),
+            others: Vec::new(),
+        };
+        if !world.done {
+            match world.decide() {
+                Decision::Run(step) => {
+                    world.assert_safe(&step);
+                    let after = world.after(&step);
+                    assert_ne!(after, world, "{step:?} changes nothing");
+                    follows.ours.push(after);
+                }
+                Decision::Wait(_) => {}
+                Decision::Halt(_) => assert!(world.is_halted(), "halted: {world:?}"),
+                Decision::Settled => panic!("{world:?}"),
+            }
+            follows.ours.extend(world.answers());
+            follows.others = world.surprises();
+        }
+        open.extend(follows.ours.iter().chain(&follows.others).copied());
+        known.insert(world, follows);
+    }
+    known
+}
+
+#[test]
+fn nothing_unsafe_is_ever_decided_and_whoever_is_led_somewhere_arrives() {
+    let known = explore();
+    assert!(known.len() > 10_000, "{} states", known.len());
+    let mut before: BTreeMap<World, Vec<World>> = BTreeMap::new();
+    for (world, follows) in &known {
+        for next in &follows.ours {
+            before.entry(*next).or_default().push(*world);
+        }
+    }
+    // Nobody turns around on these edges: each direction has its own end.
+    let mut open: Vec<World> = known.keys().filter(|world| world.done).copied().collect();
+    let mut arriving = BTreeSet::new();
+    while let Some(world) = open.pop() {
+        if arriving.insert(world) {
+            open.extend(before.get(&world).into_iter().flatten());
+        }
+    }
+    for world in known.keys() {
+        assert!(
+            arriving.contains(world) || world.is_halted(),
+            "nothing leads on from there: {world:?}"
+        );
+    }
+}
