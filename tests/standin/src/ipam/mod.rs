@@ -20,6 +20,8 @@ use crate::datastore::types::{
 };
 use crate::datastore::{Store, Written};
 
+pub use self::pool::selects;
+
 /// How often a guarded write is tried, as in Calico.
 const TRIES: usize = 100;
 /// Most blocks of a node when no setting says otherwise, as in Calico.

@@ -110,8 +110,8 @@ fn allows(pool: &IPPoolSpec, purpose: Use) -> bool {
 }
 
 /// Whether a selector of Calico's language selects these labels. The part of the language that is played:
-/// `all()`, `has(label)`, `!has(label)`, `label == 'value'`, `label != 'value'`, and `&&` between them.
-fn selects(selector: &str, labels: &BTreeMap<String, String>) -> Result<bool> {
+/// `all()`, `!all()`, `has(label)`, `!has(label)`, `label == 'value'`, `label != 'value'`, and `&&` between them.
+pub fn selects(selector: &str, labels: &BTreeMap<String, String>) -> Result<bool> {
     let mut selected = true;
     for term in selector
         .split("&&")
@@ -120,6 +120,8 @@ fn selects(selector: &str, labels: &BTreeMap<String, String>) -> Result<bool> {
     {
         selected &= if term == "all()" {
             true
+        } else if term == "!all()" {
+            false
         } else if let Some(label) = call(term, "!has(") {
             !labels.contains_key(label)
         } else if let Some(label) = call(term, "has(") {
@@ -198,13 +200,9 @@ mod tests {
             ("!has(zone)", false),
             ("!all()", false),
         ] {
-            let found = selects(selector, &labels);
-            if selector == "!all()" {
-                assert!(found.is_err());
-            } else {
-                assert_eq!(found.unwrap(), expected, "{selector}");
-            }
+            assert_eq!(selects(selector, &labels).unwrap(), expected, "{selector}");
         }
+        assert!(selects("zone in {'a'}", &labels).is_err());
     }
 
     #[test]

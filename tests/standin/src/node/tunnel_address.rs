@@ -17,7 +17,7 @@ use crate::datastore::types::{IPPool, IPPoolSpec};
 use crate::datastore::{self, Store};
 use crate::felix::model;
 use crate::ipam::block::Owner;
-use crate::ipam::{Ipam, Use, names};
+use crate::ipam::{Ipam, Use, names, selects};
 
 /// Makes the address right, and then again at each change of the pools.
 pub async fn run(environment: &Environment, once: bool) -> Result<()> {
@@ -46,11 +46,14 @@ async fn reconcile(client: &Client, name: &str) -> Result<()> {
         .await
         .with_context(|| format!("read Node {name}"))?;
     let pools: Vec<IPPool> = Store::new(client).list("").await?;
-    let usable: Vec<&IPPoolSpec> = pools
-        .iter()
-        .map(|pool| &pool.spec)
-        .filter(|pool| fits(pool))
-        .collect();
+    let mut usable: Vec<&IPPoolSpec> = Vec::new();
+    for pool in &pools {
+        // As in Calico's own allocateip: a pool that does not select the node gives no tunnel an address.
+        let selector = pool.spec.node_selector.as_deref().unwrap_or_default();
+        if fits(&pool.spec) && selects(selector, node.labels())? {
+            usable.push(&pool.spec);
+        }
+    }
     let noted: Option<Ipv4Addr> = node
         .annotations()
         .get(model::TUNNEL_ADDRESS)
