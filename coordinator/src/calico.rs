@@ -2,7 +2,6 @@
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch};
 use kube::{Api, Client, ResourceExt};
-
 use serde_json::{Value, json};
 
 use crate::write::{WriteError, parameters, post_parameters};

@@ -19,6 +19,7 @@ const AT_ONCE: usize = 3;
 const WINDOW: Duration = Duration::from_mins(1);
 /// From then on.
 const PACE: Duration = Duration::from_secs(10);
+
 /// Whether somebody has said since that the rollout goes on. Any other time is a new word: whose clock it was does not matter.
 pub fn is_resumed(migration: &Migration, status: &MigrationStatus) -> bool {
     let resumed_at = migration.spec.resumed_at;

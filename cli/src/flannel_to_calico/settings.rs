@@ -1,7 +1,9 @@
 //! What the migration works with, for people.
 
+use std::fmt::Display;
+
 use plan::flannel_to_calico::settings::{Ipv6Settings, Settings};
-use plan::sourced::Source;
+use plan::sourced::Sourced;
 
 /// Every setting with its value and its source.
 pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
@@ -22,63 +24,19 @@ pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
         ipv6,
     } = settings;
     let mut rows = vec![
-        row(
-            "flannel network",
-            flannel_network.value.to_string(),
-            &flannel_network.source,
-        ),
-        row(
-            "flannel DaemonSet",
-            flannel_daemon_set_name.value.clone(),
-            &flannel_daemon_set_name.source,
-        ),
-        row(
-            "  its namespace",
-            flannel_daemon_set_namespace.value.clone(),
-            &flannel_daemon_set_namespace.source,
-        ),
-        row("flannel MTU", flannel_mtu.value.to_string(), &flannel_mtu.source),
-        row(
-            "flannel masquerades",
-            flannel_ip_masquerade.value.to_string(),
-            &flannel_ip_masquerade.source,
-        ),
-        row(
-            "flannel subnet length",
-            flannel_subnet_length.value.to_string(),
-            &flannel_subnet_length.source,
-        ),
-        row(
-            "flannel annotations",
-            flannel_annotation_prefix.value.clone(),
-            &flannel_annotation_prefix.source,
-        ),
-        row("flannel VNI", flannel_vni.value.to_string(), &flannel_vni.source),
-        row(
-            "flannel port",
-            flannel_port.value.to_string(),
-            &flannel_port.source,
-        ),
-        row(
-            "Calico DaemonSet",
-            calico_daemon_set_name.value.clone(),
-            &calico_daemon_set_name.source,
-        ),
-        row(
-            "  its namespace",
-            calico_daemon_set_namespace.value.clone(),
-            &calico_daemon_set_namespace.source,
-        ),
-        row(
-            "IPPool block size",
-            ip_pool_block_size.value.to_string(),
-            &ip_pool_block_size.source,
-        ),
-        row(
-            "CNI folder",
-            cni_configuration_directory.value.clone(),
-            &cni_configuration_directory.source,
-        ),
+        row("flannel network", flannel_network),
+        row("flannel DaemonSet", flannel_daemon_set_name),
+        row("  its namespace", flannel_daemon_set_namespace),
+        row("flannel MTU", flannel_mtu),
+        row("flannel masquerades", flannel_ip_masquerade),
+        row("flannel subnet length", flannel_subnet_length),
+        row("flannel annotations", flannel_annotation_prefix),
+        row("flannel VNI", flannel_vni),
+        row("flannel port", flannel_port),
+        row("Calico DaemonSet", calico_daemon_set_name),
+        row("  its namespace", calico_daemon_set_namespace),
+        row("IPPool block size", ip_pool_block_size),
+        row("CNI folder", cni_configuration_directory),
     ];
     rows.extend(ipv6.iter().flat_map(ipv6_rows));
     rows
@@ -91,24 +49,16 @@ fn ipv6_rows(settings: &Ipv6Settings) -> [Vec<String>; 3] {
         ip_pool_block_size,
     } = settings;
     [
-        row(
-            "IPv6: flannel network",
-            flannel_network.value.to_string(),
-            &flannel_network.source,
-        ),
-        row(
-            "  its subnet length",
-            flannel_subnet_length.value.to_string(),
-            &flannel_subnet_length.source,
-        ),
-        row(
-            "  its pool's block size",
-            ip_pool_block_size.value.to_string(),
-            &ip_pool_block_size.source,
-        ),
+        row("IPv6: flannel network", flannel_network),
+        row("  its subnet length", flannel_subnet_length),
+        row("  its pool's block size", ip_pool_block_size),
     ]
 }
 
-fn row(name: &str, value: String, source: &Source) -> Vec<String> {
-    vec![name.to_owned(), value, format!("({source})")]
+fn row<T: Display>(name: &str, setting: &Sourced<T>) -> Vec<String> {
+    vec![
+        name.to_owned(),
+        setting.value.to_string(),
+        format!("({})", setting.source),
+    ]
 }

@@ -305,38 +305,42 @@ fn one_of_each<'facts>(
 
 /// Pods that are not evicted, and what a person does about them.
 fn not_ours(wave: Wave, pods: &[&Resident<'_>], policy: &Policy) -> Option<Wait> {
-    let again = pods.iter().find(|resident| resident.made_since);
-    let first = again.or(pods.first())?;
-    let message = match wave {
-        _ if again.is_some() => format!(
+    if let Some(again) = pods.iter().find(|resident| resident.made_since) {
+        return Some(refused(format!(
             "pod {} was made after the pool was closed, and has an address of it all the same: evicted, it would get another such. See \
              its annotations `cni.projectcalico.org/ipAddrs` and `…/ipv4pools`, and those of its namespace",
-            first.pod.key()
-        ),
-        Wave::Jobs => format!(
+            again.pod.key()
+        )));
+    }
+    let first = pods.first()?;
+    match wave {
+        Wave::Jobs => Some(refused(format!(
             "{} pods of Jobs have addresses of the old range and end by themselves; the first is {}. Wait for it, or delete it",
             pods.len(),
             first.pod.key()
-        ),
-        Wave::Bare if !policy.delete_bare_pods => format!(
+        ))),
+        Wave::Bare if !policy.delete_bare_pods => Some(refused(format!(
             "{} pods have addresses of the old range and no controller that makes them again; the first is {}. Delete them, or set \
              podCidr.deleteBarePods",
             pods.len(),
             first.pod.key()
-        ),
+        ))),
         Wave::Bare
         | Wave::Coordinator
         | Wave::NameServers
         | Wave::Admission
         | Wave::DaemonSets
         | Wave::Stateless
-        | Wave::Stateful => return None,
-    };
-    Some(Wait {
+        | Wave::Stateful => None,
+    }
+}
+
+fn refused(message: String) -> Wait {
+    Wait {
         reason: WaitReason::EvictionRefused,
         message,
         until: None,
-    })
+    }
 }
 
 /// What others wait for: a pod that is on its way, or one that is not there yet.
@@ -397,20 +401,23 @@ fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
             .map(|pod| Wave::of(pod))
             .min()
             .unwrap_or(Wave::Stateless);
-        if pods
+        let there = pods.iter().filter(|pod| pod.pod.deleted_at.is_none()).count();
+        let ready = pods
             .iter()
-            .any(|pod| pod.pod.deleted_at.is_some() || !pod.pod.ready)
-        {
+            .filter(|pod| pod.pod.deleted_at.is_none() && pod.pod.ready)
+            .count();
+        let known = view.workloads.get(workload);
+        let missing = known.map_or(0, |known| known.wanted.saturating_sub(there));
+        // Whoever was ill before does not keep the others of its workload.
+        let as_ill_as_before = known.is_some_and(|known| {
+            known.ill > 0 && there == pods.len() && missing == 0 && there - ready <= known.ill
+        });
+        if (ready < pods.len() || missing > 0) && !as_ill_as_before {
             busy.insert(workload);
         }
-        let Some(known) = view.workloads.get(workload).filter(|_| wave != Wave::Jobs) else {
+        let Some(known) = known.filter(|_| wave != Wave::Jobs) else {
             continue;
         };
-        let there = pods.iter().filter(|pod| pod.pod.deleted_at.is_none()).count();
-        let missing = known.wanted.saturating_sub(there);
-        if missing > 0 {
-            busy.insert(workload);
-        }
         let unready = |pod: &&&Resident<'_>| {
             pod.pod.deleted_at.is_none() && !pod.pod.ready && !has_to_move(pod.pod, view.targets)
         };
@@ -424,27 +431,8 @@ fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
             what,
         }));
     }
-    // Whoever was ill before does not keep the others of its workload.
-    busy.retain(|workload| !is_as_ill_as_before(view, workload));
     lacking.sort_by(|left, right| (left.wave, left.workload).cmp(&(right.wave, right.workload)));
     HealthNow { busy, lacking }
-}
-
-/// Whether no more of its pods are not Ready than before the first one moved, and none terminates or is missing.
-fn is_as_ill_as_before(view: &View<'_>, workload: &Workload) -> bool {
-    let Some(known) = view.workloads.get(workload) else {
-        return false;
-    };
-    let pods = || {
-        view.residents
-            .iter()
-            .filter(|resident| resident.workload == Some(workload) && !resident.pod.finished)
-            .map(|resident| resident.pod)
-    };
-    known.ill > 0
-        && pods().all(|pod| pod.deleted_at.is_none())
-        && pods().count() >= known.wanted
-        && pods().filter(|pod| !pod.ready).count() <= known.ill
 }
 
 #[cfg(test)]

@@ -48,9 +48,8 @@ pub(super) async fn restart_pods(
         if held.len() >= limit {
             break;
         }
-        let refusals = memory.refusals.clone();
         let name = migration.name_any();
-        let view = view(snapshot, settings, node, &name, &refusals, Vec::new());
+        let view = view(snapshot, settings, node, &name, &memory.refusals, Vec::new());
         let (Some(view), Some(node_object), Some(object)) =
             (view, snapshot.nodes.get(node), snapshot.node_migrations.get(node))
         else {
