@@ -1,5 +1,7 @@
 //! Checks: a verdict on one prerequisite, with the object, the value found and the value needed.
 
+pub mod access;
+pub mod owner;
 mod permission;
 mod report;
 

@@ -14,6 +14,7 @@ pub mod calico;
 pub mod check;
 pub mod cluster;
 pub mod cni;
+pub mod command_line;
 pub mod decision;
 pub mod document;
 pub mod drain;

@@ -21,9 +21,7 @@ use crate::cluster::{DaemonSet, Node};
 use crate::flannel::{NetworkConfiguration, SubnetEnvironment};
 use crate::sourced::{Source, Sourced};
 
-pub use recognise::{
-    argument, flanneld, has_switch, is_of_a_network, looks_like_calico, looks_like_canal, looks_like_flannel,
-};
+pub use recognise::{argument, flanneld, has_switch, is_of_a_network, looks_like_canal, looks_like_flannel};
 
 /// The label that says which network a node is on.
 pub(super) const NETWORK_LABEL: &str = "projectcalico.org/node-network-during-migration";

@@ -7,5 +7,6 @@ pub mod kops;
 pub mod moves;
 pub mod pools;
 pub mod ranges;
+pub mod settings;
 #[cfg(test)]
 mod walk;

@@ -6,10 +6,11 @@ use addresses::{blocks, pool};
 use serde_json::Value;
 
 use super::CheckName;
+use crate::calico::{calico_node, looks_like_calico, variable};
 use crate::check::{Check, Finding, Report, names};
-use crate::cluster::{Container, DaemonSet};
+use crate::cluster::DaemonSet;
 use crate::flannel_to_calico::cluster::ClusterFacts;
-use crate::flannel_to_calico::detect::{NETWORK_LABEL, flannel_nodes, looks_like_calico};
+use crate::flannel_to_calico::detect::{NETWORK_LABEL, flannel_nodes};
 use crate::flannel_to_calico::settings::Settings;
 
 /// Custom resources without which Calico's data cannot be written.
@@ -36,30 +37,6 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, calico: Option<&D
         blocks(settings, facts),
     ]
     .concat()
-}
-
-/// The container of the `DaemonSet` that is Calico's agent.
-pub(super) fn calico_node(set: &DaemonSet) -> Option<&Container> {
-    set.containers
-        .iter()
-        .find(|container| !container.init && container.name == "calico-node")
-}
-
-/// A variable of a container, from wherever its value comes.
-pub(super) fn variable<'facts>(
-    facts: &'facts ClusterFacts,
-    set: &DaemonSet,
-    container: &'facts Container,
-    name: &str,
-) -> Option<&'facts str> {
-    if let Some(value) = container.environment.get(name) {
-        return Some(value);
-    }
-    let (config_map, key) = container.environment_from_config_maps.get(name)?;
-    let data = facts
-        .config_maps
-        .get(&(set.namespace.clone(), config_map.clone()))?;
-    data.get(key).map(String::as_str)
 }
 
 fn manifests(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<Check> {
@@ -191,7 +168,7 @@ fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, re
         ("FELIX_VXLANMTUV6", &[&mtu_of_ipv6, "0", ""]),
     ];
     for (name, values) in accepted {
-        let Some(found) = variable(facts, set, container, name) else {
+        let Some(found) = variable(&facts.config_maps, set, container, name) else {
             continue;
         };
         if !values.contains(&found) {
@@ -220,7 +197,7 @@ fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
             Finding::new(name, format!("{found:?}"), needed, fix),
         );
     };
-    let value = |name: &str| node.and_then(|container| variable(facts, set, container, name));
+    let value = |name: &str| node.and_then(|container| variable(&facts.config_maps, set, container, name));
     if let Some(found) = value("FELIX_IPV6SUPPORT").filter(|found| !IS_TRUE.contains(found)) {
         refuse(
             "environment FELIX_IPV6SUPPORT of calico-node",
@@ -241,7 +218,8 @@ fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
         .containers
         .iter()
         .find(|container| container.name == "install-cni");
-    let configuration = installer.and_then(|container| variable(facts, set, container, "CNI_NETWORK_CONFIG"));
+    let configuration =
+        installer.and_then(|container| variable(&facts.config_maps, set, container, "CNI_NETWORK_CONFIG"));
     match configuration.map(assigns_ipv6) {
         Some(Some(true)) => {}
         Some(Some(false)) => report.fail(
@@ -304,7 +282,7 @@ fn conflist(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
         );
         return;
     };
-    let name = variable(facts, set, installer, "CNI_CONF_NAME").unwrap_or(CONFLIST);
+    let name = variable(&facts.config_maps, set, installer, "CNI_CONF_NAME").unwrap_or(CONFLIST);
     for node in flannel_nodes(facts) {
         let Some(host) = facts.hosts.get(&node.name) else {
             continue;

@@ -3,9 +3,9 @@
 use ipnet::{IpNet, Ipv6Net};
 
 use super::CheckName;
-use super::calico::calico_node;
 use super::network::hosts;
 use super::version::Version;
+use crate::calico::calico_node;
 use crate::check::{Check, Finding, Report, Verdict, names};
 use crate::cluster::DaemonSet;
 use crate::flannel_to_calico::cluster::ClusterFacts;

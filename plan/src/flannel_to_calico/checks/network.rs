@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::CheckName;
-use super::calico::{calico_node, variable};
+use crate::calico::{calico_node, variable};
 use crate::check::{Check, Finding, Report, Verdict, names};
 use crate::cluster::{DaemonSet, Node};
 use crate::flannel::{NodeAnnotations, annotation_key};
@@ -265,7 +265,7 @@ fn detection<'facts>(
 ) -> Detection<'facts> {
     let read = |name| {
         let set = calico?;
-        variable(facts, set, calico_node(set)?, name)
+        variable(&facts.config_maps, set, calico_node(set)?, name)
     };
     match (read(family.address_variable), read(family.detection_variable)) {
         (Some("autodetect"), None | Some("" | "first-found")) => Detection::FirstFound,

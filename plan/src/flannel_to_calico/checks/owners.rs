@@ -1,38 +1,11 @@
 //! Who else would write back what the migration changes.
 
-use std::collections::BTreeMap;
-
 use super::CheckName;
-use crate::check::{Check, Finding, Report, Verdict};
+use crate::check::{Check, Finding, Report, Verdict, owner};
 use crate::cluster::DaemonSet;
 
 /// Label by which the Kubernetes add-on manager knows its objects, whatever the value.
 const ADDON_MANAGER_LABEL: &str = "addonmanager.kubernetes.io/mode";
-
-/// Labels and annotations that controllers leave on what they apply again and again: key, controller.
-const MARKS: [(&str, &str); 8] = [
-    ("argocd.argoproj.io/tracking-id", "Argo CD"),
-    ("argocd.argoproj.io/instance", "Argo CD"),
-    ("kustomize.toolkit.fluxcd.io/name", "Flux (Kustomization)"),
-    ("helm.toolkit.fluxcd.io/name", "Flux (HelmRelease)"),
-    (
-        "objectset.rio.cattle.io/id",
-        "the deploy controller of k3s, RKE2 or Fleet",
-    ),
-    ("config.k8s.io/owning-inventory", "kpt or Config Sync"),
-    ("configmanagement.gke.io/managed", "Config Sync"),
-    ("kapp.k14s.io/app", "kapp-controller"),
-];
-
-/// Field managers of such controllers: start of the name, controller.
-const MANAGERS: [(&str, &str); 6] = [
-    ("argocd", "Argo CD"),
-    ("kustomize-controller", "Flux (Kustomization)"),
-    ("helm-controller", "Flux (HelmRelease)"),
-    ("fleetagent", "Fleet"),
-    ("configsync", "Config Sync"),
-    ("tigera-operator", "the Tigera operator"),
-];
 
 /// Looks at the `DaemonSet`s that the migration changes; one that is missing is another check's.
 pub(super) fn check(sets: &[Option<&DaemonSet>]) -> Vec<Check> {
@@ -54,7 +27,7 @@ pub(super) fn check(sets: &[Option<&DaemonSet>]) -> Vec<Check> {
                 ),
             );
         }
-        for (mark, controller) in controllers(set) {
+        for (mark, controller) in owner::controllers(&set.labels, &set.annotations, &set.managers) {
             reconciler.fail(
                 "DaemonSet",
                 set.key(),
@@ -86,37 +59,6 @@ pub(super) fn check(sets: &[Option<&DaemonSet>]) -> Vec<Check> {
         reconciler.finish(object, "no mark of a controller"),
     ]
     .concat()
-}
-
-/// Controllers that keep the object, each once, with what shows it.
-fn controllers(set: &DaemonSet) -> Vec<(String, &'static str)> {
-    let mut found: BTreeMap<&'static str, String> = BTreeMap::new();
-    for (key, controller) in MARKS {
-        if set.labels.contains_key(key) || set.annotations.contains_key(key) {
-            found.entry(controller).or_insert_with(|| key.to_owned());
-        }
-    }
-    for manager in &set.managers {
-        let known = MANAGERS.iter().find(|(start, _)| manager.starts_with(start));
-        if let Some((_, controller)) = known {
-            found
-                .entry(controller)
-                .or_insert_with(|| format!("field manager {manager}"));
-        }
-    }
-    if set
-        .labels
-        .get("app.kubernetes.io/managed-by")
-        .is_some_and(|by| by == "tigera-operator")
-    {
-        found
-            .entry("the Tigera operator")
-            .or_insert_with(|| "app.kubernetes.io/managed-by".to_owned());
-    }
-    found
-        .into_iter()
-        .map(|(controller, mark)| (mark, controller))
-        .collect()
 }
 
 fn helm_release(set: &DaemonSet) -> Option<String> {

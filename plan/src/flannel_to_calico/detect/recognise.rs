@@ -1,9 +1,8 @@
 //! Telling the `DaemonSet`s of networks apart by what they run, not by what they are called.
 
+use crate::calico::looks_like_calico;
 use crate::cluster::{Container, DaemonSet};
-
-/// What a shell takes away around a word.
-const QUOTES: [char; 3] = ['"', '\'', ';'];
+use crate::command_line::{self, is_true, runs};
 
 /// Whether the `DaemonSet` runs flannel, and flannel alone.
 pub fn looks_like_flannel(set: &DaemonSet) -> bool {
@@ -13,13 +12,6 @@ pub fn looks_like_flannel(set: &DaemonSet) -> bool {
 /// Whether the `DaemonSet` runs flannel and Calico in one pod.
 pub fn looks_like_canal(set: &DaemonSet) -> bool {
     flanneld(set).is_some() && looks_like_calico(set)
-}
-
-/// Whether the `DaemonSet` runs Calico's node agent.
-pub fn looks_like_calico(set: &DaemonSet) -> bool {
-    set.containers.iter().any(|container| {
-        !container.init && (container.name == "calico-node" || runs(container, "calico-node"))
-    })
 }
 
 /// Whether the `DaemonSet`'s `ConfigMap`s say something about a network.
@@ -36,38 +28,16 @@ pub fn flanneld(set: &DaemonSet) -> Option<&Container> {
         .or_else(|| main().find(|container| repository(&container.image).ends_with("flannel")))
 }
 
-/// Value of one of the container's options: `--name=value`, `--name value`, or flanneld's environment variable
-/// for it. Arguments win over the environment, the last one over those before it.
+/// Value of one of flanneld's options, or its environment variable for it. Arguments win over the environment.
 pub fn argument(container: &Container, name: &str) -> Option<String> {
-    let words = words(container);
-    let mut found = None;
-    for (index, word) in words.iter().enumerate() {
-        let Some(option) = option(word) else { continue };
-        match option.split_once('=') {
-            Some((key, value)) if key == name => found = Some(value.trim_matches(QUOTES).to_owned()),
-            None if option == name => {
-                let next = words.get(index + 1).filter(|next| !next.starts_with('-'));
-                found = next.map(|next| (*next).to_owned());
-            }
-            Some(_) | None => {}
-        }
-    }
-    found
+    command_line::argument(container, name)
         .or_else(|| environment(container, name))
         .filter(|value| !value.is_empty())
 }
 
-/// Whether an option without a value is switched on, by argument or environment.
+/// Whether one of flanneld's options without a value is switched on, by argument or environment.
 pub fn has_switch(container: &Container, name: &str) -> bool {
-    let is_true = |value: &str| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True");
-    words(container)
-        .iter()
-        .rev()
-        .filter_map(|word| option(word))
-        .find_map(|option| match option.split_once('=') {
-            Some((key, value)) => (key == name).then(|| is_true(value)),
-            None => (option == name).then_some(true),
-        })
+    command_line::switch(container, name)
         .or_else(|| environment(container, name).map(|value| is_true(&value)))
         .unwrap_or(false)
 }
@@ -76,29 +46,6 @@ pub fn has_switch(container: &Container, name: &str) -> bool {
 fn environment(container: &Container, name: &str) -> Option<String> {
     let variable = format!("FLANNELD_{}", name.replace('-', "_").to_uppercase());
     container.environment.get(&variable).cloned()
-}
-
-/// The arguments in single words, as a shell would cut them: some manifests start flanneld by `sh -c`.
-fn words(container: &Container) -> Vec<&str> {
-    container
-        .arguments
-        .iter()
-        .flat_map(|argument| argument.split_whitespace())
-        .map(|word| word.trim_matches(QUOTES))
-        .collect()
-}
-
-/// An option without its dashes. Go takes one or two.
-fn option(word: &str) -> Option<&str> {
-    word.strip_prefix("--")
-        .or_else(|| word.strip_prefix('-'))
-        .filter(|option| !option.is_empty())
-}
-
-fn runs(container: &Container, program: &str) -> bool {
-    words(container)
-        .iter()
-        .any(|word| word.rsplit('/').next() == Some(program))
 }
 
 /// An image reference without its tag and digest.
@@ -165,19 +112,6 @@ mod tests {
         assert!(!is_of_a_network(&set(vec![container("log", "log", &[])])));
     }
 
-    #[rstest]
-    #[case::equals(&["--kube-annotation-prefix=a.b"], Some("a.b"))]
-    #[case::one_dash(&["-kube-annotation-prefix=a.b"], Some("a.b"))]
-    #[case::two_words(&["--kube-annotation-prefix", "a.b", "--ip-masq"], Some("a.b"))]
-    #[case::shell(&["sh", "-c", "flanneld --kube-annotation-prefix='a.b' --ip-masq"], Some("a.b"))]
-    #[case::last_wins(&["--kube-annotation-prefix=x.y", "--kube-annotation-prefix=a.b"], Some("a.b"))]
-    #[case::no_value(&["--kube-annotation-prefix", "--ip-masq"], None)]
-    #[case::absent(&["--kube-annotation-prefixes=a.b"], None)]
-    fn values_of_options(#[case] arguments: &[&str], #[case] expected: Option<&str>) {
-        let found = argument(&container("c", "i", arguments), "kube-annotation-prefix");
-        assert_eq!(found.as_deref(), expected);
-    }
-
     #[test]
     fn the_environment_counts_where_no_argument_does() {
         let mut container = container("c", "i", &[]);
@@ -201,18 +135,5 @@ mod tests {
             Some("c.d")
         );
         assert!(!has_switch(&container, "kube-subnet-mgr"));
-    }
-
-    #[rstest]
-    #[case(&["--kube-subnet-mgr"], true)]
-    #[case(&["-kube-subnet-mgr=1"], true)]
-    #[case(&["--kube-subnet-mgr=false"], false)]
-    #[case(&["--kube-subnet-mgr", "--kube-subnet-mgr=false"], false)]
-    #[case(&["--ip-masq"], false)]
-    fn switches(#[case] arguments: &[&str], #[case] expected: bool) {
-        assert_eq!(
-            has_switch(&container("c", "i", arguments), "kube-subnet-mgr"),
-            expected
-        );
     }
 }
