@@ -21,6 +21,7 @@ pub mod drain;
 pub mod evict;
 pub mod flannel;
 pub mod flannel_to_calico;
+pub mod found;
 mod go_json;
 pub mod order;
 pub mod pod_cidr;

@@ -9,98 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cni::CniDirectory;
 use crate::flannel::SubnetEnvironment;
-
-/// Something that could be absent, unreadable, or there. "Could not look" is never "not there".
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    from = "FoundOnTheWire<T>",
-    into = "FoundOnTheWire<T>",
-    bound(serialize = "T: Clone + Serialize", deserialize = "T: Deserialize<'de>")
-)]
-#[schemars(with = "FoundOnTheWire<T>")]
-pub enum Found<T> {
-    /// Looked, and it is not there.
-    #[default]
-    Absent,
-    /// There, and understood.
-    Present(T),
-    /// There, but not understood: the parser's or the kernel's message.
-    Malformed(String),
-}
-
-/// [`Found`] as an object of which one field is set: a definition's schema cannot say "a text or an object".
-#[derive(Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct FoundOnTheWire<T> {
-    /// Looked, and it is not there.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    absent: bool,
-    /// There, and understood.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    present: Option<T>,
-    /// There, but not understood: the parser's or the kernel's message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    malformed: Option<String>,
-}
-
-impl<T> From<Found<T>> for FoundOnTheWire<T> {
-    fn from(found: Found<T>) -> Self {
-        let empty = Self {
-            absent: false,
-            present: None,
-            malformed: None,
-        };
-        match found {
-            Found::Absent => Self {
-                absent: true,
-                ..empty
-            },
-            Found::Present(value) => Self {
-                present: Some(value),
-                ..empty
-            },
-            Found::Malformed(message) => Self {
-                malformed: Some(message),
-                ..empty
-            },
-        }
-    }
-}
-
-impl<T> From<FoundOnTheWire<T>> for Found<T> {
-    fn from(wire: FoundOnTheWire<T>) -> Self {
-        match wire {
-            FoundOnTheWire {
-                malformed: Some(message),
-                ..
-            } => Self::Malformed(message),
-            FoundOnTheWire {
-                present: Some(value), ..
-            } => Self::Present(value),
-            FoundOnTheWire { absent: true, .. } => Self::Absent,
-            // Nobody said that it is not there.
-            FoundOnTheWire { absent: false, .. } => Self::Malformed("nothing is said of it".to_owned()),
-        }
-    }
-}
-
-impl<T> Found<T> {
-    /// The value, if there is one that was understood.
-    pub fn present(&self) -> Option<&T> {
-        match self {
-            Self::Present(value) => Some(value),
-            Self::Absent | Self::Malformed(_) => None,
-        }
-    }
-
-    /// Whether it was looked for and is not there.
-    pub fn is_absent(&self) -> bool {
-        match self {
-            Self::Absent => true,
-            Self::Present(_) | Self::Malformed(_) => false,
-        }
-    }
-}
+pub use crate::found::Found;
 
 /// A VXLAN link as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -351,24 +260,5 @@ impl HostFacts {
     /// The VXLAN link with this name.
     pub fn vxlan(&self, name: &str) -> Option<&VxlanDevice> {
         self.vxlan_devices.iter().find(|device| device.name == name)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_found_is_the_same_after_the_wire() {
-        for found in [
-            Found::Absent,
-            Found::Present(7),
-            Found::Malformed("no VNI".to_owned()),
-        ] {
-            let wire = serde_json::to_value(&found).unwrap();
-            assert!(wire.is_object(), "{wire}");
-            assert_eq!(serde_json::from_value::<Found<u32>>(wire).unwrap(), found);
-        }
-        assert!(!serde_json::from_str::<Found<u32>>("{}").unwrap().is_absent());
     }
 }
