@@ -11,6 +11,7 @@ use kube::{Api, ResourceExt};
 use plan::check::Check;
 use plan::flannel_to_calico::facts::HostFacts;
 use plan::flannel_to_calico::phase::{Goal, Phase};
+use plan::pod_cidr;
 use serde_json::{Value, json};
 use thiserror::Error;
 
@@ -25,6 +26,8 @@ pub struct Report {
     pub failure: Option<Failure>,
     /// What it read.
     pub facts: Option<HostFacts>,
+    /// What it found of the two ranges of pods, where they were asked for.
+    pub pod_cidr: Option<pod_cidr::host::HostFacts>,
     /// What of the old network is there.
     pub leftovers: Vec<String>,
     /// What is different from before the migration.
@@ -83,6 +86,7 @@ pub fn status(
         message,
         failure,
         facts,
+        pod_cidr,
         leftovers,
         changes,
         goal,
@@ -118,6 +122,7 @@ pub fn status(
         message: message.clone(),
         failure: failure.clone(),
         facts: facts.clone(),
+        pod_cidr: pod_cidr.clone(),
         leftovers: leftovers.clone(),
         changes: changes.clone(),
         goal: *goal,

@@ -16,6 +16,7 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
             migration: "m".to_owned(),
             goal: Goal::Hold,
             flannel_to_calico: None,
+            pod_cidr: None,
             probes: Vec::new(),
             flows: Vec::new(),
             gates: None,

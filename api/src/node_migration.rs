@@ -13,6 +13,7 @@ use plan::flannel_to_calico::host::HostSettings;
 pub use plan::flannel_to_calico::host::Patience;
 use plan::flannel_to_calico::import::ImportedAddress;
 use plan::flannel_to_calico::phase::{Goal, Phase};
+use plan::pod_cidr::host::{HostFacts as PodCidrFacts, HostSettings as PodCidrSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,9 @@ pub struct NodeMigrationSpec {
     /// What the agent needs to know for it; absent until the settings are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_to_calico: Option<HostSettings>,
+    /// What the agent looks for while the range of pods changes: it answers in `status.podCidr` and changes nothing on its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_cidr: Option<PodCidrSettings>,
     /// Addresses that the agent probes from its host, until the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeTarget>,
@@ -219,6 +223,10 @@ pub struct NodeMigrationStatus {
     /// What the agent read off its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<HostFacts>,
+    /// What the agent found of both ranges on its host, as `spec.podCidr` asks; absent while it could not look, and where nobody
+    /// asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_cidr: Option<PodCidrFacts>,
     /// What of the old network is still there.
     #[serde(default)]
     pub leftovers: Vec<String>,

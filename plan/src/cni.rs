@@ -163,7 +163,7 @@ impl CniFile {
 }
 
 /// The last value of a key in any case, as Go takes it.
-fn go_value<'map>(map: &'map Map<String, Value>, key: &str) -> Option<&'map Value> {
+pub(crate) fn go_value<'map>(map: &'map Map<String, Value>, key: &str) -> Option<&'map Value> {
     map.get(key)
         .or_else(|| go_json::values(map, key).last().map(|(_, value)| *value))
 }

@@ -3,6 +3,7 @@
 pub mod capacity;
 pub mod decide;
 pub mod holders;
+pub mod host;
 pub mod kops;
 pub mod moves;
 pub mod pools;
