@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -15,6 +16,8 @@ use plan::check::Check;
 pub use plan::document::Action;
 pub use plan::flannel_to_calico::settings::{LegacyPods, Strategy};
 use plan::flannel_to_calico::settings::{Options, Settings};
+pub use plan::pod_cidr::decide::{Direction, Stage};
+pub use plan::pod_cidr::settings::{Family, Mode};
 use plan::standstill::Standstill;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,14 +44,16 @@ use crate::traffic::{ClassCount, GateBreach, GateRules};
     .message("exactly one of flannelToCalico, podCidr, serviceCidr, calicoDatastore must be set"))]
 #[x_kube(validation = Rule::new("has(self.flannelToCalico) == has(oldSelf.flannelToCalico) && (!has(self.flannelToCalico) || self.flannelToCalico == oldSelf.flannelToCalico)")
     .message("flannelToCalico is immutable: delete this Migration while it is not running and apply another"))]
+#[x_kube(validation = Rule::new("has(self.podCidr) == has(oldSelf.podCidr) && (!has(self.podCidr) || self.podCidr == oldSelf.podCidr)")
+    .message("podCidr is immutable: delete this Migration while it is not running and apply another"))]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationSpec {
     /// flannel VXLAN → Calico VXLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_to_calico: Option<FlannelToCalico>,
-    /// Change of the pod network's range. Not in this version: refused when set.
+    /// Another range for the pods: a new pool of Calico's, every pod moved, the old pool deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod_cidr: Option<NotInThisVersion>,
+    pub pod_cidr: Option<PodCidr>,
     /// Change of the service range. Not in this version: refused when set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_cidr: Option<NotInThisVersion>,
@@ -99,6 +104,42 @@ pub struct FlannelToCalico {
     /// Options of Calico's own migration controller.
     #[serde(default)]
     pub options: Options,
+}
+
+/// Another range for the pods: a new pool of Calico's, every pod moved, the old pool deleted.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(validation = Rule::new("isCIDR(self.from) && cidr(self.from) == cidr(self.from).masked()")
+    .message("from has to be a range without bits behind its prefix, such as 10.244.0.0/16"))]
+#[x_kube(validation = Rule::new("isCIDR(self.to) && cidr(self.to) == cidr(self.to).masked()")
+    .message("to has to be a range without bits behind its prefix, such as 10.200.0.0/16"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PodCidr {
+    /// Range of the `IPPool` that pods leave.
+    #[schemars(with = "String", length(max = 43))]
+    pub from: IpNet,
+    /// Range of the `IPPool` that they come to.
+    #[schemars(with = "String", length(max = 43))]
+    pub to: IpNet,
+    /// The family of both. Said twice it is checked: one migration changes one family.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<Family>,
+    /// Prefix length of the new pool's blocks: 20 to 32, or 116 to 128 of IPv6. Default: the old pool's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 20, max = 128))]
+    pub block_size: Option<u8>,
+    /// How pods leave the old range.
+    #[serde(default)]
+    pub mode: Mode,
+    /// How long the old pool stays once it is empty, in seconds: so long going back is cheap. Default 86400.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soak_seconds: Option<u32>,
+    /// How many pods may be on their way at the same time. Default 5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub pods_at_once: Option<u32>,
+    /// Evict pods that no controller creates again, after all others.
+    #[serde(default)]
+    pub delete_bare_pods: bool,
 }
 
 /// What is wanted now.
@@ -273,6 +314,9 @@ pub struct MigrationStatus {
     /// What is known of a migration from flannel to Calico.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_to_calico: Option<FlannelToCalicoStatus>,
+    /// What is known of a change of the pods' range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_cidr: Option<PodCidrStatus>,
     /// What will be done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
@@ -316,6 +360,91 @@ pub struct MigrationStatus {
 pub struct FlannelToCalicoStatus {
     /// What it works with, each value with its source; saved before the first change.
     pub settings: Settings,
+}
+
+/// What is known of a change of the pods' range.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodCidrStatus {
+    /// What it works with, each value with its source; saved before the first change.
+    pub settings: plan::pod_cidr::settings::Settings,
+    /// Where it is; absent before the first change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<StageNow>,
+    /// Stages that are over, in order, with their times; the newest are kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<StageDone>,
+    /// Pods that have an address of the old range and have to move.
+    #[serde(default)]
+    pub pods_in_old_range: u32,
+    /// Pods that have an address of the new range.
+    #[serde(default)]
+    pub pods_in_new_range: u32,
+    /// Blocks of Calico's IPAM in the range that is left; absent before somebody has looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks_left: Option<u32>,
+    /// Since when no pod is on its way and nobody has an address of the range that is left; absent while somebody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub empty_since: Option<Timestamp>,
+    /// Since when the pool that is left is closed; absent while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub closed_at: Option<Timestamp>,
+    /// Since when every path between both ranges answers; absent before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub proved_at: Option<Timestamp>,
+    /// Deployments that were given more pods for the time of the migration: namespace/name → what they had.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub raised: BTreeMap<String, u32>,
+}
+
+impl PodCidrStatus {
+    /// Nothing has been done yet.
+    pub fn of(settings: plan::pod_cidr::settings::Settings) -> Self {
+        Self {
+            settings,
+            stage: None,
+            history: Vec::new(),
+            pods_in_old_range: 0,
+            pods_in_new_range: 0,
+            blocks_left: None,
+            empty_since: None,
+            closed_at: None,
+            proved_at: None,
+            raised: BTreeMap::new(),
+        }
+    }
+}
+
+/// Where a change of the pods' range is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StageNow {
+    /// The stage.
+    pub name: Stage,
+    /// Where the pods are led.
+    pub direction: Direction,
+    /// When it began.
+    #[schemars(with = "String")]
+    pub since: Timestamp,
+}
+
+/// A stage that is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StageDone {
+    /// The stage.
+    pub name: Stage,
+    /// Where the pods were led.
+    pub direction: Direction,
+    /// When it began.
+    #[schemars(with = "String")]
+    pub started_at: Timestamp,
+    /// When it ended.
+    #[schemars(with = "String")]
+    pub finished_at: Timestamp,
 }
 
 /// Somebody else changed what the migration wrote.

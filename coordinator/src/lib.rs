@@ -25,6 +25,7 @@ pub mod node_migrations;
 mod own_pods;
 pub mod pass;
 mod planning;
+mod pod_cidr;
 mod probe;
 mod read;
 pub mod snapshot;

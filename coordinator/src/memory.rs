@@ -7,6 +7,7 @@ use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
 use crate::evict::Refusals;
+use crate::pod_cidr::Looks;
 use crate::tell::Tone;
 use crate::traffic::Services;
 
@@ -25,6 +26,8 @@ pub struct Memory {
     pub clock: Clock,
     /// Addresses of Services that traffic pods send to.
     pub services: Services,
+    /// What no watch brings, of a change of the pods' range.
+    pub pod_cidr: Looks,
 }
 
 impl Memory {

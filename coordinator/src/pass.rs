@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::migration::{Desired, MigrationPhase, MigrationSpec};
+use api::migration::{Desired, FlannelToCalico, MigrationPhase, MigrationSpec, PodCidr};
 use api::{Migration, MigrationStatus};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
@@ -171,26 +171,38 @@ async fn one(
     migration: &Migration,
 ) -> Result<MigrationStatus, WriteError> {
     match kind(&migration.spec) {
-        Ok(kind) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
+        Ok(Kind::FlannelToCalico(kind)) => {
+            lifecycle::reconcile(kind, context, cache, memory, migration).await
+        }
+        Ok(Kind::PodCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
         Err(message) => Ok(refused(migration, "KindNotSupported", message)),
     }
 }
 
+/// The kind of a Migration.
+enum Kind<'spec> {
+    FlannelToCalico(&'spec FlannelToCalico),
+    PodCidr(&'spec PodCidr),
+}
+
 /// The kind of the Migration. The API server's own rule lets exactly one be set.
-fn kind(spec: &MigrationSpec) -> Result<&api::migration::FlannelToCalico, String> {
-    let found: Vec<&str> = [
-        ("podCidr", spec.pod_cidr.is_some()),
+fn kind(spec: &MigrationSpec) -> Result<Kind<'_>, String> {
+    let unknown: Vec<&str> = [
         ("serviceCidr", spec.service_cidr.is_some()),
         ("calicoDatastore", spec.calico_datastore.is_some()),
     ]
     .into_iter()
     .filter_map(|(name, set)| set.then_some(name))
     .collect();
-    match (&spec.flannel_to_calico, found.as_slice()) {
-        (Some(kind), []) => Ok(kind),
-        (None, []) => Err("no kind is set; set spec.flannelToCalico".to_owned()),
-        (_, names) => Err(format!(
-            "spec.{} is not performed by version {}; set spec.flannelToCalico alone",
+    match (&spec.flannel_to_calico, &spec.pod_cidr, unknown.as_slice()) {
+        (Some(kind), None, []) => Ok(Kind::FlannelToCalico(kind)),
+        (None, Some(kind), []) => Ok(Kind::PodCidr(kind)),
+        (None, None, []) => Err("no kind is set; set spec.flannelToCalico or spec.podCidr".to_owned()),
+        (Some(_), Some(_), []) => {
+            Err("two kinds are set; set one of spec.flannelToCalico and spec.podCidr".to_owned())
+        }
+        (_, _, names) => Err(format!(
+            "spec.{} is not performed by version {}; set spec.flannelToCalico or spec.podCidr alone",
             names.join(", spec."),
             env!("CARGO_PKG_VERSION")
         )),

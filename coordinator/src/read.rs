@@ -90,6 +90,22 @@ where
     Ok(list.items)
 }
 
+/// The same of a kind that not every cluster serves: none then.
+pub async fn list_if_served<K>(context: &Context, what: &str) -> Result<Vec<K>, WriteError>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    match Api::<K>::all(context.client.clone())
+        .list(&ListParams::default())
+        .await
+    {
+        Ok(list) => Ok(list.items),
+        // A resource that nobody serves is answered with a plain text, without the reason NotFound.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Err(source) => Err(WriteError::of("listing", what, source)),
+    }
+}
+
 /// Every webhook configuration.
 pub async fn webhooks(
     context: &Context,

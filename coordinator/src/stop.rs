@@ -15,6 +15,17 @@ pub struct Stop {
     message: String,
 }
 
+impl Stop {
+    /// Nothing is begun until somebody has looked.
+    pub fn hold(&self) -> Wait {
+        Wait {
+            reason: WaitReason::Paused,
+            message: self.message.clone(),
+            until: None,
+        }
+    }
+}
+
 /// What stops the rollout: somebody else's change, in words, or traffic that is lost, as the status has it.
 pub fn stop(drift: Option<String>, status: &MigrationStatus, lossy: bool) -> Option<Stop> {
     // Who changed something may be why traffic is lost.
@@ -39,11 +50,7 @@ pub fn held(
     stop: Option<&Stop>,
 ) -> Rules {
     if let Some(stop) = stop {
-        rules.hold = Some(Wait {
-            reason: WaitReason::Paused,
-            message: stop.message.clone(),
-            until: None,
-        });
+        rules.hold = Some(stop.hold());
     } else if is_before_the_first(seats) || is_to_be_proved(status) {
         // What is lost before anything has changed is not this migration's doing, and would be taken for it. And what was
         // mended has to be seen to be.
@@ -75,7 +82,7 @@ fn is_before_the_first(seats: &[Seat<'_>]) -> bool {
 }
 
 /// Whether somebody said resume, and nobody has seen yet that nothing is lost any more.
-fn is_to_be_proved(status: &MigrationStatus) -> bool {
+pub fn is_to_be_proved(status: &MigrationStatus) -> bool {
     status
         .breach
         .as_ref()

@@ -33,13 +33,22 @@ use crate::{facts, own_pods};
 /// More writes than this are left to the next pass: a pass that takes minutes looks at nothing else meanwhile.
 const WRITES_AT_ONCE: usize = 100;
 
-/// What each network is called in the names and labels of its traffic pods.
-#[derive(Clone, Copy, Debug)]
+/// The two networks between which pods move.
+#[derive(Clone, Debug, Default)]
 pub struct Networks {
     /// The one that pods leave.
-    pub old: &'static str,
+    pub old: Network,
     /// The one that they come to.
-    pub new: &'static str,
+    pub new: Network,
+}
+
+/// What makes a traffic pod one of a network.
+#[derive(Clone, Debug, Default)]
+pub struct Network {
+    /// What it is called in the names and labels of its traffic pods.
+    pub name: &'static str,
+    /// Annotations by which they get an address of it.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// What becomes of the traffic pods of every node.
@@ -59,7 +68,7 @@ pub async fn watch(
     context: &Context,
     services: &mut Services,
     migration: &Migration,
-    networks: Networks,
+    networks: &Networks,
     wanted: Fates<'_>,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
@@ -188,7 +197,7 @@ pub async fn stop(
 /// Who sends to whom, by the node that sends. What was asked for already and still means the same stays.
 fn wanted_flows(
     snapshot: &Snapshot,
-    networks: Networks,
+    networks: &Networks,
     staying: &[&Arc<Pod>],
     services: &Services,
 ) -> BTreeMap<String, Vec<Flow>> {

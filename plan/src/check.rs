@@ -1,8 +1,10 @@
 //! Checks: a verdict on one prerequisite, with the object, the value found and the value needed.
 
 pub mod access;
+pub mod agents;
 pub mod owner;
 mod permission;
+pub mod pods;
 mod report;
 
 pub use permission::Permission;

@@ -31,6 +31,8 @@ pub struct Pod {
     pub finished: bool,
     /// Condition Ready is True.
     pub ready: bool,
+    /// When it was made.
+    pub made_at: Option<Timestamp>,
     /// When it began to terminate.
     pub deleted_at: Option<Timestamp>,
     /// `deletionGracePeriodSeconds` of a terminating pod.

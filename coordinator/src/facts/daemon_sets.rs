@@ -28,19 +28,6 @@ pub fn daemon_set(daemon_set: &DaemonSet) -> cluster::DaemonSet {
             config_maps.extend(source.config_map.as_ref().map(|source| source.name.clone()));
         }
     }
-    let managers: BTreeSet<String> = metadata
-        .managed_fields
-        .iter()
-        .flatten()
-        .filter(|entry| entry.subresource.as_deref().unwrap_or_default().is_empty())
-        .map(|entry| {
-            format!(
-                "{} ({})",
-                entry.manager.as_deref().unwrap_or("unknown"),
-                entry.operation.as_deref().unwrap_or("unknown")
-            )
-        })
-        .collect();
     let observed = status.observed_generation.unwrap_or(0) >= metadata.generation.unwrap_or(0);
     let updated = status.updated_number_scheduled.unwrap_or(0) >= status.desired_number_scheduled;
     cluster::DaemonSet {
@@ -53,7 +40,7 @@ pub fn daemon_set(daemon_set: &DaemonSet) -> cluster::DaemonSet {
             .chain(pod.containers.iter().map(|found| container(found, false)))
             .collect(),
         config_maps: config_maps.into_iter().collect(),
-        managers: managers.into_iter().collect(),
+        managers: super::managers(metadata),
         desired: status.desired_number_scheduled,
         ready: status.number_ready,
         rolled_out: observed && updated,
@@ -77,7 +64,8 @@ pub fn config_map(config_map: &ConfigMap) -> ((String, String), BTreeMap<String,
     )
 }
 
-fn container(container: &Container, init: bool) -> cluster::Container {
+/// A container of a pod or a pod template.
+pub fn container(container: &Container, init: bool) -> cluster::Container {
     let mut environment = BTreeMap::new();
     let mut environment_from_config_maps = BTreeMap::new();
     for variable in container.env.iter().flatten() {

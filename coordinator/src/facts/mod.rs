@@ -7,7 +7,28 @@ pub mod pods;
 mod quantity;
 pub mod webhooks;
 
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use plan::cluster::Malformed;
+
+/// Field managers that own something of an object, with the operation, each once: `argocd-controller (Apply)`.
+pub fn managers(metadata: &ObjectMeta) -> Vec<String> {
+    let managers: BTreeSet<String> = metadata
+        .managed_fields
+        .iter()
+        .flatten()
+        .filter(|entry| entry.subresource.as_deref().unwrap_or_default().is_empty())
+        .map(|entry| {
+            format!(
+                "{} ({})",
+                entry.manager.as_deref().unwrap_or("unknown"),
+                entry.operation.as_deref().unwrap_or("unknown")
+            )
+        })
+        .collect();
+    managers.into_iter().collect()
+}
 
 /// The values that were understood; what was not is added to `malformed`, by name.
 pub fn understood<T>(

@@ -69,6 +69,7 @@ pub fn pod(pod: &Pod) -> Result<drain::Pod, Malformed> {
             .is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         ready: is_ready(pod),
+        made_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
         deleted_at: deleted_at(metadata),
         deletion_grace_seconds: metadata.deletion_grace_period_seconds,
         addresses,

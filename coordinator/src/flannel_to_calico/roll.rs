@@ -26,7 +26,7 @@ use plan::rollout::{self, Back, Seat, Standing};
 use record::{count_nodes, record, tell};
 
 use super::node_objects::Outcome;
-use super::traffic::{NETWORKS, fates};
+use super::traffic::{fates, networks};
 use super::view::{network_label, view};
 use super::{adopt, drift, node_objects, undo};
 use crate::cache::Cache;
@@ -76,7 +76,16 @@ pub async fn roll(
     probe::delete_spent_probe_pods(context, &snapshot, goes_with_calico).await?;
     let services = &mut memory.services;
     let fates = fates(context, migration, kind.strategy, &snapshot);
-    let watched = traffic::watch(context, services, migration, NETWORKS, fates, &snapshot, status).await?;
+    let watched = traffic::watch(
+        context,
+        services,
+        migration,
+        &networks(),
+        fates,
+        &snapshot,
+        status,
+    )
+    .await?;
     let lossy = traffic::stop(context, migration, &watched, status, now).await;
     let policy = policy(migration, kind.strategy, &memory.clock, now);
     let order = order_of(&snapshot, &context.node_name);

@@ -12,13 +12,19 @@ use super::roll::is_on_flannel;
 use crate::context::Context;
 use crate::facts;
 use crate::snapshot::Snapshot;
-use crate::traffic::{Fates, Networks, is_traffic_pod};
+use crate::traffic::{Fates, Network, Networks, is_traffic_pod};
 
-/// The two networks.
-pub const NETWORKS: Networks = Networks {
-    old: names::NETWORK_FLANNEL,
-    new: names::NETWORK_CALICO,
-};
+/// The two networks. Which of them a pod is on is its node's doing.
+pub fn networks() -> Networks {
+    let of = |name| Network {
+        name,
+        annotations: BTreeMap::new(),
+    };
+    Networks {
+        old: of(names::NETWORK_FLANNEL),
+        new: of(names::NETWORK_CALICO),
+    }
+}
 
 /// What becomes of the traffic pods of every node.
 pub fn fates<'snapshot>(

@@ -11,7 +11,7 @@ use plan::traffic::mesh::Endpoint;
 use plan::traffic::pods::Fate;
 use serde_json::json;
 
-use super::{Fates, Networks};
+use super::{Fates, Network, Networks};
 use crate::context::Context;
 use crate::write::WriteError;
 use crate::{facts, own_pods};
@@ -45,7 +45,7 @@ impl Running<'_> {
 }
 
 /// The pod as one that can send and answer; `None` while it cannot, or is about to go.
-pub fn running(pod: &Pod, networks: Networks) -> Option<Running<'_>> {
+pub fn running<'pod>(pod: &'pod Pod, networks: &Networks) -> Option<Running<'pod>> {
     let status = pod.status.as_ref()?;
     let runs = status.container_statuses.iter().flatten().any(|container| {
         container
@@ -69,23 +69,23 @@ pub fn running(pod: &Pod, networks: Networks) -> Option<Running<'_>> {
 }
 
 impl Networks {
-    fn generation(self, pod: &Pod) -> Option<Generation> {
+    fn generation(&self, pod: &Pod) -> Option<Generation> {
         let network = pod.labels().get(names::TRAFFIC_NETWORK_LABEL)?;
         [Generation::Old, Generation::New]
             .into_iter()
-            .find(|generation| network == self.name(*generation))
+            .find(|generation| network == self.of(*generation).name)
     }
 
-    fn name(self, generation: Generation) -> &'static str {
+    fn of(&self, generation: Generation) -> &Network {
         match generation {
-            Generation::Old => self.old,
-            Generation::New => self.new,
+            Generation::Old => &self.old,
+            Generation::New => &self.new,
         }
     }
 }
 
 /// What becomes of this pod. One of a node that is not ours, or that nobody can place, has to go.
-pub fn fate_of(pod: &Pod, networks: Networks, fates: &Fates<'_>) -> Fate {
+pub fn fate_of(pod: &Pod, networks: &Networks, fates: &Fates<'_>) -> Fate {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     // One that the kubelet does not take (the node is full) stays and says so: the next one would not be taken either.
     node.zip(networks.generation(pod))
@@ -96,7 +96,7 @@ pub fn fate_of(pod: &Pod, networks: Networks, fates: &Fates<'_>) -> Fate {
 /// The node's pod of this network, unless it is about to go.
 pub fn of<'pods>(
     pods: &[&'pods Arc<Pod>],
-    networks: Networks,
+    networks: &Networks,
     node: &str,
     wanted: Generation,
 ) -> Option<&'pods Arc<Pod>> {
@@ -109,7 +109,7 @@ pub fn of<'pods>(
 }
 
 /// What the pod waits for.
-pub fn state(pod: &Pod, networks: Networks) -> String {
+pub fn state(pod: &Pod, networks: &Networks) -> String {
     let status = pod.status.clone().unwrap_or_default();
     let waiting = status.container_statuses.iter().flatten().find_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
@@ -141,11 +141,14 @@ pub fn state(pod: &Pod, networks: Networks) -> String {
 pub async fn create(
     context: &Context,
     migration: &Migration,
-    networks: Networks,
+    networks: &Networks,
     node: &str,
     generation: Generation,
 ) -> Result<(), WriteError> {
-    let network = networks.name(generation);
+    let Network {
+        name: network,
+        annotations,
+    } = networks.of(generation);
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -157,6 +160,7 @@ pub async fn create(
                 names::COMPONENT_LABEL: names::TRAFFIC_COMPONENT,
                 names::TRAFFIC_NETWORK_LABEL: network,
             },
+            "annotations": annotations,
             "ownerReferences": [own_pods::owner(migration)],
         },
         "spec": {

@@ -17,7 +17,7 @@ use crate::snapshot::Snapshot;
 /// On which nodes nobody watches the traffic yet, although somebody should.
 pub fn unwatched(
     snapshot: &Snapshot,
-    networks: Networks,
+    networks: &Networks,
     fates: &Fates<'_>,
     staying: &[&Arc<Pod>],
     flows: &BTreeMap<String, Vec<Flow>>,

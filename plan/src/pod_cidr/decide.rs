@@ -6,6 +6,8 @@
 
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::moves;
@@ -17,7 +19,7 @@ use crate::evict::{self, PodName};
 const TWICE: SignedDuration = SignedDuration::from_secs(30);
 
 /// Where the pods are led.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Direction {
     /// To the new pool.
     There,
@@ -26,7 +28,7 @@ pub enum Direction {
 }
 
 /// Where the migration is. Ordered; the name is a metric label, an Event reason and a line of the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Stage {
     /// Whoever has to know both ranges before a pod gets a new address does.
     Widen,
@@ -142,9 +144,9 @@ pub struct View<'facts> {
     /// Who does not know both ranges yet, and who changes it.
     pub widen: &'facts [String],
     /// What is missing until every node's calico-node goes by the pools as they are open now; `None` when it does.
-    pub switched: Option<Missing>,
+    pub switched: Option<Wait>,
     /// What is missing until the new pool is proved; `None` when pods that name it were reached from every node.
-    pub canary: Option<Missing>,
+    pub canary: Option<Wait>,
     /// What is missing until what others need has more than one pod; `None` when it has.
     pub redundancy: Option<Missing>,
     /// Who does not say the new range yet, and who changes it.
@@ -163,12 +165,14 @@ pub enum Missing {
 }
 
 /// Limits and permissions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Of the moves.
     pub moves: moves::Policy,
     /// How long the old pool stays, empty and closed.
     pub soak: SignedDuration,
+    /// Why nothing is done now: somebody said so, or has to look first.
+    pub hold: Option<Wait>,
 }
 
 /// One change: idempotent.
@@ -176,16 +180,14 @@ pub struct Policy {
 pub enum Step {
     /// Make the new pool.
     CreatePool,
-    /// Make a probe pod on this node, which names the new pool.
-    CreateProbePod(String),
     /// Give this Deployment so many pods.
     Scale(String, u32),
     /// Open a pool so far, or close it.
     Open(Which, Openness),
     /// Evict these pods.
     Evict(Vec<PodName>),
-    /// Release this block, which is empty, and its affinity.
-    ReleaseBlock(IpNet),
+    /// Release these blocks, which are empty, and their affinities.
+    ReleaseBlocks(Vec<IpNet>),
     /// Delete this pool.
     DeletePool(Which),
     /// Put back what was raised, and record that the pods are where they were led.
@@ -197,7 +199,6 @@ impl Step {
     pub fn name(&self) -> &'static str {
         match self {
             Self::CreatePool => "CreatePool",
-            Self::CreateProbePod(_) => "CreateProbePod",
             Self::Scale(..) => "Scale",
             Self::Open(Which::Old, Openness::ToEverybody) => "OpenOldPool",
             Self::Open(Which::New, Openness::ToEverybody) => "OpenNewPool",
@@ -205,7 +206,7 @@ impl Step {
             Self::Open(Which::Old, Openness::Closed | Openness::Absent) => "CloseOldPool",
             Self::Open(Which::New, Openness::Closed | Openness::Absent) => "CloseNewPool",
             Self::Evict(_) => "Evict",
-            Self::ReleaseBlock(_) => "ReleaseBlock",
+            Self::ReleaseBlocks(_) => "ReleaseBlocks",
             Self::DeletePool(Which::Old) => "DeleteOldPool",
             Self::DeletePool(Which::New) => "DeleteNewPool",
             Self::Complete => "Complete",
@@ -224,10 +225,22 @@ pub struct Next {
 
 /// Chooses the next step.
 pub fn decide(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
-    match view.direction {
+    let next = match view.direction {
         Direction::There => there(view, policy, now),
         Direction::Back => back(view, policy, now),
+    };
+    match (&next.decision, &policy.hold) {
+        // While no pool is open no pod starts: nobody who stopped the migration meant that.
+        (Decision::Run(step), Some(hold)) if !opens_the_only_pool(step, view) => {
+            wait(next.stage, hold.clone())
+        }
+        (Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_), _) => next,
     }
+}
+
+fn opens_the_only_pool(step: &Step, view: &View<'_>) -> bool {
+    let is_open = |pool: &PoolView<'_>| pool.openness() == Openness::ToEverybody;
+    matches!(step, Step::Open(_, Openness::ToEverybody)) && !is_open(&view.old) && !is_open(&view.new)
 }
 
 fn there(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
@@ -263,7 +276,7 @@ fn there(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
             proved(view).unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::Old, Openness::Closed)))
         }
         (Openness::Closed, Openness::ToEverybody) => agrees(view)
-            .or_else(|| missing(Stage::Switch, view.switched.as_ref()))
+            .or_else(|| view.switched.clone().map(|found| wait(Stage::Switch, found)))
             .unwrap_or_else(|| leave(&view.old, view, policy, now)),
         (Openness::Absent, Openness::ToEverybody) => gone(&view.old, view, policy, now),
     }
@@ -298,7 +311,7 @@ fn widened(view: &View<'_>) -> Option<Next> {
 fn proved(view: &View<'_>) -> Option<Next> {
     agrees(view)
         .or_else(|| widened(view))
-        .or_else(|| missing(Stage::Canary, view.canary.as_ref()))
+        .or_else(|| view.canary.clone().map(|found| wait(Stage::Canary, found)))
         .or_else(|| missing(Stage::Redundancy, view.redundancy.as_ref()))
 }
 
@@ -318,8 +331,10 @@ fn back(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
         (Openness::ToEverybody, Openness::ToEverybody | Openness::ToWhoNamesIt) => {
             run(Stage::Switch, Step::Open(Which::New, Openness::Closed))
         }
-        (Openness::ToEverybody, Openness::Closed) => missing(Stage::Switch, view.switched.as_ref())
-            .unwrap_or_else(|| leave(&view.new, view, policy, now)),
+        (Openness::ToEverybody, Openness::Closed) => match &view.switched {
+            Some(found) => wait(Stage::Switch, found.clone()),
+            None => leave(&view.new, view, policy, now),
+        },
         (Openness::ToEverybody, Openness::Absent) => gone(&view.new, view, policy, now),
     }
 }
@@ -332,8 +347,8 @@ fn gone(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -
     if let Some(next) = open {
         return next;
     }
-    if let Some(block) = pool.blocks.first() {
-        return run(Stage::DeletePool, Step::ReleaseBlock(*block));
+    if !pool.blocks.is_empty() {
+        return run(Stage::DeletePool, Step::ReleaseBlocks(pool.blocks.to_vec()));
     }
     if let Some(first) = pool.routes.first() {
         return leftovers(
@@ -357,9 +372,10 @@ fn leave(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) 
     if let Some(next) = open {
         return next;
     }
-    match pool.blocks.first() {
-        Some(block) => run(Stage::DeletePool, Step::ReleaseBlock(*block)),
-        None => run(Stage::DeletePool, Step::DeletePool(pool.which)),
+    if pool.blocks.is_empty() {
+        run(Stage::DeletePool, Step::DeletePool(pool.which))
+    } else {
+        run(Stage::DeletePool, Step::ReleaseBlocks(pool.blocks.to_vec()))
     }
 }
 

@@ -1,13 +1,19 @@
 //! Another range for the pods of a cluster with Calico's IPAM: a new pool, every pod moved, the old pool gone.
 
 pub mod capacity;
+pub mod checks;
 pub mod decide;
+pub mod detect;
+pub mod document;
+pub mod facts;
 pub mod holders;
 pub mod host;
 pub mod kops;
+pub mod mentions;
 pub mod moves;
 pub mod pools;
 pub mod ranges;
+pub mod residents;
 pub mod settings;
 #[cfg(test)]
 mod walk;

@@ -80,6 +80,22 @@ pub struct Settings {
     pub calico_daemon_set_name: Sourced<String>,
 }
 
+impl Settings {
+    /// Ranges whose pods stay where they are when pods are led to this pool: its own, and those of every pool that this migration
+    /// is not about. `pools` are all of them, by name.
+    pub fn stay<'pools>(
+        &self,
+        target: &IpNet,
+        pools: impl Iterator<Item = (&'pools str, IpNet)>,
+    ) -> Vec<IpNet> {
+        pools
+            .filter(|(name, _)| *name != self.old_pool.value && *name != self.new_pool.value)
+            .map(|(_, range)| range)
+            .chain([*target])
+            .collect()
+    }
+}
+
 /// Name of the pool that is made for this range: a name of Kubernetes', the same at each look.
 pub fn pool_name(range: &IpNet) -> String {
     let address: String = range

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::decide::{Direction, Missing, Policy, PoolView, Step, View, Which, decide};
+use super::decide::{Direction, Policy, PoolView, Step, View, Which, decide};
 use super::moves::{self, Health, Resident, Role, Workload};
 use super::pools::{self, NO_NODE, Openness};
 use crate::decision::{Decision, Wait, WaitReason};
@@ -219,12 +219,10 @@ impl World {
             wanted: &wanted,
             widen: &[],
             switched: None,
-            canary: (!self.probed).then(|| {
-                Missing::Answer(Wait {
-                    reason: WaitReason::ProbePending,
-                    message: String::new(),
-                    until: None,
-                })
+            canary: (!self.probed).then(|| Wait {
+                reason: WaitReason::ProbePending,
+                message: String::new(),
+                until: None,
             }),
             redundancy: None,
             follow_up: &follow_up,
@@ -241,7 +239,12 @@ impl World {
             permissions: Permissions::default(),
             delete_bare_pods: false,
         };
-        decide(&view, &Policy { moves, soak: SOAK }, at(10)).decision
+        let policy = Policy {
+            moves,
+            soak: SOAK,
+            hold: None,
+        };
+        decide(&view, &policy, at(10)).decision
     }
 
     /// What must never happen, whatever came before.
@@ -282,7 +285,7 @@ impl World {
                     "the workload would lack two: {self:?}"
                 );
             }
-            Step::ReleaseBlock(_) | Step::DeletePool(_) => {
+            Step::ReleaseBlocks(_) | Step::DeletePool(_) => {
                 assert!(!self.has(self.left()), "{step:?} under living pods: {self:?}");
                 assert!(!self.leak, "{step:?} with a leak: {self:?}");
                 assert!(self.empty >= Empty::Twice, "{step:?} after one look: {self:?}");
@@ -310,7 +313,6 @@ impl World {
                 assert!(!self.routes, "done, with routes: {self:?}");
             }
             Step::CreatePool
-            | Step::CreateProbePod(_)
             | Step::Scale(..)
             | Step::Open(_, Openness::ToEverybody | Openness::ToWhoNamesIt | Openness::Absent) => {}
         }
@@ -319,7 +321,7 @@ impl World {
     fn after(mut self, step: &Step) -> Self {
         match step {
             Step::CreatePool => self.new = Openness::Closed,
-            Step::CreateProbePod(_) | Step::Scale(..) => {}
+            Step::Scale(..) => {}
             Step::Open(Which::Old, openness) => self.old = *openness,
             Step::Open(Which::New, openness) => self.new = *openness,
             Step::Evict(pods) => {
@@ -328,8 +330,8 @@ impl World {
                     *life = life.range().map_or(Life::Gone, Life::Terminates);
                 }
             }
-            Step::ReleaseBlock(range) if range.to_string() == OLD => self.old_block = false,
-            Step::ReleaseBlock(_) => self.new_block = false,
+            Step::ReleaseBlocks(ranges) if ranges[0].to_string() == OLD => self.old_block = false,
+            Step::ReleaseBlocks(_) => self.new_block = false,
             Step::DeletePool(Which::Old) => self.old = Openness::Absent,
             Step::DeletePool(Which::New) => self.new = Openness::Absent,
             Step::Complete => self.done = true,

@@ -1,7 +1,7 @@
 //! What the agents say: is there one on every node, and does one find something on its host that would stop it?
 
 use super::CheckName;
-use crate::check::{Check, Finding, Report, Verdict};
+use crate::check::{Check, Finding, Report, Verdict, agents};
 use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::detect::linux_nodes;
 use crate::flannel_to_calico::host_checks::HostCheck;
@@ -11,33 +11,8 @@ pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
 }
 
 fn missing(facts: &ClusterFacts) -> Vec<Check> {
-    let mut report = Report::new(CheckName::AgentMissing);
-    for node in linux_nodes(facts).filter(|node| !facts.hosts.contains_key(&node.name)) {
-        report.fail(
-            "Node",
-            &node.name,
-            Finding::new(
-                "",
-                if node.ready { "no report of an agent" } else { "no report of an agent; the Node is NotReady" },
-                "an agent that reports",
-                "see why the agent's pod does not run there: `kubectl get pods -n replumb-system -o wide`, and the \
-                 DaemonSet's tolerations and node selector",
-            ),
-        );
-    }
-    if facts.nodes.is_empty() {
-        report.unknown(
-            "the list of",
-            "Nodes",
-            Finding::new(
-                "",
-                "no Node",
-                "at least one",
-                "see whether the coordinator may list Nodes",
-            ),
-        );
-    }
-    report.finish("every Node", format!("{} agents report", facts.hosts.len()))
+    let reports = |node: &str| facts.hosts.contains_key(node);
+    agents::missing(CheckName::AgentMissing, linux_nodes(facts), reports)
 }
 
 /// The check that judges the same thing with what the whole cluster knows; `None` where only the agent can tell.

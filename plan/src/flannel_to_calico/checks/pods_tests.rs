@@ -3,7 +3,7 @@ use rstest::rstest;
 use super::super::fixture::{self, verdicts};
 use super::*;
 use crate::check::Verdict::{Fail, Pass, Unknown, Warn};
-use crate::drain::{Permissions, Selector};
+use crate::drain::{Budget, Permissions, Selector};
 use crate::flannel_to_calico::detect::NETWORK_LABEL;
 
 fn judge(pods: Vec<Pod>, budgets: Vec<Budget>, permissions: Permissions) -> Vec<Check> {

@@ -1,0 +1,261 @@
+//! One step of a change of the range. Each is idempotent, and looks once more at what it depends on before it writes.
+
+use api::migration::PodCidrStatus;
+use crash_point::Edge;
+use ipnet::IpNet;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::Patch;
+use kube::core::DynamicObject;
+use kube::{Api, ResourceExt};
+use plan::evict::PodName;
+use plan::pod_cidr::decide::{Step, Which};
+use plan::pod_cidr::pools::{self, Openness};
+use serde_json::{Value, json};
+
+use super::objects;
+use super::saved::Saved;
+use crate::calico;
+use crate::context::Context;
+use crate::evict::evict;
+use crate::memory::Memory;
+use crate::write::{WriteError, parameters};
+
+/// Blocks that are released in one pass: a pass that takes minutes looks at nothing else meanwhile.
+const BLOCKS_AT_ONCE: usize = 50;
+
+/// What a step is made with.
+pub struct Hands<'pass> {
+    /// Clients.
+    pub context: &'pass Context,
+    /// What was there before.
+    pub saved: &'pass Saved,
+    /// The spec that the new pool has once it is open.
+    pub wanted: &'pass Value,
+    /// Grace period that overrides the pods' own, in seconds.
+    pub grace_period_seconds: Option<u32>,
+}
+
+impl Hands<'_> {
+    /// Makes the step, and says for people what was done. [`Step::Complete`] is not made here.
+    pub async fn make(
+        &self,
+        step: &Step,
+        known: &mut PodCidrStatus,
+        memory: &mut Memory,
+    ) -> Result<String, WriteError> {
+        crash_point::reach(step.name(), Edge::Announced, None).await;
+        let said = match step {
+            Step::CreatePool => self.create_pool(&known.settings.new_pool.value).await?,
+            Step::Scale(deployment, pods) => self.scale(deployment, *pods, known).await?,
+            Step::Open(which, openness) => self.open(pool_of(*which, known), *openness).await?,
+            Step::Evict(pods) => self.evict(pods, memory).await,
+            Step::ReleaseBlocks(ranges) => {
+                memory.pod_cidr.forget_blocks();
+                self.release(ranges).await?
+            }
+            Step::DeletePool(which) => {
+                memory.pod_cidr.forget_blocks();
+                let (range, name) = match which {
+                    Which::Old => (known.settings.from.value, pool_of(Which::Old, known)),
+                    Which::New => (known.settings.to.value, pool_of(Which::New, known)),
+                };
+                self.delete_pool(name, &range).await?
+            }
+            Step::Complete => String::new(),
+        };
+        crash_point::reach(step.name(), Edge::Changed, None).await;
+        Ok(said)
+    }
+
+    async fn create_pool(&self, name: &str) -> Result<String, WriteError> {
+        let object = pools::created(name, self.wanted);
+        Ok(
+            match calico::IP_POOL.create(&self.context.client, &object).await? {
+                calico::Created::Now => format!("IPPool {name} is made, closed"),
+                calico::Created::Before => {
+                    format!("IPPool {name} appeared a moment ago; it is looked at again")
+                }
+            },
+        )
+    }
+
+    async fn open(&self, name: &str, openness: Openness) -> Result<String, WriteError> {
+        let Some(object) = calico::IP_POOL.get(&self.context.client, name).await? else {
+            return Ok(format!("IPPool {name} went a moment ago; it is looked at again"));
+        };
+        let selector = pools::selector_of(&self.saved.old_pool);
+        if let Some(change) = pools::opening(&object.data["spec"], openness, &selector) {
+            calico::IP_POOL
+                .patch_spec(&self.context.client, &object, &change)
+                .await?;
+        }
+        let how = match openness {
+            Openness::Absent | Openness::Closed => {
+                "is closed: pods keep their addresses of it, and nobody gets another"
+            }
+            Openness::ToWhoNamesIt => "gives addresses to pods that name it",
+            Openness::ToEverybody => "gives every pod its address",
+        };
+        Ok(format!("IPPool {name} {how}"))
+    }
+
+    /// What it had is written down first, in a pass of its own: who knows it after a crash puts it back.
+    async fn scale(
+        &self,
+        deployment: &str,
+        pods: u32,
+        known: &mut PodCidrStatus,
+    ) -> Result<String, WriteError> {
+        let Some((namespace, name)) = deployment.split_once('/') else {
+            return Ok(String::new());
+        };
+        let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
+        let found = api
+            .get_opt(name)
+            .await
+            .map_err(|source| WriteError::of("reading", format!("Deployment {deployment}"), source))?;
+        let Some(found) = found else {
+            return Ok(format!("Deployment {deployment} went a moment ago"));
+        };
+        let now = found.spec.and_then(|spec| spec.replicas).unwrap_or(1);
+        let now = u32::try_from(now).unwrap_or_default();
+        if !known.raised.contains_key(deployment) {
+            known.raised.insert(deployment.to_owned(), now);
+            return Ok(format!(
+                "Deployment {deployment} gets {pods} pods for the time of the migration"
+            ));
+        }
+        if now < pods {
+            self.write_scale(&api, deployment, name, pods).await?;
+        }
+        Ok(format!(
+            "Deployment {deployment} gets {pods} pods for the time of the migration"
+        ))
+    }
+
+    async fn write_scale(
+        &self,
+        api: &Api<Deployment>,
+        deployment: &str,
+        name: &str,
+        pods: u32,
+    ) -> Result<(), WriteError> {
+        let change = json!({ "spec": { "replicas": pods } });
+        api.patch_scale(name, &parameters(), &Patch::Merge(change))
+            .await
+            .map_err(|source| WriteError::of("scaling", format!("Deployment {deployment}"), source))?;
+        Ok(())
+    }
+
+    /// Gives every Deployment that was raised what it had. One that somebody else has scaled meanwhile keeps what it has.
+    pub async fn lower(&self, known: &mut PodCidrStatus, raised_to: u32) -> Result<(), WriteError> {
+        for (deployment, before) in known.raised.clone() {
+            if let Some((namespace, name)) = deployment.split_once('/') {
+                let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
+                let found = api.get_opt(name).await.map_err(|source| {
+                    WriteError::of("reading", format!("Deployment {deployment}"), source)
+                })?;
+                let now = found.and_then(|found| found.spec?.replicas);
+                if now.is_some_and(|now| u32::try_from(now) == Ok(raised_to)) {
+                    self.write_scale(&api, &deployment, name, before).await?;
+                }
+            }
+            known.raised.remove(&deployment);
+        }
+        Ok(())
+    }
+
+    async fn evict(&self, pods: &[PodName], memory: &mut Memory) -> String {
+        evict(
+            &self.context.client,
+            &self.context.metrics,
+            pods,
+            self.grace_period_seconds,
+            &mut memory.refusals,
+        )
+        .await;
+        let names: Vec<String> = pods
+            .iter()
+            .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+            .collect();
+        format!("pods move: {}", names.join(", "))
+    }
+
+    /// As Calico releases a block: the affinity says that it is about to go, then the block, which is empty, then the affinity.
+    /// Each write carries the version that was read: who takes an address of it meanwhile keeps it, and the block stays.
+    async fn release(&self, ranges: &[IpNet]) -> Result<String, WriteError> {
+        let client = &self.context.client;
+        let (blocks, affinities) = tokio::try_join!(
+            calico::IPAM_BLOCK.list(client),
+            calico::BLOCK_AFFINITY.list(client)
+        )?;
+        let mut released = 0;
+        for range in ranges.iter().take(BLOCKS_AT_ONCE) {
+            let of_range = affinities
+                .iter()
+                .filter(|object| objects::affinity(object).is_ok_and(|found| found == *range));
+            let block = blocks
+                .iter()
+                .find(|object| objects::block(object).is_ok_and(|found| found.range == *range));
+            if let Some(block) = block {
+                // One that is not understood is not released.
+                let is_empty = objects::block(block).is_ok_and(|found| found.allocations.is_empty());
+                if !is_empty {
+                    continue;
+                }
+            }
+            let affinities: Vec<&DynamicObject> = of_range.collect();
+            let mut pending = Vec::new();
+            for affinity in affinities {
+                let name = affinity.name_any();
+                calico::BLOCK_AFFINITY
+                    .patch_spec(client, affinity, &json!({ "state": "pendingDeletion" }))
+                    .await?;
+                crash_point::reach("AffinityPending", Edge::Changed, None).await;
+                pending.push(name);
+            }
+            if let Some(block) = block {
+                calico::IPAM_BLOCK
+                    .patch_spec(client, block, &json!({ "deleted": true }))
+                    .await?;
+                crash_point::reach("BlockDeleted", Edge::Changed, None).await;
+                calico::IPAM_BLOCK.delete(client, &block.name_any()).await?;
+            }
+            for name in pending {
+                if let Some(affinity) = calico::BLOCK_AFFINITY.get(client, &name).await? {
+                    // A text here, and a truth value in a block: so are Calico's own types.
+                    calico::BLOCK_AFFINITY
+                        .patch_spec(client, &affinity, &json!({ "deleted": "true" }))
+                        .await?;
+                    calico::BLOCK_AFFINITY.delete(client, &name).await?;
+                }
+            }
+            released += 1;
+        }
+        Ok(format!("{released} of {} blocks are released", ranges.len()))
+    }
+
+    async fn delete_pool(&self, name: &str, range: &IpNet) -> Result<String, WriteError> {
+        let client = &self.context.client;
+        let blocks = calico::IPAM_BLOCK.list(client).await?;
+        // One that is not understood may be of this range.
+        let left = blocks
+            .iter()
+            .filter(|object| objects::block(object).map_or(true, |found| range.contains(&found.range)))
+            .count();
+        if left > 0 {
+            return Ok(format!(
+                "{left} blocks of {range} appeared a moment ago; they are looked at again"
+            ));
+        }
+        calico::IP_POOL.delete(client, name).await?;
+        Ok(format!("IPPool {name} is deleted"))
+    }
+}
+
+fn pool_of(which: Which, known: &PodCidrStatus) -> &str {
+    match which {
+        Which::Old => &known.settings.old_pool.value,
+        Which::New => &known.settings.new_pool.value,
+    }
+}

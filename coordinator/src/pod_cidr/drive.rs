@@ -1,0 +1,219 @@
+//! One pass of a change of the range: what is there becomes a view, the view a decision, the decision one step.
+
+use std::collections::BTreeMap;
+
+use api::migration::{Desired, Direction, MigrationPhase, PodCidr, PodCidrStatus};
+use api::{Migration, MigrationStatus};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use plan::decision::{Decision, WaitReason};
+use plan::pod_cidr::decide::{Step, Which};
+use plan::pod_cidr::facts::Pool;
+use plan::pod_cidr::pools;
+
+use super::apply::Hands;
+use super::redundancy::RAISED_TO;
+use super::saved::Saved;
+use super::{adopt, progress, read};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::lifecycle::wait;
+use crate::memory::Memory;
+use crate::snapshot::Snapshot;
+use crate::tell::Tone;
+use crate::write::WriteError;
+use crate::{stop, traffic};
+
+/// Where the pods are led.
+fn direction(desired: Desired) -> Direction {
+    match desired {
+        Desired::Rollback => Direction::Back,
+        Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort => Direction::There,
+    }
+}
+
+/// One pass of a migration that has begun.
+#[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
+pub async fn go_on(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    kind: &PodCidr,
+    saved: &Saved,
+    mut known: PodCidrStatus,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    if status.phase.is_over() {
+        return Ok(());
+    }
+    let now = Timestamp::now();
+    let direction = direction(migration.spec.desired);
+    let look = match direction {
+        Direction::There => adopt::look(kind),
+        Direction::Back => adopt::look_back(kind),
+    };
+    adopt::adopt(context, cache, migration, &look).await?;
+    let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
+    if let Some(message) = snapshot.malformed() {
+        wait(status, WaitReason::CheckFailing, message);
+        return Ok(());
+    }
+    let pools = match read::pools(context).await? {
+        Ok(pools) => pools,
+        Err(malformed) => {
+            let message = format!(
+                "{}: {}; nothing is done until it is corrected",
+                malformed.object, malformed.problem
+            );
+            wait(status, WaitReason::CalicoObjects, message);
+            return Ok(());
+        }
+    };
+    let pass = Pass {
+        context,
+        cache,
+        migration,
+        kind,
+        saved,
+        snapshot: &snapshot,
+        pools: &pools,
+        direction,
+        now,
+    };
+    let (next, stop) = pass.look(memory, &mut known, status).await?;
+    progress::enter(&mut known, next.stage, direction, now);
+    status.phase = progress::phase(next.stage, direction);
+    pass.act(memory, next.decision, &mut known, status).await?;
+    if let Some(stop) = stop
+        && status.phase != MigrationPhase::Halted
+    {
+        stop::halt(status, &stop);
+    }
+    status.pod_cidr = Some(known);
+    Ok(())
+}
+
+/// What one pass is made on.
+pub(super) struct Pass<'pass> {
+    pub(super) context: &'pass Context,
+    pub(super) cache: &'pass Cache,
+    pub(super) migration: &'pass Migration,
+    pub(super) kind: &'pass PodCidr,
+    pub(super) saved: &'pass Saved,
+    pub(super) snapshot: &'pass Snapshot,
+    pub(super) pools: &'pass BTreeMap<String, Pool>,
+    pub(super) direction: Direction,
+    pub(super) now: Timestamp,
+}
+
+impl Pass<'_> {
+    /// The pool that pods leave.
+    pub(super) fn left_pool(&self) -> Which {
+        match self.direction {
+            Direction::There => Which::Old,
+            Direction::Back => Which::New,
+        }
+    }
+
+    /// The range of a pool.
+    pub(super) fn range(&self, which: Which) -> IpNet {
+        match which {
+            Which::Old => self.kind.from,
+            Which::New => self.kind.to,
+        }
+    }
+
+    /// A pool, if it is there.
+    pub(super) fn pool(&self, which: Which, known: &PodCidrStatus) -> Option<&Pool> {
+        let name = match which {
+            Which::Old => &known.settings.old_pool.value,
+            Which::New => &known.settings.new_pool.value,
+        };
+        self.pools.get(name)
+    }
+
+    /// Makes the step, or says what is waited for.
+    async fn act(
+        &self,
+        memory: &mut Memory,
+        decision: Decision<Step>,
+        known: &mut PodCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        let hands = Hands {
+            context: self.context,
+            saved: self.saved,
+            wanted: &pools::wanted(
+                &self.saved.old_pool,
+                &known.settings.to.value,
+                known.settings.block_size.value,
+            ),
+            grace_period_seconds: self.migration.spec.drain.grace_period_seconds,
+        };
+        match decision {
+            Decision::Run(Step::Complete) => self.complete(&hands, known, status).await,
+            Decision::Run(step) => {
+                status.blocked = String::new();
+                status.message = hands.make(&step, known, memory).await?;
+                Ok(())
+            }
+            Decision::Wait(found) => {
+                wait(status, found.reason, found.message);
+                Ok(())
+            }
+            Decision::Halt(halt) => {
+                status.phase = MigrationPhase::Halted;
+                halt.reason.as_str().clone_into(&mut status.blocked);
+                status.message = halt.message;
+                Ok(())
+            }
+            Decision::Settled => Ok(()),
+        }
+    }
+
+    /// Puts back what was raised, ends the traffic, and says that it is over.
+    async fn complete(
+        &self,
+        hands: &Hands<'_>,
+        known: &mut PodCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        hands.lower(known, RAISED_TO).await?;
+        traffic::end(self.context, self.snapshot).await?;
+        if let Some(message) = traffic::ending(self.snapshot) {
+            wait(status, WaitReason::PodsTerminating, message);
+            return Ok(());
+        }
+        let (phase, pool, range) = match self.direction {
+            Direction::There => (
+                MigrationPhase::Completed,
+                &known.settings.old_pool.value,
+                known.settings.to.value,
+            ),
+            Direction::Back => (
+                MigrationPhase::RolledBack,
+                &known.settings.new_pool.value,
+                known.settings.from.value,
+            ),
+        };
+        status.message = format!(
+            "every pod has an address of {range}; IPPool {pool}, its blocks and every route into it are gone"
+        );
+        progress::finish(known, self.now);
+        status.phase = phase;
+        status.completed_at = Some(self.now);
+        status.blocked = String::new();
+        self.context
+            .teller
+            .migration(
+                self.migration,
+                Tone::Normal,
+                &format!("{phase:?}"),
+                &status.message,
+            )
+            .await;
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! What is in the range that is left: blocks, who has addresses of it, ends of tunnels, routes.
+
+use api::migration::PodCidrStatus;
+use ipnet::IpNet;
+use kube::ResourceExt;
+use plan::decision::{Wait, WaitReason};
+use plan::drain::Pod;
+use plan::pod_cidr::holders::holders;
+use plan::pod_cidr::host;
+
+use super::drive::Pass;
+use super::looks::Pace;
+use crate::facts;
+use crate::memory::Memory;
+use crate::write::WriteError;
+
+/// An annotation of a Node with the address of a tunnel's end begins with the one, and has the other in it.
+const TUNNEL_MARKS: [&str; 2] = ["projectcalico.org/", "Tunnel"];
+
+/// What is in the range that is left.
+pub(super) struct Left {
+    /// Ranges of blocks and of affinities to some.
+    pub(super) blocks: Vec<IpNet>,
+    /// Who has an address of it besides pods that have to move, with what a person does about it.
+    pub(super) holders: Vec<String>,
+}
+
+impl Pass<'_> {
+    /// Who is in the range that is left. While pods have to move, it is only counted.
+    pub(super) async fn left(
+        &self,
+        memory: &mut Memory,
+        range: &IpNet,
+        have_to_move: bool,
+        pace: Pace,
+        known: &mut PodCidrStatus,
+    ) -> Result<Left, WriteError> {
+        let (blocks, affinities) = match memory.pod_cidr.blocks(self.context, pace).await? {
+            Ok(found) => found,
+            Err(malformed) => {
+                known.empty_since = None;
+                return Ok(Left {
+                    blocks: Vec::new(),
+                    holders: vec![format!("{}: {}: correct it", malformed.object, malformed.problem)],
+                });
+            }
+        };
+        let in_range: Vec<_> = blocks
+            .iter()
+            .filter(|block| range.contains(&block.range))
+            .collect();
+        let allocations: Vec<_> = in_range
+            .iter()
+            .flat_map(|block| block.allocations.iter().cloned())
+            .collect();
+        let ours = self.snapshot.traffic_pods.iter();
+        let pods: Vec<Pod> = self
+            .snapshot
+            .pods()
+            .iter()
+            .cloned()
+            .chain(ours.filter_map(|pod| facts::pods::pod(pod).ok()))
+            .collect();
+        let calico = &known.settings.calico_daemon_set_namespace.value;
+        let mut holders = holders(&allocations, &pods, calico);
+        if holders.is_empty()
+            && let Some(first) = allocations.first()
+        {
+            holders.push(format!(
+                "{} is given out still, to a pod that ends ({} addresses in all)",
+                first.address,
+                allocations.len()
+            ));
+        }
+        let mut ranges: Vec<IpNet> = in_range
+            .iter()
+            .map(|block| block.range)
+            .chain(affinities.into_iter().filter(|affinity| range.contains(affinity)))
+            .collect();
+        ranges.sort();
+        ranges.dedup();
+        known.blocks_left = u32::try_from(ranges.len()).ok();
+        known.empty_since = if have_to_move || !holders.is_empty() {
+            None
+        } else {
+            known.empty_since.or(Some(self.now))
+        };
+        Ok(Left {
+            blocks: ranges,
+            holders,
+        })
+    }
+
+    /// Nodes whose end of the tunnel is in the range that is left: calico-node there does not go by the pools as they are.
+    pub(super) fn switched(&self, left: &IpNet) -> Option<Wait> {
+        let nodes: Vec<String> = self
+            .snapshot
+            .nodes
+            .iter()
+            .filter(|(_, node)| facts::nodes::is_ready(node))
+            .filter_map(|(name, node)| {
+                let ends = node
+                    .annotations()
+                    .iter()
+                    .filter(|(key, _)| key.starts_with(TUNNEL_MARKS[0]) && key.contains(TUNNEL_MARKS[1]));
+                let mut addresses = ends.filter_map(|(_, value)| value.parse::<std::net::IpAddr>().ok());
+                let address = addresses.find(|address| left.contains(address))?;
+                Some(format!("{name} ({address})"))
+            })
+            .collect();
+        let first = nodes.first()?;
+        Some(Wait {
+            reason: WaitReason::CalicoNodeNotReady,
+            message: format!(
+                "calico-node on {} nodes has the end of its tunnel in {left} still; the first: {first}. An older Calico takes another \
+                 one at its start only: `kubectl rollout restart` its DaemonSet",
+                nodes.len()
+            ),
+            until: None,
+        })
+    }
+
+    /// What the agents say of the range that is left; who has not said is named.
+    pub(super) fn routes(&self) -> Vec<String> {
+        let mut routes = Vec::new();
+        for (node, object) in &self.snapshot.node_migrations {
+            let Some(found) = self.snapshot.nodes.get(node) else {
+                continue;
+            };
+            let report = object.status.as_ref().and_then(|status| status.pod_cidr.as_ref());
+            let is_current = object
+                .status
+                .as_ref()
+                .is_some_and(|status| Some(status.observed_generation) >= object.metadata.generation);
+            match report.filter(|_| is_current && self.snapshot.agent_ready(node)) {
+                Some(facts) => routes.extend(host::left(facts).into_iter().map(|words| format!("node {node}: {words}"))),
+                None if facts::nodes::is_ready(found) => {
+                    routes.push(format!("node {node}: its agent has not said what is there"));
+                }
+                None => routes.push(format!(
+                    "node {node}: it is NotReady, and nobody knows what is there; it is looked at when it is back, or gone"
+                )),
+            }
+        }
+        routes
+    }
+}

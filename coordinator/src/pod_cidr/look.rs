@@ -1,0 +1,135 @@
+//! Everything that a decision depends on, of one pass; and the decision.
+
+use api::MigrationStatus;
+use api::migration::PodCidrStatus;
+use jiff::SignedDuration;
+use plan::pod_cidr::decide::{Next, Policy, PoolView, View, Which, decide};
+use plan::pod_cidr::pools::{self, Openness};
+use plan::pod_cidr::residents::{health, residents, workloads_of};
+use plan::pod_cidr::{mentions, moves};
+
+use super::drive::Pass;
+use super::left::Left;
+use super::looks::Pace;
+use super::watched::{Held, openness};
+use super::{progress, soak_seconds};
+use crate::memory::Memory;
+use crate::stop::Stop;
+use crate::write::WriteError;
+use crate::{evict, limits};
+
+/// Pods that may be on their way at the same time, when nobody says.
+const PODS_AT_ONCE: u32 = 5;
+
+impl Pass<'_> {
+    /// What comes next, and what a person has to look at first.
+    pub(super) async fn look(
+        &self,
+        memory: &mut Memory,
+        known: &mut PodCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(Next, Option<Stop>), WriteError> {
+        let (from, to) = (self.range(Which::Old), self.range(Which::New));
+        let (target, left_range) = match self.left_pool() {
+            Which::Old => (to, from),
+            Which::New => (from, to),
+        };
+        known.closed_at = match openness(self.pool(self.left_pool(), known)) {
+            Openness::Closed => known.closed_at.or(Some(self.now)),
+            Openness::Absent => known.closed_at,
+            Openness::ToWhoNamesIt | Openness::ToEverybody => None,
+        };
+        let pods = self.snapshot.pods();
+        evict::forget(&mut memory.refusals, |uid| pods.iter().any(|pod| pod.uid == uid));
+        progress::count(known, pods, self.direction, status);
+
+        let workloads = workloads_of(pods);
+        let needed = memory.pod_cidr.needed(self.context, pods, Pace::Seldom).await?;
+        let residents = residents(pods, &workloads, &needed, known.closed_at);
+        let ranges = self.pools.values().map(|pool| (pool.name.as_str(), pool.range));
+        let targets = known.settings.stay(&target, ranges);
+        let have_to_move = !moves::left(&residents, &targets).is_empty();
+        let (while_moving, once_moved) = if have_to_move {
+            (Pace::Soon, Pace::Seldom)
+        } else {
+            (Pace::Seldom, Pace::Soon)
+        };
+        let wanted_pods = memory
+            .pod_cidr
+            .workloads(self.context, self.cache, while_moving)
+            .await?;
+        let started_at = status.started_at.unwrap_or(self.now);
+        let workload_health = health(&wanted_pods, &self.saved.ill, started_at);
+        let held = self.traffic(memory, have_to_move, known, status).await?;
+        let left = self
+            .left(memory, &left_range, have_to_move, once_moved, known)
+            .await?;
+        let routes = self.routes();
+        let mentions = memory
+            .pod_cidr
+            .mentions(self.context, self.cache, once_moved)
+            .await?;
+        let redundancy = self.redundancy(&residents, &wanted_pods, known, &mut memory.restores);
+        let Held {
+            hold,
+            stop,
+            unwatched,
+        } = held;
+        let view = View {
+            direction: self.direction,
+            old: self.pool_view(Which::Old, known, &left, &routes),
+            new: self.pool_view(Which::New, known, &left, &routes),
+            wanted: &pools::wanted(&self.saved.old_pool, &to, known.settings.block_size.value),
+            widen: &mentions::widen(&mentions, &from, &to),
+            switched: self.switched(&left_range),
+            canary: self.canary(known, &unwatched),
+            redundancy,
+            follow_up: &mentions::follow_up(&mentions, &from, &to),
+            moves: moves::View {
+                residents: &residents,
+                targets: &targets,
+                budgets: &self.snapshot.budgets,
+                refusals: &memory.refusals,
+                workloads: &workload_health,
+            },
+        };
+        Ok((decide(&view, &self.policy(hold), self.now), stop))
+    }
+
+    fn policy(&self, hold: Option<plan::decision::Wait>) -> Policy {
+        Policy {
+            moves: moves::Policy {
+                pods_at_once: usize::try_from(self.kind.pods_at_once.unwrap_or(PODS_AT_ONCE)).unwrap_or(1),
+                permissions: limits::permissions(self.migration),
+                delete_bare_pods: self.kind.delete_bare_pods,
+            },
+            soak: SignedDuration::from_secs(i64::from(soak_seconds(self.kind))),
+            hold,
+        }
+    }
+
+    fn pool_view<'view>(
+        &'view self,
+        which: Which,
+        known: &'view PodCidrStatus,
+        left: &'view Left,
+        routes: &'view [String],
+    ) -> PoolView<'view> {
+        let found = self.pool(which, known);
+        let is_left = which == self.left_pool();
+        PoolView {
+            which,
+            name: match which {
+                Which::Old => &known.settings.old_pool.value,
+                Which::New => &known.settings.new_pool.value,
+            },
+            range: self.range(which),
+            spec: found.map(|pool| &pool.spec),
+            terminating: found.is_some_and(|pool| pool.terminating),
+            blocks: if is_left { &left.blocks } else { &[] },
+            holders: if is_left { &left.holders } else { &[] },
+            empty_since: known.empty_since,
+            routes,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Another range for the pods: the driver of one pass.
+//!
+//! `read` and `looks` read, `plan` decides, `apply` makes one step. There and back are the same way between two pools.
+
+mod adopt;
+mod apply;
+mod drive;
+mod left;
+mod look;
+mod looks;
+mod objects;
+mod places;
+mod progress;
+mod read;
+mod redundancy;
+mod saved;
+mod traffic;
+mod watched;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::migration::{PodCidr, PodCidrStatus};
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, MigrationStatus, NodeMigration};
+use plan::check::Check;
+use plan::document::Document;
+use plan::pod_cidr::checks::{self, CheckPolicy};
+use plan::pod_cidr::detect::detect;
+use plan::pod_cidr::document::{Wishes, document};
+use plan::pod_cidr::facts::ClusterFacts;
+use plan::pod_cidr::residents::Needed;
+use plan::pod_cidr::settings::{Options, Settings};
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::lifecycle::Kind;
+use crate::limits;
+use crate::memory::Memory;
+use crate::write::WriteError;
+
+pub use looks::Looks;
+
+/// How long the old pool stays, empty, when nobody says.
+const SOAK_SECONDS: u32 = 24 * 60 * 60;
+
+/// How long the old pool stays once it is empty.
+fn soak_seconds(kind: &PodCidr) -> u32 {
+    kind.soak_seconds.unwrap_or(SOAK_SECONDS)
+}
+
+impl Kind for PodCidr {
+    type Facts = ClusterFacts;
+    type Settings = Settings;
+
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+        adopt::adopt(context, cache, migration, &adopt::look(self)).await
+    }
+
+    async fn read(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        node_migrations: &[Arc<NodeMigration>],
+    ) -> Result<ClusterFacts, WriteError> {
+        Box::pin(read::cluster(context, cache, node_migrations)).await
+    }
+
+    fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
+        facts
+            .linux_nodes()
+            .filter(|node| !facts.hosts.contains_key(&node.name))
+            .map(|node| node.name.clone())
+            .collect()
+    }
+
+    fn judge(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
+        let options = Options {
+            from: self.from,
+            to: self.to,
+            family: self.family,
+            block_size: self.block_size,
+        };
+        let settings = match detect(&options, facts) {
+            Ok(settings) => settings,
+            Err(checks) => return (None, checks),
+        };
+        let policy = CheckPolicy {
+            permissions: limits::permissions(migration),
+            delete_bare_pods: self.delete_bare_pods,
+        };
+        let found = checks::check(&settings, facts, policy);
+        (Some(settings), found)
+    }
+
+    fn document(&self, settings: &Settings, facts: &ClusterFacts, _coordinator_node: &str) -> Document {
+        let needed = Needed {
+            name_servers: facts.name_servers.clone(),
+            admission: Needed::admission_of(&facts.webhooks),
+            ..Needed::default()
+        };
+        let wishes = Wishes {
+            mode: self.mode,
+            soak_seconds: soak_seconds(self),
+            delete_bare_pods: self.delete_bare_pods,
+            needed: &needed,
+        };
+        document(settings, facts, &wishes)
+    }
+
+    /// What agents look for was asked when their objects were made: the checks need the answer.
+    fn ask(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
+
+    fn save(&self, settings: Settings, status: &mut MigrationStatus) {
+        status.pod_cidr = Some(PodCidrStatus::of(settings));
+    }
+
+    async fn before(&self, context: &Context, cache: &Cache) -> Result<BTreeMap<String, String>, WriteError> {
+        saved::read(context, cache, self).await
+    }
+
+    async fn go_on(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        migration: &Migration,
+        status: &mut MigrationStatus,
+    ) -> Result<Vec<&'static str>, WriteError> {
+        // By an edit of the status by hand, or an update of replumb that reads another version's.
+        let gone = |status: &mut MigrationStatus, what: &str| {
+            "SettingsGone".clone_into(&mut status.blocked);
+            status.message = format!(
+                "{what}, which was saved before the first change, is gone: nobody knows what this migration works with, and nothing is \
+                 done. Go back to the version of replumb that began it, or write it again from a backup of the Migration"
+            );
+        };
+        let Some(known) = status.pod_cidr.clone() else {
+            gone(status, "status.podCidr");
+            return Ok(Vec::new());
+        };
+        let saved = match saved::understand(&status.before) {
+            Ok(saved) => saved,
+            Err(what) => {
+                gone(status, &what);
+                return Ok(Vec::new());
+            }
+        };
+        drive::go_on(context, cache, memory, migration, self, &saved, known, status).await?;
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,432 @@
+//! From the API's objects to the facts of this kind. Pure: what was read comes in, values go out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use plan::cluster::Malformed;
+use plan::command_line::{argument, runs, switch};
+use plan::drain;
+use plan::pod_cidr::facts::{
+    Block, ControllerManager, IpamConfiguration, PIN_ANNOTATIONS, Pin, Pool, WorkloadFacts,
+};
+use plan::pod_cidr::holders::Allocation;
+use plan::pod_cidr::mentions::ranges_in;
+use plan::pod_cidr::moves::Workload;
+use serde_json::Value;
+
+use crate::facts;
+
+/// An `IPPool`.
+pub fn pool(object: &DynamicObject) -> Result<Pool, Malformed> {
+    // Every field that matters is looked at, so that a pool nobody understands is named.
+    let read = facts::calico::ip_pool(object)?;
+    let metadata = &object.metadata;
+    Ok(Pool {
+        name: read.name,
+        range: read.cidr.trunc(),
+        spec: object.data["spec"].clone(),
+        labels: metadata.labels.clone().unwrap_or_default(),
+        annotations: metadata.annotations.clone().unwrap_or_default(),
+        managers: facts::managers(metadata),
+        owners: metadata
+            .owner_references
+            .iter()
+            .flatten()
+            .map(|owner| format!("{} {}", owner.kind, owner.name))
+            .collect(),
+        terminating: metadata.deletion_timestamp.is_some(),
+    })
+}
+
+/// An `IPAMBlock` with every address of it that is given out.
+pub fn block(object: &DynamicObject) -> Result<Block, Malformed> {
+    let (range, affinity) = facts::calico::ipam_block(object)?;
+    let range = range.trunc();
+    let spec = &object.data["spec"];
+    let malformed = |field: &str, needed: &str| Malformed {
+        object: format!("IPAMBlock {}", object.name_any()),
+        problem: format!("spec.{field}: found {}, needed {needed}", spec[field]),
+    };
+    let empty = Vec::new();
+    let listed = |field: &str| match &spec[field] {
+        Value::Null => Ok(&empty),
+        Value::Array(list) => Ok(list),
+        _ => Err(malformed(field, "a list")),
+    };
+    let attributes = listed("attributes")?;
+    let mut allocations = Vec::new();
+    for (ordinal, index) in listed("allocations")?.iter().enumerate() {
+        let index = match index {
+            Value::Null => continue,
+            index => index.as_u64().and_then(|index| usize::try_from(index).ok()),
+        };
+        let attribute = index
+            .and_then(|index| attributes.get(index))
+            .unwrap_or(&Value::Null);
+        allocations.push(Allocation {
+            address: nth(&range, ordinal)
+                .ok_or_else(|| malformed("allocations", "no more than the block has"))?,
+            handle: attribute["handle_id"].as_str().map(str::to_owned),
+            attributes: attribute["secondary"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+                .collect(),
+        });
+    }
+    Ok(Block {
+        range,
+        affinity,
+        allocations,
+    })
+}
+
+/// The address of a block at this place.
+fn nth(range: &IpNet, ordinal: usize) -> Option<IpAddr> {
+    let address = match range.addr() {
+        IpAddr::V4(first) => IpAddr::from(
+            u32::from(first)
+                .checked_add(u32::try_from(ordinal).ok()?)?
+                .to_be_bytes(),
+        ),
+        IpAddr::V6(first) => IpAddr::from(
+            u128::from(first)
+                .checked_add(u128::try_from(ordinal).ok()?)?
+                .to_be_bytes(),
+        ),
+    };
+    range.contains(&address).then_some(address)
+}
+
+/// The range of a `BlockAffinity`.
+pub fn affinity(object: &DynamicObject) -> Result<IpNet, Malformed> {
+    let range = &object.data["spec"]["cidr"];
+    range
+        .as_str()
+        .and_then(|text| text.parse::<IpNet>().ok())
+        .map(|range| range.trunc())
+        .ok_or_else(|| Malformed {
+            object: format!("BlockAffinity {}", object.name_any()),
+            problem: format!("spec.cidr: found {range}, needed a range"),
+        })
+}
+
+/// `IPAMConfig default`, if there is one.
+pub fn ipam(object: Option<&DynamicObject>) -> IpamConfiguration {
+    let Some(spec) = object.map(|object| &object.data["spec"]) else {
+        return IpamConfiguration::default();
+    };
+    IpamConfiguration {
+        strict_affinity: spec["strictAffinity"].as_bool().unwrap_or_default(),
+        blocks_per_node: spec["maxBlocksPerHost"].as_u64().filter(|most| *most > 0),
+    }
+}
+
+/// Workloads of every kind that makes pods again, as far as the API says how many.
+pub fn workloads(
+    deployments: &[Deployment],
+    stateful_sets: &[StatefulSet],
+    replica_sets: &[ReplicaSet],
+    daemon_sets: &[impl AsRef<DaemonSet>],
+) -> BTreeMap<Workload, WorkloadFacts> {
+    let known = |kind: &str, metadata: &ObjectMeta, wanted: i32, on_delete: bool| {
+        let workload = Workload {
+            kind: kind.to_owned(),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+        };
+        let facts = WorkloadFacts {
+            wanted: usize::try_from(wanted).unwrap_or_default(),
+            made_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
+            on_delete,
+        };
+        (workload, facts)
+    };
+    let of_deployments = deployments.iter().map(|object| {
+        let wanted = object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+        known("Deployment", &object.metadata, wanted, false)
+    });
+    let of_stateful_sets = stateful_sets.iter().map(|object| {
+        let spec = object.spec.as_ref();
+        let strategy = spec.and_then(|spec| spec.update_strategy.as_ref()?.type_.as_deref());
+        let wanted = spec.and_then(|spec| spec.replicas).unwrap_or(1);
+        known(
+            "StatefulSet",
+            &object.metadata,
+            wanted,
+            strategy == Some("OnDelete"),
+        )
+    });
+    let of_replica_sets = replica_sets
+        .iter()
+        // A Deployment's is counted with the Deployment.
+        .filter(|object| object.owner_references().is_empty())
+        .map(|object| {
+            let wanted = object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+            known("ReplicaSet", &object.metadata, wanted, false)
+        });
+    let of_daemon_sets = daemon_sets.iter().map(AsRef::as_ref).map(|object| {
+        let wanted = object
+            .status
+            .as_ref()
+            .map_or(0, |status| status.desired_number_scheduled);
+        let strategy = object
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.update_strategy.as_ref()?.type_.as_deref());
+        known(
+            "DaemonSet",
+            &object.metadata,
+            wanted,
+            strategy == Some("OnDelete"),
+        )
+    });
+    of_deployments
+        .chain(of_stateful_sets)
+        .chain(of_replica_sets)
+        .chain(of_daemon_sets)
+        .collect()
+}
+
+/// What living pods and namespaces say of their pools and addresses; `is_ours` says which pods are our own.
+pub fn pins<'pods>(
+    pods: impl Iterator<Item = &'pods Pod>,
+    namespaces: &[Namespace],
+    is_ours: impl Fn(&Pod) -> bool,
+) -> Vec<Pin> {
+    let of = |object: String, metadata: &ObjectMeta| -> Vec<Pin> {
+        let annotations = metadata.annotations.iter().flatten();
+        annotations
+            .filter(|(key, _)| PIN_ANNOTATIONS.contains(&key.as_str()))
+            .map(|(key, value)| Pin {
+                object: object.clone(),
+                annotation: key.clone(),
+                value: value.clone(),
+            })
+            .collect()
+    };
+    let of_pods = pods.filter(|pod| !is_ours(pod)).flat_map(|pod| {
+        let name = format!("Pod {}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
+        of(name, &pod.metadata)
+    });
+    let of_namespaces = namespaces
+        .iter()
+        .flat_map(|namespace| of(format!("Namespace {}", namespace.name_any()), &namespace.metadata));
+    of_pods.chain(of_namespaces).collect()
+}
+
+/// Ranges that Services have, or may have; a cluster without `ServiceCIDR`s has those that it has given out.
+pub fn service_ranges(ranges: &[ServiceCIDR], services: &[Service]) -> Vec<(String, IpNet)> {
+    let said: Vec<(String, IpNet)> = ranges
+        .iter()
+        .flat_map(|object| {
+            let name = format!("ServiceCIDR {}", object.name_any());
+            let texts = object.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
+            texts
+                .filter_map(|text| text.parse().ok())
+                .map(move |range| (name.clone(), range))
+        })
+        .collect();
+    if !said.is_empty() {
+        return said;
+    }
+    services
+        .iter()
+        .flat_map(|service| {
+            let name = format!(
+                "Service {}/{}",
+                service.namespace().unwrap_or_default(),
+                service.name_any()
+            );
+            let spec = service.spec.iter();
+            spec.flat_map(|spec| spec.cluster_ips.iter().flatten())
+                .filter_map(|text| text.parse::<IpAddr>().ok())
+                .map(move |address| (name.clone(), IpNet::from(address)))
+        })
+        .collect()
+}
+
+/// Pods that run a controller manager, with what it is started with.
+pub fn controller_managers<'pods>(pods: impl Iterator<Item = &'pods Pod>) -> Vec<ControllerManager> {
+    pods.filter_map(|pod| {
+        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        let container = containers
+            .map(|container| facts::daemon_sets::container(container, false))
+            .find(|container| runs(container, "kube-controller-manager"))?;
+        let said = argument(&container, "cluster-cidr").unwrap_or_default();
+        let ranges: Vec<IpNet> = ranges_in(&said);
+        let understood = said.split(',').filter(|part| !part.is_empty()).count() == ranges.len();
+        Some(ControllerManager {
+            pod: format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()),
+            ranges: understood.then_some(ranges),
+            // It is off unless somebody says so.
+            allocates: switch(&container, "allocate-node-cidrs").unwrap_or_default(),
+        })
+    })
+    .collect()
+}
+
+/// Namespace and name of the pods behind these Services.
+pub fn backends(services: &[Service], pods: &[drain::Pod]) -> BTreeSet<(String, String)> {
+    let selectors: Vec<(String, drain::Selector)> = services
+        .iter()
+        .filter_map(|service| {
+            let selector = service
+                .spec
+                .as_ref()?
+                .selector
+                .clone()
+                .filter(|labels| !labels.is_empty())?;
+            let selector = drain::Selector {
+                match_labels: selector,
+                match_expressions: Vec::new(),
+            };
+            Some((service.namespace()?, selector))
+        })
+        .collect();
+    pods.iter()
+        .filter(|pod| {
+            selectors
+                .iter()
+                .any(|(namespace, selector)| pod.namespace == *namespace && selector.matches(&pod.labels))
+        })
+        .map(|pod| (pod.namespace.clone(), pod.name.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(spec: &Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "X", "metadata": { "name": "x" }, "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_block_with_who_has_its_addresses() {
+        let found = block(&object(&json!({
+            "cidr": "10.244.1.0/30", "affinity": "host:a", "allocations": [null, 1, 0, null],
+            "attributes": [
+                { "handle_id": "k8s-pod-network.1", "secondary": { "pod": "web-1", "namespace": "shop", "node": "a" } },
+                { "handle_id": "vxlan-tunnel-addr-a", "secondary": { "type": "vxlanTunnelAddress", "node": "a" } },
+            ],
+        })))
+        .unwrap();
+        let given: Vec<(String, Option<&str>)> = found
+            .allocations
+            .iter()
+            .map(|allocation| {
+                let kind = allocation
+                    .attributes
+                    .get("type")
+                    .or(allocation.attributes.get("pod"));
+                (allocation.address.to_string(), kind.map(String::as_str))
+            })
+            .collect();
+        assert_eq!(
+            given,
+            [
+                ("10.244.1.1".to_owned(), Some("vxlanTunnelAddress")),
+                ("10.244.1.2".to_owned(), Some("web-1")),
+            ]
+        );
+        assert_eq!(found.affinity.as_deref(), Some("host:a"));
+    }
+
+    /// An allocation whose attributes are not there is somebody's all the same.
+    #[test]
+    fn an_address_of_nobody_known_is_given_out_too() {
+        let found = block(&object(
+            &json!({ "cidr": "fd00::/126", "allocations": [7, null, null, null] }),
+        ))
+        .unwrap();
+        assert_eq!(found.allocations.len(), 1);
+        assert_eq!(found.allocations[0].address.to_string(), "fd00::");
+        assert_eq!(found.allocations[0].handle, None);
+    }
+
+    #[test]
+    fn a_block_that_is_not_understood_is_named() {
+        for spec in [
+            json!({ "cidr": "10.244.1.0/31", "allocations": [null, null, 0] }),
+            json!({ "cidr": "10.244.1.0/31", "allocations": "none" }),
+            json!({ "cidr": 1 }),
+        ] {
+            assert_eq!(block(&object(&spec)).unwrap_err().object, "IPAMBlock x");
+        }
+    }
+
+    fn pod(command: &[&str]) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "namespace": "kube-system", "name": "kube-controller-manager-a" },
+            "spec": { "containers": [{ "name": "c", "command": command }] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn controller_managers_by_what_they_are_started_with() {
+        let pods = [
+            pod(&[
+                "kube-controller-manager",
+                "--allocate-node-cidrs=true",
+                "--cluster-cidr=10.244.0.0/16,fd00::/56",
+            ]),
+            pod(&["kube-controller-manager", "--cluster-cidr=ten"]),
+            pod(&["kube-scheduler"]),
+        ];
+        let found = controller_managers(pods.iter());
+        assert_eq!(found.len(), 2);
+        assert!(found[0].allocates && found[0].ranges.as_ref().unwrap().len() == 2);
+        assert!(!found[1].allocates && found[1].ranges.is_none());
+    }
+
+    #[test]
+    fn pins_of_pods_and_namespaces_but_our_own() {
+        let annotated = |name: &str| {
+            json!({ "namespace": "shop", "name": name, "annotations": {
+                "cni.projectcalico.org/ipv4pools": "[\"old\"]", "note": "x" } })
+        };
+        let pods: Vec<Pod> = ["web", "ours"]
+            .iter()
+            .map(|name| serde_json::from_value(json!({ "metadata": annotated(name) })).unwrap())
+            .collect();
+        let namespace: Namespace = serde_json::from_value(json!({ "metadata": annotated("shop") })).unwrap();
+        let found = pins(pods.iter(), &[namespace], |pod| pod.name_any() == "ours");
+        let objects: Vec<&str> = found.iter().map(|pin| pin.object.as_str()).collect();
+        assert_eq!(objects, ["Pod shop/web", "Namespace shop"]);
+    }
+
+    #[test]
+    fn workloads_have_as_many_pods_as_their_spec_wants() {
+        let stateful: StatefulSet = serde_json::from_value(json!({
+            "metadata": { "namespace": "shop", "name": "db" },
+            "spec": { "replicas": 3, "serviceName": "db", "selector": {}, "template": {}, "updateStrategy": { "type": "OnDelete" } },
+        }))
+        .unwrap();
+        let of_deployment: ReplicaSet = serde_json::from_value(json!({
+            "metadata": { "namespace": "shop", "name": "web-1", "ownerReferences": [
+                { "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u" }] },
+        }))
+        .unwrap();
+        let none: [std::sync::Arc<DaemonSet>; 0] = [];
+        let found = workloads(&[], &[stateful], &[of_deployment], &none);
+        assert_eq!(found.len(), 1);
+        let (workload, facts) = found.first_key_value().unwrap();
+        assert_eq!(workload.key(), "StatefulSet shop/db");
+        assert!(facts.wanted == 3 && facts.on_delete);
+    }
+}

@@ -1,0 +1,147 @@
+//! How far a change of the range is, as it is written down.
+
+use api::MigrationStatus;
+use api::migration::{Direction, MigrationPhase, PodCidrStatus, Stage, StageDone, StageNow};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use plan::drain::Pod;
+
+/// More stages than this are not kept: who goes there and back again and again has seen the first ones.
+const MOST_STAGES: usize = 60;
+
+/// Writes down that this is the stage now; one that is over goes into the history.
+pub fn enter(known: &mut PodCidrStatus, stage: Stage, direction: Direction, now: Timestamp) {
+    let same = |current: &StageNow| current.name == stage && current.direction == direction;
+    if known.stage.as_ref().is_some_and(same) {
+        return;
+    }
+    finish(known, now);
+    known.stage = Some(StageNow {
+        name: stage,
+        direction,
+        since: now,
+    });
+}
+
+/// Writes down that the stage is over.
+pub fn finish(known: &mut PodCidrStatus, now: Timestamp) {
+    if let Some(over) = known.stage.take() {
+        known.history.push(StageDone {
+            name: over.name,
+            direction: over.direction,
+            started_at: over.since,
+            finished_at: now,
+        });
+        let surplus = known.history.len().saturating_sub(MOST_STAGES);
+        known.history.drain(..surplus);
+    }
+}
+
+/// The phase of the Migration in this stage.
+pub fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
+    match (direction, stage) {
+        (Direction::Back, _) => MigrationPhase::RollingBack,
+        (
+            Direction::There,
+            Stage::Widen | Stage::CreatePool | Stage::Canary | Stage::Redundancy | Stage::Switch,
+        ) => MigrationPhase::Preparing,
+        (Direction::There, Stage::Move) => MigrationPhase::Rolling,
+        (
+            Direction::There,
+            Stage::Verify | Stage::FollowUp | Stage::Soak | Stage::DeletePool | Stage::Routes,
+        ) => MigrationPhase::Finishing,
+    }
+}
+
+/// Counts the pods of both ranges: those that run and have a network of their own.
+pub fn count(known: &mut PodCidrStatus, pods: &[Pod], direction: Direction, status: &mut MigrationStatus) {
+    let within = |range: &IpNet| {
+        let has = |pod: &&Pod| pod.addresses.iter().any(|address| range.contains(address));
+        let found = pods
+            .iter()
+            .filter(|pod| pod.uses_pod_network() && !pod.mirror)
+            .filter(has)
+            .count();
+        u32::try_from(found).unwrap_or(u32::MAX)
+    };
+    known.pods_in_old_range = within(&known.settings.from.value);
+    known.pods_in_new_range = within(&known.settings.to.value);
+    let (there, all) = match direction {
+        Direction::There => (known.pods_in_new_range, known.pods_in_old_range),
+        Direction::Back => (known.pods_in_old_range, known.pods_in_new_range),
+    };
+    status.progress.text = format!("{there}/{} pods", there.saturating_add(all));
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::pod_cidr::settings::Settings;
+    use serde_json::json;
+
+    use super::*;
+
+    fn known() -> PodCidrStatus {
+        let sourced = |value: &str| json!({ "value": value, "source": "spec" });
+        let settings: Settings = serde_json::from_value(json!({
+            "from": sourced("10.244.0.0/16"), "to": sourced("10.200.0.0/16"), "oldPool": sourced("old"), "newPool": sourced("new"),
+            "blockSize": { "value": 26, "source": "default" }, "calicoDaemonSetNamespace": sourced("kube-system"),
+            "calicoDaemonSetName": sourced("calico-node"),
+        }))
+        .unwrap();
+        PodCidrStatus::of(settings)
+    }
+
+    #[test]
+    fn each_stage_is_written_down_once() {
+        let mut known = known();
+        let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).unwrap();
+        for (second, stage) in [
+            (0, Stage::Switch),
+            (1, Stage::Move),
+            (2, Stage::Move),
+            (5, Stage::Verify),
+        ] {
+            enter(&mut known, stage, Direction::There, at(second));
+        }
+        enter(&mut known, Stage::Verify, Direction::Back, at(6));
+        finish(&mut known, at(9));
+        let history: Vec<(Stage, i64)> = known
+            .history
+            .iter()
+            .map(|done| (done.name, (done.finished_at - done.started_at).get_seconds()))
+            .collect();
+        assert_eq!(
+            history,
+            [
+                (Stage::Switch, 1),
+                (Stage::Move, 4),
+                (Stage::Verify, 1),
+                (Stage::Verify, 3)
+            ]
+        );
+        assert_eq!(known.stage, None);
+    }
+
+    #[test]
+    fn pods_count_by_where_they_are() {
+        let pod = |address: &str, host_network, finished| Pod {
+            addresses: vec![address.parse().unwrap()],
+            host_network,
+            finished,
+            ..Pod::default()
+        };
+        let pods = [
+            pod("10.244.0.1", false, false),
+            pod("10.244.0.2", false, true),
+            pod("10.244.0.3", true, false),
+            pod("10.200.0.1", false, false),
+            pod("10.200.0.2", false, false),
+        ];
+        let (mut known, mut status) = (known(), MigrationStatus::default());
+        count(&mut known, &pods, Direction::There, &mut status);
+        assert_eq!((known.pods_in_old_range, known.pods_in_new_range), (1, 2));
+        assert_eq!(status.progress.text, "2/3 pods");
+        count(&mut known, &pods, Direction::Back, &mut status);
+        assert_eq!(status.progress.text, "1/3 pods");
+    }
+}

@@ -1,0 +1,233 @@
+//! Reading what this kind depends on. Changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::{NodeMigration, names};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
+use k8s_openapi::api::networking::v1::{NetworkPolicy, ServiceCIDR};
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use plan::calico::looks_like_calico;
+use plan::cluster::{DaemonSet, Malformed};
+use plan::pod_cidr::checks::PERMISSIONS;
+use plan::pod_cidr::facts::{Block, ClusterFacts, Pool, WorkloadFacts};
+use plan::pod_cidr::mentions::Mention;
+use plan::pod_cidr::moves::Workload;
+use plan::pod_cidr::residents::Needed;
+
+use super::{objects, places};
+use crate::cache::Cache;
+use crate::calico::{self, Kind};
+use crate::context::Context;
+use crate::write::WriteError;
+use crate::{facts, read};
+
+/// The label that every distribution gives to its name servers.
+const NAME_SERVERS: (&str, &str) = ("k8s-app", "kube-dns");
+/// Calico's kinds that hold ranges for policies.
+const POLICIES: [Kind; 4] = [
+    Kind("GlobalNetworkPolicy", "globalnetworkpolicies"),
+    Kind("NetworkPolicy", "networkpolicies"),
+    Kind("GlobalNetworkSet", "globalnetworksets"),
+    Kind("NetworkSet", "networksets"),
+];
+
+/// Everything that the checks and the plan need.
+pub async fn cluster(
+    context: &Context,
+    cache: &Cache,
+    node_migrations: &[Arc<NodeMigration>],
+) -> Result<ClusterFacts, WriteError> {
+    let client = &context.client;
+    let (calico_resources, pools, blocks, ipam, services, ranges, webhooks) = tokio::try_join!(
+        read::calico_resources(context),
+        calico::IP_POOL.list(client),
+        calico::IPAM_BLOCK.list(client),
+        calico::IPAM_CONFIG.get(client, "default"),
+        read::list::<Service>(context, "Services"),
+        read::list_if_served::<ServiceCIDR>(context, "ServiceCIDRs"),
+        read::webhooks(context),
+    )?;
+    let (namespaces, permissions, workloads) = tokio::try_join!(
+        read::list::<Namespace>(context, "Namespaces"),
+        read::permissions(context, &PERMISSIONS),
+        workloads(context, cache),
+    )?;
+    let mut malformed = Vec::new();
+    let nodes = cache.nodes.state();
+    let nodes = facts::understood(
+        nodes.iter().map(|found| facts::nodes::node(found)),
+        &mut malformed,
+    );
+    let objects = cache.pods.state();
+    let is_ours = |pod: &k8s_openapi::api::core::v1::Pod| is_ours(pod, &context.namespace);
+    let watched = || objects.iter().map(AsRef::as_ref).filter(|pod| !is_ours(pod));
+    let mut pods = facts::understood(watched().map(facts::pods::pod), &mut malformed);
+    pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
+    let pools = facts::understood(pools.iter().map(objects::pool), &mut malformed);
+    let blocks = facts::understood(blocks.iter().map(objects::block), &mut malformed);
+    let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
+    let controller_managers = objects::controller_managers(watched());
+    let mentions = mentions(context, cache).await?;
+    let reports = read::reports(context, cache, node_migrations);
+    malformed.sort();
+    let of_name_servers: Vec<Service> = services
+        .iter()
+        .filter(|service| is_name_service(service))
+        .cloned()
+        .collect();
+    Ok(ClusterFacts {
+        nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
+        pins: objects::pins(objects.iter().map(AsRef::as_ref), &namespaces, is_ours),
+        workloads,
+        budgets: cache
+            .budgets
+            .state()
+            .iter()
+            .map(|found| facts::pods::budget(found))
+            .collect(),
+        webhooks: facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &services, &pods),
+        name_servers: objects::backends(&of_name_servers, &pods),
+        pods,
+        pools: pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect(),
+        blocks,
+        ipam: objects::ipam(ipam.as_ref()),
+        services: objects::service_ranges(&ranges, &services),
+        mentions,
+        daemon_sets: daemon_sets
+            .into_iter()
+            .map(|set| ((set.namespace.clone(), set.name.clone()), set))
+            .collect(),
+        config_maps,
+        controller_managers,
+        calico_resources,
+        permissions,
+        malformed,
+        hosts: read::said_by_agents(&reports, |status| status.pod_cidr.clone()),
+    })
+}
+
+/// Whether this pod is one of our own that prove and watch.
+fn is_ours(pod: &k8s_openapi::api::core::v1::Pod, namespace: &str) -> bool {
+    let component = pod.labels().get(names::COMPONENT_LABEL).map(String::as_str);
+    pod.namespace().as_deref() == Some(namespace)
+        && [Some(names::TRAFFIC_COMPONENT), Some(names::PROBE_COMPONENT)].contains(&component)
+}
+
+fn is_name_service(service: &Service) -> bool {
+    service.namespace().as_deref() == Some("kube-system")
+        && service.labels().get(NAME_SERVERS.0).map(String::as_str) == Some(NAME_SERVERS.1)
+}
+
+/// Every workload that makes pods again.
+pub async fn workloads(
+    context: &Context,
+    cache: &Cache,
+) -> Result<BTreeMap<Workload, WorkloadFacts>, WriteError> {
+    let (deployments, stateful_sets, replica_sets) = tokio::try_join!(
+        read::list::<Deployment>(context, "Deployments"),
+        read::list::<StatefulSet>(context, "StatefulSets"),
+        read::list::<ReplicaSet>(context, "ReplicaSets"),
+    )?;
+    let daemon_sets = cache.daemon_sets.state();
+    Ok(objects::workloads(
+        &deployments,
+        &stateful_sets,
+        &replica_sets,
+        &daemon_sets,
+    ))
+}
+
+/// What others need pods for. `pods` are those of the cluster.
+pub async fn needed(context: &Context, pods: &[plan::drain::Pod]) -> Result<Needed, WriteError> {
+    let (services, webhooks) = tokio::try_join!(
+        read::list::<Service>(context, "Services"),
+        read::webhooks(context)
+    )?;
+    let webhooks = facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &services, pods);
+    let of_name_servers: Vec<Service> = services.into_iter().filter(is_name_service).collect();
+    Ok(Needed {
+        coordinator: (context.namespace.clone(), "coordinator".to_owned()),
+        name_servers: objects::backends(&of_name_servers, pods),
+        admission: Needed::admission_of(&webhooks),
+    })
+}
+
+/// Every `IPPool`; one that is not understood is an error of its own.
+pub async fn pools(context: &Context) -> Result<Result<BTreeMap<String, Pool>, Malformed>, WriteError> {
+    let objects = calico::IP_POOL.list(&context.client).await?;
+    let pools: Result<Vec<Pool>, Malformed> = objects.iter().map(objects::pool).collect();
+    Ok(pools.map(|pools| pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect()))
+}
+
+/// Every block of Calico's IPAM, and the range of every affinity to one.
+pub async fn blocks(
+    context: &Context,
+) -> Result<Result<(Vec<Block>, Vec<ipnet::IpNet>), Malformed>, WriteError> {
+    let (blocks, affinities) = tokio::try_join!(
+        calico::IPAM_BLOCK.list(&context.client),
+        calico::BLOCK_AFFINITY.list(&context.client),
+    )?;
+    let blocks: Result<Vec<Block>, Malformed> = blocks.iter().map(objects::block).collect();
+    let affinities: Result<Vec<ipnet::IpNet>, Malformed> = affinities.iter().map(objects::affinity).collect();
+    Ok(blocks.and_then(|blocks| Ok((blocks, affinities?))))
+}
+
+/// Who else says a range.
+pub async fn mentions(context: &Context, cache: &Cache) -> Result<Vec<Mention>, WriteError> {
+    let named = ["kubeadm-config", "kube-proxy"].map(|name| ("kube-system".to_owned(), name.to_owned()));
+    let (maps, policies) = tokio::try_join!(
+        read::config_maps(context, named.into()),
+        read::list::<NetworkPolicy>(context, "NetworkPolicies"),
+    )?;
+    let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
+    let mut mentions: Vec<Mention> = daemon_sets
+        .iter()
+        .flat_map(|set| places::calico(set, &config_maps))
+        .collect();
+    for map in &maps {
+        mentions.extend(match map.name_any().as_str() {
+            "kubeadm-config" => places::kubeadm(map),
+            _ => places::kube_proxy(map),
+        });
+    }
+    mentions.extend(policies.iter().filter_map(places::network_policy));
+    for kind in POLICIES {
+        let objects: Vec<DynamicObject> = kind.list(&context.client).await?;
+        mentions.extend(
+            objects
+                .iter()
+                .filter_map(|object| places::calicos_policy(kind.0, object)),
+        );
+    }
+    let pods = cache.pods.state();
+    let managers = objects::controller_managers(pods.iter().map(AsRef::as_ref));
+    mentions.extend(managers.iter().filter_map(places::controller_manager));
+    Ok(mentions)
+}
+
+/// Calico's `DaemonSet`s, and the data of the `ConfigMap`s that they refer to.
+async fn calicos_daemon_sets(
+    context: &Context,
+    cache: &Cache,
+) -> Result<(Vec<DaemonSet>, plan::calico::ConfigMaps), WriteError> {
+    let sets: Vec<DaemonSet> = cache
+        .daemon_sets
+        .state()
+        .iter()
+        .map(|found| facts::daemon_sets::daemon_set(found))
+        .filter(looks_like_calico)
+        .collect();
+    let wanted = sets
+        .iter()
+        .flat_map(|set| {
+            let names = set.referred_config_maps().into_iter();
+            names.map(|name| (set.namespace.clone(), name.to_owned()))
+        })
+        .collect();
+    let maps: Vec<ConfigMap> = read::config_maps(context, wanted).await?;
+    let maps = maps.iter().map(facts::daemon_sets::config_map).collect();
+    Ok((sets, maps))
+}

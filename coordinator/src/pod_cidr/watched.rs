@@ -1,0 +1,121 @@
+//! What traffic says, and whoever stopped the migration: why nothing may be done now.
+
+use api::MigrationStatus;
+use api::migration::{Direction, PodCidrStatus};
+use plan::decision::{Wait, WaitReason};
+use plan::pod_cidr::decide::Which;
+use plan::pod_cidr::facts::Pool;
+use plan::pod_cidr::pools::Openness;
+use plan::pod_cidr::settings::Family;
+
+use super::drive::Pass;
+use super::traffic as fates;
+use crate::memory::Memory;
+use crate::stop::{self, Stop};
+use crate::write::WriteError;
+use crate::{limits, traffic};
+
+/// Why nothing may be done now.
+pub(super) struct Held {
+    /// In the decision's words.
+    pub(super) hold: Option<Wait>,
+    /// What a person has to look at first.
+    pub(super) stop: Option<Stop>,
+    /// What is missing until every path is known to answer; empty when nothing is.
+    pub(super) unwatched: String,
+}
+
+impl Pass<'_> {
+    /// Keeps the traffic pods, and says why nothing may be done now: somebody said so, or traffic is lost.
+    pub(super) async fn traffic(
+        &self,
+        memory: &mut Memory,
+        have_to_move: bool,
+        known: &mut PodCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<Held, WriteError> {
+        let of = |which| openness(self.pool(which, known));
+        let settings = &known.settings;
+        let is_ipv4 = Family::of(&settings.from.value) == Family::Ipv4;
+        let networks = fates::networks(&settings.old_pool.value, &settings.new_pool.value, is_ipv4);
+        let watched = traffic::watch(
+            self.context,
+            &mut memory.services,
+            self.migration,
+            &networks,
+            fates::fates(self.snapshot, self.direction, of, have_to_move),
+            self.snapshot,
+            status,
+        )
+        .await?;
+        let is_open = matches!(of(Which::New), Openness::ToWhoNamesIt | Openness::ToEverybody);
+        let is_watched = watched.unwatched.is_none() && watched.breaches.is_empty();
+        if !is_open && self.direction == Direction::There {
+            // It is proved anew: whoever closed it may have changed more.
+            known.proved_at = None;
+        } else if is_open && is_watched {
+            known.proved_at = known.proved_at.or(Some(self.now));
+        }
+        let lossy = traffic::stop(self.context, self.migration, &watched, status, self.now).await;
+        let stop = stop::stop(None, status, lossy);
+        let unwatched = watched
+            .unwatched
+            .as_ref()
+            .map(|wait| wait.message.clone())
+            .or(watched.breaches.first().cloned())
+            .unwrap_or_default();
+        let hold = if let Some(stop) = &stop {
+            Some(stop.hold())
+        } else if status.paused {
+            let message = "paused: no pod moves, and no pool is opened or closed. Go on with `kubectl replumb resume`, or lead the pods \
+                           back with `kubectl replumb rollback --all`";
+            Some(Wait {
+                reason: WaitReason::Paused,
+                message: message.to_owned(),
+                until: None,
+            })
+        } else {
+            // What was mended has to be seen to be.
+            watched.unwatched.filter(|_| stop::is_to_be_proved(status))
+        };
+        Ok(Held {
+            hold,
+            stop,
+            unwatched,
+        })
+    }
+
+    /// Whether every path between both ranges has answered for long enough.
+    pub(super) fn canary(&self, known: &PodCidrStatus, unwatched: &str) -> Option<Wait> {
+        let settings = &known.settings;
+        let rules = limits::rules(self.migration);
+        let Some(proved_at) = known.proved_at else {
+            return Some(Wait {
+                reason: WaitReason::TrafficUnwatched,
+                message: format!(
+                    "pods that name IPPool {} have to be reached from every node before anybody else gets an address of it: {}",
+                    settings.new_pool.value, unwatched
+                ),
+                until: None,
+            });
+        };
+        let until = proved_at + rules.canary_soak;
+        (self.now < until).then(|| Wait {
+            reason: WaitReason::CanarySoak,
+            message: format!(
+                "every path between both ranges answers since {proved_at:.0}; it is watched until {until:.0} before IPPool {} is opened",
+                settings.new_pool.value
+            ),
+            until: Some(until),
+        })
+    }
+}
+
+/// How far a pool is open; one that is being deleted gives no address any more.
+pub(super) fn openness(pool: Option<&Pool>) -> Openness {
+    match pool {
+        None => Openness::Absent,
+        Some(pool) if pool.terminating => Openness::Closed,
+        Some(pool) => Openness::of(&pool.spec),
+    }
+}

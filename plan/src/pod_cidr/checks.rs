@@ -1,0 +1,165 @@
+//! Every prerequisite as a check on cluster facts and host facts.
+//!
+//! A check that finds nothing wrong is one line that says what it saw; one that does names each object, the value found, the
+//! value needed and what a person does about it. What could not be looked at is `Unknown`, and refuses. What the migration
+//! itself waits for, with its words, is a warning: it can be mended while it runs.
+
+mod calico;
+mod configuration;
+mod hosts;
+mod pods;
+mod pools;
+mod room;
+
+use super::facts::ClusterFacts;
+use super::settings::Settings;
+use crate::check::{Check, Permission, Verdict, access};
+use crate::drain::Permissions;
+
+/// What the user allows, as far as a check depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckPolicy {
+    /// What an eviction may cost.
+    pub permissions: Permissions,
+    /// Whether pods that nobody makes again are evicted.
+    pub delete_bare_pods: bool,
+}
+
+/// Name of a prerequisite: a metric label and an anchor in the runbook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CheckName {
+    /// An agent reports from every node.
+    AgentMissing,
+    /// Pods that nobody makes again.
+    BarePods,
+    /// Calico runs on every node, in one version.
+    CalicoNodes,
+    /// Who says the old range besides Calico's pool.
+    Configuration,
+    /// The controller manager does not end over a Node's podCIDR.
+    ControllerManager,
+    /// Every `PodDisruptionBudget` yields.
+    DisruptionBudgets,
+    /// No pod that has to move has data in an emptyDir.
+    EmptyDir,
+    /// Who has addresses of the old range besides pods that run.
+    Holders,
+    /// Calico's IPAM gives addresses on every node.
+    Ipam,
+    /// Every object was understood.
+    MalformedObjects,
+    /// A pool of the new range is as it has to be, or is not there.
+    NewPool,
+    /// The pool that pods leave is there, and open.
+    OldPool,
+    /// The API server lets the coordinator do all that it has to.
+    Permissions,
+    /// Nobody asks for a pool or an address by name.
+    Pins,
+    /// Nobody writes the pool back.
+    PoolOwner,
+    /// The new range is nobody else's.
+    Ranges,
+    /// The new pool has room.
+    Room,
+    /// No static pod is on the pod network.
+    StaticPods,
+    /// What the migration cannot do by itself for some workloads.
+    Workloads,
+}
+
+impl CheckName {
+    /// Every name.
+    pub const ALL: [Self; 19] = [
+        Self::AgentMissing,
+        Self::BarePods,
+        Self::CalicoNodes,
+        Self::Configuration,
+        Self::ControllerManager,
+        Self::DisruptionBudgets,
+        Self::EmptyDir,
+        Self::Holders,
+        Self::Ipam,
+        Self::MalformedObjects,
+        Self::NewPool,
+        Self::OldPool,
+        Self::Permissions,
+        Self::Pins,
+        Self::PoolOwner,
+        Self::Ranges,
+        Self::Room,
+        Self::StaticPods,
+        Self::Workloads,
+    ];
+
+    /// The name as it stands in status, metrics and the runbook.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AgentMissing => "AgentMissing",
+            Self::BarePods => "BarePods",
+            Self::CalicoNodes => "CalicoNodes",
+            Self::Configuration => "Configuration",
+            Self::ControllerManager => "ControllerManager",
+            Self::DisruptionBudgets => "DisruptionBudgets",
+            Self::EmptyDir => "EmptyDir",
+            Self::Holders => "Holders",
+            Self::Ipam => "Ipam",
+            Self::MalformedObjects => "MalformedObjects",
+            Self::NewPool => "NewPool",
+            Self::OldPool => "OldPool",
+            Self::Permissions => "Permissions",
+            Self::Pins => "Pins",
+            Self::PoolOwner => "PoolOwner",
+            Self::Ranges => "Ranges",
+            Self::Room => "Room",
+            Self::StaticPods => "StaticPods",
+            Self::Workloads => "Workloads",
+        }
+    }
+
+    /// A check of this name that does not plainly hold.
+    pub(super) fn not_pass(
+        self,
+        verdict: Verdict,
+        object: impl Into<String>,
+        found: impl Into<String>,
+        needed: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Check {
+        Check::not_pass(self.as_str(), verdict, object, found, needed, fix)
+    }
+}
+
+impl From<CheckName> for &'static str {
+    fn from(name: CheckName) -> Self {
+        name.as_str()
+    }
+}
+
+/// Everything that the coordinator must be allowed to do.
+pub const PERMISSIONS: [Permission; 9] = [
+    Permission::new("create", "", "pods", "eviction"),
+    Permission::new("create", "crd.projectcalico.org", "ippools", ""),
+    Permission::new("patch", "crd.projectcalico.org", "ippools", ""),
+    Permission::new("delete", "crd.projectcalico.org", "ippools", ""),
+    Permission::new("patch", "crd.projectcalico.org", "ipamblocks", ""),
+    Permission::new("delete", "crd.projectcalico.org", "ipamblocks", ""),
+    Permission::new("patch", "crd.projectcalico.org", "blockaffinities", ""),
+    Permission::new("delete", "crd.projectcalico.org", "blockaffinities", ""),
+    Permission::new("patch", "apps", "deployments", "scale"),
+];
+
+/// Judges every prerequisite.
+pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
+    [
+        access::malformed(CheckName::MalformedObjects, &facts.malformed),
+        access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions),
+        hosts::check(facts),
+        pools::check(settings, facts),
+        calico::check(settings, facts),
+        configuration::check(settings, facts),
+        pods::check(settings, facts, policy),
+        room::check(settings, facts),
+    ]
+    .concat()
+}

@@ -1,0 +1,73 @@
+//! Whether the new pool has room for the pods of every node.
+
+use super::CheckName;
+use crate::check::{Check, Finding, Report};
+use crate::pod_cidr::capacity::{BLOCKS_PER_NODE, Need, Room, room};
+use crate::pod_cidr::facts::ClusterFacts;
+use crate::pod_cidr::settings::Settings;
+
+pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
+    let mut report = Report::new(CheckName::Room);
+    let (to, size) = (settings.to.value, settings.block_size.value);
+    let of_nodes: Vec<u64> = facts
+        .linux_nodes()
+        .map(|node| {
+            let pods = facts
+                .pods
+                .iter()
+                .filter(|pod| pod.node == node.name && pod.uses_pod_network())
+                .count();
+            // One for the end of the tunnel, and one for each of our own pods that watch.
+            u64::try_from(pods).unwrap_or(u64::MAX).saturating_add(2)
+        })
+        .collect();
+    let need = Need {
+        of_nodes: &of_nodes,
+        blocks_per_node: facts.ipam.blocks_per_node.unwrap_or(BLOCKS_PER_NODE),
+        strict: facts.ipam.strict_affinity,
+    };
+    let object = format!("range {to}, blocks of /{size}");
+    let found = match room(&to, size, &need) {
+        Room::Enough { needed, blocks } => format!("{needed} of {blocks} blocks are needed"),
+        Room::Borrowed { needed, blocks } => {
+            report.warn(
+                "",
+                &object,
+                Finding::new(
+                    "",
+                    format!("{needed} blocks are needed, {blocks} there"),
+                    "a block of its own for every node",
+                    "a larger range, or a larger spec.podCidr.blockSize: an address that is borrowed is a route of its own on every node",
+                ),
+            );
+            String::new()
+        }
+        Room::NodeTooLarge { needed, allowed } => {
+            report.fail(
+                "",
+                &object,
+                Finding::new(
+                    "",
+                    format!("{needed} blocks are needed by one node"),
+                    format!("{allowed} at most (IPAMConfig maxBlocksPerHost)"),
+                    "a smaller spec.podCidr.blockSize, which makes larger blocks, or a larger maxBlocksPerHost",
+                ),
+            );
+            String::new()
+        }
+        Room::Full { needed, blocks } => {
+            report.fail(
+                "",
+                &object,
+                Finding::new(
+                    "",
+                    format!("{needed} blocks are needed, {blocks} there"),
+                    "room for every pod, and one more for each node",
+                    "choose a larger range",
+                ),
+            );
+            String::new()
+        }
+    };
+    report.finish(object, found)
+}

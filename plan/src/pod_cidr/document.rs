@@ -1,0 +1,263 @@
+//! The plan of this migration as a document: what the tool does, what people do, and where it is past going back.
+
+use ipnet::IpNet;
+
+use super::facts::ClusterFacts;
+use super::mentions;
+use super::moves::{self, Wave};
+use super::pools::{self, NO_NODE};
+use super::residents::{Needed, residents, workloads_of};
+use super::settings::{Mode, Settings};
+use crate::document::{Action, Document};
+
+/// kops puts this label on its Nodes.
+const KOPS_LABEL: &str = "kops.k8s.io/instancegroup";
+/// The verb of what a person does.
+const YOU: &str = "you change";
+
+/// What the plan depends on besides settings and facts.
+#[derive(Clone, Debug)]
+pub struct Wishes<'spec> {
+    /// How pods leave the old range.
+    pub mode: Mode,
+    /// How long the old pool stays, empty, in seconds.
+    pub soak_seconds: u32,
+    /// Whether pods that nobody makes again are evicted.
+    pub delete_bare_pods: bool,
+    /// What others need pods for.
+    pub needed: &'spec Needed,
+}
+
+/// Every action on every object, in order.
+pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Document {
+    Document {
+        prepare: [prepare(settings, facts), moving(settings, facts, wishes)].concat(),
+        nodes: Vec::new(),
+        finish: finish(settings, facts, wishes),
+    }
+}
+
+fn prepare(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
+    let (from, to) = (settings.from.value, settings.to.value);
+    let (old, new) = (
+        format!("IPPool {}", settings.old_pool.value),
+        format!("IPPool {}", settings.new_pool.value),
+    );
+    let mut actions: Vec<Action> = mentions::widen(&facts.mentions, &from, &to)
+        .into_iter()
+        .map(|line| by_a_person(&line, "before the new pool is made"))
+        .collect();
+    let size = settings.block_size.value;
+    actions.push(if facts.pools.contains_key(&settings.new_pool.value) {
+        Action::new("use", &new, "it is there, and as it has to be")
+    } else {
+        let like = facts
+            .pools
+            .get(&settings.old_pool.value)
+            .map(|pool| described(&pools::wanted(&pool.spec, &to, size)))
+            .unwrap_or_default();
+        Action::new(
+            "create",
+            &new,
+            format!("{like}; disabled: nobody gets an address of it"),
+        )
+    });
+    actions.extend([
+        Action::new(
+            "open",
+            &new,
+            format!("to pods that name it alone: disabled false, nodeSelector {NO_NODE}"),
+        ),
+        Action::new(
+            "create",
+            "traffic pods",
+            format!(
+                "on every node one with an address of {from} and one with an address of {to}; each path between them, to Services, DNS \
+                 and the API server has to answer before anything else is done, and is watched until the end"
+            ),
+        ),
+    ]);
+    actions.extend([
+        Action::new("open", &new, "to every pod"),
+        Action::new(
+            "close",
+            &old,
+            "disabled true: pods that have an address of it keep it",
+        ),
+    ]);
+    actions
+}
+
+/// The parts of a pool's spec that a person compares.
+fn described(spec: &serde_json::Value) -> String {
+    let fields = [
+        "cidr",
+        "blockSize",
+        "ipipMode",
+        "vxlanMode",
+        "natOutgoing",
+        "disableBGPExport",
+        "nodeSelector",
+        "allowedUses",
+    ];
+    let said: Vec<String> = fields
+        .iter()
+        .filter(|field| !spec[**field].is_null())
+        .map(|field| match &spec[*field] {
+            serde_json::Value::String(text) => format!("{field} {text}"),
+            other => format!("{field} {other}"),
+        })
+        .collect();
+    said.join(", ")
+}
+
+/// Who moves, wave by wave.
+fn moving(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec<Action> {
+    let workloads = workloads_of(&facts.pods);
+    let residents = residents(&facts.pods, &workloads, wishes.needed, None);
+    let pools = facts.pools.values().map(|pool| (pool.name.as_str(), pool.range));
+    let left = moves::left(&residents, &settings.stay(&settings.to.value, pools));
+    left.into_iter()
+        .map(|(wave, residents)| {
+            let names: Vec<String> = residents.iter().map(|resident| resident.pod.key()).collect();
+            let object = format!("{}: {} pods", wave.words(), names.len());
+            let (verb, how) = match wave {
+                Wave::Jobs => ("wait for", "they end by themselves"),
+                Wave::Bare if !wishes.delete_bare_pods => (
+                    "wait for",
+                    "nobody makes them again: delete them, or set podCidr.deleteBarePods",
+                ),
+                Wave::Bare => ("evict", "nobody makes them again, and podCidr.deleteBarePods says that they may go"),
+                Wave::Stateful => ("evict", "the highest ordinal first, each after the one before is Ready"),
+                Wave::Coordinator
+                | Wave::NameServers
+                | Wave::Admission
+                | Wave::DaemonSets
+                | Wave::Stateless => (
+                    "evict",
+                    "of each workload one at a time, the next when every one of it is Ready, under their budgets",
+                ),
+            };
+            Action::as_of_now(verb, object, format!("{how}: {}", names.join(", ")))
+        })
+        .collect()
+}
+
+fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec<Action> {
+    let (from, to) = (settings.from.value, settings.to.value);
+    let old = format!("IPPool {}", settings.old_pool.value);
+    let mut actions = vec![Action::new(
+        "verify",
+        format!("range {from}"),
+        "twice, 30 s apart: no pod, no address in Calico's IPAM, no end of a tunnel in it",
+    )];
+    actions.extend(
+        mentions::follow_up(&facts.mentions, &from, &to)
+            .into_iter()
+            .map(|line| by_a_person(&line, "once every pod has moved; the migration waits for it")),
+    );
+    actions.extend(kops(settings, facts));
+    actions.extend([
+        Action::new(
+            "wait",
+            &old,
+            format!(
+                "{} s, empty and closed (podCidr.soakSeconds): so long `kubectl replumb rollback --all` leads every pod back",
+                wishes.soak_seconds
+            ),
+        ),
+        Action::as_of_now(
+            "release",
+            format!("blocks of {from}"),
+            format!(
+                "{} now; each only if it is empty, guarded by its resourceVersion, with its affinity",
+                facts
+                    .blocks
+                    .iter()
+                    .filter(|block| from.contains(&block.range))
+                    .count()
+            ),
+        ),
+        Action::new(
+            "delete",
+            &old,
+            "the point of no return: another migration leads back from here",
+        ),
+        Action::new("verify", "every host", format!("no route and no address in {from}")),
+        Action::new("delete", "traffic pods", "of this migration"),
+    ]);
+    actions
+}
+
+/// A place that people change, as an action of theirs.
+fn by_a_person(line: &str, when: &str) -> Action {
+    let (object, rest) = line.split_once(": found ").unwrap_or((line, ""));
+    Action::new(YOU, object, format!("found {rest} ({when})"))
+}
+
+/// What kops' own spec has to say, so that its next update writes nothing back.
+fn kops(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
+    let is_kops = facts
+        .nodes
+        .values()
+        .any(|node| node.labels.contains_key(KOPS_LABEL));
+    if !is_kops {
+        return Vec::new();
+    }
+    let (from, to) = (settings.from.value, settings.to.value);
+    let services: Vec<IpNet> = facts
+        .services
+        .iter()
+        .map(|(_, range)| *range)
+        .filter(|range| range.max_prefix_len() == to.max_prefix_len())
+        .collect();
+    let around = services
+        .iter()
+        .try_fold(to, |around, range| envelope(&around, range));
+    let field = |name: &str, detail: String| Action::new(YOU, format!("kops cluster spec: {name}"), detail);
+    vec![
+        field(
+            "kubeControllerManager.allocateNodeCIDRs",
+            "- true  + false: first of all, or together with clusterCIDR; with it the controller manager ends over Nodes whose podCIDR \
+             is in the old range"
+                .to_owned(),
+        ),
+        field("kubeControllerManager.clusterCIDR", format!("- {from}  + {to}")),
+        field("podCIDR", format!("- {from}  + {to}")),
+        field(
+            "nonMasqueradeCIDR",
+            match around.filter(|around| around.prefix_len() >= 8) {
+                Some(around) => format!("+ {around}: kops wants one range around pods and Services"),
+                None => format!(
+                    "+ one range around {to} and the Services' ({}): there is none narrower than a /8, so the Services' has to change too",
+                    services.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                ),
+            },
+        ),
+    ]
+}
+
+/// The narrowest range around two of one family.
+fn envelope(one: &IpNet, other: &IpNet) -> Option<IpNet> {
+    let mut around = one.trunc();
+    while !around.contains(other) {
+        around = around.supernet()?;
+    }
+    Some(around)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("172.16.0.0/13", "172.24.0.0/15", Some("172.16.0.0/12"))]
+    #[case("10.200.0.0/16", "10.96.0.0/16", Some("10.0.0.0/8"))]
+    #[case("10.200.0.0/16", "172.16.0.0/16", Some("0.0.0.0/0"))]
+    fn the_range_around_two(#[case] one: &str, #[case] other: &str, #[case] expected: Option<&str>) {
+        let around = envelope(&one.parse().unwrap(), &other.parse().unwrap());
+        assert_eq!(around, expected.map(|text| text.parse().unwrap()));
+    }
+}

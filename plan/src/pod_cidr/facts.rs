@@ -1,0 +1,150 @@
+//! What the coordinator reads off the API before it decides: the cluster as facts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::holders::Allocation;
+use super::host::HostFacts;
+use super::mentions::Mention;
+use super::moves::Workload;
+use crate::calico::ConfigMaps;
+use crate::cluster::{DaemonSet, Malformed, Node, Webhook};
+use crate::drain::{Budget, Pod};
+
+/// The cluster, as far as the checks and the plan need it.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterFacts {
+    /// Every Node, by name.
+    pub nodes: BTreeMap<String, Node>,
+    /// Every Pod but those of our own that watch; finished ones too.
+    pub pods: Vec<Pod>,
+    /// What pods and namespaces say of their pools and addresses.
+    pub pins: Vec<Pin>,
+    /// Every workload that makes pods again.
+    pub workloads: BTreeMap<Workload, WorkloadFacts>,
+    /// Every `PodDisruptionBudget`.
+    pub budgets: Vec<Budget>,
+    /// Fail-closed admission webhooks that are served by a Service.
+    pub webhooks: Vec<Webhook>,
+    /// Namespace and name of the pods behind the cluster's name service.
+    pub name_servers: BTreeSet<(String, String)>,
+    /// Every `IPPool`, by name.
+    pub pools: BTreeMap<String, Pool>,
+    /// Every block of Calico's IPAM.
+    pub blocks: Vec<Block>,
+    /// `IPAMConfig default`.
+    pub ipam: IpamConfiguration,
+    /// Ranges of Services, each with the object that says it.
+    pub services: Vec<(String, IpNet)>,
+    /// Who else says a range.
+    pub mentions: Vec<Mention>,
+    /// Every `DaemonSet`, by (namespace, name).
+    pub daemon_sets: BTreeMap<(String, String), DaemonSet>,
+    /// Data of the `ConfigMap`s that `DaemonSet`s of a network refer to.
+    pub config_maps: ConfigMaps,
+    /// Controller managers that run as pods.
+    pub controller_managers: Vec<ControllerManager>,
+    /// Custom resources of Calico's that are served: plural names in group `crd.projectcalico.org`.
+    pub calico_resources: BTreeSet<String>,
+    /// Whether the tool may do what it must do: verb on resource → answer of the API server.
+    pub permissions: BTreeMap<String, bool>,
+    /// Objects that were read and not understood: nobody knows what they say.
+    pub malformed: Vec<Malformed>,
+    /// What every node's agent read off its host; a node without an entry has not reported.
+    pub hosts: BTreeMap<String, HostFacts>,
+}
+
+impl ClusterFacts {
+    /// Nodes whose pods Calico serves.
+    pub fn linux_nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes
+            .values()
+            .filter(|node| node.operating_system != "windows")
+    }
+}
+
+/// An `IPPool`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Name.
+    pub name: String,
+    /// Its range.
+    pub range: IpNet,
+    /// Its spec, as it is stored.
+    pub spec: Value,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Field managers that own something of it, with the operation: `argocd-controller (Apply)`.
+    pub managers: Vec<String>,
+    /// Kind and name of what owns it.
+    pub owners: Vec<String>,
+    /// Whether it is being deleted.
+    pub terminating: bool,
+}
+
+/// A block of Calico's IPAM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Its range.
+    pub range: IpNet,
+    /// `host:NODE`; `None` when it is nobody's.
+    pub affinity: Option<String>,
+    /// Addresses of it that are given out.
+    pub allocations: Vec<Allocation>,
+}
+
+/// What Calico's IPAM goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IpamConfiguration {
+    /// `strictAffinity`.
+    pub strict_affinity: bool,
+    /// `maxBlocksPerHost`; `None` is Calico's default.
+    pub blocks_per_node: Option<u64>,
+}
+
+/// A workload that makes pods again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkloadFacts {
+    /// How many pods it has to have.
+    pub wanted: usize,
+    /// When it was made.
+    pub made_at: Option<Timestamp>,
+    /// Whether its controller replaces no pod by itself (`OnDelete`).
+    pub on_delete: bool,
+}
+
+/// What an object says of the pools or addresses of its pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// The object: `Pod default/web-1`, `Namespace shop`.
+    pub object: String,
+    /// The annotation.
+    pub annotation: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// A controller manager that runs as a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerManager {
+    /// Its pod.
+    pub pod: String,
+    /// `--cluster-cidr`, each range; `None` where it was not understood.
+    pub ranges: Option<Vec<IpNet>>,
+    /// `--allocate-node-cidrs`.
+    pub allocates: bool,
+}
+
+/// Annotations by which pods and namespaces say their pools or addresses.
+pub const PIN_ANNOTATIONS: [&str; 5] = [
+    "cni.projectcalico.org/ipv4pools",
+    "cni.projectcalico.org/ipv6pools",
+    "cni.projectcalico.org/ipAddrs",
+    "cni.projectcalico.org/ipAddrsNoIpam",
+    "cni.projectcalico.org/floatingIPs",
+];

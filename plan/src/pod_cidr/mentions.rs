@@ -1,0 +1,181 @@
+//! Who else says the pods' range: each place as an object with what it says, and whether that is enough while pods of both
+//! ranges live, and at the end. The tool changes none of them; it says what to write, and looks whether it was.
+
+use ipnet::IpNet;
+
+use super::ranges::overlap;
+
+/// When a place has to know which range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Both, as long as pods of both live: a policy that names the one alone keeps the others out.
+    Both,
+    /// Both, as long as pods of both live, and at the end the old one no more.
+    BothThenNew,
+    /// At the end the old one no more.
+    New,
+}
+
+/// A place that says ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mention {
+    /// The object and its field: `DaemonSet kube-system/calico-node: CALICO_IPV4POOL_CIDR`.
+    pub object: String,
+    /// Every range that it says.
+    pub ranges: Vec<IpNet>,
+    /// When it has to know which.
+    pub needs: Needs,
+    /// What a person does about it; `{ranges}` stands for what has to be written.
+    pub fix: String,
+}
+
+impl Mention {
+    fn knows(&self, range: &IpNet) -> bool {
+        self.ranges.iter().any(|said| overlap(said, range))
+    }
+
+    /// Whether it says a range that is the old one's alone.
+    fn clings_to(&self, range: &IpNet) -> bool {
+        self.ranges.iter().any(|said| range.contains(said))
+    }
+
+    fn line(&self, needed: &str) -> String {
+        let said: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
+        format!(
+            "{}: found {}, needed {needed}. Fix: {}",
+            self.object,
+            said.join(", "),
+            self.fix.replace("{ranges}", needed)
+        )
+    }
+}
+
+/// Places that have to know both ranges before a pod gets an address of the new one, and do not.
+pub fn widen(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<String> {
+    mentions
+        .iter()
+        .filter(|mention| match mention.needs {
+            Needs::Both | Needs::BothThenNew => true,
+            Needs::New => false,
+        })
+        .filter(|mention| mention.knows(from) && !mention.knows(to))
+        .map(|mention| mention.line(&format!("{from} and {to}, or one range that holds both")))
+        .collect()
+}
+
+/// Places that say the old range still, and may not once its pool goes.
+pub fn follow_up(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<String> {
+    mentions
+        .iter()
+        .filter(|mention| match mention.needs {
+            Needs::BothThenNew | Needs::New => true,
+            Needs::Both => false,
+        })
+        .filter(|mention| mention.clings_to(from))
+        .map(|mention| mention.line(&to.to_string()))
+        .collect()
+}
+
+/// Every range that stands in a text, whatever is around it.
+pub fn ranges_in(text: &str) -> Vec<IpNet> {
+    let is_of_a_range = |letter: char| letter.is_ascii_hexdigit() || ['.', ':', '/'].contains(&letter);
+    let mut ranges: Vec<IpNet> = text
+        .split(|letter| !is_of_a_range(letter))
+        // `podSubnet:10.244.0.0/16` and `…/16.`
+        .map(|word| {
+            word.trim_start_matches([':', '/', '.'])
+                .trim_end_matches([':', '/', '.'])
+        })
+        .chain(text.split(|letter| !is_of_a_range(letter)))
+        .filter(|word| word.contains('/'))
+        .filter_map(|word| word.parse::<IpNet>().ok())
+        .map(|range| range.trunc())
+        .collect();
+    ranges.sort();
+    ranges.dedup();
+    ranges
+}
+
+/// The value of a key of a text in YAML that is written once, on a line of its own: `clusterCIDR: "10.244.0.0/16"`.
+pub fn value_of<'text>(text: &'text str, key: &str) -> Option<&'text str> {
+    text.lines().find_map(|line| {
+        let (found, value) = line.trim().split_once(':')?;
+        (found.trim_matches(['"', '\'']) == key)
+            .then(|| value.trim().trim_matches(['"', '\'', ',']))
+            .filter(|value| !value.is_empty())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn range(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    fn mention(needs: Needs, said: &[&str]) -> Mention {
+        Mention {
+            object: "NetworkPolicy shop/web".to_owned(),
+            ranges: said.iter().map(|text| range(text)).collect(),
+            needs,
+            fix: "write {ranges}".to_owned(),
+        }
+    }
+
+    #[rstest]
+    #[case::old_alone(Needs::Both, &["10.244.0.0/16"], true, false)]
+    #[case::a_part_of_it(Needs::Both, &["10.244.7.0/24"], true, false)]
+    #[case::both(Needs::Both, &["10.244.0.0/16", "10.200.0.0/16"], false, false)]
+    #[case::around_both(Needs::BothThenNew, &["10.0.0.0/8"], false, false)]
+    #[case::around_the_old_one(Needs::BothThenNew, &["10.240.0.0/12"], true, false)]
+    #[case::proxy(Needs::BothThenNew, &["10.244.0.0/16"], true, true)]
+    #[case::environment(Needs::New, &["10.244.0.0/16"], false, true)]
+    #[case::new_alone(Needs::New, &["10.200.0.0/16"], false, false)]
+    #[case::neither(Needs::BothThenNew, &["192.168.0.0/16"], false, false)]
+    fn who_has_to_be_changed_when(
+        #[case] needs: Needs,
+        #[case] said: &[&str],
+        #[case] before: bool,
+        #[case] after: bool,
+    ) {
+        let mentions = [mention(needs, said)];
+        let (from, to) = (range("10.244.0.0/16"), range("10.200.0.0/16"));
+        assert_eq!(widen(&mentions, &from, &to).len(), usize::from(before));
+        assert_eq!(follow_up(&mentions, &from, &to).len(), usize::from(after));
+    }
+
+    #[test]
+    fn the_words_say_what_to_write() {
+        let mentions = [mention(Needs::New, &["10.244.0.0/16"])];
+        let words = follow_up(&mentions, &range("10.244.0.0/16"), &range("10.200.0.0/16"));
+        assert_eq!(
+            words,
+            ["NetworkPolicy shop/web: found 10.244.0.0/16, needed 10.200.0.0/16. Fix: write 10.200.0.0/16"]
+        );
+    }
+
+    #[rstest]
+    #[case("podSubnet: 10.244.0.0/16,fd00:10::/56", &["10.244.0.0/16", "fd00:10::/56"])]
+    #[case("- --cluster-cidr=10.244.0.0/16", &["10.244.0.0/16"])]
+    #[case("\"cidr\":\"10.244.1.0/16\"", &["10.244.0.0/16"])]
+    #[case("see https://example.org/16 at 10.0.0.1", &[])]
+    #[case("the range 10.244.0.0/16.", &["10.244.0.0/16"])]
+    #[case("::/0", &["::/0"])]
+    fn ranges_of_a_text(#[case] text: &str, #[case] expected: &[&str]) {
+        let expected: Vec<IpNet> = expected.iter().map(|text| range(text)).collect();
+        assert_eq!(ranges_in(text), expected);
+    }
+
+    #[rstest]
+    #[case("clusterCIDR: \"10.244.0.0/16\"", Some("10.244.0.0/16"))]
+    #[case("a: b\n  clusterCIDR: 10.244.0.0/16\n", Some("10.244.0.0/16"))]
+    #[case("{\n  \"clusterCIDR\": \"10.244.0.0/16\",\n}", Some("10.244.0.0/16"))]
+    #[case("clusterCIDR: \"\"", None)]
+    #[case("clusterCIDRs: x", None)]
+    fn values_of_a_text(#[case] text: &str, #[case] expected: Option<&str>) {
+        assert_eq!(value_of(text, "clusterCIDR"), expected);
+    }
+}

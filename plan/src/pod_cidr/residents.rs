@@ -1,0 +1,223 @@
+//! Pods as the moves see them: whose each is, and what others need it for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::facts::WorkloadFacts;
+use super::moves::{Health, Resident, Role, Workload};
+use crate::cluster::Webhook;
+use crate::drain::Pod;
+
+/// The label by which a Deployment's `ReplicaSet` and its pods are told from those of another template.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+/// A pod may have been made, and its address not given out yet, so long before its pool was closed. And two clocks are compared.
+const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(120);
+
+/// Who makes this pod again, as people know it; `None` when nobody does.
+pub fn workload_of(pod: &Pod) -> Option<Workload> {
+    let (kind, name) = pod.controller.as_ref().filter(|_| !pod.mirror)?;
+    let of_deployment = pod
+        .labels
+        .get(TEMPLATE_HASH)
+        .filter(|_| kind == "ReplicaSet")
+        .and_then(|hash| name.strip_suffix(hash.as_str())?.strip_suffix('-'));
+    let (kind, name) = match of_deployment {
+        Some(deployment) => ("Deployment", deployment),
+        None => (kind.as_str(), name.as_str()),
+    };
+    Some(Workload {
+        kind: kind.to_owned(),
+        namespace: pod.namespace.clone(),
+        name: name.to_owned(),
+    })
+}
+
+/// What others need pods for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needed {
+    /// Namespace and label `app.kubernetes.io/component` of the coordinator's own pods.
+    pub coordinator: (String, String),
+    /// Namespace and name of name servers.
+    pub name_servers: BTreeSet<(String, String)>,
+    /// Namespace and name of pods behind admission webhooks that fail closed.
+    pub admission: BTreeSet<(String, String)>,
+}
+
+impl Needed {
+    /// Pods behind webhooks without which no pod is admitted.
+    pub fn admission_of(webhooks: &[Webhook]) -> BTreeSet<(String, String)> {
+        webhooks
+            .iter()
+            .filter(|webhook| webhook.covers_pods_or_nodes)
+            .flat_map(|webhook| &webhook.backends)
+            .map(|(namespace, name, _, _)| (namespace.clone(), name.clone()))
+            .collect()
+    }
+
+    fn role(&self, pod: &Pod) -> Role {
+        let key = (pod.namespace.clone(), pod.name.clone());
+        let component = pod.labels.get("app.kubernetes.io/component");
+        if pod.namespace == self.coordinator.0 && component == Some(&self.coordinator.1) {
+            Role::Coordinator
+        } else if self.name_servers.contains(&key) {
+            Role::NameServer
+        } else if self.admission.contains(&key) {
+            Role::Admission
+        } else {
+            Role::Any
+        }
+    }
+}
+
+/// Whose each pod is, in the order of the pods.
+pub fn workloads_of(pods: &[Pod]) -> Vec<Option<Workload>> {
+    pods.iter().map(workload_of).collect()
+}
+
+/// The pods as the moves see them. `workloads` are [`workloads_of`] the same pods, `closed_at` is when the pool that is left was
+/// closed.
+pub fn residents<'facts>(
+    pods: &'facts [Pod],
+    workloads: &'facts [Option<Workload>],
+    needed: &Needed,
+    closed_at: Option<Timestamp>,
+) -> Vec<Resident<'facts>> {
+    pods.iter()
+        .zip(workloads)
+        .map(|(pod, workload)| Resident {
+            pod,
+            workload: workload.as_ref(),
+            role: needed.role(pod),
+            made_since: closed_at
+                .zip(pod.made_at)
+                .is_some_and(|(closed, made)| made > closed + ON_ITS_WAY),
+        })
+        .collect()
+}
+
+/// How many pods of each workload are not Ready now, where one is not: what was so before the first pod moved may stay so.
+pub fn ill(pods: &[Pod], workloads: &[Option<Workload>]) -> BTreeMap<Workload, usize> {
+    let mut ill: BTreeMap<Workload, usize> = BTreeMap::new();
+    for (pod, workload) in pods.iter().zip(workloads) {
+        if let Some(workload) = workload
+            && pod.uses_pod_network()
+            && pod.deleted_at.is_none()
+            && !pod.ready
+        {
+            *ill.entry(workload.clone()).or_default() += 1;
+        }
+    }
+    ill
+}
+
+/// Workloads that were there when the migration began: one that came later keeps nobody waiting.
+pub fn health(
+    workloads: &BTreeMap<Workload, WorkloadFacts>,
+    ill: &BTreeMap<Workload, usize>,
+    started_at: Timestamp,
+) -> BTreeMap<Workload, Health> {
+    workloads
+        .iter()
+        .filter(|(_, facts)| facts.made_at.is_none_or(|made| made <= started_at))
+        .map(|(workload, facts)| {
+            let health = Health {
+                wanted: facts.wanted,
+                ill: ill.get(workload).copied().unwrap_or_default(),
+            };
+            (workload.clone(), health)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn pod(kind: &str, owner: &str, hash: Option<&str>) -> Pod {
+        Pod {
+            namespace: "shop".to_owned(),
+            name: "web-1".to_owned(),
+            controller: Some((kind.to_owned(), owner.to_owned())),
+            labels: hash
+                .map(|hash| (TEMPLATE_HASH.to_owned(), hash.to_owned()))
+                .into_iter()
+                .collect(),
+            ..Pod::default()
+        }
+    }
+
+    #[rstest]
+    #[case::deployment(pod("ReplicaSet", "web-5d8f", Some("5d8f")), Some("Deployment shop/web"))]
+    #[case::replica_set(pod("ReplicaSet", "web", None), Some("ReplicaSet shop/web"))]
+    #[case::another_hash(pod("ReplicaSet", "web-5d8f", Some("77")), Some("ReplicaSet shop/web-5d8f"))]
+    #[case::daemon_set(pod("DaemonSet", "log", Some("log")), Some("DaemonSet shop/log"))]
+    #[case::bare(Pod { controller: None, ..pod("", "", None) }, None)]
+    #[case::mirror(Pod { mirror: true, ..pod("Node", "a", None) }, None)]
+    fn whose_a_pod_is(#[case] pod: Pod, #[case] expected: Option<&str>) {
+        assert_eq!(
+            workload_of(&pod).map(|workload| workload.key()).as_deref(),
+            expected
+        );
+    }
+
+    #[test]
+    fn roles_go_by_what_others_need() {
+        let key = ("shop".to_owned(), "web-1".to_owned());
+        let web = pod("ReplicaSet", "web", None);
+        let mut needed = Needed::default();
+        assert_eq!(needed.role(&web), Role::Any);
+        needed.admission.insert(key.clone());
+        assert_eq!(needed.role(&web), Role::Admission);
+        needed.name_servers.insert(key);
+        assert_eq!(needed.role(&web), Role::NameServer);
+    }
+
+    #[test]
+    fn made_since_leaves_time_for_who_was_on_its_way() {
+        let closed = Timestamp::from_second(1_700_000_000).unwrap();
+        let at = |seconds| Pod {
+            made_at: Some(closed + SignedDuration::from_secs(seconds)),
+            ..pod("ReplicaSet", "web", None)
+        };
+        let pods = [at(-5), at(60), at(121)];
+        let workloads = workloads_of(&pods);
+        let since = |closed_at| -> Vec<bool> {
+            residents(&pods, &workloads, &Needed::default(), closed_at)
+                .iter()
+                .map(|resident| resident.made_since)
+                .collect()
+        };
+        assert_eq!(since(Some(closed)), [false, false, true]);
+        assert_eq!(since(None), [false, false, false]);
+    }
+
+    #[test]
+    fn what_was_ill_before_is_remembered_and_newcomers_count_for_nobody() {
+        let started = Timestamp::from_second(1_700_000_000).unwrap();
+        let pods = [
+            pod("StatefulSet", "db", None),
+            Pod {
+                ready: true,
+                ..pod("StatefulSet", "db", None)
+            },
+        ];
+        let workloads = workloads_of(&pods);
+        let ill = ill(&pods, &workloads);
+        let db = workloads[0].clone().unwrap();
+        let new = Workload {
+            name: "new".to_owned(),
+            ..db.clone()
+        };
+        let facts = |made: i64| WorkloadFacts {
+            wanted: 2,
+            made_at: Some(started + SignedDuration::from_secs(made)),
+            ..WorkloadFacts::default()
+        };
+        let known = BTreeMap::from([(db.clone(), facts(-1)), (new, facts(1))]);
+        let health = health(&known, &ill, started);
+        assert_eq!(health, BTreeMap::from([(db, Health { wanted: 2, ill: 1 })]));
+    }
+}
