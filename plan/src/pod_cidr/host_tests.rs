@@ -370,6 +370,9 @@ fn somebody_may_wait_for_a_list_to_become_empty() {
     let mut foreign = one.clone();
     foreign.in_new.routes = [route(BOOT, "10.200.0.0/24 dev tun0")].into_iter().collect();
     assert!(is_news(&one, &foreign));
+    let mut tunnel = one.clone();
+    tunnel.tunnels[0].addresses.push("10.200.1.0/32".parse().unwrap());
+    assert!(is_news(&one, &tunnel));
 }
 
 #[test]
