@@ -12,6 +12,7 @@ pub mod goal;
 pub mod host;
 pub mod kinds;
 pub mod metrics;
+pub mod pod_cidr;
 pub mod probe;
 pub mod report;
 pub mod traffic;

@@ -14,6 +14,7 @@ use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
 use agent::kinds::Kinds;
 use agent::metrics::Metrics;
+use agent::pod_cidr::observe::Observer;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use anyhow::Context as _;
@@ -127,6 +128,14 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut links = netlink::watch(Arc::clone(&changed));
     let (seen, mut goals) = goal::follow(watching, &node);
+    let folders = FolderWatch::start(Arc::clone(&changed)).context("watching folders")?;
+    let folders = Arc::new(folders);
+    let observer = Observer::new(
+        CNI_CONFIGURATION_DIRECTORY.into(),
+        Arc::clone(&folders),
+        Arc::clone(&metrics),
+        Arc::clone(&health),
+    );
     let worker = Worker::new(
         Configuration {
             node: node.clone(),
@@ -142,13 +151,13 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
             state: state_dir,
         },
         Netlink::connect()?,
-        FolderWatch::start(Arc::clone(&changed)).context("watching folders")?,
+        folders,
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
     let hub = Hub::listen(&node, &run_dir)?;
     let agent = Agent::new(
-        Kinds::new(worker),
+        Kinds::new(worker, observer),
         Api::all(client),
         seen,
         changed,

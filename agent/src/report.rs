@@ -50,6 +50,14 @@ pub struct Report {
     pub traffic: Option<TrafficReport>,
 }
 
+impl Report {
+    /// Number of objects of the old network on the host, whatever the kind of the migration.
+    pub fn left(&self) -> usize {
+        let in_old_range = self.pod_cidr.as_ref().map_or(0, |facts| facts.in_old.count());
+        self.leftovers.len() + in_old_range
+    }
+}
+
 /// What the next look waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pending {
@@ -167,6 +175,7 @@ fn traffic_to_tell(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -> 
 pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     let without_facts = |status: &NodeMigrationStatus| NodeMigrationStatus {
         facts: None,
+        pod_cidr: None,
         leftovers: Vec::new(),
         traffic: status.traffic.clone().map(|traffic| TrafficReport {
             classes: Vec::new(),
@@ -178,7 +187,13 @@ pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     // While something is asked of the host, who lives on it decides what the coordinator does next.
     let asked = new.goal.is_some_and(|goal| goal != Goal::Hold);
     let pods = |status: &NodeMigrationStatus| status.facts.as_ref().map(|facts| facts.legacy_pods.clone());
-    old.facts.is_some() != new.facts.is_some()
+    let ranges = match (&old.pod_cidr, &new.pod_cidr) {
+        (None, None) => false,
+        (Some(before), Some(after)) => pod_cidr::host::is_news(before, after),
+        (None, Some(_)) | (Some(_), None) => true,
+    };
+    ranges
+        || old.facts.is_some() != new.facts.is_some()
         || without_facts(old) != without_facts(new)
         || (asked && pods(old) != pods(new))
 }

@@ -158,6 +158,57 @@ fn mere_facts_can_wait_and_everything_else_cannot() {
     );
 }
 
+/// The last pod that leaves the old range is waited for; one of many is not.
+#[test]
+fn an_old_range_that_is_empty_is_told_at_once() {
+    use plan::found::Found;
+    use plan::pod_cidr::host::{Device, HostFacts, HostSettings, Tables, facts};
+
+    let settings = HostSettings {
+        from: "10.244.0.0/16".parse().unwrap(),
+        to: "10.200.0.0/16".parse().unwrap(),
+        mtu: None,
+        cni_configuration_directory: None,
+    };
+    let look = |addresses: &[&str]| -> Option<HostFacts> {
+        let device = Device {
+            name: "eth1".to_owned(),
+            mtu: 1500,
+            up: true,
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        };
+        let tables = Tables {
+            devices: vec![device],
+            ..Tables::default()
+        };
+        Some(facts(&settings, Found::Absent, &tables))
+    };
+    let told = |facts: Option<HostFacts>, old: &NodeMigrationStatus| {
+        let report = Report {
+            phase: None,
+            pod_cidr: facts,
+            ..report()
+        };
+        status(&report, 3, old, at(200))
+    };
+    let both = Report {
+        pod_cidr: look(&["10.244.1.1/32", "10.244.1.2/32"]),
+        leftovers: vec!["link cni0".to_owned()],
+        ..report()
+    };
+    assert_eq!(both.left(), 3);
+    let before = told(None, &NodeMigrationStatus::default());
+    let two = told(look(&["10.244.1.1/32", "10.244.1.2/32"]), &before);
+    assert!(is_urgent(&before, &two), "the first report");
+    let one = told(look(&["10.244.1.1/32"]), &two);
+    assert_ne!(one, two);
+    assert!(!is_urgent(&two, &one));
+    let none = told(look(&[]), &one);
+    assert!(is_urgent(&one, &none));
+    assert!(is_urgent(&none, &told(None, &none)), "nobody can look any more");
+    assert_eq!((none.phase, none.phase_since, none.goal), (None, None, None));
+}
+
 #[test]
 fn an_error_is_told_with_its_causes() {
     let error = ReportError {

@@ -196,7 +196,7 @@ impl Agent {
         self.metrics.set_checks(&report.checks);
         self.metrics
             .leftovers
-            .set(i64::try_from(report.leftovers.len()).unwrap_or(i64::MAX));
+            .set(i64::try_from(report.left()).unwrap_or(i64::MAX));
         self.metrics.failing.set(i64::from(report.failure.is_some()));
         let reached = report.probes.iter().filter(|probe| probe.reached).count();
         self.metrics.set_probes(reached, targets.saturating_sub(reached));

@@ -45,7 +45,7 @@ pub struct Configuration {
 pub struct Worker {
     configuration: Configuration,
     netlink: Netlink,
-    folders: FolderWatch,
+    folders: Arc<FolderWatch>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     journal: Option<Journal>,
@@ -57,7 +57,7 @@ impl Worker {
     pub fn new(
         configuration: Configuration,
         netlink: Netlink,
-        folders: FolderWatch,
+        folders: Arc<FolderWatch>,
         metrics: Arc<Metrics>,
         health: Arc<Health>,
     ) -> Self {

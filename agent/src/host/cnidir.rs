@@ -10,6 +10,11 @@ use super::files::{FileError, list_if_there, read_if_there};
 
 /// Reads the configuration folder as the runtime does. `shown` is its path on the host.
 pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {
+    Ok(CniDirectory::read(shown, files(folder)?))
+}
+
+/// Reads every file of the configuration folder: name and bytes.
+pub fn files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, FileError> {
     let Some(names) = list_if_there(folder)? else {
         return Err(FileError {
             attempt: "list folder (is it mounted?)",
@@ -23,7 +28,7 @@ pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {
             files.push((name, bytes));
         }
     }
-    Ok(CniDirectory::read(shown, files))
+    Ok(files)
 }
 
 /// The names under which flannel's networks keep their leases: as its conflists say, and as its manifest does.

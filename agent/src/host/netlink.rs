@@ -23,6 +23,7 @@ mod change;
 mod messages;
 mod proxies;
 mod subnets;
+mod tables;
 
 pub use self::change::{FELIX, KERNEL, ROUTE_PROTOCOL, Renamed};
 use self::messages::{blackhole, forwarding_entry, link, neighbour, proxy, route};

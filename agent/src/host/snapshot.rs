@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
+use plan::pod_cidr::host::{RouteKind, Rule};
 use serde::{Deserialize, Serialize};
 
 /// A link of the host.
@@ -249,4 +250,17 @@ impl Snapshot {
                 .collect(),
         }
     }
+}
+
+/// Everything by which a namespace sends packets anywhere, dumped table after table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// Links, in the kernel's order.
+    pub links: Vec<Link>,
+    /// Addresses, in the kernel's order.
+    pub addresses: Vec<Address>,
+    /// Routes of every table and kind, both families.
+    pub routes: Vec<(RouteKind, Route)>,
+    /// Rules, both families.
+    pub rules: Vec<Rule>,
 }

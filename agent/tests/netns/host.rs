@@ -100,6 +100,30 @@ pub struct Host {
 }
 
 impl Host {
+    /// Folders alone: no link and no file.
+    pub fn empty() -> Self {
+        let folder = TempDir::new().unwrap();
+        let below = |name: &str| -> PathBuf {
+            let path = folder.path().join(name);
+            fs::create_dir_all(&path).unwrap();
+            path
+        };
+        let paths = Paths {
+            proc: "/proc".into(),
+            flannel: below("run/flannel"),
+            cni_state: below("var/lib/cni"),
+            cni_configuration: below("etc/cni/net.d"),
+            cni_plugins: "/usr/lib/cni".into(),
+            sysctl: "/proc/sys/net".into(),
+        };
+        Self {
+            folder,
+            paths,
+            netlink: Netlink::connect().unwrap(),
+            ipv6: None,
+        }
+    }
+
     /// Links, addresses, routes, neighbours and forwarding entries as flannel makes them, and somebody else's.
     pub fn new() -> Self {
         run("ip link set lo up");
@@ -137,20 +161,8 @@ impl Host {
         run("ip link set vxlan9 up");
         run("ip route add 172.31.0.0/16 via 172.30.0.9 dev docker0 onlink");
         run("ip route add blackhole 198.51.100.0/24");
-        let folder = TempDir::new().unwrap();
-        let below = |name: &str| -> PathBuf {
-            let path = folder.path().join(name);
-            fs::create_dir_all(&path).unwrap();
-            path
-        };
-        let paths = Paths {
-            proc: "/proc".into(),
-            flannel: below("run/flannel"),
-            cni_state: below("var/lib/cni"),
-            cni_configuration: below("etc/cni/net.d"),
-            cni_plugins: "/usr/lib/cni".into(),
-            sysctl: "/proc/sys/net".into(),
-        };
+        let host = Self::empty();
+        let paths = &host.paths;
         fs::write(
             paths.subnet_environment(),
             "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
@@ -161,6 +173,7 @@ impl Host {
             FLANNEL_CONFLIST,
         )
         .unwrap();
+        let below = |name: &str| host.below(name);
         let leases = below("var/lib/cni/networks/cbr0");
         fs::write(leases.join("10.244.1.2"), "sandbox\r\neth0").unwrap();
         fs::write(leases.join("last_reserved_ip.0"), "10.244.1.2").unwrap();
@@ -171,12 +184,14 @@ impl Host {
         )
         .unwrap();
         fs::write(below("var/lib/cni/networks/other").join("172.30.0.2"), "not ours").unwrap();
-        Self {
-            folder,
-            paths,
-            netlink: Netlink::connect().unwrap(),
-            ipv6: None,
-        }
+        host
+    }
+
+    /// A folder of the host's, made where it is missing.
+    fn below(&self, name: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
     }
 
     /// The same host with pods of both families: what flannel makes for IPv6 beside the rest.

@@ -13,6 +13,7 @@ mod host;
 mod in_place;
 mod ipv6;
 mod path;
+mod pod_cidr;
 mod rights;
 mod switch;
 mod turn;

@@ -12,6 +12,7 @@ use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
 use agent::kinds::Kinds;
 use agent::metrics::Metrics;
+use agent::pod_cidr::observe::Observer;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use api::NodeMigration;
@@ -119,7 +120,7 @@ impl Server {
     }
 
     /// No call at all.
-    async fn silence(&mut self) {
+    pub async fn silence(&mut self) {
         let call = tokio::time::timeout(SILENCE, self.calls.next_request()).await;
         assert!(
             call.is_err(),
@@ -163,6 +164,13 @@ pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Outpu
     let health = Arc::new(Health::new(Timestamp::now()));
     let changed = Arc::new(Notify::new());
     let watching = netlink::watch(Arc::clone(&changed));
+    let folders = Arc::new(FolderWatch::start(Arc::clone(&changed)).unwrap());
+    let observer = Observer::new(
+        host.paths.cni_configuration.clone(),
+        Arc::clone(&folders),
+        Arc::clone(&metrics),
+        Arc::clone(&health),
+    );
     let worker = Worker::new(
         Configuration {
             node: "a".to_owned(),
@@ -170,13 +178,13 @@ pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Outpu
             state: host.state(),
         },
         Netlink::connect().unwrap(),
-        FolderWatch::start(Arc::clone(&changed)).unwrap(),
+        folders,
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
     let hub = Hub::listen("a", &host.folder.path().join("run")).unwrap();
     let agent = Agent::new(
-        Kinds::new(worker),
+        Kinds::new(worker, observer),
         Api::all(client),
         seen,
         changed,

@@ -209,8 +209,8 @@ pub fn announced(facts: &HostFacts) -> Vec<String> {
     facts.in_new.announced.words("routes")
 }
 
-/// Whether somebody may wait for what has changed: another configuration of new pods, or a list that has become empty or is
-/// empty no longer. Pods that come and go while others stay are no such change.
+/// Whether somebody may wait for what has changed: another configuration of new pods, another tunnel, or a list that has become
+/// empty or is empty no longer. Pods that come and go while others stay are no such change.
 pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
     let emptiness = |facts: &HostFacts| {
         let (old, new) = (&facts.in_old, &facts.in_new);
@@ -226,7 +226,9 @@ pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
             new.rules.is_empty(),
         ]
     };
-    before.conflist != after.conflist || emptiness(before) != emptiness(after)
+    before.conflist != after.conflist
+        || before.tunnels != after.tunnels
+        || emptiness(before) != emptiness(after)
 }
 
 #[cfg(test)]

@@ -67,6 +67,7 @@ fn host() -> Tables {
             device("vxlan.calico", &["10.244.1.0/32"]),
             device("cali1", &[]),
             device("cali2", &[]),
+            device("ppp0", &["198.51.100.1/32"]),
         ],
         routes: vec![
             route(BOOT, "0.0.0.0/0 via 192.0.2.1 dev eth0"),
@@ -342,9 +343,14 @@ fn ranges_of_ipv6() {
 fn the_uplink_is_that_of_the_best_default_route() {
     let mut host = host();
     host.routes[0].metric = 100;
-    host.devices.push(device("eth1", &[]));
-    host.routes
-        .push(route(BOOT, "0.0.0.0/0 via 198.51.100.1 dev eth1 metric 50"));
+    for name in ["eth1", "eth2", "eth3"] {
+        host.devices.push(device(name, &[]));
+    }
+    host.routes.extend([
+        route(BOOT, "0.0.0.0/0 via 203.0.113.1 dev eth1 metric 50"),
+        route(BOOT, "0.0.0.0/0 via 203.0.113.2 dev eth2 table 77 metric 1"),
+        route(BOOT, "::/0 via fe80::1 dev eth3 metric 1"),
+    ]);
     assert_eq!(look(&host).uplink.unwrap().name, "eth1");
     host.routes.retain(|route| route.destination.prefix_len() > 0);
     assert_eq!(look(&host).uplink, None);
@@ -370,6 +376,9 @@ fn somebody_may_wait_for_a_list_to_become_empty() {
     let mut foreign = one.clone();
     foreign.in_new.routes = [route(BOOT, "10.200.0.0/24 dev tun0")].into_iter().collect();
     assert!(is_news(&one, &foreign));
+    let mut tunnel = one.clone();
+    tunnel.tunnels[0].addresses.push("10.200.1.0/32".parse().unwrap());
+    assert!(is_news(&one, &tunnel));
 }
 
 #[test]
@@ -428,6 +437,7 @@ fn the_first_file_says_who_gives_addresses() {
         (found.network.as_deref(), found.plugin.as_str()),
         (Some("k8s-pod-network"), "calico")
     );
+    assert!(found.ipv6_pools.is_absent(), "an empty list pins to nothing");
     assert_eq!(facts.ipam(), Ok("calico-ipam"));
     assert_eq!(
         facts.pins(&IPV4.parse().unwrap()).unwrap(),

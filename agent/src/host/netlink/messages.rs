@@ -96,7 +96,8 @@ pub(super) fn route(message: &RouteMessage, table: u32) -> Option<Route> {
         .filter(|route| route.table == table)
 }
 
-fn any_route(message: &RouteMessage) -> Option<Route> {
+/// A route of any table and kind.
+pub(super) fn any_route(message: &RouteMessage) -> Option<Route> {
     let mut table = u32::from(message.header.table);
     let mut destination = None;
     let mut gateway = None;

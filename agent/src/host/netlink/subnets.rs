@@ -3,14 +3,13 @@
 //! Felix lays routes to the blocks that a node has claimed, and deletes every other one that it finds on its device in the main
 //! table. Of a /64 only the first few blocks are claimed; flannel's pods may have any address of it.
 
-use futures::TryStreamExt;
 use ipnet::IpNet;
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use plan::flannel_to_calico::host::SUBNET_TABLE;
 use rtnetlink::IpVersion;
 
 use super::change::{ROUTE_PROTOCOL, request};
-use super::{Netlink, NetlinkError, reading};
+use super::{Netlink, NetlinkError};
 use crate::host::snapshot::{Route, Snapshot};
 
 /// Priority of the rule by which it is looked up: before the main table's, after what people write.
@@ -65,23 +64,8 @@ impl Netlink {
     }
 
     async fn subnet_rules(&self) -> Result<Vec<RuleMessage>, NetlinkError> {
-        let rules: Result<Vec<RuleMessage>, _> = self
-            .handle
-            .rule()
-            .get(IpVersion::V6)
-            .execute()
-            .try_collect()
-            .await;
-        match rules {
-            Ok(rules) => Ok(rules.into_iter().filter(is_of_subnets).collect()),
-            // A kernel without IPv6, or without tables of it.
-            Err(rtnetlink::Error::NetlinkError(message))
-                if message.raw_code() == -(nix::errno::Errno::EAFNOSUPPORT as i32) =>
-            {
-                Ok(Vec::new())
-            }
-            Err(source) => Err(reading("rules of IPv6", source)),
-        }
+        let rules = self.rules(IpVersion::V6).await?;
+        Ok(rules.into_iter().filter(is_of_subnets).collect())
     }
 }
 

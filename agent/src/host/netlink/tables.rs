@@ -1,0 +1,96 @@
+//! Every route of every table, and the rules by which the kernel chooses a table.
+
+use std::net::IpAddr;
+
+use futures::TryStreamExt;
+use ipnet::IpNet;
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::route::{RouteFlags, RouteMessage, RouteType};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use plan::pod_cidr::host::{RouteKind, Rule};
+use rtnetlink::IpVersion;
+
+use super::messages::any_route;
+use super::{Netlink, NetlinkError, reading};
+use crate::host::snapshot::{Route, Tables};
+
+impl Netlink {
+    /// Reads everything by which packets go anywhere.
+    pub async fn tables(&self) -> Result<Tables, NetlinkError> {
+        let mut routes = self.route_messages(AddressFamily::Inet).await?;
+        routes.extend(self.route_messages(AddressFamily::Inet6).await?);
+        let mut rules = self.rules(IpVersion::V4).await?;
+        rules.extend(self.rules(IpVersion::V6).await?);
+        Ok(Tables {
+            links: self.links().await?,
+            addresses: self.addresses().await?,
+            routes: routes.iter().filter_map(route).collect(),
+            rules: rules.iter().map(rule).collect(),
+        })
+    }
+
+    pub(super) async fn rules(&self, version: IpVersion) -> Result<Vec<RuleMessage>, NetlinkError> {
+        let family = match version {
+            IpVersion::V4 => "rules of IPv4",
+            IpVersion::V6 => "rules of IPv6",
+        };
+        match self.handle.rule().get(version).execute().try_collect().await {
+            Ok(rules) => Ok(rules),
+            // A kernel without IPv6, or without tables of it.
+            Err(rtnetlink::Error::NetlinkError(message))
+                if message.raw_code() == -(nix::errno::Errno::EAFNOSUPPORT as i32) =>
+            {
+                Ok(Vec::new())
+            }
+            Err(source) => Err(reading(family, source)),
+        }
+    }
+}
+
+/// What the kernel has learned of one destination on the way (an MTU, a better gateway) is a copy of a route, and none itself.
+fn route(message: &RouteMessage) -> Option<(RouteKind, Route)> {
+    let learned = message.header.flags.contains(RouteFlags::Cloned);
+    let route = any_route(message).filter(|_| !learned)?;
+    Some((kind(message.header.kind), route))
+}
+
+fn kind(kind: RouteType) -> RouteKind {
+    match kind {
+        RouteType::Unicast => RouteKind::Unicast,
+        RouteType::Local => RouteKind::Local,
+        RouteType::Broadcast => RouteKind::Broadcast,
+        RouteType::Anycast => RouteKind::Anycast,
+        RouteType::Multicast => RouteKind::Multicast,
+        RouteType::BlackHole => RouteKind::Blackhole,
+        RouteType::Unreachable => RouteKind::Unreachable,
+        RouteType::Prohibit => RouteKind::Prohibit,
+        RouteType::Throw => RouteKind::Throw,
+        RouteType::Unspec | RouteType::Nat | RouteType::ExternalResolve | RouteType::Other(_) => {
+            RouteKind::Other
+        }
+        // The library may learn of more.
+        _ => RouteKind::Other,
+    }
+}
+
+fn rule(message: &RuleMessage) -> Rule {
+    let mut rule = Rule {
+        priority: 0,
+        from: None,
+        to: None,
+        table: None,
+    };
+    let mut table = u32::from(message.header.table);
+    let network = |address: &IpAddr, length| IpNet::new(*address, length).ok();
+    for attribute in &message.attributes {
+        match attribute {
+            RuleAttribute::Source(address) => rule.from = network(address, message.header.src_len),
+            RuleAttribute::Destination(address) => rule.to = network(address, message.header.dst_len),
+            RuleAttribute::Priority(priority) => rule.priority = *priority,
+            RuleAttribute::Table(number) => table = *number,
+            _ => {}
+        }
+    }
+    rule.table = (message.header.action == RuleAction::ToTable).then_some(table);
+    rule
+}

@@ -1,0 +1,22 @@
+use serde_json::json;
+
+use super::*;
+
+fn spec(field: &str, settings: serde_json::Value) -> NodeMigrationSpec {
+    let mut spec = json!({ "nodeName": "a", "migration": "m" });
+    spec[field] = settings;
+    serde_json::from_value(spec).unwrap()
+}
+
+#[test]
+fn pods_are_as_wide_as_the_settings_of_any_kind_say() {
+    assert_eq!(pod_mtu(None), LEAST_MTU);
+    let ranges = json!({ "from": "10.244.0.0/16", "to": "10.200.0.0/16" });
+    assert_eq!(pod_mtu(Some(&spec("podCidr", ranges))), LEAST_MTU);
+    let ranges = json!({ "from": "10.244.0.0/16", "to": "10.200.0.0/16", "mtu": 1430 });
+    assert_eq!(pod_mtu(Some(&spec("podCidr", ranges))), 1430);
+    let flannel = json!({
+        "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d",
+    });
+    assert_eq!(pod_mtu(Some(&spec("flannelToCalico", flannel))), 1450);
+}

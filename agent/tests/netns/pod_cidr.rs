@@ -1,0 +1,322 @@
+//! A change of the pods' range: what the agent finds on a host of Calico's, and that it changes nothing there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::admin::Health;
+use agent::host::folders::FolderWatch;
+use agent::metrics::Metrics;
+use agent::pod_cidr::observe::Observer;
+use axum::http::StatusCode;
+use ipnet::IpNet;
+use jiff::Timestamp;
+use plan::pod_cidr::host::{HostFacts, HostSettings, Listed, announced, foreign, left};
+use serde_json::{Value, json};
+
+use crate::host::{Host, in_namespace, run};
+use crate::turn::{beside, object, start};
+
+const CONFLIST: &str = r#"{"name": "k8s-pod-network", "cniVersion": "0.3.1", "plugins": [
+    {"type": "calico", "ipam": {"type": "calico-ipam", "ipv4_pools": ["10.244.0.0/16"]}}, {"type": "portmap"}]}"#;
+
+/// Longer than the pause between two looks, and much shorter than what can wait waits.
+const AT_ONCE: Duration = Duration::from_secs(4);
+
+fn settings() -> HostSettings {
+    HostSettings {
+        from: "10.244.0.0/16".parse().unwrap(),
+        to: "10.200.0.0/16".parse().unwrap(),
+        mtu: None,
+        cni_configuration_directory: None,
+    }
+}
+
+/// The conflist of Calico's beside flannel's, which comes behind it.
+fn calicos_conflist(host: &Host) {
+    fs::write(host.paths.cni_configuration.join("05-calico.conflist"), CONFLIST).unwrap();
+}
+
+/// A node of Calico's in both families, and what others have there.
+fn links_of_calicos() {
+    for line in [
+        "ip link set lo up",
+        "ip link add eth0 type veth peer name wire0",
+        "ip link set wire0 up",
+        "ip link set eth0 mtu 1400 up",
+        "ip address add 192.0.2.11/24 dev eth0",
+        "ip route add default via 192.0.2.1 dev eth0",
+        "ip link add vxlan.calico type vxlan id 4096 dev eth0 local 192.0.2.11 dstport 4789 nolearning",
+        "ip link set vxlan.calico mtu 1350 up",
+        "ip address add 10.244.1.0/32 dev vxlan.calico",
+        "ip link add cali1 type veth peer name pod1",
+        "ip link set cali1 up",
+        "ip link set pod1 up",
+        // The old range, as Calico has it.
+        "ip route add 10.244.1.5/32 dev cali1 scope link",
+        "ip route add blackhole 10.244.1.0/26 proto 80",
+        "ip route add 10.244.2.0/26 via 10.244.2.0 dev vxlan.calico onlink proto 80",
+        "ip route add 10.244.3.0/26 via 192.0.2.13 dev eth0 proto 80",
+        // And as others have it.
+        "ip route add unreachable 10.244.9.0/24",
+        "ip route add prohibit 10.244.10.0/24 table 77",
+        "ip route add throw 10.244.11.0/24 table 77",
+        "ip route add local 10.244.12.0/24 dev lo",
+        "ip route add 10.244.13.0/24 table 77 nexthop via 192.0.2.14 dev eth0 nexthop via 192.0.2.15 dev eth0",
+        "ip rule add from 10.244.13.0/24 lookup 77 priority 900",
+        // The new range, as Calico has it.
+        "ip route add 10.200.1.5/32 dev cali1 scope link",
+        "ip route add blackhole 10.200.1.0/26 proto 80",
+        "ip route add 10.200.2.0/26 via 10.200.2.0 dev vxlan.calico onlink",
+        "ip route add 10.200.3.0/26 via 192.0.2.13 dev eth0 proto 80",
+        // And as others have it.
+        "ip route add 10.200.64.0/18 via 192.0.2.9 dev eth0",
+        "ip route add 10.192.0.0/10 via 192.0.2.9 dev eth0 table 77",
+        "ip route add 10.200.4.0/26 via 192.0.2.14 dev eth0 proto bird",
+        "ip link add docker0 type bridge",
+        "ip address add 10.200.128.1/24 dev docker0",
+        "ip address add 172.30.0.1 peer 10.200.250.2 dev docker0",
+        "ip link set docker0 up",
+        "ip rule add to 10.200.0.0/16 lookup 77 priority 901",
+        // Neither.
+        "ip route add 10.245.0.0/16 via 192.0.2.9 dev eth0",
+        "ip route add blackhole 198.51.100.0/24",
+        "ip rule add from 10.243.0.0/16 lookup 77 priority 902",
+        // Of IPv6, in ranges of its own.
+        "ip address add fd00:244:1::1/128 dev vxlan.calico nodad",
+        "ip route add fd00:244:1::5/128 dev cali1",
+        "ip route add blackhole fd00:244:1::/122 proto 80",
+        "ip route add fd00:200::/64 dev docker0",
+    ] {
+        run(line);
+    }
+}
+
+/// Destinations of the routes that `ip` shows within this range, of all tables; what the kernel lays for an address aside.
+fn by_ip(family: &str, range: &str) -> BTreeSet<String> {
+    let range: IpNet = range.parse().unwrap();
+    let network = |text: &str| -> Option<IpNet> {
+        text.parse()
+            .ok()
+            .or_else(|| Some(text.parse::<std::net::IpAddr>().ok()?.into()))
+    };
+    crate::host::json(&format!("ip {family} -j -N route show table all"))
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|route| route["protocol"] != "2" && route["protocol"] != "kernel")
+        .filter_map(|route| network(route["dst"].as_str()?))
+        .filter(|destination| range.contains(destination))
+        .map(|destination| destination.to_string())
+        .collect()
+}
+
+fn destinations(facts: &HostFacts) -> BTreeSet<String> {
+    let old = &facts.in_old;
+    [&old.pods, &old.blocks, &old.discards]
+        .into_iter()
+        .flat_map(|list| &list.first)
+        .map(|route| route.destination.to_string())
+        .collect()
+}
+
+fn words<T: ToString>(list: &Listed<T>) -> Vec<String> {
+    list.first.iter().map(ToString::to_string).collect()
+}
+
+fn observer(host: &Host) -> Observer {
+    Observer::new(
+        host.paths.cni_configuration.clone(),
+        Arc::new(FolderWatch::start(Arc::default()).unwrap()),
+        Arc::new(Metrics::new().unwrap()),
+        Arc::new(Health::new(Timestamp::now())),
+    )
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn what_lies_in_either_range_is_what_ip_says() {
+    in_namespace(|| async {
+        let host = Host::empty();
+        links_of_calicos();
+        calicos_conflist(&host);
+        let facts = observer(&host).observe(&settings()).await.unwrap();
+
+        assert_eq!(destinations(&facts), by_ip("-4", "10.244.0.0/16"));
+        assert_eq!(words(&facts.in_old.pods), ["10.244.1.5/32 dev cali1"]);
+        assert_eq!(
+            words(&facts.in_old.blocks),
+            [
+                "10.244.13.0/24 nexthop via 192.0.2.14 dev eth0 nexthop via 192.0.2.15 dev eth0 table 77",
+                "local 10.244.12.0/24 dev lo table local",
+                "10.244.2.0/26 via 10.244.2.0 dev vxlan.calico",
+                "10.244.3.0/26 via 192.0.2.13 dev eth0",
+            ]
+        );
+        assert_eq!(
+            words(&facts.in_old.discards),
+            [
+                "prohibit 10.244.10.0/24 table 77",
+                "throw 10.244.11.0/24 table 77",
+                "unreachable 10.244.9.0/24",
+                "blackhole 10.244.1.0/26",
+            ]
+        );
+        assert_eq!(words(&facts.in_old.addresses), ["10.244.1.0/32 dev vxlan.calico"]);
+        assert_eq!(
+            words(&facts.in_old.rules),
+            ["rule 900: from 10.244.13.0/24 lookup 77"]
+        );
+        assert_eq!(left(&facts).len(), facts.in_old.count());
+
+        assert_eq!(
+            foreign(&facts),
+            [
+                "10.200.128.1/24 dev docker0",
+                "10.192.0.0/10 via 192.0.2.9 dev eth0 table 77",
+                "10.200.64.0/18 via 192.0.2.9 dev eth0",
+                "10.200.250.2/32 dev docker0",
+                "rule 901: from all to 10.200.0.0/16 lookup 77",
+            ]
+        );
+        assert_eq!(announced(&facts), ["10.200.4.0/26 via 192.0.2.14 dev eth0"]);
+        assert_eq!(facts.tunnels.len(), 1);
+        assert_eq!((facts.tunnels[0].mtu, facts.tunnels[0].up), (1350, true));
+        let uplink = facts.uplink.as_ref().unwrap();
+        assert_eq!((uplink.name.as_str(), uplink.mtu), ("eth0", 1400));
+        assert_eq!(facts.ipam(), Ok("calico-ipam"));
+        assert_eq!(facts.pins(&settings().to).unwrap(), ["10.244.0.0/16"]);
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn ranges_of_ipv6_are_what_ip_says() {
+    in_namespace(|| async {
+        let host = Host::empty();
+        links_of_calicos();
+        calicos_conflist(&host);
+        let settings = HostSettings {
+            from: "fd00:244::/32".parse().unwrap(),
+            to: "fd00:200::/32".parse().unwrap(),
+            ..settings()
+        };
+        let facts = observer(&host).observe(&settings).await.unwrap();
+        assert_eq!(destinations(&facts), by_ip("-6", "fd00:244::/32"));
+        assert_eq!(
+            left(&facts),
+            [
+                "fd00:244:1::1/128 dev vxlan.calico",
+                "fd00:244:1::5/128 dev cali1",
+                "blackhole fd00:244:1::/122",
+            ]
+        );
+        assert_eq!(foreign(&facts), ["fd00:200::/64 dev docker0"]);
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn the_agent_looks_and_changes_nothing() {
+    in_namespace(|| async {
+        // A host of flannel's: whatever a worker of that kind would do is to be seen here.
+        let host = Host::new();
+        calicos_conflist(&host);
+        run("ip route add 10.244.200.0/26 via 192.0.2.9 dev eth0 proto 80");
+        // What the kernel finds out about cables and its own link-local addresses comes late.
+        let shown = || {
+            let lines = [
+                "ip -o -4 address",
+                "ip -4 route show table all",
+                "ip rule",
+                "ip -6 rule",
+            ];
+            lines.map(|line| run(line).replace(" linkdown", ""))
+        };
+        let before = (shown(), files(&host));
+        let ranges = json!({ "from": "10.244.200.0/24", "to": "10.200.0.0/16" });
+        let object = json!({
+            "apiVersion": "replumb.dev/v1alpha1",
+            "kind": "NodeMigration",
+            "metadata": { "name": "a", "uid": "u-1", "generation": 1, "resourceVersion": "10" },
+            // The other kind's goal means nothing here.
+            "spec": { "nodeName": "a", "migration": "m", "goal": "Held", "podCidr": ranges },
+        });
+        let (mut server, agent) = start(&host, object);
+        beside(agent, async {
+            let said = server.patch(StatusCode::OK).await;
+            let routes = &said["podCidr"]["inOld"]["blocks"]["first"];
+            assert_eq!(routes[0]["destination"], "10.244.200.0/26", "{said}");
+            assert_eq!(
+                said["podCidr"]["conflist"]["present"]["ipam"]["present"],
+                "calico-ipam"
+            );
+            let other_kinds = ["phase", "goal", "facts", "failure", "checks", "steps", "changes"];
+            assert_eq!(other_kinds.map(|field| &said[field]), [&Value::Null; 7], "{said}");
+
+            // Another node's block is no news at once; that nothing is left is.
+            run("ip route add 10.244.200.64/26 via 192.0.2.9 dev eth0 proto 80");
+            let call = tokio::time::timeout(AT_ONCE, server.patch(StatusCode::OK)).await;
+            assert!(call.is_err(), "a call that can wait: {call:?}");
+            run("ip route delete 10.244.200.64/26");
+            assert_eq!((shown(), files(&host)), before);
+            assert!(!host.state().exists(), "no journal");
+            run("ip route delete 10.244.200.0/26");
+            let call = tokio::time::timeout(AT_ONCE, server.patch(StatusCode::OK)).await;
+            let said = call.expect("a call at once");
+            assert_eq!(said["podCidr"]["inOld"]["blocks"], Value::Null, "{said}");
+            assert!(server.object["status"]["podCidr"]["inOld"]["blocks"].is_null());
+
+            // What was looked at cannot be looked at any more.
+            let moved = host.folder.path().join("moved");
+            fs::rename(&host.paths.cni_configuration, &moved).unwrap();
+            // A folder that is gone is seen by the next look.
+            run("ip link add docker1 type bridge");
+            let said = server.patch(StatusCode::OK).await;
+            assert_eq!(said["failure"]["category"], "HostFile", "{said}");
+            assert!(server.object["status"]["podCidr"].is_null());
+        })
+        .await;
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn two_kinds_at_once_are_refused() {
+    in_namespace(|| async {
+        let host = Host::new();
+        let mut object = object(&host);
+        object["spec"]["goal"] = json!("Held");
+        object["spec"]["podCidr"] = json!(settings());
+        let (mut server, agent) = start(&host, object);
+        beside(agent, async {
+            let said = server.patch(StatusCode::OK).await;
+            assert_eq!(said["failure"]["category"], "Contradiction", "{said}");
+            assert_eq!((&said["facts"], &said["podCidr"]), (&Value::Null, &Value::Null));
+            server.silence().await;
+            assert!(host.paths.subnet_environment().exists());
+        })
+        .await;
+    });
+}
+
+/// Path, size and time of every file of the host's folders.
+fn files(host: &Host) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![host.folder.path().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let metadata = entry.metadata().unwrap();
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            }
+            if metadata.is_file() {
+                let time = metadata.modified().unwrap();
+                found.insert(format!("{} {} {time:?}", entry.path().display(), metadata.len()));
+            }
+        }
+    }
+    found
+}
