@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::control_plane::{DNS_SERVICE, POD_NETWORK, server};
 use super::families::IpFamilies;
+use super::pod_network::PodNetwork;
 
 /// How kube-proxy directs traffic to services. There is no ipvs: the kernels of labs seldom have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
@@ -86,9 +87,13 @@ impl Values {
         proxy_mode: ProxyMode,
         packet_filter: PacketFilter,
         families: IpFamilies,
+        network: PodNetwork,
     ) -> Self {
         Self(BTreeMap::from([
             ("api-server", server(api_server)),
+            ("calico-ipv6-vxlan", network.calico_ipv6_vxlan().to_owned()),
+            ("calico-ranges", network.calico_ranges(families)),
+            ("calico-selector", network.calico_selector().to_owned()),
             ("dns-service", DNS_SERVICE.to_string()),
             ("filter-path", packet_filter.path()),
             ("flannel-families", families.flannel_configuration()),
@@ -133,7 +138,7 @@ impl Values {
         self.fill(CALICO_DEFINITIONS)
     }
 
-    /// Calico as its manifest for a migration from flannel installs it: it waits for the node label.
+    /// Calico: beside flannel it waits for the node label.
     pub fn calico(&self) -> Result<String> {
         self.fill(CALICO)
     }
@@ -191,6 +196,7 @@ mod tests {
             ProxyMode::Nftables,
             PacketFilter::IptablesLegacy,
             IpFamilies::DualStack,
+            PodNetwork::Flannel,
         )
     }
 

@@ -16,6 +16,7 @@ pub mod manifests;
 mod network;
 mod node;
 mod nodes;
+mod pod_network;
 pub mod pods;
 pub mod processes;
 pub mod replumb;
@@ -29,6 +30,7 @@ pub use directory::Directory;
 pub use families::IpFamilies;
 pub use images::Images;
 pub use manifests::{PacketFilter, ProxyMode, Values};
+pub use pod_network::PodNetwork;
 pub use up::{Site, UpOptions, node_name};
 
 use std::fs::File;

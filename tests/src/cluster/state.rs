@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::directory::Directory;
 use super::families::IpFamilies;
 use super::manifests::{PacketFilter, ProxyMode};
+use super::pod_network::PodNetwork;
 
 /// The name of the machine that runs etcd, the API server, the controllers and the lab's switch.
 pub const CONTROL_PLANE: &str = "control-plane";
@@ -48,6 +49,8 @@ pub struct State {
     pub packet_filter: PacketFilter,
     /// The address families here.
     pub ip_families: IpFamilies,
+    /// Who connects the pods here.
+    pub pod_network: PodNetwork,
     /// The machines by name: the control plane and the nodes.
     pub machines: BTreeMap<String, Machine>,
 }
@@ -143,6 +146,7 @@ mod tests {
             proxy_mode: ProxyMode::default(),
             packet_filter: PacketFilter::default(),
             ip_families: IpFamilies::default(),
+            pod_network: PodNetwork::default(),
             machines: BTreeMap::new(),
         }
     }

@@ -10,7 +10,7 @@ use super::authority::Authority;
 use super::directory::Directory;
 use super::families::IpFamilies;
 use super::manifests::{PacketFilter, ProxyMode, Values};
-use super::pods::FLANNEL_NAMESPACE;
+use super::pod_network::PodNetwork;
 use super::state::{CONTROL_PLANE, Machine, Phase, State};
 use super::{Cluster, Images, Lock, clean, control_plane, images, machines, network, room};
 use crate::progress::Progress;
@@ -42,8 +42,10 @@ pub struct UpOptions {
     pub packet_filter: PacketFilter,
     /// The address families of nodes, pods and services.
     pub ip_families: IpFamilies,
-    /// Whether Calico's manifest is applied; it starts on no node before one is labelled for it.
-    pub calico: bool,
+    /// Who connects the pods.
+    pub pod_network: PodNetwork,
+    /// Beside flannel: whether Calico's manifest is applied. It starts on no node before one is labelled for it.
+    pub calico_waits: bool,
     /// Whether the sample workloads are started.
     pub sample: bool,
     /// Milliseconds between two probes of a flow of the traffic generator; absent without one.
@@ -127,6 +129,7 @@ impl Site {
             proxy_mode: options.proxy_mode,
             packet_filter: options.packet_filter,
             ip_families: options.ip_families,
+            pod_network: options.pod_network,
             machines: std::collections::BTreeMap::new(),
         };
         let address = state.control_plane();
@@ -215,16 +218,11 @@ impl Cluster {
             ready.send_replace(true);
             self.progress
                 .say("the API server is ready, controller manager and scheduler are started");
-            let values = self.values().await;
-            let manifests = [values.kube_proxy()?, values.flannel()?];
             self.api
-                .apply(&manifests.join("---\n"))
+                .apply(&self.values().await.kube_proxy()?)
                 .await
-                .context("apply kube-proxy and flannel")?;
-            if options.calico {
-                self.install_calico().await?;
-            }
-            Ok(())
+                .context("apply kube-proxy")?;
+            self.begin_pod_network(options.calico_waits).await
         };
         tokio::try_join!(server, machines)?;
         self.progress.say("the kubelets are started");
@@ -249,16 +247,14 @@ impl Cluster {
                 .label_node(first, &[("node-role.kubernetes.io/control-plane", "")])
                 .await?;
         }
+        self.continue_pod_network().await?;
         self.api.nodes_ready(names, NODES_LIMIT).await?;
         self.progress.say(format_args!("{} nodes are Ready", names.len()));
         self.api
             .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
             .await?;
-        self.api
-            .rolled_out("daemonset/kube-flannel-ds", FLANNEL_NAMESPACE, ROLLOUT_LIMIT)
-            .await?;
-        self.progress.say("kube-proxy and flannel run");
-        // Not before: a pod that comes before flannel has its subnet fails, and its kubelet waits 10 s for the next try.
+        self.finish_pod_network().await?;
+        // Not before: a pod that comes before the network is whole fails, and its kubelet waits 10 s for the next try.
         self.api
             .apply(&self.values().await.core_dns()?)
             .await
@@ -279,23 +275,8 @@ impl Cluster {
             state.proxy_mode,
             state.packet_filter,
             state.ip_families,
+            state.pod_network,
         )
-    }
-
-    /// Applies Calico's definitions and its manifest. It runs nowhere until a node has the label for it.
-    pub async fn install_calico(&self) -> Result<()> {
-        let values = self.values().await;
-        self.api
-            .apply(&values.calico_definitions()?)
-            .await
-            .context("apply the definitions of Calico's objects")?;
-        self.api
-            .definitions_established("crd.projectcalico.org", ROLLOUT_LIMIT)
-            .await?;
-        self.api
-            .apply(&values.calico()?)
-            .await
-            .context("apply Calico's manifest")
     }
 
     /// Starts the sample workloads and waits until they run.

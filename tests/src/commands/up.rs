@@ -7,7 +7,9 @@ use anyhow::{Result, bail};
 
 use super::{Place, interrupted};
 use crate::assets::{self, Build, Program};
-use crate::cluster::{Cluster, Directory, Images, IpFamilies, PacketFilter, ProxyMode, Site, UpOptions};
+use crate::cluster::{
+    Cluster, Directory, Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Site, UpOptions,
+};
 use crate::demo::Tools;
 use crate::progress::Progress;
 
@@ -33,7 +35,10 @@ pub struct ClusterArguments {
     /// A folder with the real `calico-node` and `calico`; without it a stand-in plays Calico.
     #[arg(long, value_name = "DIR")]
     pub calico_bin: Option<PathBuf>,
-    /// Do not apply Calico's manifest.
+    /// Who connects the pods: flannel by default.
+    #[arg(long, value_enum, value_name = "WHO")]
+    pub network: Option<PodNetwork>,
+    /// Beside flannel: do not apply Calico's manifest.
     #[arg(long)]
     pub no_calico: bool,
     /// How kube-proxy directs traffic to services.
@@ -84,11 +89,36 @@ impl ClusterArguments {
         }
     }
 
-    /// Refuses a cluster on which nobody can migrate.
+    /// Who connects the pods.
+    fn pod_network(&self) -> PodNetwork {
+        self.network.unwrap_or_default()
+    }
+
+    /// Refuses a cluster on which nobody can migrate from flannel.
     pub fn can_migrate(&self) -> Result<()> {
+        if self.pod_network() != PodNetwork::Flannel {
+            bail!("--network calico: there is no flannel to migrate from; leave it out");
+        }
         if self.no_calico {
             bail!("--no-calico: there is nothing to migrate to; leave it out");
         }
+        self.calico_plays_every_family()
+    }
+
+    /// Refuses a cluster that could not come up.
+    fn can_come_up(&self) -> Result<()> {
+        match self.pod_network() {
+            PodNetwork::Flannel => Ok(()),
+            PodNetwork::Calico if self.no_calico => {
+                bail!(
+                    "--no-calico with --network calico: nobody would connect the pods; leave one of them out"
+                )
+            }
+            PodNetwork::Calico => self.calico_plays_every_family(),
+        }
+    }
+
+    fn calico_plays_every_family(&self) -> Result<()> {
         if self.ip_families.has_ipv6() && self.calico_bin.is_none() {
             bail!(
                 "--ip-families dual-stack: the stand-in for Calico plays IPv4 only; add --calico-bin DIR with the real \
@@ -100,6 +130,7 @@ impl ClusterArguments {
 
     /// Builds what is needed and says what to make.
     pub async fn options(&self) -> Result<UpOptions> {
+        self.can_come_up()?;
         let progress = Progress::default();
         let mut programs = vec![Program::Traffic];
         if !self.no_calico && self.calico_bin.is_none() {
@@ -125,7 +156,8 @@ impl ClusterArguments {
             proxy_mode: self.proxy_mode,
             packet_filter: self.packet_filter,
             ip_families: self.ip_families,
-            calico: !self.no_calico,
+            pod_network: self.pod_network(),
+            calico_waits: !self.no_calico,
             sample: !self.no_sample,
             traffic: (!self.no_traffic).then(|| self.probe_interval.unwrap_or(PROBE_INTERVAL)),
             progress,
@@ -207,4 +239,49 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     println!("kubeconfig: {}", cluster.kubeconfig().display());
     println!("`cargo lab kubectl get pods -A` looks at it, `cargo lab down` takes it away");
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn cluster(options: &str) -> ClusterArguments {
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            cluster: ClusterArguments,
+        }
+        Line::parse_from(format!("up {options}").split_whitespace()).cluster
+    }
+
+    fn refusal(result: Result<()>) -> String {
+        result.map_or_else(|error| error.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn flannel_connects_the_pods_when_nobody_says() {
+        assert_eq!(cluster("").pod_network(), PodNetwork::Flannel);
+        assert!(cluster("").can_migrate().is_ok() && cluster("").can_come_up().is_ok());
+        assert_eq!(cluster("--network calico").pod_network(), PodNetwork::Calico);
+    }
+
+    #[test]
+    fn what_cannot_come_up_or_migrate_is_refused_before_anything_is_built() {
+        let calico = cluster("--network calico");
+        assert!(calico.can_come_up().is_ok());
+        assert!(refusal(calico.can_migrate()).contains("no flannel"));
+        assert!(
+            refusal(cluster("--network calico --no-calico").can_come_up()).contains("leave one of them out")
+        );
+        let dual = "--network calico --ip-families dual-stack";
+        assert!(refusal(cluster(dual).can_come_up()).contains("--calico-bin"));
+        assert!(
+            cluster(&format!("{dual} --calico-bin /nowhere"))
+                .can_come_up()
+                .is_ok()
+        );
+        assert!(cluster("--ip-families dual-stack").can_come_up().is_ok());
+    }
 }

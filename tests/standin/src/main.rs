@@ -5,6 +5,8 @@
 mod banner;
 mod cni;
 mod datastore;
+#[cfg(test)]
+mod fake_api;
 mod felix;
 mod host;
 mod install;

@@ -41,6 +41,9 @@ pub struct IPPoolSpec {
     /// Which nodes take addresses from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<String>,
+    /// Which namespaces' pods get addresses from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_selector: Option<String>,
     /// Workload, Tunnel, `LoadBalancer`; absent means Workload and Tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_uses: Option<Vec<String>>,

@@ -144,7 +144,10 @@ pub fn desired(world: &World<'_>) -> Desired {
         }
     }
     for peer in desired.peers.values() {
-        desired.routes.insert(host_range(peer.tunnel), Way::TunnelEnd);
+        // An address of no pool is nobody's way into the tunnel: its node is about to get another one.
+        if vxlan_pool(world.pools, peer.tunnel).is_some() {
+            desired.routes.insert(host_range(peer.tunnel), Way::TunnelEnd);
+        }
     }
     for block in world.blocks {
         add_block(&mut desired, world, block);
@@ -156,16 +159,10 @@ pub fn desired(world: &World<'_>) -> Desired {
 
 fn add_block(desired: &mut Desired, world: &World<'_>, block: &IPAMBlockSpec) {
     let Some(range) = block.range() else { return };
-    let Some(pool) = world
-        .pools
-        .iter()
-        .find(|pool| pool.range().is_some_and(|pool| pool.contains(&range)))
-    else {
+    // Disabled or not: what has an address keeps its way. A block of no pool has none.
+    let Some(pool) = vxlan_pool(world.pools, range.addr()) else {
         return;
     };
-    if !pool.is_vxlan() {
-        return;
-    }
     let cross_subnet = pool.vxlan_mode.as_deref() == Some("CrossSubnet");
     let way = |node: &str| -> Option<Way> {
         let peer = desired.peers.get(node)?;
@@ -208,6 +205,12 @@ fn add_block(desired: &mut Desired, world: &World<'_>, block: &IPAMBlockSpec) {
     for (range, way) in found {
         desired.routes.entry(range).or_insert(way);
     }
+}
+
+/// The pool of an address, when its packets go through a tunnel.
+fn vxlan_pool<'a>(pools: &[&'a IPPoolSpec], address: Ipv4Addr) -> Option<&'a IPPoolSpec> {
+    let holds = |pool: &&&IPPoolSpec| pool.range().is_some_and(|range| range.contains(&address));
+    pools.iter().find(holds).copied().filter(|pool| pool.is_vxlan())
 }
 
 /// The device and the address of a pod that has a network of its own and has not ended.
@@ -405,6 +408,48 @@ mod tests {
             assert_eq!(desired.rules.tunnel, None);
         }
         assert!(compute(&nodes, &blocks, &pool("Never"), Some(true)).vxlan);
+    }
+
+    #[test]
+    fn a_disabled_pool_keeps_its_routes_and_its_place_among_the_pools_and_a_deleted_one_loses_both() {
+        let nodes = [migrated("n1", 1), migrated("n2", 2)];
+        let blocks = [
+            block::new(range("10.244.1.0/26"), "n1", 1),
+            block::new(range("10.244.2.0/26"), "n2", 1),
+            block::new(range("10.200.1.0/26"), "n1", 1),
+            block::new(range("10.200.2.0/26"), "n2", 1),
+        ];
+        let mut old = pool("Always");
+        old.disabled = true;
+        let new = IPPoolSpec {
+            cidr: "10.200.0.0/16".to_owned(),
+            ..pool("Always")
+        };
+        let of = |pools: &[&IPPoolSpec]| {
+            desired(&World {
+                node: "n1",
+                nodes: &nodes.iter().collect::<Vec<_>>(),
+                blocks: &blocks.iter().collect::<Vec<_>>(),
+                pools,
+                pods: &[],
+                vxlan_enabled: None,
+                port: 4789,
+            })
+        };
+        let both = of(&[&new, &old]);
+        assert_eq!(both.routes.len(), 5, "{:?}", both.routes);
+        assert_eq!(both.routes[&range("10.244.1.0/26")], Way::Blackhole);
+        assert!(both.rules.pools.contains(&range("10.244.0.0/16")));
+        assert!(both.rules.masqueraded.contains(&range("10.244.0.0/16")));
+        let one = of(&[&new]);
+        let old: Vec<_> = one
+            .routes
+            .keys()
+            .filter(|to| to.addr().octets()[1] == 244)
+            .collect();
+        assert!(old.is_empty(), "{old:?}");
+        assert_eq!(one.routes.len(), 2, "{:?}", one.routes);
+        assert_eq!(one.rules.pools, [range("10.200.0.0/16")].into());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Claims on blocks: a claim is written as pending, then the block is made, then the claim is confirmed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use ipnet::Ipv4Net;
@@ -13,29 +13,21 @@ use crate::datastore::types::{BlockAffinity, BlockAffinitySpec, IPAMBlock, IPPoo
 
 const CONFIRMED: &str = "confirmed";
 const PENDING: &str = "pending";
+pub(super) const PENDING_DELETION: &str = "pendingDeletion";
+const DELETED: &str = "true";
 
 impl Ipam {
-    /// The node's blocks in these pools, pool by pool.
-    pub(super) async fn own_blocks(&self, pools: &[IPPool]) -> Result<Vec<Ipv4Net>> {
+    /// The ranges that the node has claims on, in the order of the claims' names.
+    pub(super) async fn claimed(&self) -> Result<Vec<Ipv4Net>> {
         let selector = format!(
             "projectcalico.org/affinity-type=host,projectcalico.org/hostname-hash={}",
             names::hostname_hash(&self.node)
         );
         let claims: Vec<BlockAffinity> = self.affinities.list(&selector).await?;
-        let mut ranges: BTreeSet<Ipv4Net> = BTreeSet::new();
-        for claim in claims {
-            let ours = claim.spec.node == self.node && claim.spec.deleted != "true";
-            let Some(range) = claim.spec.cidr.parse().ok().filter(|_| ours) else {
-                continue;
-            };
-            if claim.spec.state == CONFIRMED || claim.spec.state.is_empty() || self.claim(range).await? {
-                ranges.insert(range);
-            }
-        }
-        Ok(pools
-            .iter()
-            .filter_map(|pool| pool.spec.range())
-            .flat_map(|pool| ranges.iter().copied().filter(move |range| pool.contains(range)))
+        Ok(claims
+            .into_iter()
+            .filter(|claim| claim.spec.node == self.node && claim.spec.deleted != DELETED)
+            .filter_map(|claim| claim.spec.cidr.parse().ok())
             .collect())
     }
 
@@ -74,19 +66,26 @@ impl Ipam {
     pub(super) async fn claim(&self, range: Ipv4Net) -> Result<bool> {
         let name = names::affinity(&self.node, range);
         for _ in 0..TRIES {
-            let claim = match self.affinities.get(&name).await? {
+            let claim = match self.claim_on(&name).await? {
                 Some(claim) => claim,
                 None => match self.affinities.create(&self.new_claim(&name, range)).await? {
                     Written::Done(claim) => claim,
                     Written::Conflict => continue,
                 },
             };
-            let block = match self.blocks.get(&names::cidr(range)).await? {
-                Some(block) => block,
-                None => match self.blocks.create(&self.new_block(range)?).await? {
-                    Written::Done(block) => block,
-                    Written::Conflict => continue,
-                },
+            let confirmed = claim.spec.state == CONFIRMED || claim.spec.state.is_empty();
+            let Some(block) = self.block(range).await? else {
+                // Pending while the block is made: whoever finds the claim alone knows that there may be none.
+                let Written::Done(claim) = self.set(claim, PENDING).await? else {
+                    continue;
+                };
+                if let Written::Done(_) = self.blocks.create(&self.new_block(range)?).await?
+                    && let Written::Done(_) = self.set(claim, CONFIRMED).await?
+                {
+                    info!(%range, "claimed a block");
+                    return Ok(true);
+                }
+                continue;
             };
             if block.spec.node() != Some(self.node.as_str()) {
                 if matches!(self.affinities.delete(&claim).await?, Written::Conflict) {
@@ -94,13 +93,19 @@ impl Ipam {
                 }
                 return Ok(false);
             }
-            if claim.spec.state == CONFIRMED {
+            if confirmed {
                 return Ok(true);
             }
-            let mut confirmed = claim;
-            CONFIRMED.clone_into(&mut confirmed.spec.state);
-            if matches!(self.affinities.replace(&confirmed).await?, Written::Done(_)) {
-                info!(%range, "claimed a block");
+            let Written::Done(claim) = self.set(claim, PENDING).await? else {
+                continue;
+            };
+            // A new version of the block: whoever read it to delete it is too late.
+            let mut block = block;
+            block.spec.sequence_number += 1;
+            if let Written::Done(_) = self.blocks.replace(&block).await?
+                && let Written::Done(_) = self.set(claim, CONFIRMED).await?
+            {
+                info!(%range, "confirmed the claim on a block");
                 return Ok(true);
             }
         }
@@ -108,6 +113,26 @@ impl Ipam {
             "claim block {range} for node {}: somebody else was faster {TRIES} times",
             self.node
         )
+    }
+
+    /// A claim by its name. One that somebody has marked as deleted and left is deleted now.
+    pub(super) async fn claim_on(&self, name: &str) -> Result<Option<BlockAffinity>> {
+        match self.affinities.get(name).await? {
+            Some(claim) if claim.spec.deleted == DELETED => {
+                self.affinities.delete(&claim).await?;
+                Ok(None)
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// Writes a claim with this state, if it has another one.
+    pub(super) async fn set(&self, mut claim: BlockAffinity, state: &str) -> Result<Written<BlockAffinity>> {
+        if claim.spec.state == state {
+            return Ok(Written::Done(claim));
+        }
+        state.clone_into(&mut claim.spec.state);
+        self.affinities.replace(&claim).await
     }
 
     /// Gives claims of this node that an older or foreign writer made the labels by which they are found.
@@ -165,4 +190,10 @@ impl Ipam {
             block::new(range, &self.node, now),
         ))
     }
+}
+
+/// The ranges that lie in one of the pools.
+pub(super) fn within(ranges: &[Ipv4Net], pools: &[IPPool]) -> Vec<Ipv4Net> {
+    let is_in = |range: &Ipv4Net| pool::holding(pools, range.addr()).is_some();
+    ranges.iter().copied().filter(is_in).collect()
 }

@@ -6,6 +6,7 @@ mod claim;
 mod handle;
 pub mod names;
 mod pool;
+mod release;
 
 use std::net::Ipv4Addr;
 
@@ -20,7 +21,7 @@ use crate::datastore::types::{
 };
 use crate::datastore::{Store, Written};
 
-pub use self::pool::selects;
+pub use self::pool::selects_node;
 
 /// How often a guarded write is tried, as in Calico.
 const TRIES: usize = 100;
@@ -69,9 +70,17 @@ impl Ipam {
     pub async fn assign_any(&self, owner: &Owner, purpose: Use, requested: &[String]) -> Result<Ipv4Net> {
         let rules = self.rules().await?;
         let reserved = self.reserved().await?;
-        let pools = self.usable_pools(purpose, requested).await?;
-        let own = self.own_blocks(&pools).await?;
+        let namespace = owner.attributes.get("namespace").map(String::as_str);
+        let choice = self.choose(purpose, requested, namespace).await?;
+        let claimed = self.claimed().await?;
+        self.release_unselected(&choice, &claimed).await;
+        let pools = choice.usable;
+        let own = claim::within(&claimed, &pools);
         for range in &own {
+            // One that is not confirmed yet, or has lost its block, is claimed again.
+            if !self.claim(*range).await? {
+                continue;
+            }
             if let Some(address) = self.assign_from(*range, owner, &reserved, true).await? {
                 return Ok(address);
             }
@@ -135,7 +144,7 @@ impl Ipam {
             bail!("the provided IP address {address} is not in a configured pool");
         };
         for _ in 0..TRIES {
-            let Some(mut block) = self.blocks.get(&names::cidr(range)).await? else {
+            let Some(mut block) = self.block(range).await? else {
                 self.claim(range).await?;
                 continue;
             };
@@ -174,19 +183,31 @@ impl Ipam {
         Ok(released)
     }
 
-    /// Who has an address: the handle, and the attributes; nothing when nobody has it.
+    /// Who has an address: the handle, and the attributes; nothing when nobody has it, or when it is in no enabled pool.
     pub async fn holder(&self, address: Ipv4Addr) -> Result<Option<Owner>> {
-        let pools: Vec<IPPool> = self.pools.list("").await?;
+        let pools = self.enabled_pools().await?;
         let Some(range) = pool::block_of(&pools, address)? else {
             return Ok(None);
         };
-        let Some(block) = self.blocks.get(&names::cidr(range)).await? else {
+        let Some(block) = self.block(range).await? else {
             return Ok(None);
         };
         Ok(block.spec.owner(address).map(|attribute| Owner {
             handle: block::clean(attribute.handle_id.as_deref().unwrap_or_default()).to_owned(),
             attributes: attribute.secondary.clone().unwrap_or_default(),
         }))
+    }
+
+    /// A block. One that somebody has marked as deleted and left is deleted now, as Calico does when it meets one.
+    async fn block(&self, range: Ipv4Net) -> Result<Option<IPAMBlock>> {
+        match self.blocks.get(&names::cidr(range)).await? {
+            Some(block) if block.spec.deleted => {
+                // A conflict means that somebody else works on it; it is none of ours either way.
+                self.blocks.delete(&block).await?;
+                Ok(None)
+            }
+            found => Ok(found),
+        }
     }
 
     async fn assign_from(
@@ -197,7 +218,7 @@ impl Ipam {
         own: bool,
     ) -> Result<Option<Ipv4Net>> {
         for _ in 0..TRIES {
-            let Some(mut block) = self.blocks.get(&names::cidr(range)).await? else {
+            let Some(mut block) = self.block(range).await? else {
                 return Ok(None);
             };
             if (own && block.spec.node() != Some(self.node.as_str())) || block.spec.free(reserved) == 0 {
@@ -235,7 +256,7 @@ impl Ipam {
 
     async fn release_from(&self, range: Ipv4Net, handle: &str) -> Result<usize> {
         for _ in 0..TRIES {
-            let Some(mut block) = self.blocks.get(&names::cidr(range)).await? else {
+            let Some(mut block) = self.block(range).await? else {
                 self.count(handle, range, i64::MIN).await?;
                 return Ok(0);
             };
@@ -252,6 +273,9 @@ impl Ipam {
             };
             if !conflict {
                 self.count(handle, range, -i64::try_from(released)?).await?;
+                if let Some(node) = block.spec.node() {
+                    self.release_where_unselected(range, node).await;
+                }
                 return Ok(released);
             }
         }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result, bail};
 use ipnet::Ipv4Net;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::Api;
 
 use super::{Ipam, Use, names};
@@ -14,51 +14,160 @@ use crate::datastore::types::{IPPool, IPPoolSpec};
 /// Length of a block's prefix when the pool does not say, as in Calico.
 const BLOCK_SIZE: u8 = 26;
 
+/// What one address may come from.
+pub(super) struct Choice {
+    /// Pools to take it from, the first one first.
+    pub usable: Vec<IPPool>,
+    /// Pools that select the node, or that were asked for; some may not be for this use.
+    pub selecting: Vec<IPPool>,
+    /// Every enabled pool.
+    pub enabled: Vec<IPPool>,
+    /// Labels of the node.
+    pub labels: BTreeMap<String, String>,
+}
+
 impl Ipam {
     pub(super) async fn enabled_pools(&self) -> Result<Vec<IPPool>> {
-        let mut pools: Vec<IPPool> = self.pools.list("").await?;
-        pools.retain(|pool| !pool.spec.disabled && pool.spec.range().is_some());
-        Ok(pools)
+        Ok(enabled(self.pools.list("").await?))
     }
 
-    /// Pools that this node may use for this purpose; those asked for, whatever their selectors, when some are.
-    pub(super) async fn usable_pools(&self, purpose: Use, requested: &[String]) -> Result<Vec<IPPool>> {
-        let enabled = self.enabled_pools().await?;
-        let mut chosen = Vec::new();
-        if requested.is_empty() {
-            let nodes: Api<Node> = Api::all(self.client.clone());
-            let node = nodes
-                .get(&self.node)
-                .await
-                .with_context(|| format!("read Node {}", self.node))?;
-            let labels = node.metadata.labels.unwrap_or_default();
-            for pool in enabled {
-                let automatic = pool.spec.assignment_mode.as_deref() != Some("Manual");
-                let selector = pool.spec.node_selector.as_deref().unwrap_or_default();
-                if automatic && selects(selector, &labels)? {
-                    chosen.push(pool);
-                }
-            }
+    /// The pools that this node may use for this purpose; those asked for, whatever they select, when some are.
+    pub(super) async fn choose(
+        &self,
+        purpose: Use,
+        requested: &[String],
+        namespace: Option<&str>,
+    ) -> Result<Choice> {
+        let all: Vec<IPPool> = self.pools.list("").await?;
+        let wanted = named(&all, requested)?;
+        let enabled = enabled(all);
+        if enabled.is_empty() {
+            bail!("cannot find a qualified ippool");
+        }
+        let labels = self
+            .labels_of(&self.node)
+            .await?
+            .with_context(|| format!("give out an address: there is no Node {}", self.node))?;
+        let selecting = if wanted.is_empty() {
+            let namespace_labels = self.namespace_labels(&enabled, namespace).await?;
+            automatic(&enabled, &labels, &namespace_labels)?
         } else {
-            for wanted in requested {
-                let is_it = |pool: &&IPPool| {
-                    pool.metadata.name.as_deref() == Some(wanted) || pool.spec.range() == range(wanted)
-                };
-                let Some(pool) = enabled.iter().find(is_it) else {
-                    bail!("the given pool ({wanted}) does not exist, or is not enabled");
-                };
-                chosen.push(pool.clone());
-            }
+            asked_for(&enabled, &wanted)?
+        };
+        if selecting.is_empty() {
+            bail!("no configured Calico pools for node {}", self.node);
         }
-        chosen.retain(|pool| allows(&pool.spec, purpose));
-        if chosen.is_empty() {
-            bail!(
-                "no configured Calico pools for node {} and use {purpose:?}",
-                self.node
-            );
+        let mut usable = selecting.clone();
+        usable.retain(|pool| allows(&pool.spec, purpose));
+        if usable.is_empty() {
+            bail!("cannot find a qualified ippool, no pools match the required use ({purpose:?})");
         }
-        Ok(chosen)
+        Ok(Choice {
+            usable,
+            selecting,
+            enabled,
+            labels,
+        })
     }
+
+    /// Labels of a node; nothing when there is no such node.
+    pub(super) async fn labels_of(&self, node: &str) -> Result<Option<BTreeMap<String, String>>> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let found = nodes
+            .get_opt(node)
+            .await
+            .with_context(|| format!("read Node {node}"))?;
+        Ok(found.map(|node| node.metadata.labels.unwrap_or_default()))
+    }
+
+    /// Labels of a pod's namespace, when a pool asks for some. A tunnel is in no namespace.
+    async fn namespace_labels(
+        &self,
+        pools: &[IPPool],
+        namespace: Option<&str>,
+    ) -> Result<BTreeMap<String, String>> {
+        let asked = |pool: &IPPool| {
+            pool.spec
+                .namespace_selector
+                .as_ref()
+                .is_some_and(|it| !it.is_empty())
+        };
+        let Some(name) = namespace.filter(|_| pools.iter().any(asked)) else {
+            return Ok(BTreeMap::new());
+        };
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let found = namespaces
+            .get(name)
+            .await
+            .with_context(|| format!("read Namespace {name}"))?;
+        Ok(found.metadata.labels.unwrap_or_default())
+    }
+}
+
+fn enabled(mut pools: Vec<IPPool>) -> Vec<IPPool> {
+    pools.retain(|pool| {
+        !pool.spec.disabled && pool.metadata.deletion_timestamp.is_none() && pool.spec.range().is_some()
+    });
+    pools
+}
+
+/// Ranges out of what an annotation or the conflist names: a range as it is, a name by its pool, disabled or not.
+fn named(pools: &[IPPool], requested: &[String]) -> Result<Vec<Ipv4Net>> {
+    let range_of = |text: &String| -> Result<Ipv4Net> {
+        if let Ok(range) = text.parse::<Ipv4Net>() {
+            return Ok(range.trunc());
+        }
+        pools
+            .iter()
+            .find(|pool| pool.metadata.name.as_ref() == Some(text))
+            .and_then(|pool| pool.spec.range())
+            .with_context(|| {
+                format!("error parsing pool {text:?}: it is no range, and no IPPool has the name")
+            })
+    };
+    requested.iter().map(range_of).collect()
+}
+
+/// The enabled pools of these ranges, whatever they select.
+fn asked_for(enabled: &[IPPool], wanted: &[Ipv4Net]) -> Result<Vec<IPPool>> {
+    let pool_of = |range: &Ipv4Net| -> Result<IPPool> {
+        let found = enabled.iter().find(|pool| pool.spec.range() == Some(*range));
+        found
+            .cloned()
+            .with_context(|| format!("the given pool ({range}) does not exist, or is not enabled"))
+    };
+    wanted.iter().map(pool_of).collect()
+}
+
+/// The pools that give addresses by themselves to pods of this namespace on this node.
+fn automatic(
+    enabled: &[IPPool],
+    node: &BTreeMap<String, String>,
+    namespace: &BTreeMap<String, String>,
+) -> Result<Vec<IPPool>> {
+    let mut chosen = Vec::new();
+    for pool in enabled {
+        let by_namespace = pool.spec.namespace_selector.as_deref().unwrap_or_default();
+        if pool.spec.assignment_mode.as_deref() != Some("Manual")
+            && selects_node(&pool.spec, node)?
+            && selects(by_namespace, namespace)?
+        {
+            chosen.push(pool.clone());
+        }
+    }
+    Ok(chosen)
+}
+
+/// Whether a pool gives addresses on a node with these labels.
+pub fn selects_node(pool: &IPPoolSpec, labels: &BTreeMap<String, String>) -> Result<bool> {
+    selects(pool.node_selector.as_deref().unwrap_or_default(), labels)
+}
+
+/// The first pool that holds an address.
+pub fn holding(pools: &[IPPool], address: Ipv4Addr) -> Option<&IPPool> {
+    pools
+        .iter()
+        .find(|pool| pool.spec.range().is_some_and(|range| range.contains(&address)))
 }
 
 /// A range from text; a lone address is a range of one.
@@ -74,8 +183,7 @@ fn block_size(pool: &IPPoolSpec) -> u8 {
 
 /// The block of a pool that an address belongs to; nothing when it is in no pool.
 pub fn block_of(pools: &[IPPool], address: Ipv4Addr) -> Result<Option<Ipv4Net>> {
-    let holds = |pool: &&IPPool| pool.spec.range().is_some_and(|range| range.contains(&address));
-    match pools.iter().find(holds) {
+    match holding(pools, address) {
         Some(pool) => Ok(Some(Ipv4Net::new(address, block_size(&pool.spec))?.trunc())),
         None => Ok(None),
     }
@@ -203,6 +311,71 @@ mod tests {
             assert_eq!(selects(selector, &labels).unwrap(), expected, "{selector}");
         }
         assert!(selects("zone in {'a'}", &labels).is_err());
+    }
+
+    fn pools() -> Vec<IPPool> {
+        let mut old = pool("10.244.0.0/16", None);
+        old.metadata.name = Some("old".to_owned());
+        let mut new = pool("10.200.0.0/16", None);
+        new.metadata.name = Some("new".to_owned());
+        vec![old, new]
+    }
+
+    fn ranges(pools: &[IPPool]) -> Vec<&str> {
+        pools.iter().map(|pool| pool.spec.cidr.as_str()).collect()
+    }
+
+    #[test]
+    fn pools_are_asked_for_by_name_or_range() {
+        let pools = pools();
+        let asked = |text: &str| named(&pools, &[text.to_owned()]);
+        assert_eq!(asked("new").unwrap(), ["10.200.0.0/16".parse().unwrap()]);
+        assert_eq!(
+            asked("10.200.0.9/16").unwrap(),
+            ["10.200.0.0/16".parse().unwrap()]
+        );
+        let error = asked("newer").unwrap_err().to_string();
+        assert!(error.starts_with("error parsing pool \"newer\""), "{error}");
+    }
+
+    #[test]
+    fn a_pool_that_is_asked_for_must_be_enabled_and_need_not_select() {
+        let mut pools = pools();
+        pools[1].spec.node_selector = Some("!all()".to_owned());
+        let wanted = named(&pools, &["new".to_owned()]).unwrap();
+        let chosen = asked_for(&enabled(pools.clone()), &wanted).unwrap();
+        assert_eq!(ranges(&chosen), ["10.200.0.0/16"]);
+        pools[1].spec.disabled = true;
+        let error = asked_for(&enabled(pools.clone()), &wanted)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "the given pool (10.200.0.0/16) does not exist, or is not enabled"
+        );
+    }
+
+    #[test]
+    fn a_pool_gives_by_itself_where_it_selects_node_and_namespace_and_is_not_manual() {
+        let node = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
+        let namespace = BTreeMap::from([("team".to_owned(), "x".to_owned())]);
+        let chosen = |change: fn(&mut IPPoolSpec)| {
+            let mut pools = pools();
+            change(&mut pools[1].spec);
+            let chosen = automatic(&enabled(pools), &node, &namespace).unwrap();
+            chosen.len() == 2
+        };
+        assert!(chosen(|_| {}));
+        assert!(chosen(|pool| pool.node_selector = Some("zone == 'a'".to_owned())));
+        assert!(chosen(
+            |pool| pool.namespace_selector = Some("team == 'x'".to_owned())
+        ));
+        assert!(!chosen(|pool| pool.node_selector = Some("!all()".to_owned())));
+        assert!(!chosen(
+            |pool| pool.namespace_selector = Some("team == 'y'".to_owned())
+        ));
+        assert!(!chosen(|pool| pool.assignment_mode = Some("Manual".to_owned())));
+        assert!(!chosen(|pool| pool.disabled = true));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::datastore::types::{IPPool, IPPoolSpec};
 use crate::datastore::{self, Store};
 use crate::felix::model;
 use crate::ipam::block::Owner;
-use crate::ipam::{Ipam, Use, names, selects};
+use crate::ipam::{Ipam, Use, names, selects_node};
 
 /// Makes the address right, and then again at each change of the pools.
 pub async fn run(environment: &Environment, once: bool) -> Result<()> {
@@ -49,8 +49,7 @@ async fn reconcile(client: &Client, name: &str) -> Result<()> {
     let mut usable: Vec<&IPPoolSpec> = Vec::new();
     for pool in &pools {
         // As in Calico's own allocateip: a pool that does not select the node gives no tunnel an address.
-        let selector = pool.spec.node_selector.as_deref().unwrap_or_default();
-        if fits(&pool.spec) && selects(selector, node.labels())? {
+        if fits(&pool.spec) && selects_node(&pool.spec, node.labels())? {
             usable.push(&pool.spec);
         }
     }
@@ -61,9 +60,9 @@ async fn reconcile(client: &Client, name: &str) -> Result<()> {
     let ipam = Ipam::new(client, name);
     let handle = names::tunnel_handle(name);
     if usable.is_empty() {
+        ipam.release(&handle).await?;
         if noted.is_some() {
-            info!("no pool with VXLAN: giving the tunnel's address back");
-            ipam.release(&handle).await?;
+            info!("no enabled pool with VXLAN selects the node: the tunnel's address is given back");
             annotate(&nodes, name, Value::Null).await?;
         }
         return Ok(());
@@ -119,4 +118,76 @@ async fn annotate(nodes: &Api<Node>, name: &str, address: Value) -> Result<()> {
         .await;
     written.with_context(|| format!("write the annotation {} of Node {name}", model::TUNNEL_ADDRESS))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_api::{CALICO, FakeApi};
+
+    fn api() -> FakeApi {
+        let api = FakeApi::default();
+        api.put("/api/v1/nodes/n1", json!({}));
+        api.put(
+            &pool("old"),
+            json!({ "spec": { "cidr": "10.244.0.0/26", "vxlanMode": "Always" } }),
+        );
+        api
+    }
+
+    fn pool(name: &str) -> String {
+        format!("{CALICO}/ippools/{name}")
+    }
+
+    async fn address(api: &FakeApi) -> String {
+        reconcile(&api.client(), "n1").await.unwrap();
+        let node = api.get("/api/v1/nodes/n1").unwrap();
+        let address = &node["metadata"]["annotations"][model::TUNNEL_ADDRESS];
+        address.as_str().unwrap_or_default().to_owned()
+    }
+
+    fn handle(api: &FakeApi) -> Vec<String> {
+        let object = api.get(&format!("{CALICO}/ipamhandles/vxlan-tunnel-addr-n1"));
+        let blocks = object.map(|object| object["spec"]["block"].as_object().cloned().unwrap_or_default());
+        blocks.unwrap_or_default().keys().cloned().collect()
+    }
+
+    #[tokio::test]
+    async fn the_address_stays_while_its_pool_is_enabled_and_moves_when_it_is_disabled() {
+        let api = api();
+        assert_eq!(address(&api).await, "10.244.0.0");
+        api.put(
+            &pool("new"),
+            json!({ "spec": { "cidr": "10.200.0.0/26", "vxlanMode": "Always" } }),
+        );
+        assert_eq!(address(&api).await, "10.244.0.0");
+        api.edit(&pool("old"), &json!({ "spec": { "disabled": true } }));
+        assert_eq!(address(&api).await, "10.200.0.0");
+        assert_eq!(handle(&api), ["10.200.0.0/26"], "the old one is given back");
+    }
+
+    #[tokio::test]
+    async fn the_address_moves_when_its_pool_is_gone() {
+        let api = api();
+        address(&api).await;
+        api.put(
+            &pool("new"),
+            json!({ "spec": { "cidr": "10.200.0.0/26", "vxlanMode": "Always" } }),
+        );
+        api.remove(&pool("old"));
+        assert_eq!(address(&api).await, "10.200.0.0");
+    }
+
+    #[tokio::test]
+    async fn a_pool_that_selects_nobody_gives_no_tunnel_an_address() {
+        let api = api();
+        address(&api).await;
+        api.put(
+            &pool("new"),
+            json!({ "spec": { "cidr": "10.200.0.0/26", "vxlanMode": "Always", "nodeSelector": "!all()" } }),
+        );
+        api.edit(&pool("old"), &json!({ "spec": { "disabled": true } }));
+        assert_eq!(address(&api).await, "");
+        assert_eq!(handle(&api), Vec::<String>::new());
+    }
 }

@@ -1,0 +1,215 @@
+//! The network that a cluster's pods have from the start: flannel's, or Calico's.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Cluster;
+use super::control_plane::POD_NETWORK;
+use super::families::{IpFamilies, POD_NETWORK_IPV6};
+use super::pods::{CALICO_NAMESPACE, FLANNEL_NAMESPACE};
+
+const ROLLOUT_LIMIT: Duration = Duration::from_mins(3);
+
+/// Who connects the pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+pub enum PodNetwork {
+    /// flannel by VXLAN. Calico, if it is there, waits for a node label.
+    #[default]
+    Flannel,
+    /// Calico by VXLAN, with its own IPAM and the pool that it makes by itself at its first start.
+    Calico,
+}
+
+impl PodNetwork {
+    /// As people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Flannel => "flannel",
+            Self::Calico => "Calico",
+        }
+    }
+
+    /// What else a node must have for calico-node, as a line of its manifest's node selector.
+    pub(super) fn calico_selector(self) -> &'static str {
+        match self {
+            Self::Flannel => "\n        projectcalico.org/node-network-during-migration: calico",
+            Self::Calico => "",
+        }
+    }
+
+    /// The ranges of the pools that calico-node makes when there is none, as entries of its manifest's environment. Who
+    /// migrates from flannel leaves them out, as Calico's own manifest does: the pools are there by then.
+    pub(super) fn calico_ranges(self, families: IpFamilies) -> String {
+        let entry = |family: &str, range: &str| {
+            format!("\n            - name: CALICO_{family}POOL_CIDR\n              value: {range}")
+        };
+        match self {
+            Self::Flannel => String::new(),
+            Self::Calico if families.has_ipv6() => {
+                entry("IPV4", POD_NETWORK) + &entry("IPV6", POD_NETWORK_IPV6)
+            }
+            Self::Calico => entry("IPV4", POD_NETWORK),
+        }
+    }
+
+    /// The encapsulation of the IPv6 pool that calico-node makes.
+    pub(super) fn calico_ipv6_vxlan(self) -> &'static str {
+        match self {
+            Self::Flannel => "Never",
+            // Without BGP there is no other way between nodes.
+            Self::Calico => "Always",
+        }
+    }
+
+    /// The `DaemonSet` that connects the pods, with its namespace.
+    fn daemon_set(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Flannel => ("daemonset/kube-flannel-ds", FLANNEL_NAMESPACE),
+            Self::Calico => ("daemonset/calico-node", CALICO_NAMESPACE),
+        }
+    }
+}
+
+impl Cluster {
+    /// Applies what needs no node yet.
+    pub(super) async fn begin_pod_network(&self, calico_waits: bool) -> Result<()> {
+        let values = self.values().await;
+        match self.pod_network().await {
+            PodNetwork::Flannel => {
+                self.api
+                    .apply(&values.flannel()?)
+                    .await
+                    .context("apply flannel")?;
+                if calico_waits {
+                    self.define_calico().await?;
+                    self.start_calico().await?;
+                }
+                Ok(())
+            }
+            PodNetwork::Calico => self.define_calico().await,
+        }
+    }
+
+    /// Starts what needs registered nodes. Calico's installer reaches the API server by its service address: before
+    /// kube-proxy it would fail, and its kubelet wait 10 s for the next try.
+    pub(super) async fn continue_pod_network(&self) -> Result<()> {
+        match self.pod_network().await {
+            PodNetwork::Flannel => Ok(()),
+            PodNetwork::Calico => {
+                self.api
+                    .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
+                    .await?;
+                self.start_calico().await
+            }
+        }
+    }
+
+    /// Waits until it runs on every node.
+    pub(super) async fn finish_pod_network(&self) -> Result<()> {
+        let network = self.pod_network().await;
+        let (workload, namespace) = network.daemon_set();
+        self.api.rolled_out(workload, namespace, ROLLOUT_LIMIT).await?;
+        self.progress
+            .say(format_args!("kube-proxy and {} run", network.name()));
+        Ok(())
+    }
+
+    /// Who connects the pods of this cluster.
+    pub async fn pod_network(&self) -> PodNetwork {
+        self.state.lock().await.pod_network
+    }
+
+    /// Applies the definitions of Calico's objects.
+    async fn define_calico(&self) -> Result<()> {
+        self.api
+            .apply(&self.values().await.calico_definitions()?)
+            .await
+            .context("apply the definitions of Calico's objects")?;
+        self.api
+            .definitions_established("crd.projectcalico.org", ROLLOUT_LIMIT)
+            .await
+    }
+
+    async fn start_calico(&self) -> Result<()> {
+        self.api
+            .apply(&self.values().await.calico()?)
+            .await
+            .context("apply Calico's manifest")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::{Images, PacketFilter, ProxyMode, Values};
+    use super::*;
+
+    /// The `DaemonSet` of Calico's manifest.
+    fn calico_node(network: PodNetwork, families: IpFamilies) -> Value {
+        let values = Values::new(
+            &Images::default(),
+            "172.30.0.2".parse().unwrap(),
+            ProxyMode::default(),
+            PacketFilter::default(),
+            families,
+            network,
+        );
+        let manifest = values.calico().unwrap();
+        let documents = manifest
+            .split("\n---\n")
+            .map(|text| yaml_serde::from_str::<Value>(text).unwrap());
+        documents
+            .into_iter()
+            .find(|object| object["kind"] == "DaemonSet")
+            .unwrap()
+    }
+
+    fn variable(daemon_set: &Value, name: &str) -> Option<String> {
+        let container = &daemon_set["spec"]["template"]["spec"]["containers"][0];
+        let variables = container["env"].as_array().unwrap();
+        let found = variables.iter().find(|variable| variable["name"] == name)?;
+        found["value"].as_str().map(str::to_owned)
+    }
+
+    #[test]
+    fn calico_waits_for_the_label_beside_flannel_only() {
+        const LABEL: &str = "projectcalico.org/node-network-during-migration";
+        let selector = |network| {
+            let daemon_set = calico_node(network, IpFamilies::Ipv4);
+            daemon_set["spec"]["template"]["spec"]["nodeSelector"].clone()
+        };
+        assert_eq!(selector(PodNetwork::Flannel)[LABEL], "calico");
+        assert_eq!(
+            selector(PodNetwork::Calico),
+            serde_json::json!({ "kubernetes.io/os": "linux" })
+        );
+    }
+
+    #[test]
+    fn calico_is_told_the_ranges_where_it_makes_the_pools() {
+        let beside = calico_node(PodNetwork::Flannel, IpFamilies::Ipv4);
+        assert_eq!(variable(&beside, "CALICO_IPV4POOL_CIDR"), None);
+        let alone = calico_node(PodNetwork::Calico, IpFamilies::Ipv4);
+        assert_eq!(
+            variable(&alone, "CALICO_IPV4POOL_CIDR").as_deref(),
+            Some("10.244.0.0/16")
+        );
+        assert_eq!(
+            variable(&alone, "CALICO_IPV4POOL_VXLAN").as_deref(),
+            Some("Always")
+        );
+        assert_eq!(variable(&alone, "CALICO_IPV6POOL_CIDR"), None);
+        let both = calico_node(PodNetwork::Calico, IpFamilies::DualStack);
+        assert_eq!(
+            variable(&both, "CALICO_IPV6POOL_CIDR").as_deref(),
+            Some("fd00:10:244::/56")
+        );
+        assert_eq!(
+            variable(&both, "CALICO_IPV6POOL_VXLAN").as_deref(),
+            Some("Always")
+        );
+    }
+}
