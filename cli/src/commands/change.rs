@@ -29,14 +29,14 @@ pub(super) async fn pause(cluster: &Cluster, change: &Change) -> Result<Outcome,
             "it stays so until `kubectl replumb apply`",
         ));
     }
-    want(cluster, &there, change, Desired::Pause).await
+    Box::pin(want(cluster, &there, change, Desired::Pause)).await
 }
 
 pub(super) async fn abort(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
     let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
     open(&there)?;
     begun(&there)?;
-    want(cluster, &there, change, Desired::Abort).await
+    Box::pin(want(cluster, &there, change, Desired::Abort)).await
 }
 
 pub(super) async fn resume(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {

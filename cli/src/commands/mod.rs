@@ -30,11 +30,11 @@ pub async fn run(
         Command::Preflight(look) => preflight::run(cluster, look, variables).await,
         Command::Plan(look) => plan::run(cluster, look, variables).await,
         Command::Apply(apply) => apply::run(cluster, apply, variables).await,
-        Command::Status(status) => status::run(cluster, status).await,
+        Command::Status(status) => Box::pin(status::run(cluster, status)).await,
         Command::Pause(change) => Box::pin(change::pause(cluster, change)).await,
         Command::Resume(change) => Box::pin(change::resume(cluster, change)).await,
         Command::Abort(change) => Box::pin(change::abort(cluster, change)).await,
-        Command::Rollback(rollback) => rollback::run(cluster, rollback).await,
+        Command::Rollback(rollback) => Box::pin(rollback::run(cluster, rollback)).await,
         Command::Version(shown) => version::run(cluster, *shown).await,
     }
 }

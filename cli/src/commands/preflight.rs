@@ -2,7 +2,6 @@
 
 use api::migration::MigrationPhase;
 use plan::check::Check;
-use plan::flannel_to_calico::settings::Settings;
 use serde::Serialize;
 
 use super::verdict;
@@ -10,6 +9,7 @@ use crate::args::{Look, Output};
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::kinds::Settings;
 use crate::planned::Planned;
 use crate::render::checks;
 use crate::say;
@@ -24,7 +24,7 @@ struct Document<'read> {
     blocked: &'read str,
     message: &'read str,
     checks: &'read [Check],
-    settings: Option<&'read Settings>,
+    settings: Option<Settings<'read>>,
 }
 
 pub(super) async fn run(
@@ -43,7 +43,7 @@ pub(super) async fn run(
             blocked: &status.blocked,
             message: &status.message,
             checks: &status.checks,
-            settings: status.flannel_to_calico.as_ref().map(|known| &known.settings),
+            settings: Settings::of(&status),
         })?,
         Output::Table => say::answer(&text(&planned, outcome))?,
     }

@@ -15,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::patience::patiently;
+use crate::pod_cidr;
 use crate::render::status::{View, line};
 use crate::render::table::table;
 use crate::say;
@@ -52,10 +53,12 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     let there = choose::existing(&cluster.migrations().await?, rollback.migration.as_deref())?;
     change::open(&there)?;
     change::begun(&there)?;
+    pod_cidr::rollback::possible(&there, rollback.all)?;
     let nodes = cluster.nodes(&there.name_any()).await?;
     let meant = meant(&there, &nodes, rollback)?;
     if rollback.shown.output == Output::Table {
-        say::answer(&describe(&meant, rollback.all))?;
+        let of_range = pod_cidr::rollback::describe(&there);
+        say::answer(&of_range.unwrap_or_else(|| describe(&meant, rollback.all)))?;
     }
     if !rollback.yes {
         let what = if rollback.all {

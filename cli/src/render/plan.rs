@@ -3,12 +3,11 @@
 use api::{Migration, NodeMigration};
 use kube::ResourceExt;
 use plan::document::{Action, Document};
-use plan::flannel_to_calico::settings::Settings;
 use serde::Serialize;
 
 use super::checks;
 use super::table::table;
-use crate::flannel_to_calico::settings;
+use crate::kinds::Settings;
 use crate::planned::document;
 
 /// The plan as a text; `None` when there is none.
@@ -21,18 +20,23 @@ pub fn plan(migration: &Migration, nodes: &[NodeMigration]) -> Option<String> {
         finish,
     } = document(plan, nodes);
     let mut text = format!("Plan of Migration {}\nhash {}\n", migration.name_any(), plan.hash);
-    if let Some(known) = &status.flannel_to_calico {
+    if let Some(settings) = Settings::of(status) {
         text.push_str("\nIt works with\n");
-        text.push_str(&indent(&table(&[], &settings::rows(&known.settings))));
+        text.push_str(&indent(&table(&[], &settings.rows())));
     }
-    text.push_str("\nBefore the first node\n");
+    let (first, last) = if of_nodes.is_empty() {
+        ("Until every pod has moved", "Then")
+    } else {
+        ("Before the first node", "After the last node")
+    };
+    text.push_str(&format!("\n{first}\n"));
     text.push_str(&actions(&prepare));
     let all = of_nodes.len();
     for (index, (node, steps)) in of_nodes.iter().enumerate() {
         text.push_str(&format!("\nNode {node} ({} of {all})\n", index + 1));
         text.push_str(&actions(steps));
     }
-    text.push_str("\nAfter the last node\n");
+    text.push_str(&format!("\n{last}\n"));
     text.push_str(&actions(&finish));
     text.push_str(&format!("\nBlockers ({})\n", checks::count(&status.checks)));
     let refusals = checks::refusals(&status.checks);
@@ -82,7 +86,7 @@ pub struct PlanDocument<'read> {
     /// Hash of the plan; absent when there is no plan.
     pub hash: Option<&'read str>,
     /// What it works with.
-    pub settings: Option<&'read Settings>,
+    pub settings: Option<Settings<'read>>,
     /// Cluster-wide actions before the first node.
     pub prepare: Vec<Action>,
     /// Nodes in order, with their actions.
@@ -117,9 +121,7 @@ impl<'read> PlanDocument<'read> {
             phase,
             allowed: phase != api::migration::MigrationPhase::Refused,
             hash: plan.map(|plan| plan.hash.as_str()),
-            settings: status
-                .and_then(|status| status.flannel_to_calico.as_ref())
-                .map(|known| &known.settings),
+            settings: status.and_then(Settings::of),
             prepare: document.prepare,
             nodes: document
                 .nodes

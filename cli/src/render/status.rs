@@ -13,6 +13,7 @@ use super::table::{cut, table, wrap};
 use crate::age::age;
 use crate::cluster::phase_text;
 use crate::exit::Outcome;
+use crate::pod_cidr::status::RangeView;
 
 /// The reason of a Migration that was to go back and cannot any more.
 const PAST_RETURN: &str = "PastReturn";
@@ -49,6 +50,9 @@ pub struct View {
     pub traffic: Vec<ClassCount>,
     /// Nodes in order.
     pub nodes: Vec<NodeView>,
+    /// How far a change of the pods' range is; absent of another kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range: Option<RangeView>,
 }
 
 /// How far a node is.
@@ -94,6 +98,7 @@ impl View {
                 .flannel_to_calico
                 .as_ref()
                 .is_some_and(|kind| kind.legacy_pods == LegacyPods::Restart),
+            range: RangeView::of(&status),
             blocked: status.blocked,
             message: status.message,
             nodes: nodes
@@ -122,6 +127,11 @@ impl View {
             MigrationPhase::Halted => Some(Outcome::Failed),
             MigrationPhase::Refused => Some(Outcome::Refused),
             MigrationPhase::Rolling if self.paused && self.progress.working.is_empty() => {
+                Some(Outcome::Paused)
+            }
+            MigrationPhase::Preparing | MigrationPhase::Finishing
+                if self.range.is_some() && self.paused && self.blocked == WaitReason::Paused.as_str() =>
+            {
                 Some(Outcome::Paused)
             }
             MigrationPhase::Pending
@@ -294,6 +304,9 @@ fn done(view: &View) -> String {
         | MigrationPhase::Completed
         | MigrationPhase::Halted => "done",
     };
+    if view.range.is_some() {
+        return format!("{} {what}", view.progress.text);
+    }
     format!("{} nodes {what}", view.progress.text)
 }
 
@@ -319,6 +332,9 @@ pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
     };
     if view.progress.nodes > 0 {
         add("Progress", done(view));
+    }
+    for (name, text) in view.range.iter().flat_map(|range| range.rows(now)) {
+        add(name, text);
     }
     match (view.started_at, view.completed_at) {
         (Some(started), Some(completed)) => add(
@@ -347,7 +363,8 @@ pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
         );
     }
     let mut text = table(&[], &head);
-    if !view.nodes.is_empty() {
+    // Pods of a range move wherever they are: no node has a step of its own.
+    if !view.nodes.is_empty() && view.range.is_none() {
         text.push('\n');
         text.push_str(&nodes(view, now, width));
     }
