@@ -1,8 +1,14 @@
 //! Processes of pods, killed as a crash does. Services of a machine are [`Cluster::kill_service`]'s.
 
-use anyhow::{Result, ensure};
+use std::time::Duration;
+
+use anyhow::Result;
 
 use super::Cluster;
+use super::wait::{self, Look};
+
+/// From one pod of a `DaemonSet` to the next on a node.
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// How a process is told from others: its name, and words of its command line that it does not have.
 #[derive(Debug)]
@@ -30,7 +36,7 @@ pub const CALICO_NODE: Process = Process::named("calico-node");
 pub const FLANNELD: Process = Process::named("flanneld");
 
 impl Cluster {
-    /// kill -9 of a process on a node. Nobody of that name is an error.
+    /// kill -9 of a process on a node; one whose pod is being replaced is waited for. Nobody of that name is an error.
     pub async fn kill_process(&self, node: &str, process: &Process) -> Result<()> {
         let Process { name, without } = process;
         let script = format!(
@@ -40,11 +46,15 @@ impl Cluster {
                  kill -9 ${{process#/proc/}} && echo killed
              done"
         );
-        let said = self.run_in_node(node, &["sh", "-c", &script]).await?;
-        ensure!(
-            said.contains("killed"),
-            "there is no process {name} on node {node}"
-        );
-        Ok(())
+        let what = format!("process {name} on node {node}, to kill it");
+        wait::until(&what, LIMIT, &self.directory.logs(), async || {
+            let said = self.run_in_node(node, &["sh", "-c", &script]).await?;
+            Ok(if said.contains("killed") {
+                Look::Done(())
+            } else {
+                Look::NotYet("none of that name".to_owned())
+            })
+        })
+        .await
     }
 }
