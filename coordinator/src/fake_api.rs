@@ -35,6 +35,8 @@ struct State {
     events: Vec<(String, Value)>,
     /// Changes of this path are refused.
     refused: Option<String>,
+    /// Once, right after a change that begins so, somebody else makes another: path and patch.
+    meddling: Option<(String, String, Value)>,
     /// After this many changes more the server is away.
     budget: Option<usize>,
 }
@@ -66,6 +68,11 @@ impl FakeApi {
     /// Events that were written, each with its call.
     pub fn events(&self) -> Vec<(String, Value)> {
         self.state.lock().unwrap().events.clone()
+    }
+
+    /// Once, right after a change that begins so (`PATCH /api/v1/nodes/a`), somebody else merges this into another object.
+    pub fn meddle(&self, after: &str, path: &str, patch: Value) {
+        self.state.lock().unwrap().meddling = Some((after.to_owned(), path.to_owned(), patch));
     }
 
     /// Refuses changes of what begins so; of nothing, by default.
@@ -195,6 +202,14 @@ impl State {
             .collect()
     }
 
+    /// Objects of a collection; of every namespace, where it names none.
+    fn collection(&self, path: &str) -> Vec<Value> {
+        let (group, plural) = path.rsplit_once('/').unwrap_or_default();
+        let mut objects = self.below(path);
+        objects.extend(self.below(&format!("{group}/namespaces/*/{plural}")));
+        objects
+    }
+
     /// `None` when the server is away.
     fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Option<(StatusCode, Value)> {
         if self.budget == Some(0) {
@@ -210,7 +225,7 @@ impl State {
                 Some(object) => (StatusCode::OK, object.clone()),
                 None if is_collection(path) => (
                     StatusCode::OK,
-                    json!({ "metadata": {}, "items": self.below(path) }),
+                    json!({ "metadata": {}, "items": self.collection(path) }),
                 ),
                 None => failure(StatusCode::NOT_FOUND, "NotFound"),
             });
@@ -226,7 +241,13 @@ impl State {
         }
         let answer = self.change(method, path, &body);
         if answer.0.is_success() {
-            self.changes.push((format!("{method} {path}"), body));
+            let call = format!("{method} {path}");
+            if let Some((_, path, patch)) = self.meddling.take_if(|(after, ..)| call.starts_with(&**after)) {
+                let mut object = self.objects[&path].clone();
+                merge(&mut object, &patch);
+                self.store(&path, object);
+            }
+            self.changes.push((call, body));
             if let Some(budget) = &mut self.budget {
                 *budget -= 1;
             }
@@ -260,7 +281,10 @@ impl State {
             self.store(&path, body.clone());
             return (StatusCode::CREATED, self.objects[&path].clone());
         }
-        let path = path.strip_suffix("/status").unwrap_or(path);
+        let path = ["/status", "/scale"]
+            .iter()
+            .find_map(|part| path.strip_suffix(part))
+            .unwrap_or(path);
         let Some(found) = self.objects.get(path).cloned() else {
             return failure(StatusCode::NOT_FOUND, "NotFound");
         };
@@ -281,7 +305,16 @@ impl State {
 
 /// A path without an object at it is a collection when its last part is a plural of ours.
 fn is_collection(path: &str) -> bool {
-    const PLURALS: [&str; 9] = [
+    const PLURALS: [&str; 18] = [
+        "deployments",
+        "globalnetworkpolicies",
+        "globalnetworksets",
+        "namespaces",
+        "networkpolicies",
+        "networksets",
+        "replicasets",
+        "servicecidrs",
+        "statefulsets",
         "ippools",
         "ipamblocks",
         "ipamhandles",

@@ -14,6 +14,8 @@ mod progress;
 mod read;
 mod redundancy;
 mod saved;
+#[cfg(test)]
+mod scenarios;
 mod traffic;
 mod watched;
 

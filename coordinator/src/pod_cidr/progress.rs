@@ -48,7 +48,12 @@ pub fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
         (Direction::There, Stage::Move) => MigrationPhase::Rolling,
         (
             Direction::There,
-            Stage::Verify | Stage::FollowUp | Stage::Soak | Stage::DeletePool | Stage::Routes,
+            Stage::Verify
+            | Stage::FollowUp
+            | Stage::Soak
+            | Stage::DeletePool
+            | Stage::Routes
+            | Stage::CleanUp,
         ) => MigrationPhase::Finishing,
     }
 }

@@ -1,7 +1,7 @@
 //! What traffic says, and whoever stopped the migration: why nothing may be done now.
 
 use api::MigrationStatus;
-use api::migration::{Direction, PodCidrStatus};
+use api::migration::{Direction, PodCidrStatus, Stage, StageNow};
 use plan::decision::{Wait, WaitReason};
 use plan::pod_cidr::decide::Which;
 use plan::pod_cidr::facts::Pool;
@@ -12,6 +12,7 @@ use super::drive::Pass;
 use super::traffic as fates;
 use crate::memory::Memory;
 use crate::stop::{self, Stop};
+use crate::traffic::Fates;
 use crate::write::WriteError;
 use crate::{limits, traffic};
 
@@ -38,12 +39,19 @@ impl Pass<'_> {
         let settings = &known.settings;
         let is_ipv4 = Family::of(&settings.from.value) == Family::Ipv4;
         let networks = fates::networks(&settings.old_pool.value, &settings.new_pool.value, is_ipv4);
+        // Once all is done nobody watches any more; what changes that begins another stage.
+        let is_over = |stage: &StageNow| stage.name == Stage::CleanUp && stage.direction == self.direction;
+        let wanted = if known.stage.as_ref().is_some_and(is_over) {
+            Fates::new()
+        } else {
+            fates::fates(self.snapshot, self.direction, of, have_to_move)
+        };
         let watched = traffic::watch(
             self.context,
             &mut memory.services,
             self.migration,
             &networks,
-            fates::fates(self.snapshot, self.direction, of, have_to_move),
+            wanted,
             self.snapshot,
             status,
         )

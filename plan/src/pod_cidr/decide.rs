@@ -52,11 +52,13 @@ pub enum Stage {
     DeletePool,
     /// No host has a route into it.
     Routes,
+    /// What was made for the time of the migration goes.
+    CleanUp,
 }
 
 impl Stage {
     /// Every stage, in order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Widen,
         Self::CreatePool,
         Self::Canary,
@@ -68,6 +70,7 @@ impl Stage {
         Self::Soak,
         Self::DeletePool,
         Self::Routes,
+        Self::CleanUp,
     ];
 
     /// The stage as it stands in status, metrics and reports.
@@ -84,6 +87,7 @@ impl Stage {
             Self::Soak => "Soak",
             Self::DeletePool => "DeletePool",
             Self::Routes => "Routes",
+            Self::CleanUp => "CleanUp",
         }
     }
 }
@@ -360,7 +364,7 @@ fn gone(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -
             ),
         );
     }
-    run(Stage::Routes, Step::Complete)
+    run(Stage::CleanUp, Step::Complete)
 }
 
 /// The pool that is left is closed, the other one open to everybody: pods move, then it goes.

@@ -1,0 +1,527 @@
+//! A whole change of the range on two nodes against an API server in memory, with a Calico, controllers and agents that answer
+//! as real ones would: the order of every write, the same end after the coordinator or the API server dies after any write,
+//! and back from every stage.
+
+use api::migration::PodCidrStatus;
+use api::{MigrationStatus, names};
+use plan::pod_cidr::settings::Settings;
+use serde_json::{Value, json};
+
+use crate::fake_api::FakeApi;
+use crate::memory::Memory;
+use crate::pass::pass;
+
+const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
+const NODES: &str = "/api/v1/nodes";
+const POOLS: &str = "/apis/crd.projectcalico.org/v1/ippools";
+const BLOCKS: &str = "/apis/crd.projectcalico.org/v1/ipamblocks";
+const AFFINITIES: &str = "/apis/crd.projectcalico.org/v1/blockaffinities";
+const CALICO: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/calico-node";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/default/deployments/web";
+/// Pools by name: the first three parts of every address of them.
+const RANGES: [(&str, &str); 2] = [("old", "10.244"), ("ipv4-10-200-0-0-16", "10.200")];
+const NODE_NAMES: [&str; 2] = ["a", "b"];
+
+fn settings() -> Settings {
+    let sourced = |value: &str| json!({ "value": value, "source": "spec" });
+    serde_json::from_value(json!({
+        "from": sourced("10.244.0.0/16"), "to": sourced("10.200.0.0/16"), "oldPool": sourced("old"),
+        "newPool": sourced("ipv4-10-200-0-0-16"), "blockSize": { "value": 26, "source": "default" },
+        "calicoDaemonSetNamespace": sourced("kube-system"), "calicoDaemonSetName": sourced("calico-node"),
+    }))
+    .unwrap()
+}
+
+/// Two nodes with two pods of a Deployment; the checks have passed and the migration was started.
+fn cluster(gates: &str) -> FakeApi {
+    let api = FakeApi::default();
+    for node in NODE_NAMES {
+        api.put(
+            &format!("{NODES}/{node}"),
+            json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": { "name": node, "labels": {}, "annotations": {} },
+                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+            }),
+        );
+        put_pod(
+            &api,
+            "replumb-system",
+            &format!("agent-{node}"),
+            node,
+            "DaemonSet",
+            names::AGENT,
+            true,
+        );
+    }
+    let pool =
+        json!({ "cidr": "10.244.0.0/16", "blockSize": 26, "vxlanMode": "Always", "natOutgoing": true });
+    api.put(
+        &format!("{POOLS}/old"),
+        json!({ "apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "metadata": { "name": "old" }, "spec": pool }),
+    );
+    api.put(
+        CALICO,
+        json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": { "name": "calico-node", "namespace": "kube-system" },
+            "spec": { "selector": {}, "template": { "spec": { "containers": [{
+                "name": "calico-node", "env": [{ "name": "CALICO_IPV4POOL_CIDR", "value": "10.244.0.0/16" }] }] } } },
+        }),
+    );
+    api.put(
+        DEPLOYMENT,
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": { "name": "web", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z" },
+            "spec": { "replicas": 2, "selector": {}, "template": {} },
+        }),
+    );
+    let status = MigrationStatus {
+        phase: api::migration::MigrationPhase::Preparing,
+        started_at: Some(jiff::Timestamp::now()),
+        pod_cidr: Some(PodCidrStatus::of(settings())),
+        before: [
+            ("IPPool".to_owned(), pool.to_string()),
+            ("pods not Ready".to_owned(), "[]".to_owned()),
+        ]
+        .into(),
+        ..MigrationStatus::default()
+    };
+    api.put(
+        MIGRATION,
+        json!({
+            "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration",
+            "metadata": { "name": "m", "uid": "m-1", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z" },
+            "spec": {
+                "podCidr": { "from": "10.244.0.0/16", "to": "10.200.0.0/16", "soakSeconds": 0 }, "desired": "Run",
+                "gates": { "traffic": gates },
+            },
+            "status": status,
+        }),
+    );
+    world_moves(&api);
+    api.take_changes();
+    api
+}
+
+fn put_pod(api: &FakeApi, namespace: &str, name: &str, node: &str, kind: &str, owner: &str, host: bool) {
+    api.put(
+        &format!("/api/v1/namespaces/{namespace}/pods/{name}"),
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": name, "namespace": namespace, "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": { "pod-template-hash": "1" },
+                "ownerReferences": [{
+                    "apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": owner, "controller": true,
+                }],
+            },
+            "spec": { "nodeName": node, "hostNetwork": host, "containers": [] },
+            "status": {
+                "phase": "Running", "podIP": null, "conditions": [{ "type": "Ready", "status": "True" }],
+            },
+        }),
+    );
+}
+
+/// The pool that gives every pod its address; `named` may be one that gives it to those that name it.
+fn pool_for(api: &FakeApi, named: Option<&str>) -> Option<&'static (&'static str, &'static str)> {
+    RANGES.iter().find(|(name, _)| {
+        let Some(pool) = api.get(&format!("{POOLS}/{name}")) else {
+            return false;
+        };
+        let is_open = pool["spec"]["disabled"] != true;
+        let for_all = pool["spec"]["nodeSelector"] != "!all()";
+        is_open && named.map_or(for_all, |named| named == *name)
+    })
+}
+
+/// What controllers, Calico and agents do next. Not counted as changes of ours.
+fn world_moves(api: &FakeApi) {
+    for (number, node) in NODE_NAMES.iter().enumerate() {
+        // The Deployment's controller: one pod on each node.
+        let pod = format!("web-{node}");
+        if api.get(&format!("{PODS}/{pod}")).is_none() {
+            put_pod(api, "default", &pod, node, "ReplicaSet", "web-1", false);
+        }
+        let mut living = vec![(format!("{PODS}/{pod}"), 5)];
+        for (offset, traffic) in api
+            .below("/api/v1/namespaces/replumb-system/pods")
+            .iter()
+            .filter(|pod| pod["spec"]["nodeName"] == **node)
+            .filter(|pod| pod["metadata"]["labels"][names::COMPONENT_LABEL] == names::TRAFFIC_COMPONENT)
+            .enumerate()
+        {
+            let name = traffic["metadata"]["name"].as_str().unwrap();
+            living.push((
+                format!("/api/v1/namespaces/replumb-system/pods/{name}"),
+                10 + offset,
+            ));
+        }
+        for (path, place) in &living {
+            give_address(api, path, number, *place);
+        }
+        calico_keeps_blocks(api, node, number, &living);
+        agent_reports(api, node, number);
+    }
+}
+
+fn give_address(api: &FakeApi, path: &str, number: usize, place: usize) {
+    let pod = api.get(path).unwrap();
+    if !pod["status"]["podIP"].is_null() {
+        return;
+    }
+    let named: Option<Vec<String>> = pod["metadata"]["annotations"]["cni.projectcalico.org/ipv4pools"]
+        .as_str()
+        .map(|text| serde_json::from_str(text).unwrap());
+    if let Some((_, prefix)) = pool_for(api, named.as_ref().map(|names| names[0].as_str())) {
+        let address = format!("{prefix}.{number}.{place}");
+        api.edit(
+            path,
+            &json!({ "status": {
+                "phase": "Running", "podIP": address, "conditions": [{ "type": "Ready", "status": "True" }],
+                "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                    "state": { "running": {} } }],
+            } }),
+        );
+    }
+}
+
+/// Each node has a block of each range of which it has given an address; an empty one stays.
+fn calico_keeps_blocks(api: &FakeApi, node: &str, number: usize, living: &[(String, usize)]) {
+    for (_, prefix) in RANGES {
+        let name = format!("{}-{number}-0-26", prefix.replace('.', "-"));
+        let path = format!("{BLOCKS}/{name}");
+        let mut allocations = vec![Value::Null; 64];
+        let mut attributes = Vec::new();
+        for (pod, _) in living {
+            let object = api.get(pod).unwrap();
+            let Some(last) = object["status"]["podIP"]
+                .as_str()
+                .and_then(|address| address.strip_prefix(&format!("{prefix}.{number}.")))
+            else {
+                continue;
+            };
+            let place: usize = last.parse().unwrap();
+            allocations[place] = json!(attributes.len());
+            attributes.push(json!({ "handle_id": pod, "secondary": {
+                "pod": object["metadata"]["name"], "namespace": object["metadata"]["namespace"], "node": node } }));
+        }
+        if api.get(&path).is_none() && attributes.is_empty() {
+            continue;
+        }
+        let range = format!("{prefix}.{number}.0/26");
+        api.put(
+            &path,
+            json!({
+                "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock", "metadata": { "name": name },
+                "spec": { "cidr": range, "affinity": format!("host:{node}"), "allocations": allocations, "attributes": attributes },
+            }),
+        );
+        let affinity = format!("{AFFINITIES}/{node}-{name}");
+        if api.get(&affinity).is_none() {
+            api.put(
+                &affinity,
+                json!({
+                    "apiVersion": "crd.projectcalico.org/v1", "kind": "BlockAffinity", "metadata": { "name": format!("{node}-{name}") },
+                    "spec": { "cidr": range, "node": node, "state": "confirmed", "deleted": "false" },
+                }),
+            );
+        }
+    }
+}
+
+/// Routes to every block that is there; and of its traffic pods, that all of them answer.
+fn agent_reports(api: &FakeApi, node: &str, number: usize) {
+    let path = format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}");
+    let Some(object) = api.get(&path) else { return };
+    let from = object["spec"]["podCidr"]["from"].as_str().unwrap_or_default();
+    let prefix = from.trim_end_matches(".0.0/16");
+    let block = format!("{BLOCKS}/{}-{number}-0-26", prefix.replace('.', "-"));
+    let discards = if api.get(&block).is_some() {
+        json!({ "first": [{
+            "kind": "Blackhole", "destination": format!("{prefix}.{number}.0/26"), "hops": [], "table": 254, "protocol": 80, "metric": 0,
+        }], "more": 0 })
+    } else {
+        json!({ "first": [], "more": 0 })
+    };
+    let reporting: Vec<Value> = api
+        .below("/api/v1/namespaces/replumb-system/pods")
+        .iter()
+        .filter(|pod| pod["spec"]["nodeName"] == node && !pod["status"]["podIP"].is_null())
+        .map(|pod| pod["metadata"]["uid"].clone())
+        .collect();
+    api.edit(&path, &json!({ "status": { "podCidr": null, "traffic": null } }));
+    api.edit(
+        &path,
+        &json!({ "status": {
+            "podCidr": {
+                "conflist": { "Absent": {} }, "inOld": { "discards": discards }, "inNew": {}, "tunnels": [],
+            },
+            "traffic": {
+                "flows": 1, "reporting": reporting, "breaches": [], "classes": [], "at": "2026-01-01T00:00:00Z",
+            },
+        } }),
+    );
+}
+
+/// One pass after a restart, in a world that has moved. What the migration waits for by the clock is over at once.
+async fn turn(api: &FakeApi) {
+    turn_without_world(api).await;
+    world_moves(api);
+}
+
+async fn turn_without_world(api: &FakeApi) {
+    let mut memory = Memory::default();
+    let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+    let migration = api.get(MIGRATION).unwrap();
+    for mark in ["emptySince", "provedAt"] {
+        if migration["status"]["podCidr"][mark].is_string() {
+            api.edit(
+                MIGRATION,
+                &json!({ "status": { "podCidr": { mark: "2026-01-01T00:00:00Z" } } }),
+            );
+        }
+    }
+    // A person does what it waits for.
+    if migration["status"]["blocked"] == "ConfigurationFollowUp" {
+        let mut set = api.get(CALICO).unwrap();
+        set["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = json!("10.200.0.0/16");
+        api.put(CALICO, set);
+    }
+}
+
+async fn run_until(api: &FakeApi, phase: &str) {
+    for _ in 0..200 {
+        if api.get(MIGRATION).unwrap()["status"]["phase"] == phase {
+            return;
+        }
+        turn(api).await;
+    }
+    panic!(
+        "not {phase} after 200 passes: {:#}",
+        api.get(MIGRATION).unwrap()["status"]
+    );
+}
+
+/// The changes that say something about order, shortened.
+fn story(changes: &[(String, Value)]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (call, body) in changes {
+        let (verb, path) = call.split_once(' ').unwrap();
+        let last = path.rsplit('/').next().unwrap();
+        let spec = &body["spec"];
+        if path.ends_with("/eviction") {
+            lines.push(format!("evict {}", path.rsplit('/').nth(1).unwrap()));
+        } else if path.starts_with(POOLS) {
+            let name = body["metadata"]["name"].as_str().unwrap_or(last);
+            let how = match (spec["disabled"].as_bool(), spec["nodeSelector"].as_str()) {
+                (Some(true), _) => " closed",
+                (Some(false), Some("!all()")) => " to who names it",
+                (Some(false), _) => " to everybody",
+                (None, _) => "",
+            };
+            lines.push(format!("{} pool {name}{how}", verb.to_lowercase()));
+        } else if path.starts_with(BLOCKS) || path.starts_with(AFFINITIES) {
+            let what = if spec["state"].is_string() { " pending" } else { "" };
+            lines.push(format!("{} {last}{what}", verb.to_lowercase()));
+        }
+    }
+    lines
+}
+
+fn assert_in_order(story: &[String], lines: &[&str]) {
+    let mut rest = story.iter();
+    for line in lines {
+        assert!(
+            rest.any(|found| found == line),
+            "no {line:?} after those before it in {story:#?}"
+        );
+    }
+}
+
+/// Nothing of this range is left, and every pod has an address of the other one.
+fn assert_gone(api: &FakeApi, gone: usize) {
+    let (pool, prefix) = RANGES[gone];
+    assert!(
+        api.get(&format!("{POOLS}/{pool}")).is_none(),
+        "pool {pool} is left"
+    );
+    let left: Vec<String> = api
+        .everything()
+        .keys()
+        .filter(|path| path.contains(&format!("{}-", prefix.replace('.', "-"))))
+        .cloned()
+        .collect();
+    assert_eq!(left, [""; 0]);
+    for node in NODE_NAMES {
+        let pod = api.get(&format!("{PODS}/web-{node}")).unwrap();
+        let address = pod["status"]["podIP"].as_str().unwrap();
+        assert!(address.starts_with(RANGES[1 - gone].1), "{address}");
+    }
+    let traffic = api
+        .below("/api/v1/namespaces/replumb-system/pods")
+        .iter()
+        .filter(|pod| pod["metadata"]["labels"][names::COMPONENT_LABEL] == names::TRAFFIC_COMPONENT)
+        .count();
+    assert_eq!(traffic, 0, "traffic pods are left");
+}
+
+#[tokio::test]
+async fn every_write_in_its_order() {
+    let api = cluster("Watch");
+    run_until(&api, "Completed").await;
+    let changes = api.take_changes();
+    let new = RANGES[1].0;
+    assert_in_order(
+        &story(&changes),
+        &[
+            &format!("post pool {new} closed"),
+            &format!("patch pool {new} to who names it"),
+            &format!("patch pool {new} to everybody"),
+            "patch pool old closed",
+            "evict web-a",
+            "evict web-b",
+            "patch a-10-244-0-0-26 pending",
+            "delete 10-244-0-0-26",
+            "delete a-10-244-0-0-26",
+            "delete pool old",
+        ],
+    );
+    assert_gone(&api, 0);
+    let status = &api.get(MIGRATION).unwrap()["status"]["podCidr"];
+    assert_eq!(
+        (&status["podsInOldRange"], &status["podsInNewRange"]),
+        (&json!(0), &json!(2))
+    );
+    let stages: Vec<&str> = status["history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|stage| stage["name"].as_str().unwrap())
+        .collect();
+    for stage in [
+        "CreatePool",
+        "Canary",
+        "Switch",
+        "Move",
+        "Verify",
+        "FollowUp",
+        "DeletePool",
+        "CleanUp",
+    ] {
+        assert!(stages.contains(&stage), "no {stage} in {stages:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
+    let undisturbed = cluster("Off");
+    run_until(&undisturbed, "Completed").await;
+    let writes = undisturbed.take_changes().len();
+    assert!(
+        writes > 20,
+        "the walk is too short to prove anything: {writes} writes"
+    );
+    for last in 0..writes {
+        let api = cluster("Off");
+        api.allow(Some(last));
+        for _ in 0..60 {
+            turn(&api).await;
+        }
+        api.allow(None);
+        run_until(&api, "Completed").await;
+        assert_gone(&api, 0);
+    }
+}
+
+/// From every write before the old pool goes.
+#[tokio::test]
+async fn back_from_wherever_it_is() {
+    let undisturbed = cluster("Off");
+    run_until(&undisturbed, "Completed").await;
+    let changes = undisturbed.take_changes();
+    let no_return = changes
+        .iter()
+        .position(|(call, _)| *call == format!("DELETE {POOLS}/old"))
+        .unwrap();
+    for last in 0..no_return {
+        let api = cluster("Off");
+        api.allow(Some(last));
+        for _ in 0..60 {
+            turn(&api).await;
+        }
+        api.allow(None);
+        api.edit(
+            MIGRATION,
+            &json!({ "spec": { "desired": "Rollback" }, "metadata": { "generation": 2 } }),
+        );
+        run_until(&api, "RolledBack").await;
+        assert_gone(&api, 1);
+        let old = api.get(&format!("{POOLS}/old")).unwrap();
+        assert!(
+            old["spec"]["disabled"] != true,
+            "the old pool is closed after {last} writes"
+        );
+    }
+}
+
+/// An allocation that races the block's release is not lost: it comes between the look at the block and the write.
+#[tokio::test]
+async fn who_takes_an_address_of_a_block_that_is_about_to_go_keeps_it() {
+    let api = cluster("Off");
+    let block = format!("{BLOCKS}/10-244-0-0-26");
+    let mut allocations = vec![Value::Null; 64];
+    allocations[7] = json!(0);
+    let taken = json!({ "spec": {
+        "allocations": allocations, "attributes": [{ "handle_id": "somebody", "secondary": {} }] } });
+    api.meddle(&format!("PATCH {AFFINITIES}/a-10-244-0-0-26"), &block, taken);
+    for _ in 0..100 {
+        let pending = api
+            .get(&format!("{AFFINITIES}/a-10-244-0-0-26"))
+            .is_some_and(|affinity| affinity["spec"]["state"] == "pendingDeletion");
+        if pending {
+            break;
+        }
+        turn_without_world(&api).await;
+        if api
+            .get(&block)
+            .is_some_and(|block| block["spec"]["allocations"][7].is_null())
+        {
+            world_moves(&api);
+        }
+    }
+    for _ in 0..5 {
+        turn_without_world(&api).await;
+    }
+    let object = api
+        .get(&block)
+        .expect("the block, with the address that was given out");
+    assert_eq!(object["spec"]["allocations"][7], 0);
+    assert!(object["spec"]["deleted"].is_null(), "{object:#}");
+    assert!(api.get(&format!("{POOLS}/old")).is_some(), "its pool is deleted");
+    let status = &api.get(MIGRATION).unwrap()["status"];
+    assert_eq!(status["blocked"], "Leftovers");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("10.244.0.7") && message.contains("somebody"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_paused_stays_as_it_is() {
+    let api = cluster("Off");
+    api.edit(MIGRATION, &json!({ "spec": { "desired": "Pause" } }));
+    for _ in 0..10 {
+        turn(&api).await;
+    }
+    assert_eq!(story(&api.take_changes()), [""; 0]);
+    assert_eq!(api.get(MIGRATION).unwrap()["status"]["blocked"], "Paused");
+    // But somebody closes the only pool: no pod would start.
+    api.edit(&format!("{POOLS}/old"), &json!({ "spec": { "disabled": true } }));
+    turn(&api).await;
+    assert_eq!(story(&api.take_changes()), ["patch pool old to everybody"]);
+}
