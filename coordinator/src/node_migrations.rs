@@ -15,8 +15,14 @@ use crate::context::Context;
 use crate::own_pods;
 use crate::write::{self, WriteError};
 
-/// Creates what is missing, and removes what has no Migration any more.
-pub async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+/// Creates what is missing, and removes what has no Migration any more. `ask` writes into a new one what its agent needs to know
+/// from the first moment on.
+pub async fn adopt(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    ask: impl Fn(&mut NodeMigrationSpec),
+) -> Result<(), WriteError> {
     let existing: BTreeMap<String, Arc<NodeMigration>> = cache
         .node_migrations
         .state()
@@ -32,7 +38,7 @@ pub async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> R
         .keys()
         .filter(|name| !existing.contains_key(*name))
     {
-        create(context, migration, name).await?;
+        create(context, migration, name, &ask).await?;
     }
     Ok(())
 }
@@ -96,9 +102,14 @@ fn is_over(cache: &Cache, object: &NodeMigration) -> bool {
         .any(|owner| alive.contains(&owner.uid))
 }
 
-async fn create(context: &Context, migration: &Migration, node: &str) -> Result<(), WriteError> {
+async fn create(
+    context: &Context,
+    migration: &Migration,
+    node: &str,
+    ask: impl Fn(&mut NodeMigrationSpec),
+) -> Result<(), WriteError> {
     let api: Api<NodeMigration> = Api::all(context.client.clone());
-    let spec: NodeMigrationSpec = serde_json::from_value(json!({
+    let mut spec: NodeMigrationSpec = serde_json::from_value(json!({
         "nodeName": node,
         "migration": migration.name_any(),
     }))
@@ -109,6 +120,7 @@ async fn create(context: &Context, migration: &Migration, node: &str) -> Result<
             kube::Error::SerdeError(source),
         )
     })?;
+    ask(&mut spec);
     let owner = serde_json::from_value(own_pods::owner(migration)).map_err(|source| {
         WriteError::of(
             "building",

@@ -27,7 +27,8 @@ pub async fn adopt_node_migrations(
         node_objects::remove(context, &object.spec.node_name, &BTreeSet::new()).await?;
         node_migrations::delete(context, &object).await?;
     }
-    node_migrations::adopt(context, cache, migration).await
+    // What an agent does without settings is to look.
+    node_migrations::adopt(context, cache, migration, |_| {}).await
 }
 
 /// The same while the migration runs; a Node that joined gets what the others got at the start. Returns the Nodes

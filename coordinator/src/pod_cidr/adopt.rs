@@ -40,7 +40,9 @@ pub async fn adopt(
     for object in node_migrations::without_node(cache, migration) {
         node_migrations::delete(context, &object).await?;
     }
-    node_migrations::adopt(context, cache, migration).await?;
+    // From the start: an agent that does not know better looks for flannel.
+    let ask = |spec: &mut NodeMigrationSpec| spec.pod_cidr = Some(look.clone());
+    node_migrations::adopt(context, cache, migration, ask).await?;
     let api: Api<NodeMigration> = Api::all(context.client.clone());
     for object in cache.node_migrations.state() {
         if belongs_to(&object, migration) && object.spec.pod_cidr.as_ref() != Some(look) {
