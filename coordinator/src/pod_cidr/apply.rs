@@ -4,12 +4,13 @@ use api::migration::PodCidrStatus;
 use crash_point::Edge;
 use ipnet::IpNet;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Node;
 use kube::api::Patch;
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use plan::evict::PodName;
 use plan::pod_cidr::decide::{Step, Which};
-use plan::pod_cidr::pools::{self, Openness};
+use plan::pod_cidr::pools::{self, OFF_LABEL, Openness};
 use serde_json::{Value, json};
 
 use super::objects;
@@ -18,7 +19,7 @@ use crate::calico;
 use crate::context::Context;
 use crate::evict::evict;
 use crate::memory::Memory;
-use crate::write::{WriteError, parameters};
+use crate::write::{self, WriteError, parameters};
 
 /// Blocks that are released in one pass: a pass that takes minutes looks at nothing else meanwhile.
 const BLOCKS_AT_ONCE: usize = 50;
@@ -48,6 +49,8 @@ impl Hands<'_> {
             Step::CreatePool => self.create_pool(&known.settings.new_pool.value).await?,
             Step::Scale(deployment, pods) => self.scale(deployment, *pods, known).await?,
             Step::Open(which, openness) => self.open(pool_of(*which, known), *openness).await?,
+            Step::Narrow(which, round) => self.narrow(pool_of(*which, known), *which, *round).await?,
+            Step::TakeOff(which, nodes) => self.take_off(*which, nodes).await?,
             Step::Evict(pods) => self.evict(pods, memory).await,
             Step::ReleaseBlocks(ranges) => {
                 memory.pod_cidr.forget_blocks();
@@ -94,9 +97,54 @@ impl Hands<'_> {
                 "is closed: pods keep their addresses of it, and nobody gets another"
             }
             Openness::ToWhoNamesIt => "gives addresses to pods that name it",
-            Openness::ToEverybody => "gives every pod its address",
+            Openness::Narrowed | Openness::ToEverybody => "gives every pod its address",
         };
         Ok(format!("IPPool {name} {how}"))
+    }
+
+    async fn narrow(&self, name: &str, which: Which, round: usize) -> Result<String, WriteError> {
+        let Some(object) = calico::IP_POOL.get(&self.context.client, name).await? else {
+            return Ok(format!("IPPool {name} went a moment ago; it is looked at again"));
+        };
+        let selector = pools::selector_of(&self.saved.old_pool);
+        if let Some(change) = pools::narrowing(&object.data["spec"], &selector, which.mark(), round) {
+            calico::IP_POOL
+                .patch_spec(&self.context.client, &object, &change)
+                .await?;
+        }
+        Ok(format!("IPPool {name} is left by {round} nodes"))
+    }
+
+    async fn take_off(&self, which: Which, nodes: &[String]) -> Result<String, WriteError> {
+        let api: Api<Node> = Api::all(self.context.client.clone());
+        for name in nodes {
+            let node = api
+                .get_opt(name)
+                .await
+                .map_err(|source| WriteError::of("reading", format!("Node {name}"), source))?;
+            // One that is gone meanwhile is not missed.
+            if let Some(node) = node {
+                let change = json!({ "metadata": { "labels": { OFF_LABEL: which.mark() } } });
+                write::patch(&api, &node, "labelling", change).await?;
+            }
+        }
+        Ok(format!(
+            "node {} takes another address for the end of its tunnel",
+            nodes.join(", ")
+        ))
+    }
+
+    /// Takes the label from every Node that has it.
+    pub async fn forget_nodes<'nodes>(
+        &self,
+        nodes: impl Iterator<Item = &'nodes Node>,
+    ) -> Result<(), WriteError> {
+        let api: Api<Node> = Api::all(self.context.client.clone());
+        for node in nodes.filter(|node| node.labels().contains_key(OFF_LABEL)) {
+            let change = json!({ "metadata": { "labels": { OFF_LABEL: null } } });
+            write::patch(&api, node, "removing the label of", change).await?;
+        }
+        Ok(())
     }
 
     /// What it had is written down first, in a pass of its own: who knows it after a crash puts it back.

@@ -181,6 +181,9 @@ impl Pass<'_> {
         status: &mut MigrationStatus,
     ) -> Result<(), WriteError> {
         hands.lower(known, RAISED_TO).await?;
+        hands
+            .forget_nodes(self.snapshot.nodes.values().map(AsRef::as_ref))
+            .await?;
         traffic::end(self.context, self.snapshot).await?;
         if let Some(message) = traffic::ending(self.snapshot) {
             wait(status, WaitReason::PodsTerminating, message);

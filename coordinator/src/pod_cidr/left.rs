@@ -1,18 +1,24 @@
 //! What is in the range that is left: blocks, who has addresses of it, ends of tunnels, routes.
 
+use std::net::IpAddr;
+
 use api::migration::PodCidrStatus;
 use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use plan::decision::{Wait, WaitReason};
 use plan::drain::Pod;
+use plan::pod_cidr::decide::Missing;
+use plan::pod_cidr::ends::{self, NodeEnd};
 use plan::pod_cidr::holders::holders;
 use plan::pod_cidr::host;
+use plan::pod_cidr::pools::{self, OFF_LABEL};
 
 use super::drive::Pass;
 use super::looks::Pace;
-use crate::facts;
 use crate::memory::Memory;
 use crate::write::WriteError;
+use crate::{facts, limits};
 
 /// An annotation of a Node with the address of a tunnel's end begins with the one, and has the other in it.
 const TUNNEL_MARKS: [&str; 2] = ["projectcalico.org/", "Tunnel"];
@@ -91,6 +97,36 @@ impl Pass<'_> {
         })
     }
 
+    /// What is missing until no end of a tunnel is in the range that is left.
+    pub(super) fn ends(&self, left: &IpNet, known: &PodCidrStatus) -> Option<Missing> {
+        let which = self.left_pool();
+        let pool = self.pool(which, known)?;
+        let settings = &known.settings;
+        let calico = (
+            &settings.calico_daemon_set_namespace.value,
+            &settings.calico_daemon_set_name.value,
+        );
+        let nodes: Vec<NodeEnd<'_>> = self
+            .snapshot
+            .nodes
+            .iter()
+            .map(|(name, node)| NodeEnd {
+                name,
+                ready: facts::nodes::is_ready(node),
+                off: node.labels().get(OFF_LABEL).map(String::as_str) == Some(which.mark()),
+                in_left: tunnel_end(node, left).is_some(),
+                calico_ready: self
+                    .snapshot
+                    .daemons_on(name, calico.0, calico.1)
+                    .iter()
+                    .any(|(_, ready)| *ready),
+            })
+            .collect();
+        let base = pools::selector_of(&self.saved.old_pool);
+        let at_once = limits::rules(self.migration).max_unavailable.resolve(nodes.len());
+        ends::missing(&nodes, which, &pool.spec, &base, at_once)
+    }
+
     /// Nodes whose end of the tunnel is in the range that is left: calico-node there does not go by the pools as they are.
     pub(super) fn switched(&self, left: &IpNet) -> Option<Wait> {
         let nodes: Vec<String> = self
@@ -98,15 +134,7 @@ impl Pass<'_> {
             .nodes
             .iter()
             .filter(|(_, node)| facts::nodes::is_ready(node))
-            .filter_map(|(name, node)| {
-                let ends = node
-                    .annotations()
-                    .iter()
-                    .filter(|(key, _)| key.starts_with(TUNNEL_MARKS[0]) && key.contains(TUNNEL_MARKS[1]));
-                let mut addresses = ends.filter_map(|(_, value)| value.parse::<std::net::IpAddr>().ok());
-                let address = addresses.find(|address| left.contains(address))?;
-                Some(format!("{name} ({address})"))
-            })
+            .filter_map(|(name, node)| Some(format!("{name} ({})", tunnel_end(node, left)?)))
             .collect();
         let first = nodes.first()?;
         Some(Wait {
@@ -144,4 +172,14 @@ impl Pass<'_> {
         }
         routes
     }
+}
+
+/// The end of a tunnel of this Node in this range.
+fn tunnel_end(node: &Node, range: &IpNet) -> Option<IpAddr> {
+    let ends = node
+        .annotations()
+        .iter()
+        .filter(|(key, _)| key.starts_with(TUNNEL_MARKS[0]) && key.contains(TUNNEL_MARKS[1]));
+    let mut addresses = ends.filter_map(|(_, value)| value.parse::<IpAddr>().ok());
+    addresses.find(|address| range.contains(address))
 }

@@ -37,7 +37,7 @@ impl Pass<'_> {
         known.closed_at = match openness(self.pool(self.left_pool(), known)) {
             Openness::Closed => known.closed_at.or(Some(self.now)),
             Openness::Absent => known.closed_at,
-            Openness::ToWhoNamesIt | Openness::ToEverybody => None,
+            Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody => None,
         };
         let pods = self.snapshot.pods();
         evict::forget(&mut memory.refusals, |uid| pods.iter().any(|pod| pod.uid == uid));
@@ -81,6 +81,7 @@ impl Pass<'_> {
             new: self.pool_view(Which::New, known, &left, &routes),
             wanted: &pools::wanted(&self.saved.old_pool, &to, known.settings.block_size.value),
             widen: &mentions::widen(&mentions, &from, &to),
+            ends: self.ends(&left_range, known),
             switched: self.switched(&left_range),
             canary: self.canary(known, &unwatched),
             redundancy,

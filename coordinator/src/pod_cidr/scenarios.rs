@@ -47,6 +47,15 @@ fn cluster(gates: &str) -> FakeApi {
         );
         put_pod(
             &api,
+            "kube-system",
+            &format!("calico-{node}"),
+            node,
+            "DaemonSet",
+            "calico-node",
+            true,
+        );
+        put_pod(
+            &api,
             "replumb-system",
             &format!("agent-{node}"),
             node,
@@ -163,6 +172,7 @@ fn world_moves(api: &FakeApi) {
         for (path, place) in &living {
             give_address(api, path, number, *place);
         }
+        calico_takes_an_end(api, node, number);
         calico_keeps_blocks(api, node, number, &living);
         agent_reports(api, node, number);
     }
@@ -185,6 +195,34 @@ fn give_address(api: &FakeApi, path: &str, number: usize, place: usize) {
                 "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
                     "state": { "running": {} } }],
             } }),
+        );
+    }
+}
+
+/// The end of the node's tunnel is in the first pool that is open to the node.
+fn calico_takes_an_end(api: &FakeApi, node: &str, number: usize) {
+    let path = format!("{NODES}/{node}");
+    let object = api.get(&path).unwrap();
+    let off = object["metadata"]["labels"]["replumb.dev/off-pool"]
+        .as_str()
+        .unwrap_or_default();
+    let end = object["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"].as_str();
+    let open = |(name, _): &&(&str, &str)| {
+        api.get(&format!("{POOLS}/{name}")).is_some_and(|pool| {
+            let selector = pool["spec"]["nodeSelector"].as_str().unwrap_or("all()");
+            let left = selector.contains(&format!("replumb.dev/off-pool != '{off}'")) && !off.is_empty();
+            pool["spec"]["disabled"] != true && selector != "!all()" && !left
+        })
+    };
+    let is_right = |(_, prefix): (&str, &str)| end.is_some_and(|end| end.starts_with(prefix));
+    let valid: Vec<_> = RANGES.iter().filter(open).collect();
+    if let Some((_, prefix)) = valid
+        .first()
+        .filter(|_| !valid.iter().any(|range| is_right(**range)))
+    {
+        api.edit(
+            &path,
+            &json!({ "metadata": { "annotations": { "projectcalico.org/IPv4VXLANTunnelAddr": format!("{prefix}.{number}.1") } } }),
         );
     }
 }
@@ -320,10 +358,13 @@ fn story(changes: &[(String, Value)]) -> Vec<String> {
             let how = match (spec["disabled"].as_bool(), spec["nodeSelector"].as_str()) {
                 (Some(true), _) => " closed",
                 (Some(false), Some("!all()")) => " to who names it",
+                (Some(false), Some(selector)) if selector.contains("off-pool") => " narrowed",
                 (Some(false), _) => " to everybody",
                 (None, _) => "",
             };
             lines.push(format!("{} pool {name}{how}", verb.to_lowercase()));
+        } else if body["metadata"]["labels"]["replumb.dev/off-pool"].is_string() {
+            lines.push(format!("take off {last}"));
         } else if path.starts_with(BLOCKS) || path.starts_with(AFFINITIES) {
             let what = if spec["state"].is_string() { " pending" } else { "" };
             lines.push(format!("{} {last}{what}", verb.to_lowercase()));
@@ -361,6 +402,11 @@ fn assert_gone(api: &FakeApi, gone: usize) {
         let address = pod["status"]["podIP"].as_str().unwrap();
         assert!(address.starts_with(RANGES[1 - gone].1), "{address}");
     }
+    for node in api.below(NODES) {
+        assert_eq!(node["metadata"]["labels"], json!({}), "a label is left");
+        let end = node["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"].as_str();
+        assert!(end.unwrap().starts_with(RANGES[1 - gone].1), "{end:?}");
+    }
     let traffic = api
         .below("/api/v1/namespaces/replumb-system/pods")
         .iter()
@@ -381,6 +427,10 @@ async fn every_write_in_its_order() {
             &format!("post pool {new} closed"),
             &format!("patch pool {new} to who names it"),
             &format!("patch pool {new} to everybody"),
+            "patch pool old narrowed",
+            "take off a",
+            "patch pool old narrowed",
+            "take off b",
             "patch pool old closed",
             "evict web-a",
             "evict web-b",

@@ -63,8 +63,8 @@ pub fn fates(
 
 fn fate(openness: Openness, is_left: bool, others: bool, usable: bool) -> Fate {
     match openness {
-        Openness::ToWhoNamesIt | Openness::ToEverybody if usable => Fate::Wanted,
-        Openness::ToWhoNamesIt | Openness::ToEverybody => Fate::Kept,
+        Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody if usable => Fate::Wanted,
+        Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody => Fate::Kept,
         // It gets no address any more; and it must not be the last one for whose sake the range stays.
         Openness::Closed if !is_left || others => Fate::Kept,
         Openness::Closed | Openness::Absent => Fate::Unwanted,

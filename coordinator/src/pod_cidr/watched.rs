@@ -56,7 +56,7 @@ impl Pass<'_> {
             status,
         )
         .await?;
-        let is_open = matches!(of(Which::New), Openness::ToWhoNamesIt | Openness::ToEverybody);
+        let is_open = of(Which::New) >= Openness::ToWhoNamesIt;
         let is_watched = watched.unwatched.is_none() && watched.breaches.is_empty();
         if !is_open && self.direction == Direction::There {
             // It is proved anew: whoever closed it may have changed more.

@@ -137,7 +137,8 @@ impl From<CheckName> for &'static str {
 }
 
 /// Everything that the coordinator must be allowed to do.
-pub const PERMISSIONS: [Permission; 9] = [
+pub const PERMISSIONS: [Permission; 10] = [
+    Permission::new("patch", "", "nodes", ""),
     Permission::new("create", "", "pods", "eviction"),
     Permission::new("create", "crd.projectcalico.org", "ippools", ""),
     Permission::new("patch", "crd.projectcalico.org", "ippools", ""),

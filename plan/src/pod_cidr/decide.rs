@@ -101,6 +101,16 @@ pub enum Which {
     New,
 }
 
+impl Which {
+    /// The value of [`pools::OFF_LABEL`] on a Node that was taken off it.
+    pub fn mark(self) -> &'static str {
+        match self {
+            Self::Old => "old",
+            Self::New => "new",
+        }
+    }
+}
+
 /// One pool, and what is in its range.
 #[derive(Clone, Debug)]
 pub struct PoolView<'facts> {
@@ -147,6 +157,8 @@ pub struct View<'facts> {
     pub wanted: &'facts Value,
     /// Who does not know both ranges yet, and who changes it.
     pub widen: &'facts [String],
+    /// What is missing until no end of a tunnel is in the range that is left ([`super::ends`]); `None` when none is.
+    pub ends: Option<Missing>,
     /// What is missing until every node's calico-node goes by the pools as they are open now; `None` when it does.
     pub switched: Option<Wait>,
     /// What is missing until the new pool is proved; `None` when pods that name it were reached from every node.
@@ -188,6 +200,10 @@ pub enum Step {
     Scale(String, u32),
     /// Open a pool so far, or close it.
     Open(Which, Openness),
+    /// Narrow the pool to Nodes that were not taken off it; each round is another text.
+    Narrow(Which, usize),
+    /// Take these Nodes off the pool.
+    TakeOff(Which, Vec<String>),
     /// Evict these pods.
     Evict(Vec<PodName>),
     /// Release these blocks, which are empty, and their affinities.
@@ -204,11 +220,13 @@ impl Step {
         match self {
             Self::CreatePool => "CreatePool",
             Self::Scale(..) => "Scale",
-            Self::Open(Which::Old, Openness::ToEverybody) => "OpenOldPool",
-            Self::Open(Which::New, Openness::ToEverybody) => "OpenNewPool",
+            Self::Open(Which::Old, Openness::ToEverybody | Openness::Narrowed) => "OpenOldPool",
+            Self::Open(Which::New, Openness::ToEverybody | Openness::Narrowed) => "OpenNewPool",
             Self::Open(_, Openness::ToWhoNamesIt) => "OpenNewPoolToCanary",
             Self::Open(Which::Old, Openness::Closed | Openness::Absent) => "CloseOldPool",
             Self::Open(Which::New, Openness::Closed | Openness::Absent) => "CloseNewPool",
+            Self::Narrow(..) => "NarrowPool",
+            Self::TakeOff(..) => "TakeNodeOff",
             Self::Evict(_) => "Evict",
             Self::ReleaseBlocks(_) => "ReleaseBlocks",
             Self::DeletePool(Which::Old) => "DeleteOldPool",
@@ -258,13 +276,13 @@ fn there(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
             ),
         ),
         // First of all: a pod that is made now has to get an address.
-        (Openness::Absent, Openness::Closed | Openness::ToWhoNamesIt) => {
+        (Openness::Absent, Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed) => {
             run(Stage::Switch, Step::Open(Which::New, Openness::ToEverybody))
         }
-        // Before the new one is open to everybody nobody closes the old one but somebody else.
+        // Before the new one is open to everybody nobody narrows or closes the old one but somebody else, or the way back.
         (
-            Openness::Closed | Openness::ToWhoNamesIt,
-            Openness::Absent | Openness::Closed | Openness::ToWhoNamesIt,
+            Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed,
+            Openness::Absent | Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed,
         ) => run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody)),
         (Openness::ToEverybody, Openness::Absent) => {
             widened(view).unwrap_or_else(|| run(Stage::CreatePool, Step::CreatePool))
@@ -272,12 +290,14 @@ fn there(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
         (Openness::ToEverybody, Openness::Closed) => agrees(view)
             .or_else(|| widened(view))
             .unwrap_or_else(|| run(Stage::Canary, Step::Open(Which::New, Openness::ToWhoNamesIt))),
-        (Openness::ToEverybody, Openness::ToWhoNamesIt) => {
+        (Openness::ToEverybody, Openness::ToWhoNamesIt | Openness::Narrowed) => {
             proved(view).unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::New, Openness::ToEverybody)))
         }
         // Somebody else may have opened it.
-        (Openness::ToEverybody | Openness::ToWhoNamesIt, Openness::ToEverybody) => {
-            proved(view).unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::Old, Openness::Closed)))
+        (Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt, Openness::ToEverybody) => {
+            proved(view)
+                .or_else(|| missing(Stage::Switch, view.ends.as_ref()))
+                .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::Old, Openness::Closed)))
         }
         (Openness::Closed, Openness::ToEverybody) => agrees(view)
             .or_else(|| view.switched.clone().map(|found| wait(Stage::Switch, found)))
@@ -329,11 +349,12 @@ fn back(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
                 view.old.name, view.new.range, view.old.range
             ),
         ),
-        (Openness::Closed | Openness::ToWhoNamesIt, _) => {
+        (Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed, _) => {
             run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody))
         }
-        (Openness::ToEverybody, Openness::ToEverybody | Openness::ToWhoNamesIt) => {
-            run(Stage::Switch, Step::Open(Which::New, Openness::Closed))
+        (Openness::ToEverybody, Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt) => {
+            missing(Stage::Switch, view.ends.as_ref())
+                .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::New, Openness::Closed)))
         }
         (Openness::ToEverybody, Openness::Closed) => match &view.switched {
             Some(found) => wait(Stage::Switch, found.clone()),

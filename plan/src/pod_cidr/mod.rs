@@ -5,6 +5,7 @@ pub mod checks;
 pub mod decide;
 pub mod detect;
 pub mod document;
+pub mod ends;
 pub mod facts;
 pub mod holders;
 pub mod host;

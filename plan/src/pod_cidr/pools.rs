@@ -11,6 +11,11 @@ use crate::calico::API_VERSION;
 
 /// Selects no node.
 pub const NO_NODE: &str = "!all()";
+/// Label of a Node that was taken off one of the two pools; its value says off which.
+pub const OFF_LABEL: &str = "replumb.dev/off-pool";
+/// A clause that selects every Node, and is another text in each round: Calico's nodes look at their tunnels again only when a
+/// pool has changed, not when a Node's labels have.
+const ROUND_LABEL: &str = "replumb.dev/round-";
 /// What a pool without a node selector means.
 const EVERY_NODE: &str = "all()";
 
@@ -26,6 +31,8 @@ pub enum Openness {
     Closed,
     /// Pods that name it.
     ToWhoNamesIt,
+    /// Pods, and ends of tunnels, of every Node that was not taken off it.
+    Narrowed,
     /// Every pod.
     ToEverybody,
 }
@@ -37,10 +44,30 @@ impl Openness {
             Self::Closed
         } else if node_selector(spec) == NO_NODE || spec["assignmentMode"] == "Manual" {
             Self::ToWhoNamesIt
+        } else if node_selector(spec).contains(OFF_LABEL) {
+            Self::Narrowed
         } else {
             Self::ToEverybody
         }
     }
+}
+
+/// The selector of a pool that Nodes are taken off one by one. `base` is what it selects when it is open to everybody, `mark` the
+/// label's value on a Node that was taken off it.
+fn narrowed(base: &str, mark: &str, round: usize) -> String {
+    let base = if base.contains("||") {
+        format!("({base})")
+    } else {
+        base.to_owned()
+    };
+    format!("{base} && {OFF_LABEL} != '{mark}' && !has({ROUND_LABEL}{round})")
+}
+
+/// What to merge into a pool's spec so that it is narrowed in this round; `None` when it is.
+pub fn narrowing(found: &Value, base: &str, mark: &str, round: usize) -> Option<Value> {
+    let selector = narrowed(base, mark, round);
+    let is_so = node_selector(found) == selector && !found["disabled"].as_bool().unwrap_or_default();
+    (!is_so).then(|| json!({ "disabled": false, "nodeSelector": selector }))
 }
 
 fn node_selector(spec: &Value) -> &str {
@@ -118,7 +145,14 @@ pub fn differences(found: &Value, wanted: &Value) -> Vec<String> {
         .into_iter()
         .filter(|field| !["disabled", "assignmentMode"].contains(&field.as_str()))
         // What a canary narrows is opened in its turn.
-        .filter(|field| *field != "nodeSelector" || found.get(*field).is_none_or(|found| found != NO_NODE))
+        .filter(|field| {
+            let selects = |selector: &Value| {
+                selector
+                    .as_str()
+                    .is_some_and(|text| text == NO_NODE || text.contains(OFF_LABEL))
+            };
+            *field != "nodeSelector" || !found.get(*field).is_some_and(selects)
+        })
         .filter(|field| {
             let (found, wanted) = (
                 meaning(field, found.get(*field)),
@@ -172,7 +206,8 @@ pub fn opening(found: &Value, openness: Openness, selector: &str) -> Option<Valu
     Some(match openness {
         Openness::Absent | Openness::Closed => json!({ "disabled": true }),
         Openness::ToWhoNamesIt => json!({ "disabled": false, "nodeSelector": NO_NODE }),
-        Openness::ToEverybody => {
+        // Narrowed is a step of its own ([`narrowing`]); what is asked for so is open.
+        Openness::Narrowed | Openness::ToEverybody => {
             json!({ "disabled": false, "nodeSelector": selector, "assignmentMode": null })
         }
     })
@@ -206,6 +241,8 @@ mod tests {
     #[case(json!({ "nodeSelector": "zone == 'a'" }), Openness::ToEverybody)]
     #[case(json!({ "nodeSelector": "!all()" }), Openness::ToWhoNamesIt)]
     #[case(json!({ "assignmentMode": "Manual" }), Openness::ToWhoNamesIt)]
+    #[case(json!({ "nodeSelector": narrowed("all()", "old", 3) }), Openness::Narrowed)]
+    #[case(json!({ "nodeSelector": narrowed("all()", "old", 3), "disabled": true }), Openness::Closed)]
     #[case(json!({ "nodeSelector": "!all()", "disabled": true }), Openness::Closed)]
     fn how_far_a_pool_is_open(#[case] spec: Value, #[case] openness: Openness) {
         assert_eq!(Openness::of(&spec), openness);
@@ -252,6 +289,22 @@ mod tests {
         let by_hand = json!({ "assignmentMode": "Manual" });
         let change = opening(&by_hand, Openness::ToEverybody, "all()").unwrap();
         assert_eq!(change["assignmentMode"], Value::Null);
+    }
+
+    #[test]
+    fn each_round_is_another_text_that_selects_the_same_nodes() {
+        let spec = json!({ "nodeSelector": "all()" });
+        let change = narrowing(&spec, "all()", "old", 0).unwrap();
+        assert_eq!(
+            change["nodeSelector"],
+            "all() && replumb.dev/off-pool != 'old' && !has(replumb.dev/round-0)"
+        );
+        assert_eq!(narrowing(&change, "all()", "old", 0), None);
+        assert!(narrowing(&change, "all()", "old", 1).is_some());
+        // What had an `or` in it selects the same as before, and less.
+        assert!(narrowed("a == '1' || a == '2'", "new", 0).starts_with("(a == '1' || a == '2') && "));
+        let back = opening(&change, Openness::ToEverybody, "all()").unwrap();
+        assert_eq!(back["nodeSelector"], "all()");
     }
 
     #[test]

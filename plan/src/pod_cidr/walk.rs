@@ -81,6 +81,12 @@ fn spec(base: &Value, openness: Openness) -> Option<Value> {
             spec["nodeSelector"] = NO_NODE.into();
             Some(spec)
         }
+        Openness::Narrowed => {
+            let mut spec = base.clone();
+            let change = pools::narrowing(base, "all()", "old", 0).expect("an open pool is not narrowed");
+            spec["nodeSelector"] = change["nodeSelector"].clone();
+            Some(spec)
+        }
     }
 }
 
@@ -218,6 +224,7 @@ impl World {
             new: pool(Which::New, 1),
             wanted: &wanted,
             widen: &[],
+            ends: None,
             switched: None,
             canary: (!self.probed).then(|| Wait {
                 reason: WaitReason::ProbePending,
@@ -314,14 +321,19 @@ impl World {
             }
             Step::CreatePool
             | Step::Scale(..)
-            | Step::Open(_, Openness::ToEverybody | Openness::ToWhoNamesIt | Openness::Absent) => {}
+            | Step::Narrow(..)
+            | Step::TakeOff(..)
+            | Step::Open(
+                _,
+                Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt | Openness::Absent,
+            ) => {}
         }
     }
 
     fn after(mut self, step: &Step) -> Self {
         match step {
             Step::CreatePool => self.new = Openness::Closed,
-            Step::Scale(..) => {}
+            Step::Scale(..) | Step::Narrow(..) | Step::TakeOff(..) => {}
             Step::Open(Which::Old, openness) => self.old = *openness,
             Step::Open(Which::New, openness) => self.new = *openness,
             Step::Evict(pods) => {
@@ -423,6 +435,8 @@ impl World {
             &|world| world.old = open_or(world.old, Openness::Closed),
             &|world| world.old = open_or(world.old, Openness::Absent),
             &|world| world.old = open_or(world.old, Openness::ToEverybody),
+            &|world| world.old = open_or(world.old, Openness::Narrowed),
+            &|world| world.new = open_or(world.new, Openness::Narrowed),
             &|world| world.new = open_or(world.new, Openness::Closed),
             &|world| world.new = open_or(world.new, Openness::Absent),
             &|world| world.new = open_or(world.new, Openness::ToEverybody),

@@ -36,7 +36,9 @@ fn old_pool(pool: &Pool) -> Vec<Check> {
     } else if openness != Openness::ToEverybody {
         let found = match openness {
             Openness::Absent | Openness::Closed => "disabled",
-            Openness::ToWhoNamesIt | Openness::ToEverybody => "gives addresses only to pods that name it",
+            Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody => {
+                "gives addresses only to some pods (its nodeSelector or assignmentMode)"
+            }
         };
         report.fail(
             "IPPool",
