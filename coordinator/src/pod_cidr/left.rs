@@ -148,6 +148,38 @@ impl Pass<'_> {
         })
     }
 
+    /// Why Calico's `DaemonSet` is not in one piece; nodes that are away do not count.
+    pub(super) fn rolling(&self, known: &PodCidrStatus) -> Option<Wait> {
+        let settings = &known.settings;
+        let (namespace, name) = (
+            &settings.calico_daemon_set_namespace.value,
+            &settings.calico_daemon_set_name.value,
+        );
+        let sets = self.cache.daemon_sets.state();
+        let set = sets
+            .iter()
+            .map(|set| facts::daemon_sets::daemon_set(set))
+            .find(|set| set.namespace == *namespace && set.name == *name)?;
+        let away = self
+            .snapshot
+            .nodes
+            .values()
+            .filter(|node| !facts::nodes::is_ready(node))
+            .count();
+        let needed = set
+            .desired
+            .saturating_sub(i32::try_from(away).unwrap_or(i32::MAX));
+        let is_whole = (set.rolled_out || set.on_delete || away > 0) && set.ready >= needed;
+        (!is_whole).then(|| Wait {
+            reason: WaitReason::DaemonSetRollout,
+            message: format!(
+                "DaemonSet {namespace}/{name} is rolled: {} of {} pods are Ready",
+                set.ready, set.desired
+            ),
+            until: None,
+        })
+    }
+
     /// What the agents say of the range that is left; who has not said is named.
     pub(super) fn routes(&self) -> Vec<String> {
         let mut routes = Vec::new();

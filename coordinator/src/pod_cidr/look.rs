@@ -86,6 +86,7 @@ impl Pass<'_> {
             canary: self.canary(known, &unwatched),
             redundancy,
             follow_up: &mentions::follow_up(&mentions, &from, &to),
+            rolling: self.rolling(known),
             moves: moves::View {
                 residents: &residents,
                 targets: &targets,

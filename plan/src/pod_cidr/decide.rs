@@ -167,6 +167,8 @@ pub struct View<'facts> {
     pub redundancy: Option<Missing>,
     /// Who does not say the new range yet, and who changes it.
     pub follow_up: &'facts [String],
+    /// Why Calico's own `DaemonSet` is not in one piece, as it is after a change of its environment; `None` when it is.
+    pub rolling: Option<Wait>,
     /// The pods, led to the pool that is the target now.
     pub moves: moves::View<'facts>,
 }
@@ -393,6 +395,8 @@ fn leave(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) 
     let open = moved(view, policy, now)
         .or_else(|| emptied(pool, now))
         .or_else(|| followed(pool, view))
+        // A calico-node that starts meanwhile would learn of the pool's end at its start, or not at all.
+        .or_else(|| view.rolling.clone().map(|found| wait(Stage::FollowUp, found)))
         .or_else(|| soaked(pool, view, policy, now));
     if let Some(next) = open {
         return next;

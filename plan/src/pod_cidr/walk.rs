@@ -233,6 +233,7 @@ impl World {
             }),
             redundancy: None,
             follow_up: &follow_up,
+            rolling: None,
             moves: moves::View {
                 residents: &residents,
                 targets: target,
