@@ -1,4 +1,4 @@
-//! How a migration went: for people as text, for programs as JSON.
+//! How a migration from flannel went: for people as text, for programs as JSON.
 
 mod text;
 
@@ -7,18 +7,17 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use api::migration::{LegacyPods, MigrationPhase, Strategy};
 use api::{Migration, NodeMigration};
-use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt};
 use plan::flannel_to_calico::node::Stage;
 use serde::Serialize;
 use traffic::report::Summary;
 
 use super::hold::Held;
-use super::same::Comparison;
-use super::watch::Peak;
 use crate::cluster::Cluster;
-use crate::cluster::pods::{self, FLANNEL_NAMESPACE};
+use crate::demo::report::{Foreign, Pods};
+use crate::demo::same::Comparison;
+use crate::demo::watch::Peak;
 
 /// How a migration went.
 #[derive(Clone, Debug, Serialize)]
@@ -91,39 +90,10 @@ pub struct NodeReport {
 pub struct HostReport {
     /// What is left of flannel.
     pub leftovers: Vec<String>,
-    /// Lines of somebody else that are gone.
-    pub gone: Vec<String>,
-    /// Lines of somebody else that are new.
-    pub new: Vec<String>,
+    /// What of somebody else's has changed.
+    pub foreign: Foreign,
     /// After a way back: everything, compared with what was there before.
     pub comparison: Option<Comparison>,
-}
-
-/// What happened to pods.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Pods {
-    /// Pods of the workloads that were evicted and created again.
-    pub recreated: usize,
-    /// Container restarts in pods that stayed.
-    pub restarted: i64,
-}
-
-/// Reports of the traffic generator, of all nodes; the generator is ended first, so that the last word is written.
-pub async fn probes(cluster: &Cluster) -> Result<Summary> {
-    Ok(Summary::of(&super::traffic::end(cluster).await?))
-}
-
-/// Container restarts of every pod by UID, without the old network's own pods: those end.
-pub async fn restarts(cluster: &Cluster) -> Result<BTreeMap<String, i32>> {
-    let api: Api<Pod> = Api::all(cluster.api().client());
-    let list = api.list(&ListParams::default()).await.context("list pods")?;
-    Ok(list
-        .items
-        .into_iter()
-        .filter(|pod| pod.namespace().as_deref() != Some(FLANNEL_NAMESPACE))
-        .map(|pod| (pod.uid().unwrap_or_default(), pods::restarts(&pod)))
-        .collect())
 }
 
 impl Report {
@@ -134,7 +104,7 @@ impl Report {
         peak: Peak,
         probes: Summary,
         hosts: BTreeMap<String, HostReport>,
-        [restarts_before, restarts]: [&BTreeMap<String, i32>; 2],
+        pods: Pods,
         calico: &str,
     ) -> Result<Self> {
         let status = migration.status.clone().unwrap_or_default();
@@ -149,16 +119,6 @@ impl Report {
             .iter()
             .map(|object| node(object, hosts.get(&object.spec.node_name)))
             .collect();
-        let pods = Pods {
-            recreated: restarts_before
-                .keys()
-                .filter(|uid| !restarts.contains_key(*uid))
-                .count(),
-            restarted: restarts
-                .iter()
-                .filter_map(|(uid, now)| Some(i64::from(now - restarts_before.get(uid)?)))
-                .sum(),
-        };
         let kind = migration.spec.flannel_to_calico.clone().unwrap_or_default();
         let (strategy, legacy_pods) = (kind.strategy, kind.legacy_pods);
         // In place the last node's end is the end of the change; what is cleaned up later follows the pods.
@@ -332,8 +292,8 @@ fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
             })
             .collect(),
         leftovers,
-        foreign_gone: host.gone,
-        foreign_new: host.new,
+        foreign_gone: host.foreign.gone,
+        foreign_new: host.foreign.new,
         comparison: host.comparison,
     }
 }
