@@ -9,7 +9,7 @@ use crash_point::Edge;
 
 use super::interrupted;
 use super::up::ClusterArguments;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, PodNetwork};
 use crate::crash::matrix::{self, Round, STEPS, STEPS_OF_REAL_CALICO, Step, Victim};
 use crate::crash::{Bench, Matrix, start_again_at_once};
 use crate::demo::Tools;
@@ -75,7 +75,7 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let rounds = wanted(&arguments, &steps)?;
-    arguments.cluster.can_migrate()?;
+    arguments.cluster.start_on(PodNetwork::Flannel)?;
     if arguments.cluster.no_traffic || arguments.cluster.no_sample {
         bail!("--no-traffic, --no-sample: a crash is judged by both; leave them out");
     }

@@ -1,20 +1,18 @@
-//! `cargo lab demo`.
+//! `cargo lab demo`. What only one kind of migration has lies with the kind.
 
-use std::path::PathBuf;
+mod flannel_to_calico;
+mod pod_cidr;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use serde::Serialize;
 
 use super::interrupted;
 use super::up::ClusterArguments;
 use crate::cluster::Cluster;
-use crate::demo::cases::{self, CASES, Case};
-use crate::demo::operator::Operator;
-use crate::demo::{self, Run, Tools, Wanted};
-
-/// Milliseconds between two probes where nothing is to be lost: a finer look than draining needs.
-const IN_PLACE_PROBE_INTERVAL: u64 = 5;
+use crate::demo::Tools;
 
 /// `cargo lab demo`.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,86 +20,66 @@ pub struct Arguments {
     /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArguments,
+    /// Which migration.
+    #[arg(long, value_enum, default_value_t)]
+    pub migration: Kind,
     /// How many nodes may be out of work at the same time: a number or a percentage.
     #[arg(long, value_name = "N|N%", default_value = "1")]
     pub max_unavailable: String,
-    /// How a node changes its network.
-    #[arg(long, value_enum, default_value_t = Strategy::Drain)]
-    pub strategy: Strategy,
-    /// In place: restart the pods that were there before, under their budgets, once every node is on Calico.
-    #[arg(long)]
-    pub restart_pods: bool,
-    /// In place: hold the mixed state for so long, with pods created, deleted and scaled on every node.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub hold: Option<u64>,
-    /// What follows once every node is on Calico.
-    #[arg(long, value_enum)]
-    pub then: Option<Then>,
+    /// Of the migration from flannel to Calico alone.
+    #[command(flatten)]
+    pub flannel_to_calico: flannel_to_calico::Options,
     /// Write how it went as JSON into this file.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Spoil a prerequisite first: the migration has to be refused. `list` names the cases.
-    #[arg(long = "break", value_name = "CASE")]
-    pub broken: Option<String>,
 }
 
-/// What follows once every node is on Calico.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Then {
-    /// Everything is taken back, and every host compared with what it was before.
-    Rollback,
+/// Which migration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// From flannel to Calico.
+    #[default]
+    FlannelToCalico,
+    /// Another range for the pods of a cluster with Calico.
+    PodCidr,
 }
 
-/// How a node changes its network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Strategy {
-    /// Pods leave the node by eviction before its network changes.
-    Drain,
-    /// The node changes its network under its pods: they keep running, with their addresses.
-    InPlace,
+/// What a kind has made of its options before there is a cluster.
+enum Job {
+    FlannelToCalico(Box<flannel_to_calico::Job>),
+    PodCidr(pod_cidr::Job),
 }
 
-/// Runs it. Exit code 0 when everything is as it should be; with `--break` 2, as the refused tool itself.
-pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
-    let case = match arguments.broken.as_deref() {
-        Some("list") => {
-            for case in CASES {
-                println!("{:<22} {:<34} {}", case.name, case.check, case.about);
+impl Job {
+    fn prepare(arguments: &mut Arguments) -> Result<Self> {
+        Ok(match arguments.migration {
+            Kind::FlannelToCalico => {
+                Self::FlannelToCalico(Box::new(flannel_to_calico::Job::prepare(arguments)?))
             }
-            return Ok(ExitCode::SUCCESS);
+            Kind::PodCidr => Self::PodCidr(pod_cidr::Job::prepare(arguments)?),
+        })
+    }
+
+    async fn perform(&self, cluster: &Cluster, tools: &Tools, report: Option<&Path>) -> Result<ExitCode> {
+        match self {
+            Self::FlannelToCalico(job) => job.perform(cluster, tools, report).await,
+            Self::PodCidr(job) => job.perform(cluster, tools, report).await,
         }
-        Some(name) => Some(cases::find(name)?),
-        None => None,
-    };
+    }
+}
+
+/// Runs it. Exit code 0 when everything is as it should be.
+pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
+    if flannel_to_calico::lists_cases(&arguments) {
+        return Ok(ExitCode::SUCCESS);
+    }
     arguments.cluster.replumb = true;
-    if arguments.strategy == Strategy::InPlace {
-        arguments
-            .cluster
-            .probe_interval
-            .get_or_insert(IN_PLACE_PROBE_INTERVAL);
-    }
-    if arguments.then.is_some() && arguments.strategy == Strategy::Drain {
-        bail!(
-            "--then rollback after --strategy drain: flannel's DaemonSet is deleted by then, which is the point of no return; \
-             use --strategy in-place"
-        );
-    }
-    if arguments.then.is_some() && arguments.restart_pods {
-        bail!(
-            "--then rollback after --restart-pods: the migration goes on to its point of no return by itself; leave one out"
-        );
-    }
-    if arguments.hold.is_some() && (arguments.strategy == Strategy::Drain || arguments.restart_pods) {
-        bail!(
-            "--hold: pods of both networks live side by side with --strategy in-place and without --restart-pods only"
-        );
-    }
-    arguments.cluster.can_migrate()?;
+    let job = Job::prepare(&mut arguments)?;
     let tools = arguments.cluster.tools().await?;
     let cluster = arguments.cluster.up().await?;
     let directory = cluster.directory().clone();
     let ended = tokio::select! {
-        ended = perform(&arguments, &cluster, &tools, case) => ended,
+        ended = job.perform(&cluster, &tools, arguments.report.as_deref()) => ended,
         signal = interrupted() => Err(anyhow::anyhow!("ended by {}", signal?)),
     };
     match ended {
@@ -123,51 +101,71 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     }
 }
 
-async fn perform(
-    arguments: &Arguments,
-    cluster: &Cluster,
-    tools: &Tools,
-    case: Option<&Case>,
-) -> Result<ExitCode> {
-    if let Some(case) = case {
-        let text = demo::refuse(cluster, &Operator::new(cluster, &tools.command_line), case).await?;
-        println!("{text}");
-        println!(
-            "refused, as it should be ({}): the cluster has not changed",
-            case.about
-        );
-        return Ok(ExitCode::from(2));
-    }
-    let mut run = Run::begin(cluster, tools).await?;
-    let wanted = Wanted {
-        strategy: match arguments.strategy {
-            Strategy::Drain => api::migration::Strategy::Drain,
-            Strategy::InPlace => api::migration::Strategy::InPlace,
-        },
-        max_unavailable: arguments.max_unavailable.clone(),
-        spec: if arguments.restart_pods {
-            serde_json::json!({ "flannelToCalico": { "legacyPods": "Restart" } })
-        } else {
-            serde_json::json!({})
-        },
-    };
-    let watch = run.migrate(&wanted).await?;
-    if let Some(seconds) = arguments.hold {
-        run.hold(Duration::from_secs(seconds)).await?;
-    }
-    match arguments.then {
-        Some(Then::Rollback) => run.roll_back().await?,
-        None => {}
-    }
-    let report = run.report(watch).await?;
-    println!("\n{}", report.text());
-    if let Some(file) = &arguments.report {
-        std::fs::write(file, serde_json::to_string_pretty(&report)?)
+/// Shows a report and writes it, if it is asked for. Without problems it is well.
+fn tell(report: &impl Serialize, text: &str, problems: &[String], file: Option<&Path>) -> Result<ExitCode> {
+    println!("\n{text}");
+    if let Some(file) = file {
+        std::fs::write(file, serde_json::to_string_pretty(report)?)
             .with_context(|| format!("write the report {}", file.display()))?;
     }
-    Ok(if report.problems.is_empty() {
+    Ok(if problems.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cluster::PodNetwork;
+
+    fn prepare(options: &str) -> Result<(Job, Arguments)> {
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            arguments: Arguments,
+        }
+        let mut arguments = Line::parse_from(format!("demo {options}").split_whitespace()).arguments;
+        let job = Job::prepare(&mut arguments)?;
+        Ok((job, arguments))
+    }
+
+    fn refusal(options: &str) -> String {
+        prepare(options).map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn each_kind_has_the_network_that_it_starts_from() {
+        let network = |options| prepare(options).unwrap().1.cluster.network;
+        assert_eq!(network(""), Some(PodNetwork::Flannel));
+        assert_eq!(network("--migration pod-cidr"), Some(PodNetwork::Calico));
+        assert!(refusal("--network calico").contains("--network calico"));
+        assert!(refusal("--migration pod-cidr --network flannel").contains("--network flannel"));
+    }
+
+    #[test]
+    fn an_option_of_another_kind_is_refused_by_name() {
+        for option in [
+            "--strategy drain",
+            "--restart-pods",
+            "--hold 5",
+            "--then rollback",
+            "--break gitops",
+        ] {
+            let name = option.split(' ').next().unwrap();
+            let said = refusal(&format!("--migration pod-cidr {option}"));
+            assert!(said.contains(name), "{option}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused_before_there_is_a_cluster() {
+        assert!(refusal("--then rollback").contains("point of no return"));
+        assert!(refusal("--strategy in-place --then rollback").is_empty());
+        assert!(refusal("--hold 5").contains("in-place"));
+        assert!(refusal("--no-calico").contains("--no-calico"));
+    }
 }

@@ -11,7 +11,7 @@ use programs::{cargo, cargo_tests, cargo_tests_with, go_tests, run_program};
 use super::up::ClusterArguments;
 use super::{Ended, Place, interrupted};
 use crate::assets;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
 use crate::end_to_end::{self, Tally};
 use crate::progress::Progress;
@@ -282,6 +282,7 @@ async fn in_cluster(
 ) -> Result<Tally> {
     let mut wanted = arguments.cluster.clone();
     wanted.nodes = nodes;
+    wanted.start_on(PodNetwork::Flannel)?;
     wanted.replumb = true;
     wanted.place = place(arguments, nodes);
     let tools = wanted.tools().await?;

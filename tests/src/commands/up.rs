@@ -94,13 +94,19 @@ impl ClusterArguments {
         self.network.unwrap_or_default()
     }
 
-    /// Refuses a cluster on which nobody can migrate from flannel.
-    pub fn can_migrate(&self) -> Result<()> {
-        if self.pod_network() != PodNetwork::Flannel {
-            bail!("--network calico: there is no flannel to migrate from; leave it out");
+    /// For a migration that starts from this network: nobody may have asked for another one, and what the migration needs
+    /// has to come up.
+    pub fn start_on(&mut self, network: PodNetwork) -> Result<()> {
+        let wanted = *self.network.get_or_insert(network);
+        if wanted != network {
+            bail!(
+                "--network {}: the migration starts from {}; leave the option out",
+                wanted.name().to_lowercase(),
+                network.name()
+            );
         }
         if self.no_calico {
-            bail!("--no-calico: there is nothing to migrate to; leave it out");
+            bail!("--no-calico: nobody can migrate without Calico; leave it out");
         }
         self.calico_plays_every_family()
     }
@@ -263,15 +269,18 @@ mod tests {
     #[test]
     fn flannel_connects_the_pods_when_nobody_says() {
         assert_eq!(cluster("").pod_network(), PodNetwork::Flannel);
-        assert!(cluster("").can_migrate().is_ok() && cluster("").can_come_up().is_ok());
         assert_eq!(cluster("--network calico").pod_network(), PodNetwork::Calico);
+        let mut nobody = cluster("");
+        nobody.start_on(PodNetwork::Calico).unwrap();
+        assert_eq!(nobody.pod_network(), PodNetwork::Calico);
     }
 
     #[test]
     fn what_cannot_come_up_or_migrate_is_refused_before_anything_is_built() {
-        let calico = cluster("--network calico");
-        assert!(calico.can_come_up().is_ok());
-        assert!(refusal(calico.can_migrate()).contains("no flannel"));
+        assert!(cluster("--network calico").can_come_up().is_ok());
+        let other = cluster("--network calico").start_on(PodNetwork::Flannel);
+        assert!(refusal(other).contains("--network calico: the migration starts from flannel"));
+        assert!(refusal(cluster("--no-calico").start_on(PodNetwork::Flannel)).contains("--no-calico"));
         assert!(
             refusal(cluster("--network calico --no-calico").can_come_up()).contains("leave one of them out")
         );
@@ -283,5 +292,9 @@ mod tests {
                 .is_ok()
         );
         assert!(cluster("--ip-families dual-stack").can_come_up().is_ok());
+        assert!(
+            refusal(cluster("--ip-families dual-stack").start_on(PodNetwork::Flannel))
+                .contains("--calico-bin")
+        );
     }
 }

@@ -16,8 +16,9 @@ use super::strike::strike;
 use super::workload;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
+use crate::demo::MIGRATION;
+use crate::demo::flannel_to_calico::{Wanted, manifest};
 use crate::demo::operator::{Exit, Operator};
-use crate::demo::{MIGRATION, Wanted, manifest};
 use crate::end_to_end::Looker;
 
 /// From one point to the next, and from a crash to the end of the node that it struck.

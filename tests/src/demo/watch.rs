@@ -8,7 +8,6 @@ use api::NodeMigration;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
-use plan::flannel_to_calico::phase::Phase;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -31,8 +30,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts looking.
-    pub fn start(client: Client) -> Self {
+    /// Starts looking. A node is out of work, too, when its migration says so by `is_out`.
+    pub fn start(client: Client, is_out: fn(&NodeMigration) -> bool) -> Self {
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let mut peak = Peak::default();
@@ -43,7 +42,7 @@ impl Watch {
                     _ = ticks.tick() => {}
                 }
                 // While the API server is away nobody can look, and nobody can cordon either.
-                let Ok(out_of_work) = look(&client).await else {
+                let Ok(out_of_work) = look(&client, is_out).await else {
                     continue;
                 };
                 peak.looks += 1;
@@ -63,8 +62,8 @@ impl Watch {
     }
 }
 
-/// Nodes that are cordoned, not Ready, or between the two networks.
-async fn look(client: &Client) -> Result<BTreeSet<String>> {
+/// Nodes that are cordoned, not Ready, or out by their migration.
+async fn look(client: &Client, is_out: fn(&NodeMigration) -> bool) -> Result<BTreeSet<String>> {
     let nodes: Api<Node> = Api::all(client.clone());
     let migrations: Api<NodeMigration> = Api::all(client.clone());
     let mut out = BTreeSet::new();
@@ -83,11 +82,12 @@ async fn look(client: &Client) -> Result<BTreeSet<String>> {
             out.insert(node.name_any());
         }
     }
-    for object in migrations.list(&ListParams::default()).await?.items {
-        let phase = object.status.as_ref().and_then(|status| status.phase);
-        if matches!(phase, Some(Phase::Held | Phase::Detached)) {
-            out.insert(object.spec.node_name);
-        }
-    }
+    let migrations = migrations.list(&ListParams::default()).await?.items;
+    out.extend(
+        migrations
+            .into_iter()
+            .filter(is_out)
+            .map(|object| object.spec.node_name),
+    );
     Ok(out)
 }

@@ -16,8 +16,9 @@ use super::in_place::nobody_was_harmed;
 use super::look::Looker;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
+use crate::demo::flannel_to_calico::{Run, Wanted};
 use crate::demo::operator::Exit;
-use crate::demo::{Run, Tools, Wanted, ipam};
+use crate::demo::{Tools, ipam};
 
 const STEP: Duration = Duration::from_mins(3);
 /// `rollout.stepTimeoutSeconds`: a busy machine starts calico-node within this.
@@ -61,14 +62,15 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
     );
     let mended = async {
         set_image(cluster, &image).await?;
-        run.operator
+        run.scene
+            .operator
             .expect_within(Exit::Done, &["resume", "--wait"], 3 * STEP)
             .await
             .map(|_| ())
     };
     tally.count("back: once it is mended, every node goes to Calico", mended.await);
     tally.count("back: new pods get Calico's addresses", late(cluster).await);
-    tally.count("back: everything is taken back", run.roll_back().await);
+    tally.count("back: everything is taken back", run.scene.roll_back().await);
     let gone = async {
         is_old(cluster).await?;
         cluster
@@ -130,7 +132,7 @@ async fn falls_back(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> 
 
 /// The same with the API server away: nobody tells the agent anything, and it can tell nobody.
 async fn falls_back_alone(cluster: &Cluster, run: &Run<'_>, look: &Looker, node: &str) -> Result<()> {
-    run.operator.expect(Exit::Done, &["resume"]).await?;
+    run.scene.operator.expect(Exit::Done, &["resume"]).await?;
     until_phase(cluster, look, node, Phase::Swapped).await?;
     cluster.stop_api_server().await?;
     let swapped = Instant::now();

@@ -9,9 +9,10 @@ use kube::ResourceExt;
 use super::look::Looker;
 use super::{Tally, metrics};
 use crate::cluster::Cluster;
-use crate::demo::report::Report;
+use crate::demo::Tools;
+use crate::demo::flannel_to_calico::report::Report;
+use crate::demo::flannel_to_calico::{Run, Wanted, manifest};
 use crate::demo::watch::Watch;
-use crate::demo::{Run, Tools, Wanted, manifest};
 
 const STEP: Duration = Duration::from_mins(5);
 const WHOLE: Duration = Duration::from_mins(20);
@@ -97,9 +98,10 @@ pub async fn wide(cluster: &Cluster, tools: &Tools) -> Tally {
 /// Starts a migration and returns at once.
 pub async fn start(run: &Run<'_>, wanted: &Wanted) -> Result<Watch> {
     use crate::demo::operator::Exit;
-    let file = run.operator.write_manifest(&manifest(wanted))?;
-    let watch = Watch::start(run.cluster.api().client());
-    run.operator
+    let operator = &run.scene.operator;
+    let file = operator.write_manifest(&manifest(wanted))?;
+    let watch = run.watch();
+    operator
         .expect(
             Exit::Done,
             &["apply", "--filename", &file.to_string_lossy(), "--yes"],

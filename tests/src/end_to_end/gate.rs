@@ -15,8 +15,9 @@ use super::fair::start;
 use super::in_place::nobody_was_harmed;
 use super::look::Looker;
 use crate::cluster::Cluster;
+use crate::demo::flannel_to_calico::{Run, Wanted};
 use crate::demo::operator::Exit;
-use crate::demo::{MIGRATION, Run, Tools, Wanted};
+use crate::demo::{MIGRATION, Tools};
 
 const STEP: Duration = Duration::from_mins(3);
 /// From the first dropped packet to the Migration that says so. Promised are 5 s, and docs/limits.md has what was
@@ -59,7 +60,7 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
     );
     let resumed = async {
         mend(cluster, &canary).await?;
-        run.operator.expect(Exit::Done, &["resume"]).await?;
+        run.scene.operator.expect(Exit::Done, &["resume"]).await?;
         look.until_migration("it goes on", STEP, |migration| {
             phase(migration) == MigrationPhase::Rolling
         })
@@ -73,7 +74,8 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
     tally.add(somebody_else(cluster, &look, &canary, &next).await);
     let ended = async {
         mend(cluster, &canary).await?;
-        run.operator
+        run.scene
+            .operator
             .expect_within(Exit::Done, &["resume", "--wait"], 3 * STEP)
             .await
             .map(|_| ())
@@ -165,7 +167,7 @@ async fn is_told(run: &Run<'_>, look: &Looker) -> Result<()> {
             .any(|(reason, note)| reason == "GateBreached" && note.contains("traffic is lost")),
         "Events of the Migration: {events:?}"
     );
-    let said = run.operator.expect(Exit::Error, &["status"]).await?.text;
+    let said = run.scene.operator.expect(Exit::Error, &["status"]).await?.text;
     for word in ["GateBreached", "kubectl replumb resume", "old→new"] {
         ensure!(said.contains(word), "`status` does not say {word:?}");
     }

@@ -10,9 +10,10 @@ use super::fair::is_completed;
 use super::look::Looker;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
+use crate::demo::flannel_to_calico::{Run, Wanted};
 use crate::demo::host::Host;
 use crate::demo::watch::Watch;
-use crate::demo::{Run, Tools, Wanted, ipam};
+use crate::demo::{Tools, ipam};
 
 const STEP: Duration = Duration::from_mins(3);
 /// One probe of so many may be lost: single packets go missing on a busy machine without any migration, and what is

@@ -12,8 +12,9 @@ use super::{Tally, metrics};
 use crate::cluster::Cluster;
 use crate::cluster::processes::COORDINATOR;
 use crate::cluster::wait::{Look, until};
+use crate::demo::Tools;
+use crate::demo::flannel_to_calico::{Run, Wanted};
 use crate::demo::operator::Exit;
-use crate::demo::{Run, Tools, Wanted};
 
 const STEP: Duration = Duration::from_mins(6);
 const WHOLE: Duration = Duration::from_mins(25);
@@ -63,7 +64,7 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     let goes_on = async {
         let status = look.migration().await?.status.unwrap_or_default();
         if status.blocked == "GateBreached" {
-            run.operator.expect(Exit::Done, &["resume"]).await?;
+            run.scene.operator.expect(Exit::Done, &["resume"]).await?;
         }
         anyhow::Ok(())
     };
@@ -77,14 +78,18 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
         "storm: a node loses its power in mid-work, and is waited for",
         power_off(cluster, &look, unplugged).await,
     );
-    run.forget(unplugged);
+    run.scene.forget(unplugged);
     tally.count(
         "storm: a node whose turn has not come loses its power, and the rollout stops",
         dies(cluster, &look, deleted).await,
     );
     let goes_on = async {
         cluster.node_delete(deleted).await?;
-        run.operator.expect(Exit::Done, &["resume"]).await.map(|_| ())
+        run.scene
+            .operator
+            .expect(Exit::Done, &["resume"])
+            .await
+            .map(|_| ())
     };
     tally.count("storm: it is deleted, and the rollout resumed", goes_on.await);
     let returns = async {

@@ -164,11 +164,12 @@ async fn delegate(call: &Call, command: &str, input: Value, wanted: Option<&str>
         .context("wait for the IPAM plugin")?;
     let answer = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
-        let message = serde_json::from_str::<Value>(&answer)
-            .ok()
-            .and_then(|answer| Some(answer.get("msg")?.as_str()?.to_owned()))
-            .unwrap_or_else(|| answer.trim().to_owned());
-        bail!("{kind} {command} ended with {}: {message}", output.status);
+        // As Calico hands it on: the kubelet's Event says the plugin's own words.
+        let said = serde_json::from_str::<Value>(&answer).ok();
+        match said.as_ref().and_then(|answer| answer.get("msg")?.as_str()) {
+            Some(message) => bail!("{message}"),
+            None => bail!("{kind} {command} ended with {}: {}", output.status, answer.trim()),
+        }
     }
     if command == "DEL" {
         return Ok(Value::Null);

@@ -10,6 +10,12 @@ use serde_json::Value;
 /// Fields of an object that the stand-in does not look at.
 pub type Other = BTreeMap<String, Value>;
 
+/// Calico leaves out what says no.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
 /// A range of pod addresses.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
@@ -33,10 +39,10 @@ pub struct IPPoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vxlan_mode: Option<String>,
     /// Masquerade what leaves for addresses outside every pool.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub nat_outgoing: bool,
     /// No new address is given out.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub disabled: bool,
     /// Which nodes take addresses from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -121,9 +121,7 @@ fn named(pools: &[IPPool], requested: &[String]) -> Result<Vec<Ipv4Net>> {
             .iter()
             .find(|pool| pool.metadata.name.as_ref() == Some(text))
             .and_then(|pool| pool.spec.range())
-            .with_context(|| {
-                format!("error parsing pool {text:?}: it is no range, and no IPPool has the name")
-            })
+            .with_context(|| format!("error parsing pool {text:?}: invalid CIDR address: {text}"))
     };
     requested.iter().map(range_of).collect()
 }
@@ -335,7 +333,7 @@ mod tests {
             ["10.200.0.0/16".parse().unwrap()]
         );
         let error = asked("newer").unwrap_err().to_string();
-        assert!(error.starts_with("error parsing pool \"newer\""), "{error}");
+        assert_eq!(error, "error parsing pool \"newer\": invalid CIDR address: newer");
     }
 
     #[test]

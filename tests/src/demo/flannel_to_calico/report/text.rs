@@ -3,12 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use traffic::report::PathOutage;
-
 use super::Report;
-
-/// So many times in which probes were lost are shown; the report for programs has more.
-const SHOWN_OUTAGES: usize = 10;
+use crate::demo::report as common;
 
 impl Report {
     /// For people.
@@ -37,25 +33,8 @@ impl Report {
             ));
         }
         line(format_args!(
-            "probes: {} sent, {} lost ({} of them answered late), longest gap {} ms, slowest answer {} ms",
-            self.probes.all.sent,
-            self.probes.all.lost,
-            self.probes.all.late,
-            self.probes.all.longest_gap_ms,
-            self.probes.all.slowest_answer_ms
-        ));
-        for (class, counts) in &self.probes.classes {
-            line(format_args!(
-                "  {class:<16} {:>8} sent, {:>5} lost, {:>5} late, longest gap {} ms, slowest answer {} ms",
-                counts.sent, counts.lost, counts.late, counts.longest_gap_ms, counts.slowest_answer_ms
-            ));
-        }
-        for one in self.probes.outages.iter().take(SHOWN_OUTAGES) {
-            line(format_args!("  {}", lost(one)));
-        }
-        line(format_args!(
-            "pods: {} created again, {} containers restarted",
-            self.pods.recreated, self.pods.restarted
+            "{}",
+            common::text(&self.probes, &self.pods).trim_end()
         ));
         for node in &self.nodes {
             let Some(comparison) = &node.comparison else {
@@ -101,22 +80,4 @@ impl Report {
         }
         text
     }
-}
-
-/// Probes that one path lost one after the other, for people.
-fn lost(outage: &PathOutage) -> String {
-    let to = outage
-        .to
-        .as_ref()
-        .map(|node| format!(" on {node}"))
-        .unwrap_or_default();
-    let why = outage
-        .last_error
-        .as_ref()
-        .map(|why| format!(" (the last one: {why})"))
-        .unwrap_or_default();
-    format!(
-        "lost at {:.3}: {} of {} from {} to {}{to}{why}",
-        outage.outage.since, outage.outage.lost, outage.class, outage.from, outage.target
-    )
 }

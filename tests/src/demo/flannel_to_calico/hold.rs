@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use super::ipam;
 use crate::cluster::{Cluster, Images};
+use crate::demo::ipam;
 
 const STEP: Duration = Duration::from_mins(3);
 const NAMESPACE: &str = "sample";

@@ -1,0 +1,164 @@
+//! `cargo lab demo`: from flannel to Calico.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::json;
+
+use super::{Arguments, tell};
+use crate::cluster::{Cluster, PodNetwork};
+use crate::demo::Tools;
+use crate::demo::flannel_to_calico::cases::{self, CASES, Case};
+use crate::demo::flannel_to_calico::{Run, Wanted, refuse};
+use crate::demo::operator::Operator;
+
+/// Milliseconds between two probes where nothing is to be lost: a finer look than draining needs.
+const IN_PLACE_PROBE_INTERVAL: u64 = 5;
+/// In place of a case: their names are printed.
+const LIST: &str = "list";
+
+/// What only this kind has.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Options {
+    /// From flannel: how a node changes its network; drain by default.
+    #[arg(long, value_enum)]
+    pub strategy: Option<Strategy>,
+    /// From flannel, in place: restart the pods that were there before, under their budgets, once every node is on Calico.
+    #[arg(long)]
+    pub restart_pods: bool,
+    /// From flannel, in place: hold the mixed state for so long, with pods created, deleted and scaled on every node.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub hold: Option<u64>,
+    /// From flannel: what follows once every node is on Calico.
+    #[arg(long, value_enum)]
+    pub then: Option<Then>,
+    /// From flannel: spoil a prerequisite first, so that the migration has to be refused. `list` names the cases.
+    #[arg(long = "break", value_name = "CASE")]
+    pub broken: Option<String>,
+}
+
+/// What follows once every node is on Calico.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Then {
+    /// Everything is taken back, and every host compared with what it was before.
+    Rollback,
+}
+
+/// How a node changes its network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Strategy {
+    /// Pods leave the node by eviction before its network changes.
+    #[default]
+    Drain,
+    /// The node changes its network under its pods: they keep running, with their addresses.
+    InPlace,
+}
+
+impl Options {
+    /// The options that were given, for a kind that has none of them.
+    pub fn given(&self) -> Vec<&'static str> {
+        let all = [
+            (self.strategy.is_some(), "--strategy"),
+            (self.restart_pods, "--restart-pods"),
+            (self.hold.is_some(), "--hold"),
+            (self.then.is_some(), "--then"),
+            (self.broken.is_some(), "--break"),
+        ];
+        all.into_iter()
+            .filter(|(given, _)| *given)
+            .map(|(_, name)| name)
+            .collect()
+    }
+}
+
+/// Prints the cases, when that is what is asked for.
+pub fn lists_cases(arguments: &Arguments) -> bool {
+    let asked = arguments.flannel_to_calico.broken.as_deref() == Some(LIST);
+    for case in CASES.iter().filter(|_| asked) {
+        println!("{:<22} {:<34} {}", case.name, case.check, case.about);
+    }
+    asked
+}
+
+/// What is to be done in the cluster.
+pub struct Job {
+    case: Option<&'static Case>,
+    wanted: Wanted,
+    hold: Option<Duration>,
+    then: Option<Then>,
+}
+
+impl Job {
+    /// Refuses what does not fit together.
+    pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
+        let options = arguments.flannel_to_calico.clone();
+        let case = options.broken.as_deref().map(cases::find).transpose()?;
+        let strategy = options.strategy.unwrap_or_default();
+        if strategy == Strategy::InPlace {
+            let interval = &mut arguments.cluster.probe_interval;
+            interval.get_or_insert(IN_PLACE_PROBE_INTERVAL);
+        }
+        if options.then.is_some() && strategy == Strategy::Drain {
+            bail!(
+                "--then rollback after --strategy drain: flannel's DaemonSet is deleted by then, which is the point of no \
+                 return; use --strategy in-place"
+            );
+        }
+        if options.then.is_some() && options.restart_pods {
+            bail!(
+                "--then rollback after --restart-pods: the migration goes on to its point of no return by itself; leave one \
+                 out"
+            );
+        }
+        if options.hold.is_some() && (strategy == Strategy::Drain || options.restart_pods) {
+            bail!(
+                "--hold: pods of both networks live side by side with --strategy in-place and without --restart-pods only"
+            );
+        }
+        arguments.cluster.start_on(PodNetwork::Flannel)?;
+        let strategy = match strategy {
+            Strategy::Drain => api::migration::Strategy::Drain,
+            Strategy::InPlace => api::migration::Strategy::InPlace,
+        };
+        Ok(Self {
+            case,
+            wanted: Wanted {
+                strategy,
+                max_unavailable: arguments.max_unavailable.clone(),
+                spec: if options.restart_pods {
+                    json!({ "flannelToCalico": { "legacyPods": "Restart" } })
+                } else {
+                    json!({})
+                },
+            },
+            hold: options.hold.map(Duration::from_secs),
+            then: options.then,
+        })
+    }
+
+    /// Does it; with `--break` exit code 2, as the refused tool itself.
+    pub async fn perform(&self, cluster: &Cluster, tools: &Tools, file: Option<&Path>) -> Result<ExitCode> {
+        if let Some(case) = self.case {
+            let text = refuse(cluster, &Operator::new(cluster, &tools.command_line), case).await?;
+            println!("{text}");
+            println!(
+                "refused, as it should be ({}): the cluster has not changed",
+                case.about
+            );
+            return Ok(ExitCode::from(2));
+        }
+        let mut run = Run::begin(cluster, tools).await?;
+        let watch = run.migrate(&self.wanted).await?;
+        if let Some(time) = self.hold {
+            run.hold(time).await?;
+        }
+        match self.then {
+            Some(Then::Rollback) => run.scene.roll_back().await?,
+            None => {}
+        }
+        let report = run.report(watch).await?;
+        tell(&report, &report.text(), &report.problems, file)
+    }
+}

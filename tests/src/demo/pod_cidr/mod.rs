@@ -1,0 +1,163 @@
+//! Another range for the pods of a cluster with Calico.
+
+mod follow_up;
+mod old_range;
+pub mod report;
+
+use anyhow::{Context, Result, ensure};
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::report::probes;
+use super::scene::Scene;
+use super::watch::Watch;
+use super::{MIGRATION, Tools, max_unavailable, merge, migration};
+use crate::cluster::Cluster;
+use crate::cluster::control_plane::POD_NETWORK;
+use crate::cluster::pods::CALICO_NAMESPACE;
+use follow_up::FollowUp;
+use old_range::OldRange;
+use report::{HostReport, Report};
+
+/// Where the pods of the demo go.
+const NEW_RANGE: &str = "10.200.0.0/16";
+/// How long the old pool stays once it is empty, in seconds: who looks at a demo does not wait for a day.
+const SOAK: u32 = 10;
+
+/// What the demo is asked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The range that the pods leave.
+    pub from: Ipv4Net,
+    /// The range that they come to.
+    pub to: Ipv4Net,
+    /// `rollout.maxUnavailable`, as written.
+    pub max_unavailable: String,
+    /// More fields of the spec, as JSON to merge.
+    pub spec: Value,
+}
+
+impl Wanted {
+    /// From the lab's range to another one.
+    pub fn new(max_unavailable: &str) -> Result<Self> {
+        Ok(Self {
+            from: POD_NETWORK.parse().context("the lab's own range")?,
+            to: NEW_RANGE.parse().context("the demo's new range")?,
+            max_unavailable: max_unavailable.to_owned(),
+            spec: json!({}),
+        })
+    }
+}
+
+/// The Migration as a user would write it.
+pub fn manifest(wanted: &Wanted) -> Value {
+    let mut spec = json!({
+        "podCidr": { "from": wanted.from, "to": wanted.to, "soakSeconds": SOAK },
+        "rollout": { "maxUnavailable": max_unavailable(&wanted.max_unavailable) },
+    });
+    merge(&mut spec, &wanted.spec);
+    migration(&spec)
+}
+
+/// A migration that has been prepared: what was there before is known.
+pub struct Run<'cluster> {
+    /// The cluster, and what was there before.
+    pub scene: Scene<'cluster>,
+    wanted: Wanted,
+    before: OldRange,
+}
+
+/// What is started anew where a person changes its settings, as the migration asks for.
+const RECONFIGURED: [&str; 2] = ["calico-node", "kube-proxy"];
+
+fn counts(pod: &Pod) -> bool {
+    let name = pod.labels().get("k8s-app").map(String::as_str);
+    pod.namespace().as_deref() != Some(CALICO_NAMESPACE)
+        || name.is_none_or(|name| !RECONFIGURED.contains(&name))
+}
+
+impl<'cluster> Run<'cluster> {
+    /// Looks at every host, and at everything that lies in the old range: what is not there cannot leave.
+    pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, wanted: Wanted) -> Result<Self> {
+        let scene = Scene::look(cluster, tools, counts).await?;
+        let before = OldRange::look(cluster, wanted.from).await?;
+        ensure!(
+            !before.pods.is_empty()
+                && !before.blocks.is_empty()
+                && before.routes.values().all(|it| !it.is_empty()),
+            "before the migration {} has {} pods, {} blocks and claims, and routes on {} nodes of {}: each has to be there",
+            wanted.from,
+            before.pods.len(),
+            before.blocks.len(),
+            before.routes.values().filter(|it| !it.is_empty()).count(),
+            before.routes.len()
+        );
+        scene.say(format_args!(
+            "{} pods have addresses of {}",
+            before.pods.len(),
+            wanted.from
+        ));
+        Ok(Self {
+            scene,
+            wanted,
+            before,
+        })
+    }
+
+    /// Shows checks and plan, starts the migration, follows it to its end, and does meanwhile what it asks a person for.
+    pub async fn migrate(&self) -> Result<(Watch, Vec<FollowUp>)> {
+        let manifest = manifest(&self.wanted);
+        let mut done = Vec::new();
+        let watch = tokio::select! {
+            watch = self.scene.migrate(&manifest, || self.watch()) => watch?,
+            ended = follow_up::play(&self.scene, &self.wanted, &mut done) => match ended? {},
+        };
+        Ok((watch, done))
+    }
+
+    /// Watches from now on how many nodes are out of work: those that are cordoned or not Ready.
+    fn watch(&self) -> Watch {
+        Watch::start(self.scene.cluster.api().client(), |_| false)
+    }
+
+    /// Ends the traffic, looks at every host again, and says how it went.
+    pub async fn report(&self, watch: Watch, followed: Vec<FollowUp>) -> Result<Report> {
+        let peak = watch.stop().await?;
+        let cluster = self.scene.cluster;
+        let text = cluster
+            .api()
+            .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
+            .await?;
+        let migration: Value = serde_json::from_str(&text).context("parse the Migration")?;
+        // Before the traffic ends: its pods have to be in the new range, and are no pods that the migration has moved.
+        let pods = self.scene.pods().await?;
+        let after = OldRange::look(cluster, self.wanted.from).await?;
+        let new = old_range::pods(cluster, self.wanted.to).await?.len();
+        let probes = probes(cluster).await?;
+        let mut hosts = Vec::new();
+        for node in cluster.node_names().await {
+            let (_, foreign) = self.scene.look_again(&node).await?;
+            hosts.push(HostReport {
+                name: node,
+                foreign_gone: foreign.gone,
+                foreign_new: foreign.new,
+            });
+        }
+        Ok(Report::of(
+            &migration,
+            &self.wanted,
+            [&self.before, &after],
+            new,
+            report::Seen {
+                peak,
+                probes,
+                pods,
+                hosts,
+                followed,
+                calico: self.scene.calico.clone(),
+            },
+        ))
+    }
+}

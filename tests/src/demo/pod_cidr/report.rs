@@ -1,0 +1,360 @@
+//! How a change of the pods' range went: for people as text, for programs as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Value;
+use traffic::report::Summary;
+
+use super::Wanted;
+use super::follow_up::FollowUp;
+use super::old_range::OldRange;
+use crate::demo::report::{self as common, Foreign, Pods};
+use crate::demo::watch::Peak;
+
+/// How it went.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The Migration.
+    pub migration: MigrationReport,
+    /// What was in the old range before.
+    pub before: Counts,
+    /// What is there at the end.
+    #[serde(flatten)]
+    pub after: Counts,
+    /// Pods with an address of the new range at the end.
+    pub pods_in_new_range: usize,
+    /// What a person was asked for on the way, and did.
+    pub follow_ups: Vec<FollowUp>,
+    /// The traffic.
+    pub probes: Summary,
+    /// What happened to pods: each had to move.
+    pub pods: Pods,
+    /// The hosts.
+    pub nodes: Vec<HostReport>,
+    /// Who played Calico.
+    pub calico: String,
+    /// What is not as it should be; empty is well.
+    pub problems: Vec<String>,
+}
+
+/// The Migration.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationReport {
+    /// Where it ended.
+    pub phase: String,
+    /// From the first change to the last.
+    pub seconds: f64,
+    /// Hash of the plan.
+    pub plan_hash: String,
+    /// Stages in order, as far as the status has them.
+    pub stages: Vec<Stage>,
+    /// The most nodes that were out of work at the same time, as seen from outside.
+    pub most_unavailable: usize,
+    /// How often it was looked.
+    pub looks: u64,
+}
+
+/// One stage.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stage {
+    /// Its name.
+    pub name: String,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// What lies in a range, by other tools than ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Pods that have not ended and have a network of their own.
+    pub pods_in_old_range: usize,
+    /// Blocks of Calico's IPAM, and claims on blocks.
+    pub blocks_in_old_range: usize,
+    /// Calico's pools.
+    pub pools_in_old_range: usize,
+    /// Routes by node.
+    pub routes_in_old_range: BTreeMap<String, usize>,
+}
+
+/// One host after the migration.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostReport {
+    /// Name.
+    pub name: String,
+    /// What somebody else had on the host and is not there any more.
+    pub foreign_gone: Vec<String>,
+    /// What is there and belongs to nobody that should have written it.
+    pub foreign_new: Vec<String>,
+}
+
+/// What was seen besides.
+pub struct Seen {
+    /// Nodes out of work.
+    pub peak: Peak,
+    /// The traffic.
+    pub probes: Summary,
+    /// What happened to pods.
+    pub pods: Pods,
+    /// The hosts.
+    pub hosts: Vec<HostReport>,
+    /// What a person did.
+    pub followed: Vec<FollowUp>,
+    /// Who played Calico.
+    pub calico: String,
+}
+
+impl From<&OldRange> for Counts {
+    fn from(found: &OldRange) -> Self {
+        Self {
+            pods_in_old_range: found.pods.len(),
+            blocks_in_old_range: found.blocks.len(),
+            pools_in_old_range: found.pools.len(),
+            routes_in_old_range: found
+                .routes
+                .iter()
+                .map(|(node, routes)| (node.clone(), routes.len()))
+                .collect(),
+        }
+    }
+}
+
+impl Report {
+    /// Puts it together, and judges it.
+    pub fn of(
+        migration: &Value,
+        wanted: &Wanted,
+        [before, after]: [&OldRange; 2],
+        pods_in_new_range: usize,
+        seen: Seen,
+    ) -> Self {
+        let status = &migration["status"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut report = Self {
+            migration: MigrationReport {
+                phase: text(&status["phase"]),
+                seconds: seconds(&status["startedAt"], &status["completedAt"]),
+                plan_hash: text(&status["plan"]["hash"]),
+                stages: stages(status),
+                most_unavailable: seen.peak.nodes.len(),
+                looks: seen.peak.looks,
+            },
+            before: before.into(),
+            after: after.into(),
+            pods_in_new_range,
+            follow_ups: seen.followed,
+            probes: seen.probes,
+            pods: seen.pods,
+            nodes: seen.hosts,
+            calico: seen.calico,
+            problems: Vec::new(),
+        };
+        report.problems = report.judge(wanted, after);
+        report
+    }
+
+    /// What has to hold after every such migration, whatever the budget for lost probes.
+    fn judge(&self, wanted: &Wanted, after: &OldRange) -> Vec<String> {
+        let mut problems = Vec::new();
+        let from = wanted.from;
+        if self.migration.phase != "Completed" {
+            problems.push(format!("the migration ended as {:?}", self.migration.phase));
+        }
+        problems.extend(
+            after
+                .pods
+                .iter()
+                .map(|name| format!("pod {name} has an address of {from}")),
+        );
+        let objects = after.blocks.iter().chain(&after.pools);
+        problems.extend(objects.map(|name| format!("{name} is left of {from}")));
+        for (node, routes) in &after.routes {
+            problems.extend(
+                routes
+                    .iter()
+                    .map(|route| format!("on node {node} is a route into {from}: {route}")),
+            );
+        }
+        if self.pods_in_new_range == 0 {
+            problems.push(format!("no pod has an address of {}", wanted.to));
+        }
+        for host in &self.nodes {
+            let foreign = Foreign {
+                gone: host.foreign_gone.clone(),
+                new: host.foreign_new.clone(),
+            };
+            problems.extend(foreign.problems(&host.name));
+        }
+        if self.follow_ups.is_empty() {
+            problems.push(format!(
+                "nobody was asked to change what calico-node would make a pool of {from} by"
+            ));
+        }
+        if self.probes.all.sent == 0 {
+            problems.push("no probe was sent: the traffic says nothing".to_owned());
+        }
+        if self.migration.looks == 0 {
+            problems.push("nobody looked at the nodes: their number out of work is not known".to_owned());
+        }
+        problems
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |words: std::fmt::Arguments<'_>| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{words}");
+        };
+        line(format_args!(
+            "migration {} in {:.1} s, at most {} nodes out of work at a time (Calico: {})",
+            self.migration.phase, self.migration.seconds, self.migration.most_unavailable, self.calico
+        ));
+        for stage in &self.migration.stages {
+            line(format_args!("  {:<12} {:>6.1} s", stage.name, stage.seconds));
+        }
+        for follow_up in &self.follow_ups {
+            line(format_args!("a person was asked: {}", follow_up.asked));
+            line(format_args!("  and did: {}", follow_up.done));
+        }
+        line(format_args!(
+            "{}",
+            common::text(&self.probes, &self.pods).trim_end()
+        ));
+        let routes = |counts: &Counts| counts.routes_in_old_range.values().sum::<usize>();
+        line(format_args!(
+            "in the old range by kubectl and ip: {} pods (before {}), {} blocks and claims (before {}), {} routes on {} nodes (before {})",
+            self.after.pods_in_old_range,
+            self.before.pods_in_old_range,
+            self.after.blocks_in_old_range,
+            self.before.blocks_in_old_range,
+            routes(&self.after),
+            self.after.routes_in_old_range.len(),
+            routes(&self.before)
+        ));
+        if self.problems.is_empty() {
+            line(format_args!(
+                "every pod has moved, and no rule or route of anybody else has changed"
+            ));
+        }
+        for problem in &self.problems {
+            line(format_args!("PROBLEM: {problem}"));
+        }
+        text
+    }
+}
+
+fn stages(status: &Value) -> Vec<Stage> {
+    let history = status["podCidr"]["history"].as_array();
+    history
+        .into_iter()
+        .flatten()
+        .filter_map(|stage| {
+            Some(Stage {
+                name: stage["name"].as_str()?.to_owned(),
+                seconds: seconds(&stage["startedAt"], &stage["finishedAt"]),
+            })
+        })
+        .collect()
+}
+
+/// Between two times as an object has them; 0 when one is missing.
+fn seconds(from: &Value, to: &Value) -> f64 {
+    let time = |value: &Value| value.as_str()?.parse::<jiff::Timestamp>().ok();
+    match (time(from), time(to)) {
+        (Some(from), Some(to)) => to.duration_since(from).as_secs_f64(),
+        _ => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn report(change: impl FnOnce(&mut Value, &mut OldRange, &mut Seen)) -> Report {
+        let mut migration = json!({ "status": {
+            "phase": "Completed",
+            "startedAt": "2026-11-22T16:00:00Z", "completedAt": "2026-11-22T16:01:30Z",
+            "podCidr": { "history": [{
+                "name": "Move", "direction": "There",
+                "startedAt": "2026-11-22T16:00:10Z", "finishedAt": "2026-11-22T16:00:12.5Z",
+            }] },
+        } });
+        let mut after = OldRange::default();
+        let mut probes = Summary::of(&[]);
+        probes.all.sent = 1;
+        let mut seen = Seen {
+            peak: Peak {
+                looks: 1,
+                ..Peak::default()
+            },
+            probes,
+            pods: Pods::default(),
+            hosts: Vec::new(),
+            followed: vec![FollowUp {
+                asked: "set it".to_owned(),
+                done: "set".to_owned(),
+            }],
+            calico: "a stand-in".to_owned(),
+        };
+        change(&mut migration, &mut after, &mut seen);
+        let wanted = Wanted::new("1").unwrap();
+        Report::of(&migration, &wanted, [&OldRange::default(), &after], 7, seen)
+    }
+
+    #[test]
+    fn a_report_has_the_counts_for_programs_and_the_times_of_stages() {
+        let report = report(|_, after, _| {
+            after.routes.insert("n1".to_owned(), Vec::new());
+        });
+        assert_eq!(report.problems, Vec::<String>::new());
+        let value = serde_json::to_value(&report).unwrap();
+        assert_eq!(value["podsInOldRange"], 0);
+        assert_eq!(value["blocksInOldRange"], 0);
+        assert_eq!(value["routesInOldRange"], json!({ "n1": 0 }));
+        assert_eq!(value["podsInNewRange"], 7);
+        assert_eq!(value["migration"]["seconds"], 90.0);
+        assert_eq!(
+            value["migration"]["stages"],
+            json!([{ "name": "Move", "seconds": 2.5 }])
+        );
+    }
+
+    #[test]
+    fn whatever_is_left_is_a_problem_by_its_name() {
+        let report = report(|migration, after, seen| {
+            migration["status"]["phase"] = json!("Halted");
+            after.pods.push("sample/web-0".to_owned());
+            after.blocks.push("IPAMBlock 10-244-1-0-26".to_owned());
+            after.pools.push("IPPool default-ipv4-ippool".to_owned());
+            after.routes.insert("n1".to_owned(), vec!["blackhole".to_owned()]);
+            seen.followed.clear();
+            seen.hosts.push(HostReport {
+                name: "n2".to_owned(),
+                foreign_gone: vec!["route of somebody".to_owned()],
+                foreign_new: Vec::new(),
+            });
+        });
+        let said = report.problems.join("\n");
+        for word in [
+            "Halted",
+            "sample/web-0",
+            "10-244-1-0-26",
+            "default-ipv4-ippool",
+            "node n1",
+            "nobody was asked",
+            "gone from node n2",
+        ] {
+            assert!(said.contains(word), "{word} is not in:\n{said}");
+        }
+        assert_eq!(report.problems.len(), 7, "{said}");
+    }
+}
