@@ -2,6 +2,7 @@
 
 use api::MigrationStatus;
 use api::migration::{Direction, PodCidrStatus, Stage, StageNow};
+use jiff::SignedDuration;
 use plan::decision::{Wait, WaitReason};
 use plan::pod_cidr::decide::Which;
 use plan::pod_cidr::facts::Pool;
@@ -15,6 +16,9 @@ use crate::stop::{self, Stop};
 use crate::traffic::Fates;
 use crate::write::WriteError;
 use crate::{limits, traffic};
+
+/// So long every path between both ranges is watched at least before the new pool is opened: one answer proves little.
+const LEAST_SOAK: SignedDuration = SignedDuration::from_secs(10);
 
 /// Why nothing may be done now.
 pub(super) struct Held {
@@ -107,7 +111,7 @@ impl Pass<'_> {
                 until: None,
             });
         };
-        let until = proved_at + rules.canary_soak;
+        let until = proved_at + rules.canary_soak.max(LEAST_SOAK);
         (self.now < until).then(|| Wait {
             reason: WaitReason::CanarySoak,
             message: format!(
