@@ -86,8 +86,7 @@ impl Hands<'_> {
         let Some(object) = calico::IP_POOL.get(&self.context.client, name).await? else {
             return Ok(format!("IPPool {name} went a moment ago; it is looked at again"));
         };
-        let selector = pools::selector_of(&self.saved.old_pool);
-        if let Some(change) = pools::opening(&object.data["spec"], openness, &selector) {
+        if let Some(change) = pools::opening(&object.data["spec"], openness, &self.saved.old_pool) {
             calico::IP_POOL
                 .patch_spec(&self.context.client, &object, &change)
                 .await?;
@@ -102,7 +101,7 @@ impl Hands<'_> {
         Ok(format!("IPPool {name} {how}"))
     }
 
-    async fn narrow(&self, name: &str, which: Which, round: usize) -> Result<String, WriteError> {
+    async fn narrow(&self, name: &str, which: Which, round: u32) -> Result<String, WriteError> {
         let Some(object) = calico::IP_POOL.get(&self.context.client, name).await? else {
             return Ok(format!("IPPool {name} went a moment ago; it is looked at again"));
         };
@@ -112,7 +111,7 @@ impl Hands<'_> {
                 .patch_spec(&self.context.client, &object, &change)
                 .await?;
         }
-        Ok(format!("IPPool {name} is left by {round} nodes"))
+        Ok(format!("IPPool {name} is left node by node"))
     }
 
     async fn take_off(&self, which: Which, nodes: &[String]) -> Result<String, WriteError> {

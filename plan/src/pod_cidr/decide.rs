@@ -202,8 +202,8 @@ pub enum Step {
     Scale(String, u32),
     /// Open a pool so far, or close it.
     Open(Which, Openness),
-    /// Narrow the pool to Nodes that were not taken off it; each round is another text.
-    Narrow(Which, usize),
+    /// Narrow the pool to Nodes that were not taken off it; the number stands for those that were.
+    Narrow(Which, u32),
     /// Take these Nodes off the pool.
     TakeOff(Which, Vec<String>),
     /// Evict these pods.

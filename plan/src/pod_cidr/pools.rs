@@ -13,8 +13,7 @@ use crate::calico::API_VERSION;
 pub const NO_NODE: &str = "!all()";
 /// Label of a Node that was taken off one of the two pools; its value says off which.
 pub const OFF_LABEL: &str = "replumb.dev/off-pool";
-/// A clause that selects every Node, and is another text in each round: Calico's nodes look at their tunnels again only when a
-/// pool has changed, not when a Node's labels have.
+/// A clause that selects every Node, and says for which Nodes the pool was narrowed last.
 const ROUND_LABEL: &str = "replumb.dev/round-";
 /// What a pool without a node selector means.
 const EVERY_NODE: &str = "all()";
@@ -54,7 +53,7 @@ impl Openness {
 
 /// The selector of a pool that Nodes are taken off one by one. `base` is what it selects when it is open to everybody, `mark` the
 /// label's value on a Node that was taken off it.
-fn narrowed(base: &str, mark: &str, round: usize) -> String {
+fn narrowed(base: &str, mark: &str, round: u32) -> String {
     let base = if base.contains("||") {
         format!("({base})")
     } else {
@@ -64,10 +63,17 @@ fn narrowed(base: &str, mark: &str, round: usize) -> String {
 }
 
 /// What to merge into a pool's spec so that it is narrowed in this round; `None` when it is.
-pub fn narrowing(found: &Value, base: &str, mark: &str, round: usize) -> Option<Value> {
+///
+/// A calico-node looks at its tunnel again when a pool has changed, but neither when its Node's labels have nor when a pool's
+/// selector has (v3.31.7, `tunnel-ip-allocator`, `model.IPPool`). The order of `allowedUses` means nothing, and is a change.
+pub fn narrowing(found: &Value, base: &str, mark: &str, round: u32) -> Option<Value> {
     let selector = narrowed(base, mark, round);
     let is_so = node_selector(found) == selector && !found["disabled"].as_bool().unwrap_or_default();
-    (!is_so).then(|| json!({ "disabled": false, "nodeSelector": selector }))
+    let uses = match found["allowedUses"].as_array().map(Vec::as_slice) {
+        None | Some([]) => json!(["Workload", "Tunnel"]),
+        Some(uses) => uses.iter().rev().cloned().collect(),
+    };
+    (!is_so).then(|| json!({ "disabled": false, "nodeSelector": selector, "allowedUses": uses }))
 }
 
 fn node_selector(spec: &Value) -> &str {
@@ -197,9 +203,9 @@ fn meaning(field: &str, value: Option<&Value>) -> Value {
     }
 }
 
-/// What to merge into a pool's spec so that it is open so far: `None` when it is. `selector` is what it selects when it is open to
-/// everybody, as it was saved before the first change.
-pub fn opening(found: &Value, openness: Openness, selector: &str) -> Option<Value> {
+/// What to merge into a pool's spec so that it is open so far: `None` when it is. `base` is the old pool's spec, as it was saved
+/// before the first change.
+pub fn opening(found: &Value, openness: Openness, base: &Value) -> Option<Value> {
     if Openness::of(found) == openness {
         return None;
     }
@@ -208,7 +214,9 @@ pub fn opening(found: &Value, openness: Openness, selector: &str) -> Option<Valu
         Openness::ToWhoNamesIt => json!({ "disabled": false, "nodeSelector": NO_NODE }),
         // Narrowed is a step of its own ([`narrowing`]); what is asked for so is open.
         Openness::Narrowed | Openness::ToEverybody => {
-            json!({ "disabled": false, "nodeSelector": selector, "assignmentMode": null })
+            json!({
+                "disabled": false, "nodeSelector": selector_of(base), "assignmentMode": null, "allowedUses": base["allowedUses"],
+            })
         }
     })
 }
@@ -269,12 +277,12 @@ mod tests {
             Openness::Closed,
             Openness::ToEverybody,
         ] {
-            let change = opening(&spec, openness, "all()").unwrap();
+            let change = opening(&spec, openness, &old()).unwrap();
             for (field, value) in change.as_object().unwrap() {
                 spec[field] = value.clone();
             }
             assert_eq!(Openness::of(&spec), openness);
-            assert_eq!(opening(&spec, openness, "all()"), None);
+            assert_eq!(opening(&spec, openness, &old()), None);
         }
     }
 
@@ -283,11 +291,11 @@ mod tests {
     fn a_canary_narrows_any_pool() {
         let mut spec = old();
         spec["disabled"] = json!(true);
-        let change = opening(&spec, Openness::ToWhoNamesIt, "all()").unwrap();
+        let change = opening(&spec, Openness::ToWhoNamesIt, &old()).unwrap();
         assert_eq!(change, json!({ "disabled": false, "nodeSelector": NO_NODE }));
         // A pool that gives addresses by hand alone is opened, too.
         let by_hand = json!({ "assignmentMode": "Manual" });
-        let change = opening(&by_hand, Openness::ToEverybody, "all()").unwrap();
+        let change = opening(&by_hand, Openness::ToEverybody, &old()).unwrap();
         assert_eq!(change["assignmentMode"], Value::Null);
     }
 
@@ -303,7 +311,11 @@ mod tests {
         assert!(narrowing(&change, "all()", "old", 1).is_some());
         // What had an `or` in it selects the same as before, and less.
         assert!(narrowed("a == '1' || a == '2'", "new", 0).starts_with("(a == '1' || a == '2') && "));
-        let back = opening(&change, Openness::ToEverybody, "all()").unwrap();
+        // The order alone is what Calico's nodes notice.
+        assert_eq!(change["allowedUses"], json!(["Workload", "Tunnel"]));
+        let next = narrowing(&change, "all()", "old", 1).unwrap();
+        assert_eq!(next["allowedUses"], json!(["Tunnel", "Workload"]));
+        let back = opening(&change, Openness::ToEverybody, &old()).unwrap();
         assert_eq!(back["nodeSelector"], "all()");
     }
 
