@@ -13,11 +13,13 @@ mod cluster;
 mod commands;
 mod error;
 mod exit;
+mod file;
 #[cfg(test)]
 mod fixture;
 mod flannel_to_calico;
 mod gate_flags;
 mod health;
+mod help;
 mod kinds;
 mod patience;
 mod planned;

@@ -73,7 +73,7 @@ fn help_names_every_command_and_every_exit_code() {
 fn bad_input_is_an_error_and_never_a_refusal() {
     let kubeconfig = kubeconfig();
     let path = kubeconfig.path().to_str().unwrap();
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["migrate"], "unrecognized subcommand"),
         (&[], "Usage"),
         (&["status", "--wach"], "--watch"),
@@ -90,6 +90,18 @@ fn bad_input_is_an_error_and_never_a_refusal() {
         (&["plan", "--canary-soak", "5m"], "--canary"),
         (&["plan", "--timeout", "soon"], "needed a duration"),
         (&["apply", "--plan-hash", "abc"], "64 hexadecimal digits"),
+        (
+            &["plan", "--pod-cidr-from", "10.244.1.0/16"],
+            "needed 10.244.0.0/16 or another range",
+        ),
+        (
+            &["apply", "--yes", "--pod-cidr-block-size", "60"],
+            "from 116 to 128",
+        ),
+        (
+            &["plan", "--flannel-vni", "1", "--pod-cidr-to", "10.200.0.0/16"],
+            "spec.flannelToCalico by --flannel-vni, and for spec.podCidr by --pod-cidr-to",
+        ),
         (
             &["plan", "-f", "/nowhere/migration.yaml"],
             "file /nowhere/migration.yaml: cannot be read",
