@@ -12,6 +12,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::gate_flags::GateFlags;
+use crate::pod_cidr::generate::PodCidrArguments;
 use crate::{flannel_to_calico, help, pod_cidr, value};
 
 /// Change a live cluster's pod network, node by node, while it carries traffic.
@@ -90,6 +91,9 @@ pub enum Command {
     /// Take nodes back to the old network, as they were before; with --all everything.
     #[command(after_help = help::ROLLBACK_EXAMPLES)]
     Rollback(Rollback),
+    /// Write the manifest of a Migration. Asks no cluster, changes nothing.
+    #[command(after_help = help::GENERATE_EXAMPLES)]
+    Generate(Generate),
     /// Print the version of this tool, and of the agents where there are any.
     Version(Shown),
 }
@@ -183,6 +187,23 @@ pub struct Change {
     /// How it is shown.
     #[command(flatten)]
     pub shown: Shown,
+}
+
+/// `generate`.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(disable_help_subcommand = true)]
+pub struct Generate {
+    /// Of which kind.
+    #[command(subcommand)]
+    pub kind: GenerateKind,
+}
+
+/// Of which kind a manifest is written.
+#[derive(Clone, Debug, Subcommand)]
+pub enum GenerateKind {
+    /// Another range for the pods of a cluster with Calico, from what kops says or from two ranges.
+    #[command(after_help = help::GENERATE_POD_CIDR_EXAMPLES)]
+    PodCidr(PodCidrArguments),
 }
 
 /// How the answer is shown.

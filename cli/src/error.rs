@@ -106,6 +106,14 @@ pub enum CliError {
         /// The flags that are missing.
         missing: Vec<&'static str>,
     },
+    /// Ranges, as they were given, are no migration.
+    #[error("{}", .errors.join("\n       "))]
+    Ranges {
+        /// Every error.
+        errors: Vec<String>,
+        /// What a person does, where the errors do not say it.
+        hint: Option<String>,
+    },
     /// The file cannot be taken.
     #[error("file {file}: {why}")]
     File {
@@ -208,6 +216,9 @@ pub enum CliError {
     /// The answer could not be put into JSON.
     #[error("writing the answer as JSON: {0}")]
     Json(#[source] serde_json::Error),
+    /// The answer could not be put into YAML.
+    #[error("writing the answer as YAML: {0}")]
+    Yaml(#[source] yaml_serde::Error),
 }
 
 /// How far a Migration is, as far as it matters for what may still be said of it.
@@ -283,6 +294,7 @@ impl CliError {
                 Life::Over => format!("it is over: give the new one a name of its own, such as `kubectl replumb plan {name}-2`"),
             }),
             Self::TwoKinds { .. } => Some("leave the options of one of them away".to_owned()),
+            Self::Ranges { hint, .. } => hint.clone(),
             Self::NoRange { .. } => Some(
                 "`kubectl get ippools.crd.projectcalico.org -o custom-columns=NAME:.metadata.name,RANGE:.spec.cidr` lists the ranges of \
                  the pools that are there"
@@ -294,7 +306,8 @@ impl CliError {
             | Self::NoSuchNode { .. }
             | Self::Gone { .. }
             | Self::Write(_)
-            | Self::Json(_) => None,
+            | Self::Json(_)
+            | Self::Yaml(_) => None,
             Self::NoLeader { namespace, .. } => Some(format!(
                 "`kubectl -n {namespace} get pods -l app.kubernetes.io/component=coordinator -o wide` and \
                  `kubectl -n {namespace} logs deployment/{}`; if replumb lives in another namespace, name it with -n",

@@ -18,7 +18,8 @@ A first migration:
   kubectl replumb rollback NODE      take one node back; --all: everything, until the point of no return
 
 Without a word more it is flannel to Calico. Another range for the pods of a cluster with Calico:
-  kubectl replumb plan --pod-cidr-from 10.244.0.0/16 --pod-cidr-to 10.200.0.0/16";
+  kubectl replumb plan --pod-cidr-from 10.244.0.0/16 --pod-cidr-to 10.200.0.0/16
+  kubectl replumb generate pod-cidr --kops FILE       the same as a manifest, by what kops says; asks no cluster";
 
 /// Of `preflight`.
 pub const PREFLIGHT_EXAMPLES: &str = "\
@@ -101,3 +102,34 @@ Examples:
   kubectl replumb rollback worker-3 worker-4 --yes --wait
   kubectl replumb rollback --all --yes --wait
   kubectl replumb resume                           goes there again";
+
+/// Of `generate`.
+pub const GENERATE_EXAMPLES: &str = "\
+It writes to the standard output alone. No cluster is asked: the options that say which one have no effect.
+
+Examples:
+  kubectl replumb generate pod-cidr --from 10.244.0.0/16 --to 10.200.0.0/16 | kubectl apply -f -
+  kubectl replumb generate pod-cidr --help";
+
+/// Of `generate pod-cidr`.
+pub const GENERATE_POD_CIDR_EXAMPLES: &str = "\
+No cluster is asked: the options that say which one have no effect. The manifest starts nothing when it is applied:
+`kubectl replumb apply` shows its plan, asks, and starts it.
+
+Where one range lies within the other, as kops had it before 1.7, the pods go in two hops, by a temporary range (--via):
+Calico keeps no two pools that share addresses. Each hop is a Migration of its own, the second once the first is Completed.
+The coordinator works on one at a time: where both are applied, the second is Refused (AnotherMigration) until then.
+
+Examples:
+  kops get cluster NAME -o json --full > cluster.json
+  kubectl replumb generate pod-cidr --kops cluster.json > migration.yaml
+  kubectl replumb plan -f migration.yaml
+  kubectl replumb apply -f migration.yaml
+
+  kubectl replumb generate pod-cidr --kops cluster.json --via 10.200.0.0/16 > hops.yaml
+  kubectl apply -f hops.yaml                                   both, and starts neither
+  kubectl replumb apply pod-cidr-hop-1 --watch
+  kubectl replumb apply pod-cidr-hop-2 --watch                 once the first is Completed
+
+  kubectl replumb generate pod-cidr --kops cluster.json --via 10.200.0.0/16 --hop 1 > hop-1.yaml
+  kubectl replumb apply -f hop-1.yaml                          one at a time: a file of its own for each";
