@@ -11,25 +11,9 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::flannel_to_calico::flags::Flags;
 use crate::gate_flags::GateFlags;
-use crate::value;
-
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  done: what was asked for is so
-  1  error: it is not so, or nobody could find out; a halted migration is an error
-  2  refused by a check; nothing has changed
-  3  paused: no node is in work and no other starts
-
-A first migration:
-  kubectl replumb preflight          may it be done? every check, refusals first; changes nothing
-  kubectl replumb plan               every action, node by node, and the hash of the plan; changes nothing
-  kubectl replumb apply              shows the plan, asks, and starts it
-  kubectl replumb status --watch     follows it to its end
-  kubectl replumb pause | resume     start no other node | go on
-  kubectl replumb abort              take the node in work back, start no other
-  kubectl replumb rollback NODE      take one node back; --all: everything, until the point of no return";
+use crate::pod_cidr::generate::PodCidrArguments;
+use crate::{flannel_to_calico, help, pod_cidr, value};
 
 /// Change a live cluster's pod network, node by node, while it carries traffic.
 #[derive(Clone, Debug, Parser)]
@@ -37,7 +21,7 @@ A first migration:
     name = "kubectl-replumb",
     bin_name = "kubectl replumb",
     version,
-    after_help = EXIT_CODES,
+    after_help = help::EXIT_CODES,
     disable_help_subcommand = true
 )]
 pub struct Args {
@@ -84,122 +68,55 @@ pub struct Connection {
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Judge every prerequisite and print the checks, refusals first. Changes nothing on any node.
-    #[command(after_help = PREFLIGHT_EXAMPLES)]
+    #[command(after_help = help::PREFLIGHT_EXAMPLES)]
     Preflight(Look),
     /// Print every action on every object, node by node, then what blocks it. Changes nothing on any node.
-    #[command(after_help = PLAN_EXAMPLES)]
+    #[command(after_help = help::PLAN_EXAMPLES)]
     Plan(Look),
     /// Show the plan, ask, and start the migration.
-    #[command(after_help = APPLY_EXAMPLES)]
+    #[command(after_help = help::APPLY_EXAMPLES)]
     Apply(Apply),
     /// Show how far a migration is, node by node, and what blocks it.
-    #[command(after_help = STATUS_EXAMPLES)]
+    #[command(after_help = help::STATUS_EXAMPLES)]
     Status(Status),
     /// Start no other node. Nodes in work are finished first: none is left half-way.
-    #[command(after_help = PAUSE_EXAMPLES)]
+    #[command(after_help = help::PAUSE_EXAMPLES)]
     Pause(Change),
     /// Go on after a pause, a halt or a way back; deadlines count anew.
-    #[command(after_help = RESUME_EXAMPLES)]
+    #[command(after_help = help::RESUME_EXAMPLES)]
     Resume(Change),
     /// Take the nodes in work back to the old network and start no other. Nodes that are done stay.
-    #[command(after_help = ABORT_EXAMPLES)]
+    #[command(after_help = help::ABORT_EXAMPLES)]
     Abort(Change),
     /// Take nodes back to the old network, as they were before; with --all everything.
-    #[command(after_help = ROLLBACK_EXAMPLES)]
+    #[command(after_help = help::ROLLBACK_EXAMPLES)]
     Rollback(Rollback),
+    /// Write the manifest of a Migration. Asks no cluster, changes nothing.
+    #[command(after_help = help::GENERATE_EXAMPLES)]
+    Generate(Generate),
     /// Print the version of this tool, and of the agents where there are any.
     Version(Shown),
 }
 
-const PREFLIGHT_EXAMPLES: &str = "\
-It creates a Migration with `desired: Plan` when there is none, so that the coordinator and the agents look at
-the cluster and the hosts. Nothing else is written until `kubectl replumb apply`.
-
-Examples:
-  kubectl replumb preflight
-  kubectl replumb preflight --calico-daemonset-namespace calico-system
-  kubectl replumb preflight -o json | jq '.checks[] | select(.verdict == \"Fail\")'
-  kubectl delete migration flannel-to-calico      forget it: nothing has changed";
-
-const PLAN_EXAMPLES: &str = "\
-Examples:
-  kubectl replumb plan
-  kubectl replumb plan -f migration.yaml
-  kubectl replumb plan -o json | jq -r .hash      for `apply --plan-hash`";
-
-const APPLY_EXAMPLES: &str = "\
-The plan that was shown is the plan that runs: when something changes in between, the coordinator refuses.
-
-Examples:
-  kubectl replumb apply                            shows the plan and asks
-  kubectl replumb apply --yes --watch              does not ask, and follows it to the end
-  kubectl replumb apply --max-unavailable 25% --canary 1 --canary-soak 10m
-  kubectl replumb apply -f migration.yaml --plan-hash 4be1… --yes
-  FLANNEL_DAEMONSET_NAME=kube-flannel-ds CNI_CONFIG_DIR=/etc/cni/net.d kubectl replumb apply --from-env";
-
-const STATUS_EXAMPLES: &str = "\
-Without --watch: exit code 2 when refused, 3 when paused, 1 when halted, else 0, also on the way.
-With --watch: it ends when the migration is completed, halted, refused or paused, with that exit code.
-
-Examples:
-  kubectl replumb status
-  kubectl replumb status --watch
-  kubectl replumb status --watch -o json           one JSON object for each change";
-
-const PAUSE_EXAMPLES: &str = "\
-Examples:
-  kubectl replumb pause
-  kubectl replumb pause --wait                     returns when no node is in work (exit code 3)
-  kubectl replumb resume";
-
-const RESUME_EXAMPLES: &str = "\
-Examples:
-  kubectl replumb resume
-  kubectl replumb resume --wait                    follows it to its end";
-
-const ABORT_EXAMPLES: &str = "\
-A node that is half-way goes back and keeps what it had: living pods, their addresses, its cordon if somebody else had
-set it. Pause instead finishes it first.
-
-Examples:
-  kubectl replumb abort
-  kubectl replumb abort --wait                     returns when no node is in work (exit code 3)
-  kubectl replumb resume                           goes on; rollback --all takes the others back, too";
-
-const ROLLBACK_EXAMPLES: &str = "\
-Pods of the old network live on. Pods that got an address of the new one are evicted under their budgets, since they
-cannot keep it. One node after the other goes (rollout.maxUnavailable), the last one first; each is compared with what it
-was before. With --all, everything that was written for the cluster is taken back after the last node, and the Migration
-ends as RolledBack. It is possible until the old network's DaemonSet is deleted: `kubectl replumb plan` shows that moment.
-
-Examples:
-  kubectl replumb rollback worker-3                shows what would happen and asks; the rollout is paused
-  kubectl replumb rollback worker-3 worker-4 --yes --wait
-  kubectl replumb rollback --all --yes --wait
-  kubectl replumb resume                           goes there again";
-
 /// `preflight` and `plan`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Look {
-    /// Name of the Migration; not needed when there is one or none.
+    /// Name of the Migration; not needed when there is none, one, or one that is under way.
     pub name: Option<String>,
-    /// What is asked for.
-    #[command(flatten)]
-    pub wanted: Wanted,
     /// How long to wait for the checks and the plan.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = value::wait)]
     pub timeout: Duration,
     /// How it is shown.
     #[command(flatten)]
     pub shown: Shown,
+    /// What is asked for. Last: what comes after it stands below the last of its headings.
+    #[command(flatten)]
+    pub wanted: Wanted,
 }
 
 /// `apply`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Apply {
-    /// Which Migration, and how it is shown.
-    #[command(flatten)]
-    pub look: Look,
     /// Start only if the plan has this hash (`kubectl replumb plan`).
     #[arg(long, value_name = "HASH", value_parser = value::plan_hash)]
     pub plan_hash: Option<String>,
@@ -209,12 +126,15 @@ pub struct Apply {
     /// Follow it to its end, as `status --watch` does.
     #[arg(long, short)]
     pub watch: bool,
+    /// Which Migration, and how it is shown. Last, as in `Look`.
+    #[command(flatten)]
+    pub look: Look,
 }
 
 /// `status`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Status {
-    /// Name of the Migration; not needed when there is one.
+    /// Name of the Migration; not needed when there is one, or one that is under way.
     pub name: Option<String>,
     /// Follow it to its end.
     #[arg(long, short)]
@@ -236,7 +156,7 @@ pub struct Rollback {
     /// Every node, and then everything that was written for the cluster.
     #[arg(long)]
     pub all: bool,
-    /// Name of the Migration; not needed when there is one.
+    /// Name of the Migration; not needed when there is one, or one that is under way.
     #[arg(long, value_name = "NAME")]
     pub migration: Option<String>,
     /// Do not ask.
@@ -256,7 +176,7 @@ pub struct Rollback {
 /// `pause`, `resume` and `abort`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Change {
-    /// Name of the Migration; not needed when there is one.
+    /// Name of the Migration; not needed when there is one, or one that is under way.
     pub name: Option<String>,
     /// Follow it as `status --watch` does.
     #[arg(long, short)]
@@ -267,6 +187,23 @@ pub struct Change {
     /// How it is shown.
     #[command(flatten)]
     pub shown: Shown,
+}
+
+/// `generate`.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(disable_help_subcommand = true)]
+pub struct Generate {
+    /// Of which kind.
+    #[command(subcommand)]
+    pub kind: GenerateKind,
+}
+
+/// Of which kind a manifest is written.
+#[derive(Clone, Debug, Subcommand)]
+pub enum GenerateKind {
+    /// Another range for the pods of a cluster with Calico, from what kops says or from two ranges.
+    #[command(after_help = help::GENERATE_POD_CIDR_EXAMPLES)]
+    PodCidr(PodCidrArguments),
 }
 
 /// How the answer is shown.
@@ -296,9 +233,12 @@ pub struct Wanted {
     /// CALICO_DAEMONSET_NAME, CNI_CONFIG_DIR and the others.
     #[arg(long)]
     pub from_env: bool,
-    /// What the kind lets one choose.
+    /// What flannel to Calico lets one choose.
     #[command(flatten)]
-    pub flannel_to_calico: Flags,
+    pub flannel_to_calico: flannel_to_calico::flags::Flags,
+    /// What another range for the pods lets one choose.
+    #[command(flatten)]
+    pub pod_cidr: pod_cidr::flags::Flags,
     /// How many nodes, how their pods leave.
     #[command(flatten)]
     pub rollout: RolloutFlags,
@@ -368,6 +308,27 @@ mod tests {
     #[test]
     fn flags_do_not_contradict_each_other() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_stands_below_its_own_heading() {
+        let command = Args::command();
+        for name in ["preflight", "plan", "apply"] {
+            let command = command.find_subcommand(name).unwrap();
+            for plain in [
+                "timeout",
+                "output",
+                "file",
+                "from_env",
+                "yes",
+                "plan_hash",
+                "watch",
+            ] {
+                let option = command.get_arguments().find(|option| option.get_id() == plain);
+                let heading = option.and_then(|option| option.get_help_heading());
+                assert_eq!(heading, None, "{name} --{plain}");
+            }
+        }
     }
 
     #[test]

@@ -3,54 +3,49 @@
 use api::Migration;
 use kube::ResourceExt;
 
-use crate::cluster::phase;
+use crate::cluster::{has_begun, phase};
 use crate::error::CliError;
+use crate::kinds::Kind;
 
-/// Name of a Migration that is made without a name.
-pub const DEFAULT_NAME: &str = "flannel-to-calico";
-
-/// The Migration of this name; without a name the only one.
+/// The Migration of this name; without a name the one that is meant.
 pub fn existing(migrations: &[Migration], name: Option<&str>) -> Result<Migration, CliError> {
-    match (name, migrations) {
-        (Some(name), _) => migrations
-            .iter()
-            .find(|migration| migration.name_any() == name)
-            .cloned()
-            .ok_or_else(|| CliError::NoSuchMigration {
-                name: name.to_owned(),
-                existing: list(migrations),
-            }),
-        (None, []) => Err(CliError::NoMigration),
-        (None, [one]) => Ok(one.clone()),
-        (None, _) => Err(CliError::WhichMigration {
+    if let Some(name) = name {
+        let found = migrations.iter().find(|migration| migration.name_any() == name);
+        return found.cloned().ok_or_else(|| CliError::NoSuchMigration {
+            name: name.to_owned(),
+            existing: list(migrations),
+        });
+    }
+    match meant(migrations, None).as_slice() {
+        [] => Err(CliError::NoMigration),
+        [one] => Ok((*one).clone()),
+        _ => Err(CliError::WhichMigration {
             existing: list(migrations),
         }),
     }
 }
 
-/// The same for a command that may make one: the name under which it is made is an answer as well.
+/// The same for a command that may make one: the name under which it is made is an answer as well. `kind` is what was asked for,
+/// where something was.
 ///
 /// Beside a Migration that is not over none is made: most such names are slips of the finger.
 pub fn existing_or_new(
     migrations: &[Migration],
     name: Option<&str>,
+    kind: Option<Kind>,
 ) -> Result<Result<Migration, String>, CliError> {
-    match (name, migrations) {
-        (None, []) => return Ok(Err(DEFAULT_NAME.to_owned())),
-        (None, [one]) => return Ok(Ok(one.clone())),
-        (None, _) => {
-            // Those that are completed are a record; the one that is not is meant.
-            let mut open = migrations.iter().filter(|migration| !is_over(migration));
-            return match (open.next(), open.next()) {
-                (Some(one), None) => Ok(Ok(one.clone())),
-                _ => Err(CliError::WhichMigration {
+    let name = match name {
+        Some(name) => name,
+        None => match meant(migrations, kind).as_slice() {
+            [] => kind.unwrap_or(Kind::FlannelToCalico).default_name(),
+            [one] => return Ok(Ok((*one).clone())),
+            _ => {
+                return Err(CliError::WhichMigration {
                     existing: list(migrations),
-                }),
-            };
-        }
-        (Some(_), _) => {}
-    }
-    let name = name.unwrap_or(DEFAULT_NAME);
+                });
+            }
+        },
+    };
     if let Some(found) = migrations.iter().find(|migration| migration.name_any() == name) {
         return Ok(Ok(found.clone()));
     }
@@ -63,7 +58,26 @@ pub fn existing_or_new(
     })
 }
 
-fn is_over(migration: &Migration) -> bool {
+/// Those that may be meant without a name. Those that are over are a record: one that is not is meant before them, of the kind
+/// that was asked for before another. Of these the one that has begun is meant: it goes on, and the others wait for it.
+fn meant(migrations: &[Migration], kind: Option<Kind>) -> Vec<&Migration> {
+    let of_kind = |migration: &&Migration| kind.is_none_or(|kind| Kind::of(&migration.spec) == Some(kind));
+    let (over, mut open): (Vec<&Migration>, Vec<&Migration>) =
+        migrations.iter().partition(|migration| is_over(migration));
+    if open.is_empty() {
+        return over.into_iter().filter(of_kind).collect();
+    }
+    if open.iter().any(of_kind) {
+        open.retain(of_kind);
+    }
+    if open.iter().any(|migration| has_begun(migration)) {
+        open.retain(|migration| has_begun(migration));
+    }
+    open
+}
+
+/// Whether nothing is done any more: it was completed or taken back.
+pub fn is_over(migration: &Migration) -> bool {
     migration
         .status
         .as_ref()
@@ -82,8 +96,10 @@ mod tests {
     use api::{MigrationSpec, MigrationStatus};
 
     use api::migration::MigrationPhase;
+    use serde_json::json;
 
     use super::*;
+    use crate::fixture;
 
     fn migration(name: &str, phase: MigrationPhase) -> Migration {
         let mut migration = Migration::new(name, serde_json::from_str::<MigrationSpec>("{}").unwrap());
@@ -102,34 +118,94 @@ mod tests {
         assert!(matches!(existing(&[], None), Err(CliError::NoMigration)));
         let error = existing(&one, Some("b")).unwrap_err();
         assert!(error.to_string().contains("a (Rolling)"), "{error}");
-        let two = [
+        let mut three = [
             migration("a", MigrationPhase::Completed),
             migration("b", MigrationPhase::Planned),
+            migration("c", MigrationPhase::Refused),
         ];
-        assert!(matches!(
-            existing(&two, None),
-            Err(CliError::WhichMigration { .. })
-        ));
+        // What is over is a record, and what has begun is what the others wait for.
+        assert_eq!(existing(&three[..2], None).unwrap().name_any(), "b");
+        let which = |migrations: &[Migration]| {
+            matches!(existing(migrations, None), Err(CliError::WhichMigration { .. }))
+        };
+        assert!(which(&three));
+        three[1].status.as_mut().unwrap().started_at = Some(fixture::now());
+        assert_eq!(existing(&three, None).unwrap().name_any(), "b");
+        assert!(which(&[
+            three[0].clone(),
+            migration("d", MigrationPhase::RolledBack)
+        ]));
     }
 
     #[test]
     fn a_slip_of_the_finger_makes_no_second_one() {
         let one = [migration("flannel-to-calico", MigrationPhase::Rolling)];
         assert!(matches!(
-            existing_or_new(&one, Some("flanel-to-calico")),
+            existing_or_new(&one, Some("flanel-to-calico"), None),
             Err(CliError::Another { .. })
         ));
-        assert_eq!(existing_or_new(&[], None).unwrap().unwrap_err(), DEFAULT_NAME);
-        assert_eq!(existing_or_new(&[], Some("mine")).unwrap().unwrap_err(), "mine");
+        let new =
+            |migrations: &[Migration], name| existing_or_new(migrations, name, None).unwrap().unwrap_err();
+        assert_eq!(new(&[], None), "flannel-to-calico");
+        assert_eq!(new(&[], Some("mine")), "mine");
         let over = [migration("first", MigrationPhase::Completed)];
-        assert_eq!(
-            existing_or_new(&over, Some("second")).unwrap().unwrap_err(),
-            "second"
-        );
+        assert_eq!(new(&over, Some("second")), "second");
         let two = [
             migration("a", MigrationPhase::Completed),
             migration("b", MigrationPhase::Planned),
         ];
-        assert_eq!(existing_or_new(&two, None).unwrap().unwrap().name_any(), "b");
+        assert_eq!(
+            existing_or_new(&two, None, None).unwrap().unwrap().name_any(),
+            "b"
+        );
+    }
+
+    #[test]
+    fn without_a_name_the_kind_says_which() {
+        let range = |name, phase| {
+            let mut found = migration(name, phase);
+            found.spec = serde_json::from_value(json!({
+                "podCidr": {"from": "10.244.0.0/16", "to": "10.200.0.0/16"},
+            }))
+            .unwrap();
+            found
+        };
+        let flannel = |phase| {
+            let mut found = migration("flannel-to-calico", phase);
+            found.spec = serde_json::from_value(json!({"flannelToCalico": {}})).unwrap();
+            found
+        };
+        let choose = |migrations: &[Migration], kind| {
+            existing_or_new(migrations, None, Some(kind))
+                .unwrap()
+                .map(|found| found.name_any())
+        };
+        assert_eq!(choose(&[], Kind::PodCidr), Err("pod-cidr".to_owned()));
+        // What is over is a record, and of another kind it is nobody's business.
+        let over = [flannel(MigrationPhase::Completed)];
+        assert_eq!(choose(&over, Kind::PodCidr), Err("pod-cidr".to_owned()));
+        assert_eq!(
+            choose(&over, Kind::FlannelToCalico),
+            Ok("flannel-to-calico".to_owned())
+        );
+        // What is not over is looked at first, whatever its kind: nothing is made beside it.
+        let open = [
+            flannel(MigrationPhase::Rolling),
+            range("pod-cidr", MigrationPhase::Completed),
+        ];
+        assert_eq!(choose(&open, Kind::PodCidr), Ok("flannel-to-calico".to_owned()));
+        let both = [
+            flannel(MigrationPhase::Rolling),
+            range("pod-cidr", MigrationPhase::Refused),
+        ];
+        assert_eq!(choose(&both, Kind::PodCidr), Ok("pod-cidr".to_owned()));
+        let hops = [
+            range("pod-cidr-hop-1", MigrationPhase::Planned),
+            range("pod-cidr-hop-2", MigrationPhase::Refused),
+        ];
+        assert!(matches!(
+            existing_or_new(&hops, None, Some(Kind::PodCidr)),
+            Err(CliError::WhichMigration { .. })
+        ));
     }
 }

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::exit::Outcome;
 use crate::flannel_to_calico::environment::EnvironmentError;
+use crate::kinds::Kind;
 
 /// Why a command did not do what was asked for.
 #[derive(Debug, Error)]
@@ -67,14 +68,51 @@ pub enum CliError {
         existing: Vec<(String, String)>,
     },
     /// What is immutable would be changed.
-    #[error("Migration {name}: spec.flannelToCalico cannot be changed: {}", .differences.join("; "))]
+    #[error("Migration {name}: these fields are immutable: {}", .differences.join("; "))]
     Immutable {
         /// Name of the Migration.
         name: String,
         /// Field, value there and value asked for.
         differences: Vec<String>,
-        /// Whether the first change has been made.
-        started: bool,
+        /// How far it is.
+        life: Life,
+    },
+    /// Flags of two kinds.
+    #[error(
+        "one Migration is of one kind: asked for spec.{} by {}, and for spec.{} by {}",
+        .said[0].0, .said[0].1, .said[1].0, .said[1].1
+    )]
+    TwoKinds {
+        /// Each kind with its flags.
+        said: [(Kind, String); 2],
+    },
+    /// Another kind is asked for than is there.
+    #[error("{object}: found spec.{found}, asked for spec.{asked} by {by}")]
+    OtherKind {
+        /// The Migration or the file.
+        object: String,
+        /// Its kind.
+        found: Kind,
+        /// The other one.
+        asked: Kind,
+        /// Who asks for it: flags or a file.
+        by: String,
+        /// What a person does.
+        hint: String,
+    },
+    /// A new Migration is to change the range, and nobody says from where or to where.
+    #[error("a new Migration with spec.podCidr needs both ranges: found no {}", .missing.join(" and no "))]
+    NoRange {
+        /// The flags that are missing.
+        missing: Vec<&'static str>,
+    },
+    /// Ranges, as they were given, are no migration.
+    #[error("{}", .errors.join("\n       "))]
+    Ranges {
+        /// Every error.
+        errors: Vec<String>,
+        /// What a person does, where the errors do not say it.
+        hint: Option<String>,
     },
     /// The file cannot be taken.
     #[error("file {file}: {why}")]
@@ -178,6 +216,20 @@ pub enum CliError {
     /// The answer could not be put into JSON.
     #[error("writing the answer as JSON: {0}")]
     Json(#[source] serde_json::Error),
+    /// The answer could not be put into YAML.
+    #[error("writing the answer as YAML: {0}")]
+    Yaml(#[source] yaml_serde::Error),
+}
+
+/// How far a Migration is, as far as it matters for what may still be said of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Nothing has been changed yet.
+    Planned,
+    /// The first change has been made.
+    Begun,
+    /// It was completed or taken back.
+    Over,
 }
 
 impl CliError {
@@ -234,19 +286,28 @@ impl CliError {
             Self::Another { existing, .. } => existing.first().map(|(name, _)| {
                 format!("leave the name away to work with {name}; or `kubectl delete migration {name}` if it has not begun")
             }),
-            Self::Immutable { name, started: false, .. } => Some(format!(
-                "nothing has changed in the cluster yet: `kubectl delete migration {name}`, then run this command again"
-            )),
-            Self::Immutable { started: true, .. } => {
-                Some("it has begun: leave these options away and go on with those that it has".to_owned())
-            }
+            Self::Immutable { name, life, .. } => Some(match life {
+                Life::Planned => format!(
+                    "nothing has changed in the cluster yet: `kubectl delete migration {name}`, then run this command again"
+                ),
+                Life::Begun => "it has begun: leave these options away and go on with those that it has".to_owned(),
+                Life::Over => format!("it is over: give the new one a name of its own, such as `kubectl replumb plan {name}-2`"),
+            }),
+            Self::TwoKinds { .. } => Some("leave the options of one of them away".to_owned()),
+            Self::Ranges { hint, .. } => hint.clone(),
+            Self::NoRange { .. } => Some(
+                "`kubectl get ippools.crd.projectcalico.org -o custom-columns=NAME:.metadata.name,RANGE:.spec.cidr` lists the ranges of \
+                 the pools that are there"
+                    .to_owned(),
+            ),
             Self::File { .. }
             | Self::Environment { .. }
             | Self::NotConfirmed
             | Self::NoSuchNode { .. }
             | Self::Gone { .. }
             | Self::Write(_)
-            | Self::Json(_) => None,
+            | Self::Json(_)
+            | Self::Yaml(_) => None,
             Self::NoLeader { namespace, .. } => Some(format!(
                 "`kubectl -n {namespace} get pods -l app.kubernetes.io/component=coordinator -o wide` and \
                  `kubectl -n {namespace} logs deployment/{}`; if replumb lives in another namespace, name it with -n",
@@ -261,7 +322,7 @@ impl CliError {
             Self::NobodyToAsk => {
                 Some("review it, then add --yes; with apply best --plan-hash as well".to_owned())
             }
-            Self::NotNow { hint, .. } => Some(hint.clone()),
+            Self::OtherKind { hint, .. } | Self::NotNow { hint, .. } => Some(hint.clone()),
             Self::Changed { .. } => Some("run the command again".to_owned()),
         }
     }

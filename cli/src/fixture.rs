@@ -100,3 +100,71 @@ pub fn rolling() -> (Migration, Vec<NodeMigration>) {
         .collect();
     (migration, nodes)
 }
+
+/// A change of the pods' range that may start: two nodes, whose agents look on.
+pub fn range_planned() -> (Migration, Vec<NodeMigration>) {
+    let sourced = |value: Value, source: &str| json!({"value": value, "source": source});
+    let mut migration: Migration = serde_json::from_value(json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration",
+        "metadata": {"name": "pod-cidr", "generation": 1},
+        "spec": {"podCidr": {"from": "10.244.0.0/16", "to": "10.200.0.0/16"}},
+        "status": {
+            "phase": "Planned", "observedGeneration": 1, "message": "every check allows the migration",
+            "progress": {"text": "0/0", "nodes": 0},
+            "checks": [{"name": "OldPool", "verdict": "Pass", "object": "IPPool default-ipv4-ippool", "found": "10.244.0.0/16"}],
+            "podCidr": { "settings": {
+                "from": sourced(json!("10.244.0.0/16"), "spec"),
+                "to": sourced(json!("10.200.0.0/16"), "spec"),
+                "oldPool": sourced(json!("default-ipv4-ippool"), "detected from IPPool default-ipv4-ippool"),
+                "newPool": sourced(json!("ipv4-10-200-0-0-16"), "default"),
+                "blockSize": sourced(json!(26), "detected from IPPool default-ipv4-ippool"),
+                "calicoDaemonSetNamespace": sourced(json!("kube-system"), "detected from DaemonSet kube-system/calico-node"),
+                "calicoDaemonSetName": sourced(json!("calico-node"), "detected from DaemonSet kube-system/calico-node"),
+            } },
+            "plan": {
+                "hash": "", "nodes": [],
+                "prepare": [
+                    {"verb": "create", "object": "IPPool ipv4-10-200-0-0-16", "detail": "cidr 10.200.0.0/16; disabled"},
+                    {"verb": "close", "object": "IPPool default-ipv4-ippool", "detail": "disabled true"},
+                    {"verb": "evict", "object": "name servers: 2 pods", "detail": "one at a time: kube-system/coredns-1", "asOfNow": true},
+                ],
+                "finish": [{"verb": "delete", "object": "IPPool default-ipv4-ippool", "detail": "the point of no return"}],
+            },
+        },
+    }))
+    .unwrap();
+    let nodes: Vec<NodeMigration> = [node("worker-1", 0), node("worker-2", 1)]
+        .into_iter()
+        .map(|mut value| {
+            value["spec"] = json!({"nodeName": value["metadata"]["name"], "migration": "pod-cidr"});
+            value["status"]["phase"] = Value::Null;
+            serde_json::from_value(value).unwrap()
+        })
+        .collect();
+    let plan = migration.status.as_mut().unwrap().plan.as_mut().unwrap();
+    plan.hash = crate::planned::document(plan, &nodes).hash();
+    (migration, nodes)
+}
+
+/// The same while its pods move: a budget blocks.
+pub fn range_rolling() -> (Migration, Vec<NodeMigration>) {
+    let (mut migration, nodes) = range_planned();
+    migration.spec.desired = api::migration::Desired::Run;
+    let status = migration.status.as_mut().unwrap();
+    status.phase = api::migration::MigrationPhase::Rolling;
+    status.started_at = Some("2026-03-01T10:00:00Z".parse().unwrap());
+    status.blocked = "DisruptionBudget".to_owned();
+    status.message = "eviction of pod default/web-1 refused since 2026-03-01T10:04:10Z: PodDisruptionBudget default/web allows 0 \
+                      disruptions (2 healthy, 2 needed, 2 expected)"
+        .to_owned();
+    status.progress.text = "12/40 pods".to_owned();
+    let known = status.pod_cidr.as_mut().unwrap();
+    (known.pods_in_old_range, known.pods_in_new_range) = (28, 12);
+    known.stage = Some(
+        serde_json::from_value(
+            json!({"name": "Move", "direction": "There", "since": "2026-03-01T10:02:00Z"}),
+        )
+        .unwrap(),
+    );
+    (migration, nodes)
+}

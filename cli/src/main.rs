@@ -13,11 +13,13 @@ mod cluster;
 mod commands;
 mod error;
 mod exit;
+mod file;
 #[cfg(test)]
 mod fixture;
 mod flannel_to_calico;
 mod gate_flags;
 mod health;
+mod help;
 mod kinds;
 mod patience;
 mod planned;
@@ -31,7 +33,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::Args;
+use crate::args::{Args, Command};
 use crate::cluster::Cluster;
 use crate::exit::Outcome;
 
@@ -64,6 +66,9 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> Result<Outcome, error::CliError> {
+    if let Command::Generate(generate) = &args.command {
+        return commands::generate(generate);
+    }
     let cluster = Cluster::connect(&args.connection).await?;
     // A variable that is not text is none of ours.
     let variables = std::env::vars_os()

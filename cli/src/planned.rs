@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::choose;
 use crate::cluster::{Cluster, has_begun};
-use crate::error::CliError;
+use crate::error::{CliError, Life};
 use crate::health;
 use crate::patience::{LOOK, patiently};
 use crate::say;
@@ -67,12 +67,12 @@ pub async fn plan(
 ) -> Result<Planned, CliError> {
     let migrations = cluster.migrations().await?;
     let name = asked.name(name)?;
-    let migration = match choose::existing_or_new(&migrations, name.as_deref())? {
+    let migration = match choose::existing_or_new(&migrations, name.as_deref(), asked.kind())? {
         Ok(there) => change(cluster, &there, asked, purpose).await?,
         Err(name) => {
             let spec = MigrationSpec {
                 desired: Desired::Plan,
-                ..asked.spec(None)
+                ..asked.spec(None)?
             };
             let made = cluster.create(&name, asked.labels(), spec).await?;
             say::note(&format!(
@@ -81,7 +81,7 @@ pub async fn plan(
             made
         }
     };
-    let spec = asked.spec(Some(&migration.spec));
+    let spec = asked.spec(Some(&migration))?;
     if has_begun(&migration) {
         // What it works with was settled before its first change: nothing is to be waited for.
         let nodes = cluster.nodes(&migration.name_any()).await?;
@@ -124,14 +124,18 @@ async fn change(
     asked: &Asked,
     purpose: Purpose,
 ) -> Result<Migration, CliError> {
-    let mut spec = asked.spec(Some(&there.spec));
+    let mut spec = asked.spec(Some(there))?;
     let started = has_begun(there);
     let found = differences(&there.spec, &spec);
     if !found.is_empty() {
         return Err(CliError::Immutable {
             name: there.name_any(),
             differences: found,
-            started,
+            life: match (choose::is_over(there), started) {
+                (true, _) => Life::Over,
+                (false, true) => Life::Begun,
+                (false, false) => Life::Planned,
+            },
         });
     }
     if started {

@@ -4,9 +4,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use plan::pod_cidr::ranges;
 use plan::rollout::MaxUnavailable;
 
 /// An IPv4 network in CIDR form, without host bits.
@@ -22,6 +23,11 @@ pub fn network(text: &str) -> Result<Ipv4Net, String> {
             network.trunc()
         ))
     }
+}
+
+/// A network of either family in CIDR form, without host bits.
+pub fn range(text: &str) -> Result<IpNet, String> {
+    ranges::read(text)
 }
 
 fn number(text: &str, least: u32, most: u32) -> Result<u32, String> {
@@ -64,6 +70,13 @@ pub fn subnet_length(text: &str) -> Result<u8, String> {
 /// The prefix length of a block of the new pool.
 pub fn block_size(text: &str) -> Result<u8, String> {
     small_number(text, 20, 32)
+}
+
+/// The prefix length of a block of a pool of either family; which of them the pool takes depends on its range.
+pub fn pool_block_size(text: &str) -> Result<u8, String> {
+    small_number(text, 20, 32)
+        .or_else(|_| small_number(text, 116, 128))
+        .map_err(|_| "needed a number from 20 to 32, or from 116 to 128 for IPv6".to_owned())
 }
 
 /// A truth value, in the forms that Calico's controller takes.
@@ -215,6 +228,17 @@ mod tests {
         assert!(message.contains("its network is 10.244.0.0/16"), "{message}");
         assert!(network("fd00::/48").is_err());
         assert!(network("10.244.0.0").is_err());
+        assert!(range("fd00::/48").is_ok());
+        assert!(range("10.244.1.0/16").unwrap_err().contains("10.244.0.0/16"));
+    }
+
+    #[test]
+    fn blocks_of_either_family() {
+        assert_eq!(pool_block_size("26"), Ok(26));
+        assert_eq!(pool_block_size("122"), Ok(122));
+        for bad in ["19", "33", "115", "129", "", "many"] {
+            assert!(pool_block_size(bad).is_err(), "{bad} was taken");
+        }
     }
 
     #[test]

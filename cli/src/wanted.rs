@@ -1,19 +1,20 @@
 //! The spec that is asked for: the object that is there, then the file, Calico's variables, flags.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::path::Path;
 
 use api::migration::{Canary, Drain, FlannelToCalico, OnBlocked as WireOnBlocked, Rollout};
 use api::traffic::GateRules;
 use api::{Migration, MigrationSpec};
-use kube::CustomResourceExt as _;
-use serde::Deserialize as _;
+use kube::ResourceExt;
 use serde_json::Value;
 
 use crate::args::{OnBlocked, RolloutFlags, Wanted};
+use crate::choose::is_over;
 use crate::error::CliError;
+use crate::file;
 use crate::flannel_to_calico::environment;
+use crate::kinds::Kind;
 
 /// What was read before anything is asked of the cluster.
 #[derive(Clone, Debug, Default)]
@@ -24,8 +25,42 @@ pub struct Asked {
     environment: Option<environment::FromEnvironment>,
     /// Flags.
     flags: Wanted,
+    /// Flags that are of one kind, and that kind; `None` when there are none.
+    of_kind: Option<OfKind>,
     /// What has no effect, one line each.
     pub warnings: Vec<String>,
+}
+
+/// Flags that are of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct OfKind {
+    kind: Kind,
+    /// As they are typed.
+    flags: Vec<&'static str>,
+}
+
+impl OfKind {
+    /// The flags that were said. Those of two kinds at once are an error that names both.
+    fn of(wanted: &Wanted) -> Result<Option<Self>, CliError> {
+        let mut flannel = wanted.flannel_to_calico.said();
+        if wanted.from_env {
+            flannel.insert(0, "--from-env");
+        }
+        let said = [
+            (Kind::FlannelToCalico, flannel),
+            (Kind::PodCidr, wanted.pod_cidr.said()),
+        ];
+        let mut said = said
+            .into_iter()
+            .filter(|(_, flags)| !flags.is_empty())
+            .map(|(kind, flags)| Self { kind, flags });
+        match (said.next(), said.next()) {
+            (Some(one), Some(other)) => Err(CliError::TwoKinds {
+                said: [one, other].map(|of| (of.kind, of.flags.join(", "))),
+            }),
+            (said, _) => Ok(said),
+        }
+    }
 }
 
 impl Asked {
@@ -34,7 +69,8 @@ impl Asked {
         wanted: &Wanted,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, CliError> {
-        let file = wanted.file.as_deref().map(read_file).transpose()?;
+        let of_kind = OfKind::of(wanted)?;
+        let file = wanted.file.as_deref().map(file::read).transpose()?;
         let environment = if wanted.from_env {
             Some(environment::read(variables).map_err(|errors| CliError::Environment { errors })?)
         } else {
@@ -44,12 +80,59 @@ impl Asked {
             .as_ref()
             .map(|read| read.warnings.clone())
             .unwrap_or_default();
-        Ok(Self {
+        let asked = Self {
             file,
             environment,
             flags: wanted.clone(),
+            of_kind,
             warnings,
-        })
+        };
+        if let Some(file) = &asked.file {
+            asked.flags_agree(&format!("file {}", asked.file_name()), &file.spec, || {
+                "leave these options away, or correct the file".to_owned()
+            })?;
+        }
+        Ok(asked)
+    }
+
+    /// The kind that is asked for: the file's, else that of the flags; `None` when nobody says.
+    pub fn kind(&self) -> Option<Kind> {
+        let of_file = self.file.as_ref().and_then(|file| Kind::of(&file.spec));
+        of_file.or(self.of_kind.as_ref().map(|said| said.kind))
+    }
+
+    /// Refuses flags of another kind than this spec's.
+    fn flags_agree(
+        &self,
+        object: &str,
+        spec: &MigrationSpec,
+        hint: impl FnOnce() -> String,
+    ) -> Result<(), CliError> {
+        let Some(said) = &self.of_kind else { return Ok(()) };
+        agree(object, Kind::of(spec), said.kind, &said.flags.join(", "), hint)
+    }
+
+    /// Refuses to turn a Migration into one of another kind.
+    fn same_kind(&self, there: &Migration) -> Result<(), CliError> {
+        let name = there.name_any();
+        let object = format!("Migration {name}");
+        let hint = || {
+            if is_over(there) {
+                "it is over, and its name is taken: give the new one another".to_owned()
+            } else {
+                format!(
+                    "one Migration goes on at a time: to work with {name} leave the other kind away; for the other kind \
+                     end {name} first (`kubectl replumb status {name}`)"
+                )
+            }
+        };
+        match self.file.as_ref().and_then(|file| Kind::of(&file.spec)) {
+            Some(kind) => {
+                let by = format!("file {}", self.file_name());
+                agree(&object, Kind::of(&there.spec), kind, &by, hint)
+            }
+            None => self.flags_agree(&object, &there.spec, hint),
+        }
     }
 
     /// The name that is meant: the argument's, else the file's.
@@ -77,28 +160,35 @@ impl Asked {
 
     /// The spec that is asked for, over the one that is there. `desired`, `planHash` and `resumedAt` are those
     /// of the object that is there: the command sets them.
-    pub fn spec(&self, there: Option<&MigrationSpec>) -> MigrationSpec {
+    pub fn spec(&self, there: Option<&Migration>) -> Result<MigrationSpec, CliError> {
+        there.map_or(Ok(()), |there| self.same_kind(there))?;
         let mut spec = match (&self.file, there) {
             (Some(file), _) => file.spec.clone(),
-            (None, Some(there)) => there.clone(),
-            (None, None) => MigrationSpec {
-                flannel_to_calico: Some(FlannelToCalico::default()),
-                ..empty()
-            },
+            (None, Some(there)) => there.spec.clone(),
+            (None, None) => empty(),
         };
-        let base = there.cloned().unwrap_or_else(empty);
+        let base = there.map_or_else(empty, |there| there.spec.clone());
         spec.desired = base.desired;
         spec.plan_hash = base.plan_hash;
         spec.resumed_at = base.resumed_at;
-        if let Some(kind) = &mut spec.flannel_to_calico {
-            let variables = self.environment.as_ref().map(|read| read.options.clone());
-            self.flags
-                .flannel_to_calico
-                .over(kind, variables.unwrap_or_default());
+        let new = self.file.is_none() && there.is_none();
+        let default = self.kind().unwrap_or(Kind::FlannelToCalico);
+        match Kind::of(&spec).or(new.then_some(default)) {
+            Some(Kind::FlannelToCalico) => {
+                let variables = self.environment.as_ref().map(|read| read.options.clone());
+                let kind = spec
+                    .flannel_to_calico
+                    .get_or_insert_with(FlannelToCalico::default);
+                self.flags
+                    .flannel_to_calico
+                    .over(kind, variables.unwrap_or_default());
+            }
+            Some(Kind::PodCidr) => spec.pod_cidr = Some(self.flags.pod_cidr.over(spec.pod_cidr.take())?),
+            Some(Kind::ServiceCidr | Kind::CalicoDatastore) | None => {}
         }
         overlay(&mut spec.rollout, &mut spec.drain, &self.flags.rollout);
         spec.gates = self.flags.gates.over(&spec.gates);
-        spec
+        Ok(spec)
     }
 
     fn file_name(&self) -> String {
@@ -108,6 +198,26 @@ impl Asked {
             .unwrap_or(Path::new("-"))
             .display()
             .to_string()
+    }
+}
+
+/// Refuses to ask for another kind than was found.
+fn agree(
+    object: &str,
+    found: Option<Kind>,
+    asked: Kind,
+    by: &str,
+    hint: impl FnOnce() -> String,
+) -> Result<(), CliError> {
+    match found {
+        Some(found) if found != asked => Err(CliError::OtherKind {
+            object: object.to_owned(),
+            found,
+            asked,
+            by: by.to_owned(),
+            hint: hint(),
+        }),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -161,91 +271,14 @@ fn overlay(rollout: &mut Rollout, drain: &mut Drain, flags: &RolloutFlags) {
     drain.force = force.unwrap_or(drain.force);
 }
 
-fn read_file(path: &Path) -> Result<Migration, CliError> {
-    let file = path.display().to_string();
-    let failed = |why: String| CliError::File {
-        file: file.clone(),
-        why,
-    };
-    let mut text = String::new();
-    let read = if path == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text).map(|_| ())
-    } else {
-        std::fs::read_to_string(path).map(|found| text = found)
-    };
-    read.map_err(|error| failed(format!("cannot be read: {error}")))?;
-    parse(&text).map_err(failed)
-}
-
-/// One Migration out of a text; everything that it says is known.
-fn parse(text: &str) -> Result<Migration, String> {
-    let mut documents = Vec::new();
-    for document in yaml_serde::Deserializer::from_str(text) {
-        let value = Value::deserialize(document).map_err(|error| format!("is not YAML: {error}"))?;
-        if !value.is_null() {
-            documents.push(value);
-        }
-    }
-    let [document] = documents.as_slice() else {
-        return Err(format!(
-            "found {} documents, needed one Migration",
-            documents.len()
-        ));
-    };
-    let of = |field: &str| {
-        document
-            .get(field)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let version = format!("{}/{}", api::names::GROUP, api::names::VERSION);
-    if (of("apiVersion"), of("kind")) != (version.clone(), "Migration".to_owned()) {
-        return Err(format!(
-            "found kind {:?} of apiVersion {:?}, needed kind Migration of apiVersion {version}",
-            of("kind"),
-            of("apiVersion")
-        ));
-    }
-    let spec = document.get("spec").ok_or("found no spec, needed one")?;
-    let unknown = unknown_fields(spec);
-    if !unknown.is_empty() {
-        return Err(format!(
-            "found unknown fields {}, see `kubectl explain migration.spec`",
-            unknown.join(", ")
-        ));
-    }
-    serde_json::from_value(document.clone()).map_err(|error| format!("is not a Migration: {error}"))
-}
-
-/// Fields that the schema does not know: the API server would leave them away without a word.
-fn unknown_fields(spec: &Value) -> Vec<String> {
-    let definition = serde_json::to_value(Migration::crd()).unwrap_or_default();
-    let schema = definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
-    let mut unknown = Vec::new();
-    walk(spec, schema.unwrap_or(&Value::Null), "spec", &mut unknown);
-    unknown
-}
-
-fn walk(value: &Value, schema: &Value, path: &str, unknown: &mut Vec<String>) {
-    let Value::Object(fields) = value else { return };
-    for (name, value) in fields {
-        let path = format!("{path}.{name}");
-        match schema
-            .get("properties")
-            .and_then(|properties| properties.get(name))
-        {
-            Some(schema) => walk(value, schema, &path, unknown),
-            None => unknown.push(path),
-        }
-    }
-}
-
-/// Where two kinds differ: field, value there, value asked for. Empty when they are the same.
+/// Where the kinds of two specs differ: field, value there, value asked for. Empty when they are the same.
 pub fn differences(there: &MigrationSpec, asked: &MigrationSpec) -> Vec<String> {
-    let value = |spec: &MigrationSpec| serde_json::to_value(&spec.flannel_to_calico).unwrap_or_default();
+    let value = |spec: &MigrationSpec| serde_json::to_value(spec).unwrap_or_default();
+    let (there, asked) = (value(there), value(asked));
     let mut found = Vec::new();
-    compare(&value(there), &value(asked), "flannelToCalico", &mut found);
+    for field in Kind::ALL.map(Kind::field) {
+        compare(&there[field], &asked[field], field, &mut found);
+    }
     found
 }
 
@@ -277,14 +310,14 @@ fn compare(there: &Value, asked: &Value, path: &str, found: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
-    use api::migration::Desired;
-    use clap::Parser as _;
+    use api::migration::{Desired, Mode};
+    use clap::{CommandFactory as _, Parser as _};
     use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
     use super::*;
     use crate::args::{Args, Command};
 
-    fn asked(line: &[&str], variables: &[(&str, &str)]) -> Asked {
+    fn asked(line: &[&str], variables: &[(&str, &str)]) -> Result<Asked, CliError> {
         let args = Args::try_parse_from([&["kubectl-replumb", "plan"], line].concat()).unwrap();
         let Command::Plan(look) = args.command else {
             panic!("not a plan")
@@ -292,34 +325,47 @@ mod tests {
         let variables = variables
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Asked::read(&look.wanted, variables).unwrap()
+        Asked::read(&look.wanted, variables)
     }
+
+    fn spec(line: &[&str]) -> MigrationSpec {
+        asked(line, &[]).unwrap().spec(None).unwrap()
+    }
+
+    fn there(spec: MigrationSpec) -> Migration {
+        Migration::new("mine", spec)
+    }
+
+    const RANGES: [&str; 4] = [
+        "--pod-cidr-from",
+        "10.244.0.0/16",
+        "--pod-cidr-to",
+        "10.200.0.0/16",
+    ];
 
     #[test]
     fn nothing_said_is_the_default_kind_and_leaves_what_is_there() {
-        let spec = asked(&[], &[]).spec(None);
-        assert_eq!(spec.flannel_to_calico, Some(FlannelToCalico::default()));
-        assert_eq!(spec.desired, Desired::Plan);
-        let mut there = spec.clone();
-        there.desired = Desired::Run;
-        there.rollout.interval_seconds = 7;
-        assert_eq!(asked(&[], &[]).spec(Some(&there)), there);
+        let said = spec(&[]);
+        assert_eq!(said.flannel_to_calico, Some(FlannelToCalico::default()));
+        assert_eq!(said.desired, Desired::Plan);
+        for mut kept in [said, spec(&RANGES)] {
+            kept.desired = Desired::Run;
+            kept.rollout.interval_seconds = 7;
+            let again = asked(&[], &[]).unwrap().spec(Some(&there(kept.clone())));
+            assert_eq!(again.unwrap(), kept);
+        }
     }
 
     #[test]
     fn flags_win_over_variables_and_both_over_what_is_there() {
-        let there = asked(
-            &[
-                "--flannel-vni",
-                "1",
-                "--flannel-mtu",
-                "1450",
-                "--max-unavailable",
-                "2",
-            ],
-            &[],
-        )
-        .spec(None);
+        let before = spec(&[
+            "--flannel-vni",
+            "1",
+            "--flannel-mtu",
+            "1450",
+            "--max-unavailable",
+            "2",
+        ]);
         let spec = asked(
             &[
                 "--from-env",
@@ -334,7 +380,9 @@ mod tests {
             ],
             &[("FLANNEL_VNI", "2"), ("FLANNEL_PORT", "8472")],
         )
-        .spec(Some(&there));
+        .unwrap()
+        .spec(Some(&there(before)))
+        .unwrap();
         let options = spec.flannel_to_calico.unwrap().options;
         assert_eq!(
             (options.flannel_vni, options.flannel_port, options.flannel_mtu),
@@ -352,40 +400,141 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_one_migration_and_every_field_is_known() {
-        let good = "apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: x}\n\
-                    spec: {flannelToCalico: {options: {flannelVni: 1}}, rollout: {maxUnavailable: 25%}}\n";
-        let read = parse(good).unwrap();
-        assert_eq!(read.metadata.name.as_deref(), Some("x"));
+    fn another_range_is_asked_for_by_flags() {
+        let line = [
+            &RANGES[..],
+            &["--pod-cidr-soak", "1h", "--pod-cidr-mode", "by-node"],
+        ]
+        .concat();
+        let said = spec(&line);
+        assert_eq!(said.flannel_to_calico, None);
+        let range = said.pod_cidr.unwrap();
         assert_eq!(
-            read.spec.rollout.max_unavailable,
-            Some(IntOrString::String("25%".to_owned()))
+            (range.from.to_string(), range.to.to_string()),
+            ("10.244.0.0/16".to_owned(), "10.200.0.0/16".to_owned())
         );
-        for (text, needed) in [
-            ("", "found 0 documents"),
-            (&format!("{good}---\n{good}"), "found 2 documents"),
-            ("a: [", "is not YAML"),
-            ("kind: Pod\napiVersion: v1\n", "needed kind Migration"),
-            (
-                "kind: Migration\napiVersion: replumb.dev/v1alpha1\n",
-                "found no spec",
-            ),
-            (&good.replace("rollout", "rolout"), "spec.rolout"),
-            (
-                &good.replace("flannelVni", "flannelVNI"),
-                "spec.flannelToCalico.options.flannelVNI",
-            ),
-            (&good.replace("25%", "[1]"), "is not a Migration"),
-        ] {
-            let error = parse(text).unwrap_err();
-            assert!(error.contains(needed), "{text:?}: {error}");
+        assert_eq!((range.soak_seconds, range.mode), (Some(3_600), Mode::ByNode));
+        // A new one has to say both.
+        let half = asked(&RANGES[..2], &[]).unwrap();
+        let error = half.spec(None).unwrap_err().to_string();
+        assert!(
+            error.contains("--pod-cidr-to") && !error.contains("--pod-cidr-from"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn flags_of_two_kinds_and_of_another_kind_are_refused_by_name() {
+        let refused = |line: &[&str], found: Option<&[&str]>, words: &[&str]| {
+            let read = asked(line, &[("FLANNEL_VNI", "2")]);
+            let found = found.map(|line| there(spec(line)));
+            let error = read.and_then(|asked| asked.spec(found.as_ref())).unwrap_err();
+            let said = format!("{error}\n{}", error.hint().unwrap_or_default());
+            for word in words {
+                assert!(said.contains(word), "{word} is not in {said}");
+            }
+        };
+        let line = [
+            "--flannel-vni",
+            "1",
+            "--strategy",
+            "drain",
+            "--pod-cidr-soak",
+            "1h",
+        ];
+        refused(
+            &line,
+            None,
+            &[
+                "flannelToCalico by --strategy, --flannel-vni",
+                "podCidr by --pod-cidr-soak",
+            ],
+        );
+        refused(
+            &["--from-env", "--delete-bare-pods"],
+            None,
+            &["flannelToCalico by --from-env", "podCidr by --delete-bare-pods"],
+        );
+        refused(
+            &RANGES,
+            Some(&[]),
+            &[
+                "Migration mine: found spec.flannelToCalico",
+                "spec.podCidr by --pod-cidr-from, --pod-cidr-to",
+                "kubectl replumb status mine",
+            ],
+        );
+        refused(
+            &["--flannel-vni", "1"],
+            Some(&RANGES),
+            &["found spec.podCidr", "spec.flannelToCalico by --flannel-vni"],
+        );
+    }
+
+    #[test]
+    fn flags_say_more_of_a_file_of_their_kind_alone() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let text = "{apiVersion: replumb.dev/v1alpha1, kind: Migration, metadata: {}, spec: {podCidr: {from: 10.244.0.0/16, \
+                    to: 10.200.0.0/16}}}";
+        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        let path = file.path().to_str().unwrap();
+        let said = spec(&["-f", path, "--pods-at-once", "2"]);
+        assert_eq!(said.pod_cidr.unwrap().pods_at_once, Some(2));
+        let error = asked(&["-f", path, "--flannel-vni", "1"], &[]).unwrap_err();
+        let words =
+            format!("file {path}: found spec.podCidr, asked for spec.flannelToCalico by --flannel-vni");
+        assert_eq!(error.to_string(), words);
+        let flannel = there(spec(&[]));
+        let error = asked(&["-f", path], &[]).unwrap().spec(Some(&flannel));
+        let words = format!("found spec.flannelToCalico, asked for spec.podCidr by file {path}");
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(&words), "{error}");
+    }
+
+    /// A flag that is added is told apart, too.
+    #[test]
+    fn every_flag_of_a_kind_is_known_as_one() {
+        let command = Args::command();
+        let plan = command.find_subcommand("plan").unwrap();
+        let mut flags = 0;
+        for flag in plan.get_arguments() {
+            let heading = flag.get_help_heading().unwrap_or_default();
+            let (Some(long), true) = (
+                flag.get_long(),
+                heading.starts_with("flannel") || heading.starts_with("Pod CIDR"),
+            ) else {
+                continue;
+            };
+            let value_name = flag.get_value_names().map(|names| names[0].to_string());
+            let value = match (flag.get_possible_values().first(), value_name.as_deref()) {
+                (Some(value), _) => value.get_name().to_owned(),
+                (None, Some("CIDR" | "RANGE")) => "10.0.0.0/8".to_owned(),
+                (None, Some("BOOL")) => "true".to_owned(),
+                (None, Some("FOLDER")) => "/a".to_owned(),
+                (None, Some("NAME" | "NAMESPACE" | "PREFIX")) => "a".to_owned(),
+                (None, Some("BYTES")) => "1450".to_owned(),
+                (None, _) => "26".to_owned(),
+            };
+            let flag = format!("--{long}");
+            let said = asked(&[&format!("{flag}={value}")], &[])
+                .unwrap()
+                .of_kind
+                .unwrap();
+            assert_eq!(said.flags, [flag]);
+            assert_eq!(
+                said.kind == Kind::PodCidr,
+                heading.starts_with("Pod CIDR"),
+                "{long}"
+            );
+            flags += 1;
         }
+        assert!(flags > 20, "{flags}");
     }
 
     #[test]
     fn what_is_immutable_is_named_field_by_field() {
-        let there = asked(&["--flannel-vni", "1"], &[]).spec(None);
-        let wanted = asked(&["--flannel-vni", "4096", "--allow-single-node"], &[]).spec(None);
+        let there = spec(&["--flannel-vni", "1"]);
+        let wanted = spec(&["--flannel-vni", "4096", "--allow-single-node"]);
         assert_eq!(
             differences(&there, &wanted),
             [
@@ -394,5 +543,17 @@ mod tests {
             ]
         );
         assert!(differences(&there, &there).is_empty());
+        let range = spec(&RANGES);
+        let mut another = range.clone();
+        let kind = another.pod_cidr.as_mut().unwrap();
+        kind.to = "10.201.0.0/16".parse().unwrap();
+        kind.soak_seconds = Some(60);
+        assert_eq!(
+            differences(&range, &another),
+            [
+                "podCidr.soakSeconds: there nothing, asked for 60",
+                "podCidr.to: there \"10.200.0.0/16\", asked for \"10.201.0.0/16\""
+            ]
+        );
     }
 }

@@ -46,6 +46,7 @@ fn help_names_every_command_and_every_exit_code() {
         "status",
         "pause",
         "resume",
+        "generate",
         "version",
     ] {
         assert!(
@@ -73,7 +74,7 @@ fn help_names_every_command_and_every_exit_code() {
 fn bad_input_is_an_error_and_never_a_refusal() {
     let kubeconfig = kubeconfig();
     let path = kubeconfig.path().to_str().unwrap();
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["migrate"], "unrecognized subcommand"),
         (&[], "Usage"),
         (&["status", "--wach"], "--watch"),
@@ -90,6 +91,18 @@ fn bad_input_is_an_error_and_never_a_refusal() {
         (&["plan", "--canary-soak", "5m"], "--canary"),
         (&["plan", "--timeout", "soon"], "needed a duration"),
         (&["apply", "--plan-hash", "abc"], "64 hexadecimal digits"),
+        (
+            &["plan", "--pod-cidr-from", "10.244.1.0/16"],
+            "needed 10.244.0.0/16 or another range",
+        ),
+        (
+            &["apply", "--yes", "--pod-cidr-block-size", "60"],
+            "from 116 to 128",
+        ),
+        (
+            &["plan", "--flannel-vni", "1", "--pod-cidr-to", "10.200.0.0/16"],
+            "spec.flannelToCalico by --flannel-vni, and for spec.podCidr by --pod-cidr-to",
+        ),
         (
             &["plan", "-f", "/nowhere/migration.yaml"],
             "file /nowhere/migration.yaml: cannot be read",
@@ -169,4 +182,50 @@ fn its_own_version_needs_no_cluster() {
     assert_eq!(code, Some(0));
     assert!(out.contains(env!("CARGO_PKG_VERSION")), "{out}");
     assert!(err.contains("nobody could ask the agents"), "{err}");
+}
+
+const CLUSTER: &str = r#"{"metadata": {"name": "k.example.com"}, "spec": {"nonMasqueradeCIDR": "100.64.0.0/10",
+    "serviceClusterIPRange": "100.64.0.0/13", "kubeControllerManager": {"clusterCIDR": "100.96.0.0/11"}}}"#;
+
+#[test]
+fn a_manifest_needs_no_cluster_and_is_taken_as_a_file() {
+    let generate = [
+        "generate",
+        "pod-cidr",
+        "--kubeconfig",
+        "/nowhere/config",
+        "--kops",
+        "-",
+    ];
+    let (code, out, err) = run(replumb(&generate).write_stdin(CLUSTER));
+    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+    assert!(
+        err.contains("spec.nonMasqueradeCIDR of the standard input (100.64.0.0/10)")
+            && err.contains("hint: ")
+            && err.contains("`--via 10.200.0.0/16`"),
+        "{err}"
+    );
+
+    let kubeconfig = kubeconfig();
+    let path = kubeconfig.path().to_str().unwrap();
+    let apply = ["apply", "--yes", "-f", "-", "--kubeconfig", path];
+    let via = ["--via", "10.200.0.0/16"];
+    for hop in ["1", "2"] {
+        let line = [&generate[..], &via, &["--hop", hop]].concat();
+        let (code, manifest, err) = run(replumb(&line).write_stdin(CLUSTER));
+        assert_eq!(code, Some(0), "{err}");
+        // It is read whole: the cluster is asked.
+        let (_, _, err) = run(replumb(&apply).write_stdin(manifest));
+        assert!(err.contains("listing migrations"), "{err}");
+    }
+    let line = [&generate[..], &via].concat();
+    let (code, both, err) = run(replumb(&line).write_stdin(CLUSTER));
+    assert_eq!(code, Some(0), "{err}");
+    let (code, _, err) = run(replumb(&apply).write_stdin(both));
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("found 2 documents, needed one Migration; it has pod-cidr-hop-1, pod-cidr-hop-2")
+            && err.contains("`kubectl replumb plan pod-cidr-hop-1`"),
+        "{err}"
+    );
 }

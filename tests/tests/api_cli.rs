@@ -831,14 +831,10 @@ async fn real_coordinator() -> RealCoordinator {
     RealCoordinator(child)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "starts an API server: cargo lab test"]
-async fn the_real_coordinator_refuses_a_cluster_without_flannel_by_name() {
-    let _turn = turn().await;
-    let coordinator = real_coordinator().await;
+/// Waits until the real coordinator leads.
+async fn leads() -> Api<Lease> {
     let lab = ApiLab::shared().unwrap();
-    let client = lab.admin().await.unwrap();
-    let leases: Api<Lease> = Api::namespaced(client, names::NAMESPACE);
+    let leases: Api<Lease> = Api::namespaced(lab.admin().await.unwrap(), names::NAMESPACE);
     until(
         "the coordinator to lead",
         Duration::from_mins(1),
@@ -855,6 +851,138 @@ async fn the_real_coordinator_refuses_a_cluster_without_flannel_by_name() {
     )
     .await
     .unwrap();
+    leases
+}
+
+/// Two hops as the command writes them, as a file.
+async fn two_hops() -> String {
+    let manifest = replumb(&[
+        "generate",
+        "pod-cidr",
+        "--from",
+        "100.64.0.0/10",
+        "--to",
+        "100.96.0.0/11",
+        "--via",
+        "10.200.0.0/16",
+    ])
+    .await
+    .expect(0, &["pod-cidr-hop-1", "pod-cidr-hop-2"]);
+    let file = ApiLab::shared().unwrap().folder().join("hops.yaml");
+    std::fs::write(&file, manifest.out).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn manifests_that_it_writes_are_taken_and_neither_start_nor_stop_anything() {
+    let _turn = turn().await;
+    let lab = ApiLab::shared().unwrap();
+    let file = two_hops().await;
+    let hops = ["pod-cidr-hop-1", "pod-cidr-hop-2"];
+    lab.kubectl(&["apply", "-f", &file]).unwrap();
+    for hop in hops {
+        let spec = migration(hop).await.spec;
+        assert_eq!((spec.desired, spec.plan_hash), (Desired::Plan, None), "{hop}");
+        assert!(spec.pod_cidr.is_some(), "{hop}");
+    }
+    replumb(&["status"])
+        .await
+        .expect(1, &["which one?", hops[0], hops[1]]);
+    replumb(&["plan", "-f", &file])
+        .await
+        .expect(1, &["found 2 documents", "kubectl replumb plan pod-cidr-hop-1"]);
+
+    // Its kind is immutable, and what asks for another one is told before the API server is asked.
+    replumb(&["plan", hops[0], "--pod-cidr-soak", "1h"]).await.expect(
+        1,
+        &[
+            "podCidr.soakSeconds: there nothing, asked for 3600",
+            "kubectl delete migration pod-cidr-hop-1",
+        ],
+    );
+    replumb(&["plan", hops[0], "--flannel-vni", "1"]).await.expect(
+        1,
+        &["found spec.podCidr, asked for spec.flannelToCalico by --flannel-vni"],
+    );
+    replumb(&["plan", "mine", "--pod-cidr-from", "10.0.0.0/16"])
+        .await
+        .expect(1, &["cannot be made beside", hops[0], hops[1]]);
+
+    // The file once more: what is under way is not stopped.
+    let patch = Patch::Merge(json!({"spec": {"desired": "Run"}}));
+    migrations()
+        .await
+        .patch(hops[0], &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    for how in [
+        &["apply", "-f", &file][..],
+        &["apply", "--server-side", "--force-conflicts", "-f", &file],
+    ] {
+        lab.kubectl(how).unwrap();
+        assert_eq!(migration(hops[0]).await.spec.desired, Desired::Run, "{how:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_two_hops_the_second_waits_for_the_first() {
+    let _turn = turn().await;
+    let lab = ApiLab::shared().unwrap();
+    let file = two_hops().await;
+    // Calico is known here, and has no pool.
+    let calico = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/calico-crds.yaml");
+    lab.kubectl(&["apply", "--server-side", "-f", calico]).unwrap();
+    lab.kubectl(&[
+        "wait",
+        "--for=condition=Established",
+        "--timeout=60s",
+        "-f",
+        calico,
+    ])
+    .unwrap();
+    lab.kubectl(&["apply", "-f", &file]).unwrap();
+    let coordinator = real_coordinator().await;
+    leads().await;
+    let blocked = async |name: &str, wanted: &[&str]| {
+        until("the refusal", Duration::from_mins(2), lab.folder(), async || {
+            let blocked = migration(name).await.status.unwrap_or_default().blocked;
+            Ok(if wanted.contains(&blocked.as_str()) {
+                Look::Done(())
+            } else {
+                Look::NotYet(blocked)
+            })
+        })
+        .await
+        .unwrap();
+    };
+    // Its own checks refuse the first, and the first refuses the second.
+    blocked("pod-cidr-hop-1", &["ChecksFailed"]).await;
+    blocked("pod-cidr-hop-2", &["AnotherMigration"]).await;
+    replumb(&["apply", "pod-cidr-hop-2", "--yes"])
+        .await
+        .expect(2, &["AnotherMigration", "pod-cidr-hop-1 is under way"]);
+    replumb(&["preflight", "pod-cidr-hop-1"])
+        .await
+        .expect(2, &["FAIL", "OldPool", "IPPool of 100.64.0.0/10"]);
+    // Once the first is over, the second is looked at by itself, and its own checks speak.
+    lab.kubectl(&["delete", "migration", "pod-cidr-hop-1"]).unwrap();
+    blocked("pod-cidr-hop-2", &["ChecksFailed"]).await;
+    replumb(&["preflight"])
+        .await
+        .expect(2, &["OldPool", "IPPool of 10.200.0.0/16"]);
+    drop(coordinator);
+    lab.kubectl(&["delete", "-f", calico]).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn the_real_coordinator_refuses_a_cluster_without_flannel_by_name() {
+    let _turn = turn().await;
+    let coordinator = real_coordinator().await;
+    let lab = ApiLab::shared().unwrap();
+    let leases = leads().await;
 
     // "Nothing to migrate" is never the answer: what was looked for is named.
     let answer = replumb(&["preflight", "--flannel-daemonset-name", "kube-flannel-ds-amd64"]).await;

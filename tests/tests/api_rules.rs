@@ -60,22 +60,82 @@ async fn exactly_one_kind() {
         ..PostParams::default()
     };
     let rule = "exactly one of flannelToCalico, podCidr, serviceCidr, calicoDatastore must be set";
+    let range = json!({"from": "10.244.0.0/16", "to": "10.200.0.0/16"});
     for spec in [
         json!({}),
-        json!({"flannelToCalico": {}, "podCidr": {}}),
+        json!({"flannelToCalico": {}, "podCidr": range}),
         json!({"flannelToCalico": {}, "serviceCidr": {}}),
-        json!({"flannelToCalico": {}, "podCidr": {}, "serviceCidr": {}, "calicoDatastore": {}}),
+        json!({"flannelToCalico": {}, "podCidr": range, "serviceCidr": {}, "calicoDatastore": {}}),
     ] {
         let answer = migrations.create(&dry, &migration("kinds", &spec)).await;
         let words = refusal(answer, &spec.to_string());
         assert!(words.contains(rule), "{spec}: {words}");
     }
-    for kind in ["flannelToCalico", "podCidr", "serviceCidr", "calicoDatastore"] {
-        migrations
-            .create(&dry, &migration("kinds", &json!({kind: {}})))
-            .await
-            .unwrap();
+    for spec in [
+        json!({"flannelToCalico": {}}),
+        json!({"podCidr": range}),
+        json!({"serviceCidr": {}}),
+        json!({"calicoDatastore": {}}),
+    ] {
+        migrations.create(&dry, &migration("kinds", &spec)).await.unwrap();
     }
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_range_is_a_range_and_stays() {
+    let lab = ApiLab::shared().unwrap();
+    let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let spec = |from: &str, to: &str| json!({"podCidr": {"from": from, "to": to}});
+    let needed = |field: &str| format!("{field} has to be a range without bits behind its prefix");
+    for (spec, words) in [
+        (spec("10.244.0.1/16", "10.200.0.0/16"), needed("from")),
+        (spec("10.244.0.0/16", "10.200.0.0"), needed("to")),
+        (spec("many", "10.200.0.0/16"), needed("from")),
+        (spec("fd00::/48", "fd00:1::1/48"), needed("to")),
+        (
+            json!({"podCidr": {"from": "10.244.0.0/16"}}),
+            "podCidr.to: Required".to_owned(),
+        ),
+    ] {
+        let said = refusal(
+            migrations.create(&dry, &migration("range", &spec)).await,
+            &spec.to_string(),
+        );
+        assert!(said.contains(&words), "{spec}: {said}");
+    }
+    for spec in [
+        spec("10.244.0.0/16", "10.200.0.0/16"),
+        spec("fd00:10:244::/56", "fd00:10:200::/56"),
+    ] {
+        migrations.create(&dry, &migration("range", &spec)).await.unwrap();
+    }
+
+    let made = migration("range", &spec("10.244.0.0/16", "10.200.0.0/16"));
+    migrations.create(&PostParams::default(), &made).await.unwrap();
+    let patch = async |change: Value| {
+        let change = Patch::Merge(json!({"spec": change}));
+        migrations.patch("range", &PatchParams::default(), &change).await
+    };
+    for change in [
+        json!({"podCidr": {"to": "10.201.0.0/16"}}),
+        json!({"podCidr": {"soakSeconds": 60}}),
+        json!({"podCidr": null, "flannelToCalico": {}}),
+    ] {
+        let words = refusal(patch(change.clone()).await, &change.to_string());
+        assert!(words.contains("podCidr is immutable"), "{change}: {words}");
+    }
+    patch(json!({"podCidr": {"to": "10.200.0.0/16"}, "desired": "Run"}))
+        .await
+        .unwrap();
+    migrations
+        .delete("range", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -101,7 +161,7 @@ async fn the_kind_is_immutable_and_the_rest_is_not() {
         json!({"flannelToCalico": {"options": {"flannelVni": 2}}}),
         json!({"flannelToCalico": {"allowSingleNode": true}}),
         json!({"flannelToCalico": {"options": {"flannelMtu": 1400}}}),
-        json!({"flannelToCalico": null, "podCidr": {}}),
+        json!({"flannelToCalico": null, "podCidr": {"from": "10.244.0.0/16", "to": "10.200.0.0/16"}}),
     ] {
         let words = refusal(patch(change.clone()).await, &change.to_string());
         assert!(

@@ -76,7 +76,7 @@ pub(super) async fn run(
         say::answer(&plan::text(&planned))?;
     }
     if !apply.yes {
-        confirm::ask(&question(cluster, &planned))?;
+        confirm::ask(&question(&cluster.address, &planned))?;
     }
     let spec = MigrationSpec {
         desired: Desired::Run,
@@ -150,17 +150,19 @@ fn over(planned: &Planned) -> Result<Option<Outcome>, CliError> {
     }
 }
 
-fn question(cluster: &Cluster, planned: &Planned) -> String {
+fn question(address: &str, planned: &Planned) -> String {
     let what = if planned.has_begun() {
         "Go on with"
     } else {
         "Start"
     };
+    let of = match &planned.migration.spec.pod_cidr {
+        Some(range) => format!(", which leads the pods from {} to {},", range.from, range.to),
+        None => format!(" of {} nodes", planned.nodes.len()),
+    };
     format!(
-        "{what} Migration {} of {} nodes in the cluster at {}?",
-        planned.name(),
-        planned.nodes.len(),
-        cluster.address
+        "{what} Migration {}{of} in the cluster at {address}?",
+        planned.name()
     )
 }
 
@@ -181,4 +183,30 @@ fn report(planned: &Planned, table: bool) -> Result<(), CliError> {
         plan_hash: status.plan.map(|plan| plan.hash),
         message: status.message,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn the_question_says_what_and_where() {
+        let asked = |(migration, nodes): (api::Migration, Vec<api::NodeMigration>)| {
+            let planned = Planned {
+                asked: migration.spec.clone(),
+                migration,
+                nodes,
+            };
+            question("https://a:6443", &planned)
+        };
+        assert_eq!(
+            asked(fixture::planned()),
+            "Start Migration flannel-to-calico of 2 nodes in the cluster at https://a:6443?"
+        );
+        assert_eq!(
+            asked(fixture::range_planned()),
+            "Start Migration pod-cidr, which leads the pods from 10.244.0.0/16 to 10.200.0.0/16, in the cluster at https://a:6443?"
+        );
+    }
 }

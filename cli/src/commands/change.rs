@@ -16,7 +16,8 @@ use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::health;
 use crate::patience::{LOOK, patiently};
-use crate::render::status::{View, line};
+use crate::render::status::line;
+use crate::render::view::View;
 use crate::say;
 
 pub(super) async fn pause(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {

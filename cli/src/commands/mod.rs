@@ -12,7 +12,7 @@ mod watch;
 
 use api::migration::MigrationPhase;
 
-use crate::args::{Command, Look};
+use crate::args::{Command, Generate, GenerateKind, Look};
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
@@ -35,8 +35,16 @@ pub async fn run(
         Command::Resume(change) => Box::pin(change::resume(cluster, change)).await,
         Command::Abort(change) => Box::pin(change::abort(cluster, change)).await,
         Command::Rollback(rollback) => Box::pin(rollback::run(cluster, rollback)).await,
+        Command::Generate(kind) => generate(kind),
         Command::Version(shown) => version::run(cluster, *shown).await,
     }
+}
+
+/// Writes a manifest: the one command that needs no cluster, and is not stopped by one that cannot be found.
+pub fn generate(generate: &Generate) -> Result<Outcome, CliError> {
+    let GenerateKind::PodCidr(arguments) = &generate.kind;
+    say::answer(&arguments.text()?)?;
+    Ok(Outcome::Done)
 }
 
 /// What `preflight`, `plan` and `apply` begin with.

@@ -16,8 +16,9 @@ use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::patience::patiently;
 use crate::pod_cidr;
-use crate::render::status::{View, line};
+use crate::render::status::line;
 use crate::render::table::table;
+use crate::render::view::View;
 use crate::say;
 
 /// What happens on a node.

@@ -9,7 +9,8 @@ use crate::choose;
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
-use crate::render::status::{View, status};
+use crate::render::status::status;
+use crate::render::view::View;
 use crate::say;
 
 pub(super) async fn run(cluster: &Cluster, args: &Status) -> Result<Outcome, CliError> {

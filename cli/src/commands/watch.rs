@@ -16,7 +16,8 @@ use crate::args::Output;
 use crate::cluster::{self, Cluster};
 use crate::error::{CliError, chain};
 use crate::exit::Outcome;
-use crate::render::status::{View, line, status};
+use crate::render::status::{line, status};
+use crate::render::view::View;
 use crate::say;
 
 /// How often ages are drawn anew.

@@ -18,6 +18,58 @@ pub struct Flags {
 }
 
 impl Flags {
+    /// The flags that were given, as they are typed.
+    pub fn said(&self) -> Vec<&'static str> {
+        // Every field by name: one that is added is not forgotten here.
+        let HowFlags {
+            strategy,
+            legacy_pods,
+            allow_single_node,
+        } = &self.how;
+        let OptionFlags {
+            flannel_network,
+            flannel_daemonset_name,
+            flannel_daemonset_namespace,
+            flannel_mtu,
+            flannel_ip_masq,
+            flannel_subnet_len,
+            flannel_annotation_prefix,
+            flannel_vni,
+            flannel_port,
+            calico_daemonset_name,
+            calico_daemonset_namespace,
+            ippool_block_size,
+            cni_config_dir,
+        } = &self.options;
+        [
+            ("--strategy", strategy.is_some()),
+            ("--legacy-pods", legacy_pods.is_some()),
+            ("--allow-single-node", allow_single_node.is_some()),
+            ("--flannel-network", flannel_network.is_some()),
+            ("--flannel-daemonset-name", flannel_daemonset_name.is_some()),
+            (
+                "--flannel-daemonset-namespace",
+                flannel_daemonset_namespace.is_some(),
+            ),
+            ("--flannel-mtu", flannel_mtu.is_some()),
+            ("--flannel-ip-masq", flannel_ip_masq.is_some()),
+            ("--flannel-subnet-len", flannel_subnet_len.is_some()),
+            ("--flannel-annotation-prefix", flannel_annotation_prefix.is_some()),
+            ("--flannel-vni", flannel_vni.is_some()),
+            ("--flannel-port", flannel_port.is_some()),
+            ("--calico-daemonset-name", calico_daemonset_name.is_some()),
+            (
+                "--calico-daemonset-namespace",
+                calico_daemonset_namespace.is_some(),
+            ),
+            ("--ippool-block-size", ippool_block_size.is_some()),
+            ("--cni-config-dir", cni_config_dir.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(flag, said)| said.then_some(flag))
+        .collect()
+    }
+
     /// Says the flags over the kind, and under them what Calico's variables say.
     pub fn over(&self, kind: &mut FlannelToCalico, variables: Options) {
         let HowFlags {

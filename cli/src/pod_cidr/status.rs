@@ -46,18 +46,28 @@ impl RangeView {
         })
     }
 
-    /// Lines of the status: name and text.
-    pub fn rows(&self, now: Timestamp) -> Vec<(&'static str, String)> {
-        let mut rows = Vec::new();
-        if let (Some(stage), Some(direction), Some(since)) = (self.stage, self.direction, self.since) {
-            let way = match direction {
-                Direction::There => "",
-                Direction::Back => " (on the way back)",
-            };
-            rows.push((
-                "Stage",
-                format!("{}{way} for {}", stage.as_str(), age(since, now)),
-            ));
+    /// Whether the pods are led back.
+    pub fn goes_back(&self) -> bool {
+        self.direction == Some(Direction::Back)
+    }
+
+    /// The stage, in words; `None` before the first change and after the last.
+    pub fn stage_words(&self) -> Option<String> {
+        let stage = self.stage?.as_str();
+        Some(match self.direction? {
+            Direction::There => stage.to_owned(),
+            Direction::Back => format!("{stage} on the way back"),
+        })
+    }
+
+    /// Lines of the status: name and text. Before the first change nobody has counted.
+    pub fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
+        let mut rows = vec![("Range", format!("{} → {}", self.from, self.to))];
+        if !begun {
+            return rows;
+        }
+        if let (Some(words), Some(since)) = (self.stage_words(), self.since) {
+            rows.push(("Stage", format!("{words} for {}", age(since, now))));
         }
         rows.push((
             "Pods",
@@ -70,5 +80,175 @@ impl RangeView {
             rows.push(("Blocks", format!("{blocks} in the range that is left")));
         }
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::migration::{Desired, MigrationPhase};
+    use api::{Migration, NodeMigration};
+    use serde_json::json;
+
+    use crate::exit::Outcome;
+    use crate::fixture;
+    use crate::render::status::{line, status};
+    use crate::render::view::View;
+
+    fn view(change: impl FnOnce(&mut Migration)) -> View {
+        let (mut migration, nodes): (Migration, Vec<NodeMigration>) = fixture::range_rolling();
+        change(&mut migration);
+        View::of(&migration, &nodes)
+    }
+
+    fn shown(view: &View) -> String {
+        status(view, fixture::now(), None)
+    }
+
+    #[test]
+    fn pods_and_the_stage_instead_of_nodes() {
+        let view = view(|_| {});
+        assert_eq!(view.end(), None);
+        insta::assert_snapshot!(shown(&view), @r"
+        Migration  pod-cidr
+        Phase      Rolling
+        Progress   12/40 pods done
+        Range      10.244.0.0/16 → 10.200.0.0/16
+        Stage      Move for 3m0s
+        Pods       28 in 10.244.0.0/16, 12 in 10.200.0.0/16
+        Running    5m0s
+        Blocked    DisruptionBudget
+        Message    eviction of pod default/web-1 refused since 2026-03-01T10:04:10Z: PodDisruptionBudget default/web
+                   allows 0 disruptions (2 healthy, 2 needed, 2 expected)
+        ");
+        insta::assert_snapshot!(line(&view), @"Migration pod-cidr: Rolling, Move, 12/40 pods done: DisruptionBudget: eviction of pod default/web-1 refused since 2026-03-01T10:04:10Z: PodDisruptionBudget default/web allows 0 disruptions (2 healthy, 2 needed, 2 expected)");
+    }
+
+    #[test]
+    fn before_the_first_change_nobody_has_counted() {
+        let (migration, nodes) = fixture::range_planned();
+        let view = View::of(&migration, &nodes);
+        insta::assert_snapshot!(shown(&view), @r"
+        Migration  pod-cidr
+        Phase      Planned
+        Range      10.244.0.0/16 → 10.200.0.0/16
+        Running    not started; nothing has changed
+        Message    every check allows the migration
+
+        next: `kubectl replumb plan`, then `kubectl replumb apply`
+        ");
+        insta::assert_snapshot!(line(&view), @"Migration pod-cidr: Planned: every check allows the migration");
+    }
+
+    #[test]
+    fn the_second_of_two_hops_waits_for_the_first() {
+        let (mut migration, nodes) = fixture::range_planned();
+        let status = migration.status.as_mut().unwrap();
+        status.phase = MigrationPhase::Refused;
+        "AnotherMigration".clone_into(&mut status.blocked);
+        "Migration pod-cidr-hop-1 is under way; one at a time".clone_into(&mut status.message);
+        let view = View::of(&migration, &nodes);
+        assert_eq!(view.end(), Some(Outcome::Refused));
+        assert!(view.next().contains("end that one first"), "{}", view.next());
+    }
+
+    #[test]
+    fn the_soak_is_a_stage_with_its_end() {
+        let view = view(|migration| {
+            let status = migration.status.as_mut().unwrap();
+            status.phase = MigrationPhase::Finishing;
+            "40/40 pods".clone_into(&mut status.progress.text);
+            "PoolSoak".clone_into(&mut status.blocked);
+            "every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool stays until 2026-03-02T10:04:00Z, and so long \
+             going back is cheap"
+                .clone_into(&mut status.message);
+            let known = status.pod_cidr.as_mut().unwrap();
+            (known.pods_in_old_range, known.pods_in_new_range) = (0, 40);
+            known.blocks_left = Some(4);
+            known.stage = serde_json::from_value(json!({
+                "name": "Soak", "direction": "There", "since": "2026-03-01T10:04:00Z",
+            }))
+            .unwrap();
+        });
+        insta::assert_snapshot!(shown(&view), @r"
+        Migration  pod-cidr
+        Phase      Finishing
+        Progress   40/40 pods done
+        Range      10.244.0.0/16 → 10.200.0.0/16
+        Stage      Soak for 1m0s
+        Pods       0 in 10.244.0.0/16, 40 in 10.200.0.0/16
+        Blocks     4 in the range that is left
+        Running    5m0s
+        Blocked    PoolSoak
+        Message    every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool stays until
+                   2026-03-02T10:04:00Z, and so long going back is cheap
+        ");
+    }
+
+    #[test]
+    fn on_the_way_back_it_counts_who_is_back() {
+        let view = view(|migration| {
+            migration.spec.desired = Desired::Rollback;
+            let status = migration.status.as_mut().unwrap();
+            status.phase = MigrationPhase::RollingBack;
+            "28/40 pods".clone_into(&mut status.progress.text);
+            let stage = status.pod_cidr.as_mut().unwrap().stage.as_mut().unwrap();
+            stage.direction = api::migration::Direction::Back;
+        });
+        assert_eq!(view.end(), None);
+        insta::assert_snapshot!(line(&view), @"Migration pod-cidr: RollingBack, Move on the way back, 28/40 pods back: DisruptionBudget: eviction of pod default/web-1 refused since 2026-03-01T10:04:10Z: PodDisruptionBudget default/web allows 0 disruptions (2 healthy, 2 needed, 2 expected)");
+    }
+
+    #[test]
+    fn it_pauses_halts_and_ends_with_its_codes() {
+        let mut paused = view(|migration| {
+            migration.spec.desired = Desired::Pause;
+            let status = migration.status.as_mut().unwrap();
+            status.paused = true;
+            "Paused".clone_into(&mut status.blocked);
+            "a person said so".clone_into(&mut status.message);
+        });
+        for phase in [
+            MigrationPhase::Preparing,
+            MigrationPhase::Rolling,
+            MigrationPhase::Finishing,
+        ] {
+            paused.phase = phase;
+            assert_eq!(paused.end(), Some(Outcome::Paused), "{phase:?}");
+        }
+        insta::assert_snapshot!(line(&paused), @"Migration pod-cidr: Finishing, paused, Move, 12/40 pods done: Paused: a person said so");
+        let halted = view(|migration| {
+            migration.spec.desired = Desired::Rollback;
+            let status = migration.status.as_mut().unwrap();
+            status.phase = MigrationPhase::Halted;
+            let stage = status.pod_cidr.as_mut().unwrap().stage.as_mut().unwrap();
+            stage.direction = api::migration::Direction::Back;
+        });
+        assert_eq!(halted.end(), Some(Outcome::Failed));
+        assert!(line(&halted).contains("12/40 pods back"), "{}", line(&halted));
+        assert!(halted.next().contains("rollback --all"), "{}", halted.next());
+        let completed = view(|migration| {
+            let status = migration.status.as_mut().unwrap();
+            status.phase = MigrationPhase::Completed;
+            status.completed_at = Some(fixture::now());
+            status.blocked = String::new();
+            "40/40 pods".clone_into(&mut status.progress.text);
+            "every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool, its blocks and every route into it are gone"
+                .clone_into(&mut status.message);
+            let known = status.pod_cidr.as_mut().unwrap();
+            (known.pods_in_old_range, known.pods_in_new_range) = (0, 40);
+            (known.stage, known.blocks_left) = (None, Some(0));
+        });
+        assert_eq!(completed.end(), Some(Outcome::Done));
+        insta::assert_snapshot!(shown(&completed), @r"
+        Migration  pod-cidr
+        Phase      Completed
+        Progress   40/40 pods done
+        Range      10.244.0.0/16 → 10.200.0.0/16
+        Pods       0 in 10.244.0.0/16, 40 in 10.200.0.0/16
+        Blocks     0 in the range that is left
+        Took       5m0s (completed 0s ago)
+        Message    every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool, its blocks and every route
+                   into it are gone
+        ");
     }
 }

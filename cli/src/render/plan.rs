@@ -206,4 +206,35 @@ mod tests {
         migration.status.as_mut().unwrap().plan = None;
         assert_eq!(plan(&migration, &nodes), None);
     }
+
+    #[test]
+    fn pods_move_workload_by_workload_and_no_node_has_a_part() {
+        let (migration, nodes) = fixture::range_planned();
+        let text = plan(&migration, &nodes).unwrap();
+        let text = text.replace(&migration.status.unwrap().plan.unwrap().hash, "HASH");
+        insta::assert_snapshot!(text, @r"
+        Plan of Migration pod-cidr
+        hash HASH
+
+        It works with
+          range that pods leave    10.244.0.0/16        (spec)
+            its IPPool             default-ipv4-ippool  (detected from IPPool default-ipv4-ippool)
+          range that they come to  10.200.0.0/16        (spec)
+            its IPPool             ipv4-10-200-0-0-16   (default)
+            its block size         26                   (detected from IPPool default-ipv4-ippool)
+          Calico DaemonSet         calico-node          (detected from DaemonSet kube-system/calico-node)
+            its namespace          kube-system          (detected from DaemonSet kube-system/calico-node)
+
+        Until every pod has moved
+            1  create  IPPool ipv4-10-200-0-0-16   cidr 10.200.0.0/16; disabled
+            2  close   IPPool default-ipv4-ippool  disabled true
+            3  evict   name servers: 2 pods        one at a time: kube-system/coredns-1 (as of now)
+
+        Then
+            1  delete  IPPool default-ipv4-ippool  the point of no return
+
+        Blockers (1 PASS)
+          none
+        ");
+    }
 }

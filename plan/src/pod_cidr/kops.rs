@@ -7,11 +7,13 @@ use serde_json::Value;
 use super::ranges::{self, Relation};
 
 /// The field with the range of the old pool.
-const FROM: &str = "spec.nonMasqueradeCIDR";
+pub const FROM: &str = "spec.nonMasqueradeCIDR";
 /// The field with the range of the new one.
-const TO: &str = "spec.kubeControllerManager.clusterCIDR";
+pub const TO: &str = "spec.kubeControllerManager.clusterCIDR";
 /// The field with the range of Services.
 const SERVICES: &str = "spec.serviceClusterIPRange";
+/// The field with the range of the nodes' network.
+const NODES: &str = "spec.networkCIDR";
 
 /// The ranges of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,9 @@ pub struct Cluster {
     pub from: IpNet,
     /// The range of the new one.
     pub to: IpNet,
+    /// Ranges that are others': of Services, of the nodes' network; each with the name of its field. A range that pods are in for
+    /// a time has to be apart from them, too.
+    pub others: Vec<(&'static str, IpNet)>,
 }
 
 /// Reads the document. An error is every field that is wrong, each with what was found and what is needed.
@@ -86,10 +91,16 @@ pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
         return Err(errors);
     }
     let name = document["metadata"]["name"].as_str().unwrap_or_default();
+    // kops itself has judged it, and without a cloud it says nothing.
+    let nodes = range_of(document, NODES).ok().flatten();
     Ok(Cluster {
         name: name.to_owned(),
         from,
         to,
+        others: [(SERVICES, services), (NODES, nodes)]
+            .into_iter()
+            .filter_map(|(field, range)| Some((field, range?)))
+            .collect(),
     })
 }
 
@@ -118,6 +129,7 @@ mod tests {
             "spec": {
                 "nonMasqueradeCIDR": "100.64.0.0/10",
                 "serviceClusterIPRange": "100.64.0.0/13",
+                "networkCIDR": "172.20.0.0/16",
                 "kubeControllerManager": { "clusterCIDR": "100.96.0.0/11" },
             },
         })
@@ -129,9 +141,36 @@ mod tests {
             name: "k.example.com".to_owned(),
             from: "100.64.0.0/10".parse().unwrap(),
             to: "100.96.0.0/11".parse().unwrap(),
+            others: vec![
+                (SERVICES, "100.64.0.0/13".parse().unwrap()),
+                (NODES, "172.20.0.0/16".parse().unwrap()),
+            ],
         };
         assert_eq!(read(&cluster().to_string()), Ok(expected.clone()));
         assert_eq!(read(&json!([cluster()]).to_string()), Ok(expected));
+    }
+
+    #[test]
+    fn a_cluster_without_a_cloud_says_nothing_of_its_nodes() {
+        let mut document = cluster();
+        document["spec"]["networkCIDR"] = json!("");
+        assert_eq!(
+            read(&document.to_string()).unwrap().others,
+            [(SERVICES, "100.64.0.0/13".parse().unwrap())]
+        );
+    }
+
+    #[test]
+    fn every_wrong_field_is_named_in_one_go() {
+        let mut document = cluster();
+        document["spec"]["nonMasqueradeCIDR"] = json!("100.64.0.0");
+        document["spec"]["serviceClusterIPRange"] = json!(13);
+        document["spec"]["kubeControllerManager"] = json!({});
+        let errors = read(&document.to_string()).unwrap_err();
+        assert_eq!(errors.len(), 3, "{errors:?}");
+        for (error, field) in errors.iter().zip([FROM, SERVICES, TO]) {
+            assert!(error.starts_with(field), "{errors:?}");
+        }
     }
 
     #[rstest]

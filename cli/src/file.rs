@@ -1,0 +1,149 @@
+//! A file with a Migration: one, and everything that it says is known.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use api::Migration;
+use kube::CustomResourceExt as _;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::error::CliError;
+
+/// Reads a file with one Migration; `-` is the standard input.
+pub fn read(path: &Path) -> Result<Migration, CliError> {
+    let file = path.display().to_string();
+    let failed = |why: String| CliError::File {
+        file: file.clone(),
+        why,
+    };
+    let mut text = String::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text).map(|_| ())
+    } else {
+        std::fs::read_to_string(path).map(|found| text = found)
+    };
+    read.map_err(|error| failed(format!("cannot be read: {error}")))?;
+    parse(&text).map_err(failed)
+}
+
+/// One Migration out of a text; everything that it says is known.
+fn parse(text: &str) -> Result<Migration, String> {
+    let mut documents = Vec::new();
+    for document in yaml_serde::Deserializer::from_str(text) {
+        let value = Value::deserialize(document).map_err(|error| format!("is not YAML: {error}"))?;
+        if !value.is_null() {
+            documents.push(value);
+        }
+    }
+    let [document] = documents.as_slice() else {
+        return Err(not_one(&documents));
+    };
+    let of = |field: &str| {
+        document
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let version = format!("{}/{}", api::names::GROUP, api::names::VERSION);
+    if (of("apiVersion"), of("kind")) != (version.clone(), "Migration".to_owned()) {
+        return Err(format!(
+            "found kind {:?} of apiVersion {:?}, needed kind Migration of apiVersion {version}",
+            of("kind"),
+            of("apiVersion")
+        ));
+    }
+    let spec = document.get("spec").ok_or("found no spec, needed one")?;
+    let unknown = unknown_fields(spec);
+    if !unknown.is_empty() {
+        return Err(format!(
+            "found unknown fields {}, see `kubectl explain migration.spec`",
+            unknown.join(", ")
+        ));
+    }
+    serde_json::from_value(document.clone()).map_err(|error| format!("is not a Migration: {error}"))
+}
+
+/// Why none or several documents are not taken, with the way that takes them.
+fn not_one(documents: &[Value]) -> String {
+    let found = format!("found {} documents, needed one Migration", documents.len());
+    let names: Vec<&str> = documents
+        .iter()
+        .filter(|document| document["kind"] == "Migration")
+        .filter_map(|document| document["metadata"]["name"].as_str())
+        .collect();
+    match names.as_slice() {
+        [first, _, ..] if names.len() == documents.len() => format!(
+            "{found}; it has {}: `kubectl apply -f` takes them all and starts none, then name one, such as \
+             `kubectl replumb plan {first}`",
+            names.join(", ")
+        ),
+        _ => found,
+    }
+}
+
+/// Fields that the schema does not know: the API server would leave them away without a word.
+fn unknown_fields(spec: &Value) -> Vec<String> {
+    let definition = serde_json::to_value(Migration::crd()).unwrap_or_default();
+    let schema = definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
+    let mut unknown = Vec::new();
+    walk(spec, schema.unwrap_or(&Value::Null), "spec", &mut unknown);
+    unknown
+}
+
+fn walk(value: &Value, schema: &Value, path: &str, unknown: &mut Vec<String>) {
+    let Value::Object(fields) = value else { return };
+    for (name, value) in fields {
+        let path = format!("{path}.{name}");
+        match schema
+            .get("properties")
+            .and_then(|properties| properties.get(name))
+        {
+            Some(schema) => walk(value, schema, &path, unknown),
+            None => unknown.push(path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_one_migration_and_every_field_is_known() {
+        let good = "apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: x}\n\
+                    spec: {flannelToCalico: {options: {flannelVni: 1}}, rollout: {maxUnavailable: 25%}}\n";
+        let read = parse(good).unwrap();
+        assert_eq!(read.metadata.name.as_deref(), Some("x"));
+        assert_eq!(
+            read.spec.rollout.max_unavailable,
+            Some(IntOrString::String("25%".to_owned()))
+        );
+        for (text, needed) in [
+            ("", "found 0 documents"),
+            (
+                &format!("{good}---\n{}", good.replace("name: x", "name: y")),
+                "found 2 documents, needed one Migration; it has x, y: `kubectl apply -f` takes them all",
+            ),
+            (&format!("{good}---\nkind: Pod\n"), "found 2 documents"),
+            ("a: [", "is not YAML"),
+            ("kind: Pod\napiVersion: v1\n", "needed kind Migration"),
+            (
+                "kind: Migration\napiVersion: replumb.dev/v1alpha1\n",
+                "found no spec",
+            ),
+            (&good.replace("rollout", "rolout"), "spec.rolout"),
+            (
+                &good.replace("flannelVni", "flannelVNI"),
+                "spec.flannelToCalico.options.flannelVNI",
+            ),
+            (&good.replace("25%", "[1]"), "is not a Migration"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(needed), "{text:?}: {error}");
+        }
+    }
+}
