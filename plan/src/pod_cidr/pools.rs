@@ -43,6 +43,15 @@ impl Openness {
     }
 }
 
+/// Whether pods get addresses of it at all: one that is for tunnels or load balancers alone has none to move.
+pub fn is_for_pods(spec: &Value) -> bool {
+    match spec["allowedUses"].as_array() {
+        Some(uses) if !uses.is_empty() => uses.iter().any(|allowed| allowed == "Workload"),
+        // What Calico takes for it: pods and tunnels.
+        Some(_) | None => true,
+    }
+}
+
 fn node_selector(spec: &Value) -> &str {
     spec["nodeSelector"]
         .as_str()
@@ -106,6 +115,10 @@ pub fn created(name: &str, wanted: &Value) -> Value {
 
 /// What a pool of the new range says otherwise than it has to, field by field; what opens and closes it apart.
 pub fn differences(found: &Value, wanted: &Value) -> Vec<String> {
+    let same_blocks = wanted["cidr"]
+        .as_str()
+        .and_then(|text| text.parse().ok())
+        .is_some_and(|range| block_size(found, &range) == block_size(wanted, &range));
     let empty = Map::new();
     let (found, wanted) = (
         found.as_object().unwrap_or(&empty),
@@ -119,6 +132,7 @@ pub fn differences(found: &Value, wanted: &Value) -> Vec<String> {
         .filter(|field| !["disabled", "assignmentMode"].contains(&field.as_str()))
         // What a canary narrows is opened in its turn.
         .filter(|field| *field != "nodeSelector" || found.get(*field).is_none_or(|found| found != NO_NODE))
+        .filter(|field| *field != "blockSize" || !same_blocks)
         .filter(|field| {
             let (found, wanted) = (
                 meaning(field, found.get(*field)),
@@ -143,7 +157,9 @@ fn meaning(field: &str, value: Option<&Value>) -> Value {
     match (field, value) {
         (_, Value::Bool(false)) => Value::Null,
         ("ipipMode" | "vxlanMode", Value::String(mode)) if mode == "Never" || mode.is_empty() => Value::Null,
-        ("nodeSelector", Value::String(selector)) if selector == EVERY_NODE || selector.is_empty() => {
+        ("nodeSelector" | "namespaceSelector", Value::String(selector))
+            if selector == EVERY_NODE || selector.is_empty() =>
+        {
             Value::Null
         }
         ("cidr", Value::String(range)) => range
@@ -153,7 +169,7 @@ fn meaning(field: &str, value: Option<&Value>) -> Value {
             let mut uses: Vec<String> = uses.iter().map(Value::to_string).collect();
             uses.sort();
             // What Calico takes for it when it is not there.
-            if uses == [r#""Tunnel""#, r#""Workload""#] {
+            if uses.is_empty() || uses == [r#""Tunnel""#, r#""Workload""#] {
                 Value::Null
             } else {
                 json!(uses)
@@ -274,6 +290,8 @@ mod tests {
         let mut found = wanted.clone();
         found.as_object_mut().unwrap().remove("ipipMode");
         found["disableBGPExport"] = json!(false);
+        found["namespaceSelector"] = json!("all()");
+        found["allowedUses"] = json!([]);
         assert_eq!(differences(&found, &wanted), [""; 0]);
         found["vxlanMode"] = json!("CrossSubnet");
         found.as_object_mut().unwrap().remove("natOutgoing");
@@ -284,6 +302,28 @@ mod tests {
                 r#"vxlanMode is "CrossSubnet", needed "Always""#
             ]
         );
+    }
+
+    #[test]
+    fn blocks_of_the_default_size_may_be_written_or_not() {
+        let wanted = wanted(&old(), &to(), 26);
+        let mut found = wanted.clone();
+        for written in [json!(26), json!(0), Value::Null] {
+            found["blockSize"] = written;
+            assert_eq!(differences(&found, &wanted), [""; 0]);
+        }
+        found["blockSize"] = json!(24);
+        assert_eq!(differences(&found, &wanted), ["blockSize is 24, needed 26"]);
+    }
+
+    #[rstest]
+    #[case(json!({}), true)]
+    #[case(json!({ "allowedUses": [] }), true)]
+    #[case(json!({ "allowedUses": ["Tunnel", "Workload"] }), true)]
+    #[case(json!({ "allowedUses": ["Tunnel"] }), false)]
+    #[case(json!({ "allowedUses": ["LoadBalancer"] }), false)]
+    fn what_a_pool_is_for(#[case] spec: Value, #[case] pods: bool) {
+        assert_eq!(is_for_pods(&spec), pods);
     }
 
     #[rstest]
