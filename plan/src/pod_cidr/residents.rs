@@ -235,6 +235,24 @@ mod tests {
         assert_eq!(raised(&needed, 0, 2), 0);
     }
 
+    /// Two pods of a `StatefulSet` are not the same pod twice.
+    #[test]
+    fn only_deployments_get_a_second_pod() {
+        let pods = [pod("StatefulSet", "db", None)];
+        let workloads = workloads_of(&pods);
+        let needed = Needed {
+            name_servers: BTreeSet::from([(pods[0].namespace.clone(), pods[0].name.clone())]),
+            ..Needed::default()
+        };
+        let facts = WorkloadFacts {
+            wanted: 1,
+            ..WorkloadFacts::default()
+        };
+        let known = BTreeMap::from([(workloads[0].clone().unwrap(), facts)]);
+        let residents = residents(&pods, &workloads, &needed, None);
+        assert_eq!(with_one_pod(&residents, &known, 2), BTreeSet::new());
+    }
+
     #[test]
     fn made_since_leaves_time_for_who_was_on_its_way() {
         let closed = Timestamp::from_second(1_700_000_000).unwrap();
