@@ -10,8 +10,10 @@ mod hosts;
 mod pods;
 mod pools;
 mod room;
+mod workloads;
 
 use super::facts::ClusterFacts;
+use super::residents::{Needed, residents, with_one_pod, workloads_of};
 use super::settings::Settings;
 use crate::check::{Check, Permission, Verdict, access};
 use crate::drain::Permissions;
@@ -62,15 +64,19 @@ pub enum CheckName {
     Ranges,
     /// The new pool has room.
     Room,
-    /// No static pod is on the pod network.
+    /// Somewhere the successors of pods can go.
+    SchedulableNodes,
+    /// No static pod has an address of the old range.
     StaticPods,
+    /// Whoever admits pods answers while pods move.
+    Webhooks,
     /// What the migration cannot do by itself for some workloads.
     Workloads,
 }
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::AgentMissing,
         Self::BarePods,
         Self::CalicoNodes,
@@ -88,7 +94,9 @@ impl CheckName {
         Self::PoolOwner,
         Self::Ranges,
         Self::Room,
+        Self::SchedulableNodes,
         Self::StaticPods,
+        Self::Webhooks,
         Self::Workloads,
     ];
 
@@ -112,7 +120,9 @@ impl CheckName {
             Self::PoolOwner => "PoolOwner",
             Self::Ranges => "Ranges",
             Self::Room => "Room",
+            Self::SchedulableNodes => "SchedulableNodes",
             Self::StaticPods => "StaticPods",
+            Self::Webhooks => "Webhooks",
             Self::Workloads => "Workloads",
         }
     }
@@ -152,6 +162,10 @@ pub const PERMISSIONS: [Permission; 10] = [
 
 /// Judges every prerequisite.
 pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
+    let workloads = workloads_of(&facts.pods);
+    let residents = residents(&facts.pods, &workloads, &Needed::of(facts), None);
+    let leaving = pods::leaving(settings, facts, &residents);
+    let raised = with_one_pod(&residents, &facts.workloads, facts.places());
     [
         access::malformed(CheckName::MalformedObjects, &facts.malformed),
         access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions),
@@ -159,8 +173,16 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
         pools::check(settings, facts),
         calico::check(settings, facts),
         configuration::check(settings, facts),
-        pods::check(settings, facts, policy),
+        pods::check(settings, facts, &leaving, policy),
+        workloads::check(facts, &leaving, &raised),
         room::check(settings, facts),
     ]
     .concat()
 }
+
+#[cfg(test)]
+pub(crate) mod fixture;
+
+#[cfg(test)]
+#[path = "checks_tests.rs"]
+mod tests;

@@ -6,7 +6,8 @@ use super::pools;
 use super::ranges::{self, Relation};
 use super::settings::{Family, Options, Settings, pool_name};
 use crate::calico::looks_like_calico;
-use crate::check::{Check, Verdict, names};
+use crate::check::{Check, Verdict, access, names};
+use crate::cluster::Malformed;
 use crate::sourced::{Source, Sourced};
 
 /// Merges what the spec says with what the cluster shows. Checks that refuse come back when the two ranges make no sense
@@ -15,7 +16,23 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
     if let Some(refusal) = relation(options) {
         return Err(vec![refusal]);
     }
-    let old = old_pool(options, facts).map_err(|check| vec![*check])?;
+    let old = old_pool(options, facts).map_err(|check| {
+        // It may be one that was not understood.
+        let malformed: Vec<Malformed> = facts
+            .malformed
+            .iter()
+            .filter(|found| found.object.starts_with("IPPool "))
+            .cloned()
+            .collect();
+        match malformed.as_slice() {
+            [] => vec![*check],
+            _ => [
+                vec![*check],
+                access::malformed(CheckName::MalformedObjects, &malformed),
+            ]
+            .concat(),
+        }
+    })?;
     let detected = |pool: &Pool| format!("IPPool {}", pool.name);
     let size = pools::block_size(&old.spec, &old.range);
     let there = facts.pools.values().find(|pool| pool.range == options.to);
@@ -139,3 +156,7 @@ fn old_pool<'facts>(options: &Options, facts: &'facts ClusterFacts) -> Result<&'
 fn describe(pool: &Pool) -> String {
     format!("{} ({})", pool.name, pool.range)
 }
+
+#[cfg(test)]
+#[path = "detect_tests.rs"]
+mod tests;

@@ -3,10 +3,10 @@
 use ipnet::IpNet;
 
 use super::facts::ClusterFacts;
-use super::mentions;
-use super::moves::{self, Wave};
+use super::mentions::{self, Change};
+use super::moves::{self, Resident, Wave, Workload};
 use super::pools::{self, NO_NODE};
-use super::residents::{Needed, residents, workloads_of};
+use super::residents::{AT_LEAST, Needed, residents, with_one_pod, workloads_of};
 use super::settings::{Mode, Settings};
 use crate::document::{Action, Document};
 
@@ -28,24 +28,37 @@ pub struct Wishes<'spec> {
     pub needed: &'spec Needed,
 }
 
-/// Every action on every object, in order.
+/// Every action on every object, in order. Pods come and go: which of them move is told as of now, and in which waves always.
 pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Document {
+    let workloads = workloads_of(&facts.pods);
+    let residents = residents(&facts.pods, &workloads, wishes.needed, None);
+    let raised = raised(facts, &residents);
     Document {
-        prepare: [prepare(settings, facts), moving(settings, facts, wishes)].concat(),
+        prepare: [
+            prepare(settings, facts, &raised),
+            moving(settings, facts, &residents, wishes),
+        ]
+        .concat(),
         nodes: Vec::new(),
-        finish: finish(settings, facts, wishes),
+        finish: finish(settings, facts, &raised, wishes),
     }
 }
 
-fn prepare(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
+/// Deployments that have another pod for the time of the migration.
+fn raised(facts: &ClusterFacts, residents: &[Resident<'_>]) -> Vec<String> {
+    let raised = with_one_pod(residents, &facts.workloads, facts.places());
+    raised.iter().map(Workload::key).collect()
+}
+
+fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<Action> {
     let (from, to) = (settings.from.value, settings.to.value);
     let (old, new) = (
         format!("IPPool {}", settings.old_pool.value),
         format!("IPPool {}", settings.new_pool.value),
     );
-    let mut actions: Vec<Action> = mentions::widen(&facts.mentions, &from, &to)
-        .into_iter()
-        .map(|line| by_a_person(&line, "before the new pool is made"))
+    let mut actions: Vec<Action> = mentions::before(&facts.mentions, &from, &to)
+        .iter()
+        .map(|change| by_a_person(change, "before the new pool is made"))
         .collect();
     let size = settings.block_size.value;
     actions.push(if facts.pools.contains_key(&settings.new_pool.value) {
@@ -77,6 +90,10 @@ fn prepare(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
             ),
         ),
     ]);
+    actions.extend(raised.iter().map(|deployment| {
+        let detail = format!("1 pod becomes {AT_LEAST} for the time of the migration: others need it");
+        Action::new("scale", deployment, detail)
+    }));
     actions.extend([
         Action::new("open", &new, "to every pod"),
         Action::new(
@@ -112,38 +129,51 @@ fn described(spec: &serde_json::Value) -> String {
 }
 
 /// Who moves, wave by wave.
-fn moving(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec<Action> {
-    let workloads = workloads_of(&facts.pods);
-    let residents = residents(&facts.pods, &workloads, wishes.needed, None);
+fn moving(
+    settings: &Settings,
+    facts: &ClusterFacts,
+    residents: &[Resident<'_>],
+    wishes: &Wishes<'_>,
+) -> Vec<Action> {
     let pools = facts.pools.values().map(|pool| (pool.name.as_str(), pool.range));
-    let left = moves::left(&residents, &settings.stay(&settings.to.value, pools));
-    left.into_iter()
-        .map(|(wave, residents)| {
-            let names: Vec<String> = residents.iter().map(|resident| resident.pod.key()).collect();
-            let object = format!("{}: {} pods", wave.words(), names.len());
+    let left = moves::left(residents, &settings.stay(&settings.to.value, pools));
+    Wave::ALL
+        .into_iter()
+        .map(|wave| {
             let (verb, how) = match wave {
                 Wave::Jobs => ("wait for", "they end by themselves"),
                 Wave::Bare if !wishes.delete_bare_pods => (
                     "wait for",
                     "nobody makes them again: delete them, or set podCidr.deleteBarePods",
                 ),
-                Wave::Bare => ("evict", "nobody makes them again, and podCidr.deleteBarePods says that they may go"),
+                Wave::Bare => (
+                    "evict",
+                    "nobody makes them again, and podCidr.deleteBarePods says that they may go",
+                ),
                 Wave::Stateful => ("evict", "the highest ordinal first, each after the one before is Ready"),
-                Wave::Coordinator
-                | Wave::NameServers
-                | Wave::Admission
-                | Wave::DaemonSets
-                | Wave::Stateless => (
+                // It has the host's network, unless somebody took that away.
+                Wave::Coordinator => ("evict", "where it is on the pod network"),
+                Wave::NameServers | Wave::Admission | Wave::DaemonSets | Wave::Stateless => (
                     "evict",
                     "of each workload one at a time, the next when every one of it is Ready, under their budgets",
                 ),
             };
-            Action::as_of_now(verb, object, format!("{how}: {}", names.join(", ")))
+            let pods: Vec<String> = left
+                .get(&wave)
+                .into_iter()
+                .flatten()
+                .map(|resident| resident.pod.key())
+                .collect();
+            let who = match pods.as_slice() {
+                [] => "none now".to_owned(),
+                pods => format!("{} now: {}", pods.len(), pods.join(", ")),
+            };
+            Action::as_of_now(verb, wave.words(), format!("{how}; {who}"))
         })
         .collect()
 }
 
-fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec<Action> {
+fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: &Wishes<'_>) -> Vec<Action> {
     let (from, to) = (settings.from.value, settings.to.value);
     let old = format!("IPPool {}", settings.old_pool.value);
     let mut actions = vec![Action::new(
@@ -152,9 +182,9 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec
         "twice, 30 s apart: no pod, no address in Calico's IPAM, no end of a tunnel in it",
     )];
     actions.extend(
-        mentions::follow_up(&facts.mentions, &from, &to)
-            .into_iter()
-            .map(|line| by_a_person(&line, "once every pod has moved; the migration waits for it")),
+        mentions::after(&facts.mentions, &from, &to)
+            .iter()
+            .map(|change| by_a_person(change, "once every pod has moved; the migration waits for it")),
     );
     actions.extend(kops(settings, facts));
     actions.extend([
@@ -184,15 +214,29 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec
             "the point of no return: another migration leads back from here",
         ),
         Action::new("verify", "every host", format!("no route and no address in {from}")),
-        Action::new("delete", "traffic pods", "of this migration"),
     ]);
+    actions.extend(
+        raised
+            .iter()
+            .map(|deployment| Action::new("scale", deployment, format!("{AT_LEAST} pods become 1 again"))),
+    );
+    actions.push(Action::new("delete", "traffic pods", "of this migration"));
     actions
 }
 
 /// A place that people change, as an action of theirs.
-fn by_a_person(line: &str, when: &str) -> Action {
-    let (object, rest) = line.split_once(": found ").unwrap_or((line, ""));
-    Action::new(YOU, object, format!("found {rest} ({when})"))
+fn by_a_person(change: &Change, when: &str) -> Action {
+    let Change {
+        object,
+        found,
+        needed,
+        fix,
+    } = change;
+    Action::new(
+        YOU,
+        object,
+        format!("found {found}, needed {needed}. Fix: {fix} ({when})"),
+    )
 }
 
 /// What kops' own spec has to say, so that its next update writes nothing back.
@@ -205,11 +249,14 @@ fn kops(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
         return Vec::new();
     }
     let (from, to) = (settings.from.value, settings.to.value);
+    // Addresses of single Services say nothing of their range.
     let services: Vec<IpNet> = facts
         .services
         .iter()
         .map(|(_, range)| *range)
-        .filter(|range| range.max_prefix_len() == to.max_prefix_len())
+        .filter(|range| {
+            range.max_prefix_len() == to.max_prefix_len() && range.prefix_len() < range.max_prefix_len()
+        })
         .collect();
     let around = services
         .iter()
@@ -227,6 +274,9 @@ fn kops(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
         field(
             "nonMasqueradeCIDR",
             match around.filter(|around| around.prefix_len() >= 8) {
+                Some(_) if services.is_empty() => format!(
+                    "+ one range around {to} and serviceClusterIPRange, which the API does not say: kops wants one around pods and Services"
+                ),
                 Some(around) => format!("+ {around}: kops wants one range around pods and Services"),
                 None => format!(
                     "+ one range around {to} and the Services' ({}): there is none narrower than a /8, so the Services' has to change too",
@@ -247,17 +297,5 @@ fn envelope(one: &IpNet, other: &IpNet) -> Option<IpNet> {
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    #[rstest]
-    #[case("172.16.0.0/13", "172.24.0.0/15", Some("172.16.0.0/12"))]
-    #[case("10.200.0.0/16", "10.96.0.0/16", Some("10.0.0.0/8"))]
-    #[case("10.200.0.0/16", "172.16.0.0/16", Some("0.0.0.0/0"))]
-    fn the_range_around_two(#[case] one: &str, #[case] other: &str, #[case] expected: Option<&str>) {
-        let around = envelope(&one.parse().unwrap(), &other.parse().unwrap());
-        assert_eq!(around, expected.map(|text| text.parse().unwrap()));
-    }
-}
+#[path = "document_tests.rs"]
+mod tests;

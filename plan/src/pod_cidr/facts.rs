@@ -64,6 +64,11 @@ impl ClusterFacts {
             .values()
             .filter(|node| node.operating_system != "windows")
     }
+
+    /// How many nodes take new pods.
+    pub fn places(&self) -> usize {
+        self.linux_nodes().filter(|node| node.schedulable()).count()
+    }
 }
 
 /// An `IPPool`.

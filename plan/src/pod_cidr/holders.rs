@@ -42,30 +42,57 @@ impl Allocation {
     }
 }
 
+/// Who keeps an address of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    /// The end of a tunnel: once the pool is closed, calico-node takes another one by itself.
+    Tunnel,
+    /// Anybody else: nothing goes on before somebody does something.
+    Other,
+}
+
 /// What keeps an address of the range: a sentence with the object, the address and what a person does about it. Addresses of
 /// pods that run are none: those move.
 pub fn holders(allocations: &[Allocation], pods: &[Pod], calico: &str) -> Vec<String> {
-    let mut holders: Vec<String> = allocations
-        .iter()
-        .filter_map(|allocation| holder(allocation, pods, calico))
-        .collect();
-    holders.sort();
-    holders
+    listed(allocations, pods, calico, |_| true)
 }
 
-fn holder(allocation: &Allocation, pods: &[Pod], calico: &str) -> Option<String> {
+/// The same while the pool is open: ends of tunnels are in it as they should be.
+pub fn holders_besides_tunnels(allocations: &[Allocation], pods: &[Pod], calico: &str) -> Vec<String> {
+    listed(allocations, pods, calico, |holder| holder != Holder::Tunnel)
+}
+
+fn listed(
+    allocations: &[Allocation],
+    pods: &[Pod],
+    calico: &str,
+    wanted: impl Fn(Holder) -> bool,
+) -> Vec<String> {
+    let mut words: Vec<String> = allocations
+        .iter()
+        .filter_map(|allocation| holder(allocation, pods, calico))
+        .filter(|(holder, _)| wanted(*holder))
+        .map(|(_, words)| words)
+        .collect();
+    words.sort();
+    words
+}
+
+fn holder(allocation: &Allocation, pods: &[Pod], calico: &str) -> Option<(Holder, String)> {
     let address = allocation.address;
+    let other = |words: String| Some((Holder::Other, words));
     if let Some(kind) = allocation.says(attribute::TYPE)
         && attribute::TUNNELS.contains(&kind)
     {
         let node = allocation.says(attribute::NODE).unwrap_or("of an unknown name");
-        return Some(format!(
+        let words = format!(
             "the tunnel of node {node} has {address} ({kind}): calico-node there has not taken another one. Delete its pod, it is made \
              again: `kubectl delete pod -l k8s-app=calico-node --field-selector spec.nodeName={node} -n {calico}`"
-        ));
+        );
+        return Some((Holder::Tunnel, words));
     }
     if let Some(service) = allocation.says(attribute::SERVICE) {
-        return Some(format!(
+        return other(format!(
             "Service {service} has {address} as the address of its load balancer: give it one of another pool first"
         ));
     }
@@ -74,7 +101,7 @@ fn holder(allocation: &Allocation, pods: &[Pod], calico: &str) -> Option<String>
         allocation.says(attribute::POD),
     ) else {
         let handle = allocation.handle.as_deref().unwrap_or("none");
-        return Some(format!(
+        return other(format!(
             "nobody knows who has {address} (handle {handle}): ask whoever wrote that; `calicoctl ipam release --ip={address}` frees it"
         ));
     };
@@ -84,12 +111,14 @@ fn holder(allocation: &Allocation, pods: &[Pod], calico: &str) -> Option<String>
     match of_that_name {
         // It has the address and runs: it moves. Or it is on its way, and gives the address back.
         Some(pod) if !pod.finished && (pod.addresses.contains(&address) || pod.deleted_at.is_some()) => None,
-        Some(pod) if pod.finished && pod.addresses.contains(&address) => Some(format!(
+        // It starts: Calico gives the address first, and the kubelet tells of it once the pod's network is there.
+        Some(pod) if !pod.finished && pod.addresses.is_empty() => None,
+        Some(pod) if pod.finished && pod.addresses.contains(&address) => other(format!(
             "pod {} is finished, and Calico's IPAM has not got {address} back: `kubectl delete pod -n {namespace} {name}`, and if that \
-             frees it not, `calicoctl ipam release --ip={address}`",
+             does not free it, `calicoctl ipam release --ip={address}`",
             pod.key()
         )),
-        Some(_) | None => Some(format!(
+        Some(_) | None => other(format!(
             "{address} was given to pod {namespace}/{name}, which does not have it any more: a leak. `calicoctl ipam release \
              --ip={address}` frees it; `calicoctl ipam check` finds others"
         )),
@@ -129,6 +158,7 @@ mod tests {
     #[rstest]
     #[case::it_runs(pod("10.244.0.7"), None)]
     #[case::it_terminates(Pod { deleted_at: Some(Timestamp::UNIX_EPOCH), addresses: Vec::new(), ..pod("10.244.0.7") }, None)]
+    #[case::it_starts(Pod { ready: false, addresses: Vec::new(), ..pod("10.244.0.7") }, None)]
     #[case::it_has_another(pod("10.200.0.7"), Some("a leak"))]
     #[case::it_is_finished(Pod { finished: true, ..pod("10.244.0.7") }, Some("is finished"))]
     #[case::it_is_gone(Pod { name: "web-2".to_owned(), ..pod("10.244.0.7") }, Some("a leak"))]
@@ -153,5 +183,16 @@ mod tests {
     fn of_anybody_else(#[case] attributes: &[(&str, &str)], #[case] words: &str) {
         let found = holders(&[allocation(attributes)], &[], "calico-system");
         assert!(found[0].contains(words), "{found:?}");
+    }
+
+    #[test]
+    fn while_the_pool_is_open_tunnels_are_in_it() {
+        let tunnel = allocation(&[("type", "ipipTunnelAddress"), ("node", "a")]);
+        let unknown = allocation(&[]);
+        let all = [tunnel, unknown];
+        assert_eq!(holders(&all, &[], "kube-system").len(), 2);
+        let found = holders_besides_tunnels(&all, &[], "kube-system");
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("nobody knows"), "{found:?}");
     }
 }

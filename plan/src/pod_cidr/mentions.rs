@@ -29,9 +29,37 @@ pub struct Mention {
     pub fix: String,
 }
 
+/// What a person writes in one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The object and its field.
+    pub object: String,
+    /// The ranges that it says.
+    pub found: String,
+    /// What it has to say.
+    pub needed: String,
+    /// How.
+    pub fix: String,
+}
+
+impl Change {
+    /// One line that names object, value and fix.
+    pub fn line(&self) -> String {
+        format!(
+            "{}: found {}, needed {}. Fix: {}",
+            self.object, self.found, self.needed, self.fix
+        )
+    }
+}
+
 impl Mention {
-    fn knows(&self, range: &IpNet) -> bool {
-        self.ranges.iter().any(|said| overlap(said, range))
+    /// Whether it knows the old range and not the new one.
+    fn is_too_narrow(&self, from: &IpNet, to: &IpNet) -> bool {
+        let clings = self.clings_to(from);
+        // A range around both says nothing of either once there is another beside it that is the old one's alone: "everybody but
+        // pods" is 0.0.0.0/0 but the old range, and lets pods of the new one in.
+        let knows_new = |said: &IpNet| overlap(said, to) && !(clings && said.contains(from));
+        self.ranges.iter().any(|said| overlap(said, from)) && !self.ranges.iter().any(knows_new)
     }
 
     /// Whether it says a range that is the old one's alone.
@@ -39,32 +67,32 @@ impl Mention {
         self.ranges.iter().any(|said| range.contains(said))
     }
 
-    fn line(&self, needed: &str) -> String {
+    fn change(&self, needed: &str) -> Change {
         let said: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
-        format!(
-            "{}: found {}, needed {needed}. Fix: {}",
-            self.object,
-            said.join(", "),
-            self.fix.replace("{ranges}", needed)
-        )
+        Change {
+            object: self.object.clone(),
+            found: said.join(", "),
+            needed: needed.to_owned(),
+            fix: self.fix.replace("{ranges}", needed),
+        }
     }
 }
 
-/// Places that have to know both ranges before a pod gets an address of the new one, and do not.
-pub fn widen(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<String> {
+/// What has to be changed before a pod gets an address of the new range: places that have to know both, and do not.
+pub fn before(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<Change> {
     mentions
         .iter()
         .filter(|mention| match mention.needs {
             Needs::Both | Needs::BothThenNew => true,
             Needs::New => false,
         })
-        .filter(|mention| mention.knows(from) && !mention.knows(to))
-        .map(|mention| mention.line(&format!("{from} and {to}, or one range that holds both")))
+        .filter(|mention| mention.is_too_narrow(from, to))
+        .map(|mention| mention.change(&format!("{from} and {to}, or one range that holds both")))
         .collect()
 }
 
-/// Places that say the old range still, and may not once its pool goes.
-pub fn follow_up(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<String> {
+/// What has to be changed before the old pool goes: places that say the old range still.
+pub fn after(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<Change> {
     mentions
         .iter()
         .filter(|mention| match mention.needs {
@@ -72,8 +100,18 @@ pub fn follow_up(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<String> 
             Needs::Both => false,
         })
         .filter(|mention| mention.clings_to(from))
-        .map(|mention| mention.line(&to.to_string()))
+        .map(|mention| mention.change(&to.to_string()))
         .collect()
+}
+
+/// [`before`], each on a line.
+pub fn widen(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<String> {
+    before(mentions, from, to).iter().map(Change::line).collect()
+}
+
+/// [`after`], each on a line.
+pub fn follow_up(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<String> {
+    after(mentions, from, to).iter().map(Change::line).collect()
 }
 
 /// Every range that stands in a text, whatever is around it.
@@ -131,6 +169,9 @@ mod tests {
     #[case::both(Needs::Both, &["10.244.0.0/16", "10.200.0.0/16"], false, false)]
     #[case::around_both(Needs::BothThenNew, &["10.0.0.0/8"], false, false)]
     #[case::around_the_old_one(Needs::BothThenNew, &["10.240.0.0/12"], true, false)]
+    #[case::everybody_but_the_old_one(Needs::Both, &["0.0.0.0/0", "10.244.0.0/16"], true, false)]
+    #[case::everybody_but_both(Needs::Both, &["0.0.0.0/0", "10.200.0.0/16", "10.244.0.0/16"], false, false)]
+    #[case::everybody(Needs::Both, &["0.0.0.0/0", "192.168.0.0/16"], false, false)]
     #[case::proxy(Needs::BothThenNew, &["10.244.0.0/16"], true, true)]
     #[case::environment(Needs::New, &["10.244.0.0/16"], false, true)]
     #[case::new_alone(Needs::New, &["10.200.0.0/16"], false, false)]

@@ -76,6 +76,15 @@ pub fn narrowing(found: &Value, base: &str, mark: &str, round: u32) -> Option<Va
     (!is_so).then(|| json!({ "disabled": false, "nodeSelector": selector, "allowedUses": uses }))
 }
 
+/// Whether pods get addresses of it at all: one that is for tunnels or load balancers alone has none to move.
+pub fn is_for_pods(spec: &Value) -> bool {
+    match spec["allowedUses"].as_array() {
+        Some(uses) if !uses.is_empty() => uses.iter().any(|allowed| allowed == "Workload"),
+        // What Calico takes for it: pods and tunnels.
+        Some(_) | None => true,
+    }
+}
+
 fn node_selector(spec: &Value) -> &str {
     spec["nodeSelector"]
         .as_str()
@@ -139,6 +148,10 @@ pub fn created(name: &str, wanted: &Value) -> Value {
 
 /// What a pool of the new range says otherwise than it has to, field by field; what opens and closes it apart.
 pub fn differences(found: &Value, wanted: &Value) -> Vec<String> {
+    let same_blocks = wanted["cidr"]
+        .as_str()
+        .and_then(|text| text.parse().ok())
+        .is_some_and(|range| block_size(found, &range) == block_size(wanted, &range));
     let empty = Map::new();
     let (found, wanted) = (
         found.as_object().unwrap_or(&empty),
@@ -159,6 +172,7 @@ pub fn differences(found: &Value, wanted: &Value) -> Vec<String> {
             };
             *field != "nodeSelector" || !found.get(*field).is_some_and(selects)
         })
+        .filter(|field| *field != "blockSize" || !same_blocks)
         .filter(|field| {
             let (found, wanted) = (
                 meaning(field, found.get(*field)),
@@ -183,7 +197,9 @@ fn meaning(field: &str, value: Option<&Value>) -> Value {
     match (field, value) {
         (_, Value::Bool(false)) => Value::Null,
         ("ipipMode" | "vxlanMode", Value::String(mode)) if mode == "Never" || mode.is_empty() => Value::Null,
-        ("nodeSelector", Value::String(selector)) if selector == EVERY_NODE || selector.is_empty() => {
+        ("nodeSelector" | "namespaceSelector", Value::String(selector))
+            if selector == EVERY_NODE || selector.is_empty() =>
+        {
             Value::Null
         }
         ("cidr", Value::String(range)) => range
@@ -193,7 +209,7 @@ fn meaning(field: &str, value: Option<&Value>) -> Value {
             let mut uses: Vec<String> = uses.iter().map(Value::to_string).collect();
             uses.sort();
             // What Calico takes for it when it is not there.
-            if uses == [r#""Tunnel""#, r#""Workload""#] {
+            if uses.is_empty() || uses == [r#""Tunnel""#, r#""Workload""#] {
                 Value::Null
             } else {
                 json!(uses)
@@ -339,6 +355,8 @@ mod tests {
         let mut found = wanted.clone();
         found.as_object_mut().unwrap().remove("ipipMode");
         found["disableBGPExport"] = json!(false);
+        found["namespaceSelector"] = json!("all()");
+        found["allowedUses"] = json!([]);
         assert_eq!(differences(&found, &wanted), [""; 0]);
         found["vxlanMode"] = json!("CrossSubnet");
         found.as_object_mut().unwrap().remove("natOutgoing");
@@ -349,6 +367,28 @@ mod tests {
                 r#"vxlanMode is "CrossSubnet", needed "Always""#
             ]
         );
+    }
+
+    #[test]
+    fn blocks_of_the_default_size_may_be_written_or_not() {
+        let wanted = wanted(&old(), &to(), 26);
+        let mut found = wanted.clone();
+        for written in [json!(26), json!(0), Value::Null] {
+            found["blockSize"] = written;
+            assert_eq!(differences(&found, &wanted), [""; 0]);
+        }
+        found["blockSize"] = json!(24);
+        assert_eq!(differences(&found, &wanted), ["blockSize is 24, needed 26"]);
+    }
+
+    #[rstest]
+    #[case(json!({}), true)]
+    #[case(json!({ "allowedUses": [] }), true)]
+    #[case(json!({ "allowedUses": ["Tunnel", "Workload"] }), true)]
+    #[case(json!({ "allowedUses": ["Tunnel"] }), false)]
+    #[case(json!({ "allowedUses": ["LoadBalancer"] }), false)]
+    fn what_a_pool_is_for(#[case] spec: Value, #[case] pods: bool) {
+        assert_eq!(is_for_pods(&spec), pods);
     }
 
     #[rstest]

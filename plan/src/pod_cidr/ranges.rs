@@ -1,6 +1,36 @@
 //! Two ranges of addresses: how they lie to each other, and reading one as a person writes it.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use ipnet::IpNet;
+
+/// What no host routes, each with what it is for. Calico refuses link-local ones; a write past its own API refuses none.
+const RESERVED: [(IpNet, &str); 8] = [
+    (v4([0, 0, 0, 0], 8), "this network"),
+    (v4([127, 0, 0, 0], 8), "loopback"),
+    (v4([169, 254, 0, 0], 16), "link-local addresses"),
+    (v4([224, 0, 0, 0], 4), "groups"),
+    (v6(0, 128), "no address"),
+    (v6(1, 128), "loopback"),
+    (v6(0xfe80 << 112, 10), "link-local addresses"),
+    (v6(0xff00 << 112, 8), "groups"),
+];
+
+const fn v4(address: [u8; 4], length: u8) -> IpNet {
+    let [one, two, three, four] = address;
+    IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(one, two, three, four)), length)
+}
+
+const fn v6(address: u128, length: u8) -> IpNet {
+    IpNet::new_assert(IpAddr::V6(Ipv6Addr::from_bits(address)), length)
+}
+
+/// What part of this range no pod can have, and what that is for; `None` when pods can have all of it.
+pub fn reserved(range: &IpNet) -> Option<(IpNet, &'static str)> {
+    RESERVED
+        .into_iter()
+        .find(|(reserved, _)| overlap(reserved, range))
+}
 
 /// How the new range lies to the old one. Two ranges are apart, or one is within the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +100,21 @@ mod tests {
         assert_eq!(relation(&from, &to), expected);
         let shares = !matches!(expected, Relation::Apart | Relation::OtherFamily);
         assert_eq!(overlap(&from, &to), shares);
+    }
+
+    #[rstest]
+    #[case("10.200.0.0/16", None)]
+    #[case("240.0.0.0/8", None)]
+    #[case("fd00::/48", None)]
+    #[case("169.254.0.0/16", Some("link-local addresses"))]
+    #[case("0.0.0.0/0", Some("this network"))]
+    #[case("126.0.0.0/7", Some("loopback"))]
+    #[case("225.0.0.0/8", Some("groups"))]
+    #[case("fe80::/64", Some("link-local addresses"))]
+    #[case("::/0", Some("no address"))]
+    #[case("ff00::/16", Some("groups"))]
+    fn what_no_pod_can_have(#[case] range: &str, #[case] expected: Option<&str>) {
+        assert_eq!(reserved(&read(range).unwrap()).map(|(_, what)| what), expected);
     }
 
     #[rstest]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::facts::WorkloadFacts;
+use super::facts::{ClusterFacts, WorkloadFacts};
 use super::moves::{Health, Resident, Role, Workload};
 use crate::cluster::Webhook;
 use crate::drain::Pod;
@@ -45,6 +45,15 @@ pub struct Needed {
 }
 
 impl Needed {
+    /// As the facts have it; of the coordinator nothing is known.
+    pub fn of(facts: &ClusterFacts) -> Self {
+        Self {
+            name_servers: facts.name_servers.clone(),
+            admission: Self::admission_of(&facts.webhooks),
+            ..Self::default()
+        }
+    }
+
     /// Pods behind webhooks without which no pod is admitted.
     pub fn admission_of(webhooks: &[Webhook]) -> BTreeSet<(String, String)> {
         webhooks
@@ -93,6 +102,30 @@ pub fn residents<'facts>(
                 .zip(pod.made_at)
                 .is_some_and(|(closed, made)| made > closed + ON_ITS_WAY),
         })
+        .collect()
+}
+
+/// So many pods have name servers and admission webhooks while others move.
+pub const AT_LEAST: usize = 2;
+
+/// Deployments of name servers and admission webhooks that have one pod, and get another for the time of the migration. With
+/// one place for pods two of them are no safer than one.
+pub fn with_one_pod(
+    residents: &[Resident<'_>],
+    workloads: &BTreeMap<Workload, WorkloadFacts>,
+    places: usize,
+) -> BTreeSet<Workload> {
+    residents
+        .iter()
+        .filter(|_| places >= AT_LEAST)
+        .filter(|resident| match resident.role {
+            Role::NameServer | Role::Admission => true,
+            Role::Coordinator | Role::Any => false,
+        })
+        .filter_map(|resident| resident.workload)
+        .filter(|workload| workload.kind == "Deployment")
+        .filter(|workload| workloads.get(workload).is_some_and(|facts| facts.wanted == 1))
+        .cloned()
         .collect()
 }
 
@@ -173,6 +206,51 @@ mod tests {
         assert_eq!(needed.role(&web), Role::Admission);
         needed.name_servers.insert(key);
         assert_eq!(needed.role(&web), Role::NameServer);
+    }
+
+    #[test]
+    fn what_others_need_gets_a_second_pod_where_there_is_a_second_place() {
+        let web = pod("ReplicaSet", "web-5d8f", Some("5d8f"));
+        let key = (web.namespace.clone(), web.name.clone());
+        let pods = [web];
+        let workloads = workloads_of(&pods);
+        let web = workloads[0].clone().unwrap();
+        let raised = |needed: &Needed, wanted, places| {
+            let facts = WorkloadFacts {
+                wanted,
+                ..WorkloadFacts::default()
+            };
+            let known = BTreeMap::from([(web.clone(), facts)]);
+            let residents = residents(&pods, &workloads, needed, None);
+            with_one_pod(&residents, &known, places).len()
+        };
+        let needed = Needed {
+            admission: BTreeSet::from([key]),
+            ..Needed::default()
+        };
+        assert_eq!(raised(&needed, 1, 2), 1);
+        assert_eq!(raised(&Needed::default(), 1, 2), 0);
+        assert_eq!(raised(&needed, 1, 1), 0);
+        assert_eq!(raised(&needed, 2, 2), 0);
+        assert_eq!(raised(&needed, 0, 2), 0);
+    }
+
+    /// Two pods of a `StatefulSet` are not the same pod twice.
+    #[test]
+    fn only_deployments_get_a_second_pod() {
+        let pods = [pod("StatefulSet", "db", None)];
+        let workloads = workloads_of(&pods);
+        let needed = Needed {
+            name_servers: BTreeSet::from([(pods[0].namespace.clone(), pods[0].name.clone())]),
+            ..Needed::default()
+        };
+        let facts = WorkloadFacts {
+            wanted: 1,
+            ..WorkloadFacts::default()
+        };
+        let known = BTreeMap::from([(workloads[0].clone().unwrap(), facts)]);
+        let residents = residents(&pods, &workloads, &needed, None);
+        assert_eq!(with_one_pod(&residents, &known, 2), BTreeSet::new());
     }
 
     #[test]

@@ -17,28 +17,28 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 fn mentioned(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Configuration);
     let (from, to) = (settings.from.value, settings.to.value);
-    let before = mentions::widen(&facts.mentions, &from, &to);
-    let after = mentions::follow_up(&facts.mentions, &from, &to);
-    for (lines, needed, fix) in [
+    for (changes, when) in [
         (
-            before,
-            "both ranges before a pod gets an address of the new one",
-            "change it now, or when the migration waits for it (stage Widen)",
+            mentions::before(&facts.mentions, &from, &to),
+            "do it now, or when the migration waits for it (stage Widen): before any pod moves",
         ),
         (
-            after,
-            "the new range, once every pod has moved",
-            "change it when the migration waits for it (stage FollowUp): not before",
+            mentions::after(&facts.mentions, &from, &to),
+            "do it when the migration waits for it (stage FollowUp): not before every pod has moved",
         ),
     ] {
-        for line in lines {
-            let (object, found) = line.split_once(": found ").unwrap_or((&line, ""));
-            report.warn("", object, Finding::new("", found, needed, fix));
+        for change in changes {
+            let fix = format!("{}; {when}", change.fix);
+            report.warn(
+                "",
+                change.object,
+                Finding::new("", change.found, change.needed, fix),
+            );
         }
     }
     report.finish(
         "settings and policies that the API shows",
-        format!("none says {from}"),
+        format!("none has to be changed from {from}"),
     )
 }
 
@@ -46,7 +46,7 @@ fn mentioned(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::ControllerManager);
     let to = settings.to.value;
-    let outside = outside(facts, &[to]);
+    let outside = outside(facts, &[to], OtherFamily::Ignored);
     if facts.controller_managers.is_empty() && !outside.is_empty() {
         report.warn(
             "",
@@ -70,9 +70,9 @@ fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 &manager.pod,
                 Finding::new(
                     "--cluster-cidr",
-                    "not understood",
-                    "ranges",
-                    "correct its command line",
+                    "a value that is no list of ranges",
+                    "ranges, such as 10.244.0.0/16 or 10.244.0.0/16,fd00::/56",
+                    "correct its command line: nobody knows whether it would end at its next start",
                 ),
             );
         }
@@ -84,7 +84,8 @@ fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     "",
                     found,
                     "--allocate-node-cidrs=false, or a --cluster-cidr that holds every Node's podCIDR",
-                    "it ends at its next start (\"failed to mark cidr ... as occupied\"): switch --allocate-node-cidrs off",
+                    "it ends at its next start (\"failed to mark cidr ... as occupied\"), and again each time: put --cluster-cidr back, or \
+                     switch --allocate-node-cidrs off",
                 ),
             );
         }
@@ -92,7 +93,7 @@ fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     report.finish(
         "kube-controller-manager",
         match facts.controller_managers.as_slice() {
-            [] => "not seen; every Node's podCIDR is in the new range".to_owned(),
+            [] => format!("not seen as a pod; no Node has a podCIDR outside {to}"),
             managers => format!("{} of them, none ends over a Node's podCIDR", managers.len()),
         },
     )
@@ -100,8 +101,12 @@ fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 
 /// Why this controller manager would end at its next start; `None` when it would not.
 pub fn ends(manager: &ControllerManager, facts: &ClusterFacts) -> Option<String> {
-    let ranges = manager.ranges.as_ref().filter(|_| manager.allocates)?;
-    let outside = outside(facts, ranges);
+    // Without a range a cloud's allocator gives them, and goes by no range.
+    let ranges = manager
+        .ranges
+        .as_ref()
+        .filter(|ranges| manager.allocates && !ranges.is_empty())?;
+    let outside = outside(facts, ranges, OtherFamily::Outside);
     (!outside.is_empty()).then(|| {
         let said: Vec<String> = ranges.iter().map(ToString::to_string).collect();
         format!(
@@ -112,8 +117,17 @@ pub fn ends(manager: &ControllerManager, facts: &ClusterFacts) -> Option<String>
     })
 }
 
+/// What a podCIDR comes to whose family has no range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OtherFamily {
+    /// Nothing is said of that family.
+    Ignored,
+    /// It is out of every range.
+    Outside,
+}
+
 /// Nodes with a podCIDR that shares nothing with any range of its family, each with it.
-fn outside(facts: &ClusterFacts, ranges: &[IpNet]) -> Vec<String> {
+fn outside(facts: &ClusterFacts, ranges: &[IpNet], unsaid: OtherFamily) -> Vec<String> {
     let mut outside = Vec::new();
     for node in facts.nodes.values() {
         let said = node
@@ -125,11 +139,15 @@ fn outside(facts: &ClusterFacts, ranges: &[IpNet]) -> Vec<String> {
                 .iter()
                 .filter(|other| other.max_prefix_len() == range.max_prefix_len())
                 .peekable();
-            // Calico's change is of one family: of the other nothing is said.
-            if of_family.peek().is_some() && !of_family.any(|other| overlap(other, &range)) {
+            let is_spoken_of = of_family.peek().is_some() || unsaid == OtherFamily::Outside;
+            if is_spoken_of && !of_family.any(|other| overlap(other, &range)) {
                 outside.push(format!("{} {range}", node.name));
             }
         }
     }
     outside
 }
+
+#[cfg(test)]
+#[path = "configuration_tests.rs"]
+mod tests;

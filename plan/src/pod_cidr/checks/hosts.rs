@@ -1,11 +1,13 @@
 //! What the agents say: is there one on every node, and does Calico's IPAM give the addresses there?
 
 use super::CheckName;
-use crate::check::{Check, Finding, Report, agents};
+use crate::check::{Check, Finding, Report, agents, names};
 use crate::pod_cidr::facts::ClusterFacts;
 
 /// The plugin that gives addresses of pools.
 const CALICO_IPAM: &str = "calico-ipam";
+/// What it keeps its addresses in, and this migration reads and writes. What nobody serves looks as if there were none.
+const RESOURCES: [&str; 3] = ["blockaffinities", "ipamblocks", "ippools"];
 
 pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
     let reports = |node: &str| facts.hosts.contains_key(node);
@@ -18,6 +20,34 @@ pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
 
 fn ipam(facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Ipam);
+    let missing: Vec<&str> = RESOURCES
+        .into_iter()
+        .filter(|resource| !facts.calico_resources.contains(*resource))
+        .collect();
+    if !missing.is_empty() {
+        report.fail(
+            "group",
+            "crd.projectcalico.org",
+            Finding::new(
+                "",
+                format!("not served: {}", names(&missing)),
+                "every resource of Calico's IPAM",
+                "is Calico installed, and does it keep its objects in the Kubernetes API? Nobody could say otherwise who has an address",
+            ),
+        );
+    }
+    if facts.hosts.is_empty() {
+        report.unknown(
+            "the CNI configuration of",
+            "every host",
+            Finding::new(
+                "",
+                "no host was looked at",
+                CALICO_IPAM,
+                "see check AgentMissing: agents read it",
+            ),
+        );
+    }
     for (node, host) in &facts.hosts {
         match host.ipam() {
             Ok(kind) if kind == CALICO_IPAM => {}
@@ -49,3 +79,7 @@ fn ipam(facts: &ClusterFacts) -> Vec<Check> {
         format!("{CALICO_IPAM} gives the addresses on {} hosts", facts.hosts.len()),
     )
 }
+
+#[cfg(test)]
+#[path = "hosts_tests.rs"]
+mod tests;

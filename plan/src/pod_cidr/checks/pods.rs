@@ -1,110 +1,112 @@
 //! Pods that have to move, and what would keep them.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
 use super::{CheckName, CheckPolicy};
-use crate::check::{Check, Finding, Report, Verdict, pods};
+use crate::check::{Check, Finding, Report, names, pods};
 use crate::drain::Pod;
 use crate::pod_cidr::facts::ClusterFacts;
-use crate::pod_cidr::holders::holders;
-use crate::pod_cidr::moves::has_to_move;
-use crate::pod_cidr::residents::workload_of;
+use crate::pod_cidr::holders::holders_besides_tunnels;
+use crate::pod_cidr::moves::{Resident, Wave, has_to_move};
 use crate::pod_cidr::settings::Settings;
 
-pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
-    let leaving = leaving(settings, facts);
+pub(super) fn check(
+    settings: &Settings,
+    facts: &ClusterFacts,
+    leaving: &[&Resident<'_>],
+    policy: CheckPolicy,
+) -> Vec<Check> {
+    let evicted: Vec<&Pod> = leaving
+        .iter()
+        .filter(|resident| is_evicted(resident, policy))
+        .map(|resident| resident.pod)
+        .collect();
     [
-        pods::budgets(CheckName::DisruptionBudgets, &leaving, &facts.budgets),
-        pods::empty_dir(CheckName::EmptyDir, &leaving, policy.permissions),
-        pods::static_pods(CheckName::StaticPods, &static_pods(settings, facts)),
-        bare(&leaving, policy),
-        workloads(&leaving, facts),
+        pods::budgets(CheckName::DisruptionBudgets, &evicted, &facts.budgets),
+        pods::empty_dir(CheckName::EmptyDir, &evicted, policy.permissions),
+        static_pods(settings, facts),
+        bare(leaving, policy),
         held(settings, facts),
     ]
     .concat()
 }
 
 /// Pods that the migration moves.
-pub(super) fn leaving<'facts>(settings: &Settings, facts: &'facts ClusterFacts) -> Vec<&'facts Pod> {
+pub(super) fn leaving<'facts>(
+    settings: &Settings,
+    facts: &ClusterFacts,
+    residents: &'facts [Resident<'facts>],
+) -> Vec<&'facts Resident<'facts>> {
     let pools = facts.pools.values().map(|pool| (pool.name.as_str(), pool.range));
     let targets = settings.stay(&settings.to.value, pools);
-    facts
-        .pods
+    residents
         .iter()
-        .filter(|pod| pod.deleted_at.is_none() && has_to_move(pod, &targets))
+        .filter(|resident| resident.pod.deleted_at.is_none() && has_to_move(resident.pod, &targets))
         .collect()
+}
+
+/// Whether the migration asks it to go: what it leaves to people loses nothing by it, and no budget is asked.
+fn is_evicted(resident: &Resident<'_>, policy: CheckPolicy) -> bool {
+    match Wave::of(resident) {
+        Wave::Jobs => false,
+        Wave::Bare => policy.delete_bare_pods,
+        Wave::Coordinator
+        | Wave::NameServers
+        | Wave::Admission
+        | Wave::DaemonSets
+        | Wave::Stateless
+        | Wave::Stateful => true,
+    }
 }
 
 /// Static pods with an address of the old range.
-fn static_pods<'facts>(settings: &Settings, facts: &'facts ClusterFacts) -> Vec<&'facts Pod> {
+fn static_pods(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
+    let mut report = Report::new(CheckName::StaticPods);
     let from = settings.from.value;
-    facts
+    let is_old = |address: &&IpAddr| from.contains(&IpNet::from(**address));
+    for pod in facts
         .pods
         .iter()
         .filter(|pod| pod.mirror && pod.uses_pod_network())
-        .filter(|pod| {
-            pod.addresses
-                .iter()
-                .any(|address| from.contains(&ipnet::IpNet::from(*address)))
-        })
-        .collect()
+    {
+        let old: Vec<String> = pod
+            .addresses
+            .iter()
+            .filter(is_old)
+            .map(ToString::to_string)
+            .collect();
+        if old.is_empty() {
+            continue;
+        }
+        report.fail(
+            "Pod",
+            pod.key(),
+            Finding::new(
+                "",
+                format!("a static pod on node {} with {}", pod.node, names(&old)),
+                "static pods with hostNetwork only, or an address of another range",
+                "the API cannot evict it, and it would keep the old range for ever: give it hostNetwork, or take its manifest out of the \
+                 kubelet's folder until the migration is over",
+            ),
+        );
+    }
+    report.finish("every static pod", format!("none has an address of {from}"))
 }
 
-fn bare(leaving: &[&Pod], policy: CheckPolicy) -> Vec<Check> {
+fn bare(leaving: &[&Resident<'_>], policy: CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::BarePods);
-    for pod in leaving.iter().filter(|pod| pod.controller.is_none()) {
+    for resident in leaving.iter().filter(|resident| resident.workload.is_none()) {
         let fix = if policy.delete_bare_pods {
             "allowed by spec.podCidr.deleteBarePods: it is evicted last, and nobody creates it again"
         } else {
             "it is left alone, and the migration waits for it after all others: delete it then, or set spec.podCidr.deleteBarePods"
         };
         let finding = Finding::new("", "no controller", "a controller", fix);
-        report.add(Verdict::Warn, "Pod", pod.key(), finding);
+        report.warn("Pod", resident.pod.key(), finding);
     }
     report.finish("every pod that has to move", "has a controller")
-}
-
-/// What an operator has to know before: it is no reason to refuse.
-fn workloads(leaving: &[&Pod], facts: &ClusterFacts) -> Vec<Check> {
-    let mut report = Report::new(CheckName::Workloads);
-    let mut seen = std::collections::BTreeSet::new();
-    for pod in leaving {
-        let Some(workload) = workload_of(pod) else {
-            continue;
-        };
-        let Some(known) = facts.workloads.get(&workload) else {
-            continue;
-        };
-        if !seen.insert(workload.clone()) {
-            continue;
-        }
-        if known.wanted == 1 && workload.kind != "DaemonSet" && workload.kind != "Job" {
-            report.warn(
-                "",
-                workload.key(),
-                Finding::new(
-                    "",
-                    "one pod",
-                    "two, for a service that is not interrupted",
-                    "it is away while its pod moves: scale it up for the time of the migration, or accept that",
-                ),
-            );
-        }
-        if workload.kind == "Job" {
-            report.warn(
-                "",
-                workload.key(),
-                Finding::new(
-                    "",
-                    "a Job that runs",
-                    "one that has ended",
-                    "its pods are not evicted; the migration waits until it ends, or somebody deletes it",
-                ),
-            );
-        }
-    }
-    report.finish(
-        "every workload whose pods have to move",
-        "has another pod meanwhile",
-    )
 }
 
 fn held(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
@@ -117,16 +119,12 @@ fn held(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         .flat_map(|block| block.allocations.iter().cloned())
         .collect();
     let calico = &settings.calico_daemon_set_namespace.value;
-    for words in holders(&allocations, &facts.pods, calico) {
-        // Tunnels take another address by themselves once the pool is closed.
-        if words.starts_with("the tunnel of node") {
-            continue;
-        }
+    for words in holders_besides_tunnels(&allocations, &facts.pods, calico) {
         let finding = Finding::new(
             "",
             words,
-            "only pods that run, and tunnels",
-            "do it before the migration, or when it waits for it (stage Verify)",
+            "only pods that run, and ends of tunnels",
+            "do it now, or when the migration waits for it (stage Verify): the old pool is not deleted before",
         );
         report.warn("range", from.to_string(), finding);
     }
@@ -135,6 +133,10 @@ fn held(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             "{} addresses of {from} that Calico's IPAM has given out",
             allocations.len()
         ),
-        "all are of pods that run, or of tunnels",
+        "all are of pods that run, or of ends of tunnels",
     )
 }
+
+#[cfg(test)]
+#[path = "pods_tests.rs"]
+mod tests;

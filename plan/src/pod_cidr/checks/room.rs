@@ -28,6 +28,10 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     };
     let object = format!("range {to}, blocks of /{size}");
     let found = match room(&to, size, &need) {
+        Room::Enough {
+            needed,
+            blocks: u64::MAX,
+        } => format!("{needed} blocks are needed, of more than can be counted"),
         Room::Enough { needed, blocks } => format!("{needed} of {blocks} blocks are needed"),
         Room::Borrowed { needed, blocks } => {
             report.warn(
@@ -71,3 +75,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     };
     report.finish(object, found)
 }
+
+#[cfg(test)]
+#[path = "room_tests.rs"]
+mod tests;
