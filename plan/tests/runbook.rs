@@ -16,6 +16,7 @@ use plan::flannel_to_calico::host::HostStep;
 use plan::flannel_to_calico::host_checks::HostCheck;
 use plan::flannel_to_calico::node::Stage;
 use plan::flannel_to_calico::phase::Phase;
+use plan::pod_cidr;
 use schemars::JsonSchema;
 
 /// `docs/runbook.md`.
@@ -112,10 +113,59 @@ fn every_halt_has_its_heading() {
     assert_same("Halts", "", &names);
 }
 
-/// That `CheckName::ALL` is complete is proved beside it: a good cluster passes every check by name.
+/// Names of the checks of each kind. That `CheckName::ALL` is complete is proved beside it: a good cluster passes every check by
+/// name.
+fn checks() -> [BTreeSet<String>; 2] {
+    [
+        set(CheckName::ALL.map(CheckName::as_str)),
+        set(pod_cidr::checks::CheckName::ALL.map(pod_cidr::checks::CheckName::as_str)),
+    ]
+}
+
 #[test]
 fn every_check_has_its_heading() {
-    assert_same("Checks", "", &set(CheckName::ALL.map(CheckName::as_str)));
+    let [nodes, range] = checks();
+    assert_same("Checks", "", &nodes.union(&range).cloned().collect());
+}
+
+/// A name that two kinds share has one heading, which speaks for both.
+#[test]
+fn every_check_says_whether_it_is_of_a_change_of_the_range() {
+    let [_, range] = checks();
+    let texts = texts("Checks");
+    for (name, text) in &texts {
+        assert_eq!(
+            text.contains("`podCidr`"),
+            range.contains(name),
+            "docs/runbook.md, check {name}: does it speak of `podCidr`?"
+        );
+    }
+    assert!(range.iter().all(|name| texts.contains_key(name)));
+}
+
+/// What stands below each heading of `## <section>`.
+fn texts(section: &str) -> BTreeMap<String, String> {
+    let start = format!("## {section}");
+    let mut texts: BTreeMap<String, String> = BTreeMap::new();
+    let mut current = None;
+    for line in RUNBOOK
+        .lines()
+        .skip_while(|line| *line != start)
+        .skip(1)
+        .take_while(|line| !line.starts_with("## "))
+    {
+        match line.strip_prefix("### ") {
+            Some(heading) => current = Some(heading.to_owned()),
+            None => {
+                if let Some(heading) = &current {
+                    let text = texts.entry(heading.clone()).or_default();
+                    text.push_str(line);
+                    text.push('\n');
+                }
+            }
+        }
+    }
+    texts
 }
 
 #[test]
@@ -247,6 +297,17 @@ fn every_stage_is_in_its_table_in_order() {
             "the runbook has no word on phase {phase:?}"
         );
     }
+}
+
+#[test]
+fn every_stage_of_a_change_of_the_range_is_in_its_table_in_order() {
+    let stages = pod_cidr::decide::Stage::ALL.map(|stage| stage.as_str().to_owned());
+    assert_eq!(
+        stages.iter().cloned().collect::<BTreeSet<_>>(),
+        variants::<pod_cidr::decide::Stage>(),
+        "Stage::ALL is not complete"
+    );
+    assert_eq!(first_column("How a change of the pods' range goes"), stages);
 }
 
 /// The anchor that a heading gets: lower case, blanks as dashes, other marks away.
