@@ -86,7 +86,7 @@ pub fn take(folder: &Path, archives: &[PathBuf]) -> Result<Vec<String>> {
 }
 
 /// An archive is named after its image and the hash of its contents.
-fn image_of(archive: &str) -> &str {
+pub(crate) fn image_of(archive: &str) -> &str {
     archive.rsplit_once('-').map_or(archive, |(image, _)| image)
 }
 

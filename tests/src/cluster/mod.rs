@@ -10,7 +10,7 @@ pub mod control_plane;
 mod directory;
 mod families;
 mod foreign;
-mod images;
+pub(crate) mod images;
 mod machines;
 pub mod manifests;
 mod network;

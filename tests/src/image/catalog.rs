@@ -1,7 +1,8 @@
 //! Which images there are, and what is in each.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 
@@ -9,6 +10,7 @@ use super::archive::Image;
 pub use super::calico::Calico;
 use super::{Tree, calico};
 use crate::cluster::Images;
+use crate::cluster::images::image_of;
 use crate::cluster::manifests::LEGACY_FOLDER;
 
 /// Programs that write and read packet filter rules, for both backends.
@@ -91,24 +93,38 @@ pub fn archives(sources: &Sources, folder: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     let archives: Result<Vec<_>> = all(sources)?.iter().map(|image| image.archive(folder)).collect();
     let archives = archives?;
-    for entry in std::fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
-        let path = entry?.path();
-        if !archives.contains(&path) && is_old(&path) {
+    for path in superseded(folder)? {
+        if !archives.contains(&path) {
             std::fs::remove_file(&path).with_context(|| format!("remove the old {}", path.display()))?;
         }
     }
     Ok(archives)
 }
 
-/// Archives of earlier contents are of use to nobody after a while; running labs have links of their own.
-fn is_old(path: &Path) -> bool {
-    const LIFE: Duration = Duration::from_hours(24);
-    let modified = std::fs::metadata(path).and_then(|data| data.modified());
-    path.is_file()
-        && modified
-            .ok()
-            .and_then(|time| time.elapsed().ok())
-            .is_some_and(|age| age > LIFE)
+/// Archives of earlier contents: all but the newest few of each image. Those few are for another build that is used in
+/// turns with this one; running labs have links of their own. A day of work on the agent would leave 10 GB otherwise.
+fn superseded(folder: &Path) -> Result<Vec<PathBuf>> {
+    const KEPT: usize = 3;
+    let list = || format!("list {}", folder.display());
+    let mut of_image: BTreeMap<String, Vec<(SystemTime, PathBuf)>> = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).with_context(list)? {
+        let entry = entry.with_context(list)?;
+        let metadata = entry.metadata().with_context(list)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if metadata.is_file() {
+            of_image
+                .entry(image_of(&name).to_owned())
+                .or_default()
+                .push((metadata.modified().with_context(list)?, entry.path()));
+        }
+    }
+    Ok(of_image
+        .into_values()
+        .flat_map(|mut archives| {
+            archives.sort_by(|one, other| other.cmp(one));
+            archives.into_iter().skip(KEPT).map(|(_, path)| path)
+        })
+        .collect())
 }
 
 fn image(name: &str, tree: Tree, entrypoint: &[&str], description: &str) -> Image {
@@ -285,6 +301,26 @@ mod tests {
                 "{reference} is built from {module} {version}"
             );
         }
+    }
+
+    #[test]
+    fn the_newest_archives_of_every_image_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = |name: &str, age: u64| {
+            let file = std::fs::File::create(folder.path().join(name)).unwrap();
+            file.set_modified(SystemTime::now() - std::time::Duration::from_mins(age))
+                .unwrap();
+        };
+        for (name, age) in [("flannel-1.tar", 5), ("flannel-2.tar", 4), ("flannel-3.tar", 3)] {
+            archive(name, age);
+        }
+        archive("flannel-cni-plugin-1.tar", 9);
+        assert_eq!(superseded(folder.path()).unwrap(), Vec::<PathBuf>::new());
+        archive("flannel-4.tar", 1);
+        assert_eq!(
+            superseded(folder.path()).unwrap(),
+            [folder.path().join("flannel-1.tar")]
+        );
     }
 
     #[test]
