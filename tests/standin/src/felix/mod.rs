@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
 use tracing::{debug, info};
 
 use self::health::Health;
@@ -82,9 +83,17 @@ pub async fn run(environment: &Environment) -> Result<ExitCode> {
     }
 }
 
-fn effective(cache: &Cache, node: &str) -> Settings {
+fn effective(cache: &Cache, name: &str) -> Settings {
     let objects = cache.configurations.state();
-    Settings::new(node, objects.iter().map(AsRef::as_ref), std::env::vars())
+    let nodes = cache.nodes.state();
+    let own = nodes.iter().find(|node| node.name_any() == name);
+    let tunnel_address = own.and_then(|node| node.annotations().get(model::TUNNEL_ADDRESS));
+    Settings::new(
+        name,
+        tunnel_address.map(String::as_str),
+        objects.iter().map(AsRef::as_ref),
+        std::env::vars(),
+    )
 }
 
 fn wants_vxlan(cache: &Cache, settings: &Settings) -> bool {

@@ -14,10 +14,14 @@ pub struct Settings {
     values: BTreeMap<String, String>,
 }
 
+/// The address of the node's tunnel device is a setting to Felix as well, though a Node says it.
+const TUNNEL_ADDRESS: &str = "ipv4vxlantunneladdr";
+
 impl Settings {
     /// Merges what the environment and the objects say.
     pub fn new<'a>(
         node: &str,
+        tunnel_address: Option<&str>,
         configurations: impl IntoIterator<Item = &'a FelixConfiguration>,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Self {
@@ -45,6 +49,9 @@ impl Settings {
                 .map(|setting| (setting.to_owned(), value))
         });
         general.append(&mut special);
+        if let Some(address) = tunnel_address {
+            general.insert(TUNNEL_ADDRESS.to_owned(), address.to_owned());
+        }
         general.extend(environment);
         Self { values: general }
     }
@@ -150,12 +157,17 @@ mod tests {
             ),
             configuration("node.n2", json!({"vxlanVNI": 9})),
         ];
-        let settings = Settings::new("n1", &objects, [("FELIX_VXLANMTU".to_owned(), "1300".to_owned())]);
+        let settings = Settings::new(
+            "n1",
+            None,
+            &objects,
+            [("FELIX_VXLANMTU".to_owned(), "1300".to_owned())],
+        );
         assert_eq!(settings.vni().unwrap(), 1);
         assert_eq!(settings.port().unwrap(), 8473);
         assert_eq!(settings.mtu().unwrap(), 1300);
         assert_eq!(settings.vxlan_enabled(), None);
-        let nothing = Settings::new("n1", [], []);
+        let nothing = Settings::new("n1", None, [], []);
         assert_eq!(
             (
                 nothing.vni().unwrap(),
@@ -171,12 +183,24 @@ mod tests {
     fn any_change_differs_and_is_named() {
         let one = Settings::new(
             "n1",
+            None,
             &[configuration("default", json!({"vxlanEnabled": false}))],
             [],
         );
-        let other = Settings::new("n1", &[configuration("default", json!({}))], []);
+        let other = Settings::new("n1", None, &[configuration("default", json!({}))], []);
         assert_eq!(one.vxlan_enabled(), Some(false));
         assert_ne!(one, other);
         assert_eq!(one.differences(&other), ["vxlanenabled: false -> unset"]);
+    }
+
+    #[test]
+    fn another_tunnel_address_is_a_change() {
+        let with = |address| Settings::new("n1", address, [], []);
+        assert_eq!(with(Some("10.244.1.0")), with(Some("10.244.1.0")));
+        assert_eq!(
+            with(Some("10.244.1.0")).differences(&with(Some("10.200.1.0"))),
+            ["ipv4vxlantunneladdr: 10.244.1.0 -> 10.200.1.0"]
+        );
+        assert_ne!(with(Some("10.244.1.0")), with(None));
     }
 }
