@@ -8,13 +8,15 @@ use crate::flannel_to_calico::work::Worker;
 use crate::goal::Seen;
 use crate::pod_cidr::observe::Observer;
 use crate::probe::LEAST_MTU;
-use crate::report::Report;
+use crate::report::{Report, chain};
 
 /// The agent's hands on its host, for each kind.
 #[derive(Debug)]
 pub struct Kinds {
     flannel_to_calico: Worker,
     pod_cidr: Observer,
+    /// Whether nothing of a change of range is on the host any more.
+    released: bool,
 }
 
 impl Kinds {
@@ -23,6 +25,7 @@ impl Kinds {
         Self {
             flannel_to_calico,
             pod_cidr,
+            released: false,
         }
     }
 
@@ -31,8 +34,18 @@ impl Kinds {
         let settings = spec.map(|spec| (&spec.flannel_to_calico, &spec.pod_cidr));
         match settings {
             // Orders of flannel's kind may be in its journal when nobody asks any more.
-            None | Some((_, None)) => self.flannel_to_calico.work(spec, goals).await,
-            Some((None, Some(settings))) => self.pod_cidr.look(settings).await,
+            None | Some((_, None)) => {
+                let report = self.flannel_to_calico.work(spec, goals).await;
+                // Nobody knows yet what is asked for: an agent that starts in the middle of it takes nothing away.
+                if matches!(*goals.borrow(), Seen::NotYet) {
+                    return report;
+                }
+                self.release(report).await
+            }
+            Some((None, Some(settings))) => {
+                self.released = false;
+                self.pod_cidr.look(settings).await
+            }
             Some((Some(_), Some(_))) => {
                 let message = "spec.flannelToCalico and spec.podCidr are both set, needed one of them; \
                                nothing is looked at and nothing is changed";
@@ -47,6 +60,29 @@ impl Kinds {
                 }
             }
         }
+    }
+}
+
+impl Kinds {
+    /// Takes from the host what was there for a change of range: its Migration may have been deleted on the way.
+    async fn release(&mut self, mut report: Report) -> Report {
+        if self.released {
+            return report;
+        }
+        match self.pod_cidr.release().await {
+            Ok(()) => self.released = true,
+            Err(error) => {
+                report.failure.get_or_insert_with(|| Failure {
+                    category: error.category().to_owned(),
+                    message: format!(
+                        "what was kept for a change of range is on the host still: {}",
+                        chain(&error)
+                    ),
+                    retriable: true,
+                });
+            }
+        }
+        report
     }
 }
 

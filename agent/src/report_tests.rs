@@ -169,6 +169,7 @@ fn an_old_range_that_is_empty_is_told_at_once() {
         to: "10.200.0.0/16".parse().unwrap(),
         mtu: None,
         cni_configuration_directory: None,
+        tunnel_ends: Vec::new(),
     };
     let look = |addresses: &[&str]| -> Option<HostFacts> {
         let device = Device {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use ipnet::IpNet;
-use netlink_packet_route::address::AddressAttribute;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::RouteMessage;
@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 mod change;
+mod labels;
 mod messages;
 mod proxies;
 mod subnets;
@@ -150,34 +151,28 @@ impl Netlink {
     }
 
     async fn addresses(&self) -> Result<Vec<Address>, NetlinkError> {
-        let messages: Vec<_> = self
-            .handle
+        let address = |message: &AddressMessage| {
+            Some(Address {
+                link: message.header.index,
+                address: own_address(message)?,
+            })
+        };
+        Ok(self
+            .address_messages()
+            .await?
+            .iter()
+            .filter_map(address)
+            .collect())
+    }
+
+    async fn address_messages(&self) -> Result<Vec<AddressMessage>, NetlinkError> {
+        self.handle
             .address()
             .get()
             .execute()
             .try_collect()
             .await
-            .map_err(|source| reading("addresses", source))?;
-        Ok(messages
-            .iter()
-            .filter_map(|message| {
-                // IFA_LOCAL is the own address where the two differ (point-to-point); IPv6 has IFA_ADDRESS only.
-                let own = message.attributes.iter().find_map(|attribute| match attribute {
-                    AddressAttribute::Local(address) => Some(*address),
-                    _ => None,
-                });
-                let address = own.or_else(|| {
-                    message.attributes.iter().find_map(|attribute| match attribute {
-                        AddressAttribute::Address(address) => Some(*address),
-                        _ => None,
-                    })
-                })?;
-                Some(Address {
-                    link: message.header.index,
-                    address: IpNet::new(address, message.header.prefix_len).ok()?,
-                })
-            })
-            .collect())
+            .map_err(|source| reading("addresses", source))
     }
 
     async fn route_messages(&self, family: AddressFamily) -> Result<Vec<RouteMessage>, NetlinkError> {
@@ -214,6 +209,21 @@ impl Netlink {
             .await
             .map_err(|source| reading("neighbours", source))
     }
+}
+
+/// `IFA_LOCAL` is the own address where the two differ (point-to-point); IPv6 has `IFA_ADDRESS` only.
+fn own_address(message: &AddressMessage) -> Option<IpNet> {
+    let own = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let address = own.or_else(|| {
+        message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    })?;
+    IpNet::new(address, message.header.prefix_len).ok()
 }
 
 fn reading(what: &str, source: rtnetlink::Error) -> NetlinkError {

@@ -1,13 +1,15 @@
-//! Reads the host and reports what lies in either range. Changes nothing.
+//! Reads the host and reports what lies in either range.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::node_migration::Failure;
+use plan::pod_cidr::ends::{self, Keeping};
 use plan::pod_cidr::host::{self, HostFacts, HostSettings};
 use thiserror::Error;
 
 use super::facts;
+use super::keep::keep;
 use crate::admin::Health;
 use crate::host::cnidir;
 use crate::host::files::FileError;
@@ -66,18 +68,18 @@ impl Observer {
     /// Looks at the host and says what is there. There is no phase: nothing is asked of the host.
     pub async fn look(&self, settings: &HostSettings) -> Report {
         let timer = self.metrics.observe_duration.start_timer();
-        let seen = self.observe(settings).await;
+        let seen = self.keep_and_observe(settings).await;
         timer.observe_duration();
         self.health.set_host_read(seen.is_ok());
         match seen {
             Ok(facts) => Report {
-                // Numbers would make a new message of each pod.
-                message: format!(
-                    "looks for {} and {}, and changes nothing",
-                    settings.from, settings.to
-                ),
+                message: message(settings),
+                // Whoever exchanges an address does so in a moment, and may take ours away on the way.
+                pending: match ends::keeping(&settings.tunnel_ends, Some(&facts)) {
+                    Keeping::Done | Keeping::NotYet(_) => Pending::Nothing,
+                    Keeping::Exchanging(_) => Pending::Change,
+                },
                 pod_cidr: Some(facts),
-                pending: Pending::Nothing,
                 ..Report::default()
             },
             Err(error) => {
@@ -95,6 +97,16 @@ impl Observer {
         }
     }
 
+    /// Takes from the loopback what an agent has kept there for a change of range: nobody asks for it any more.
+    pub async fn release(&self) -> Result<(), ObserveError> {
+        Ok(keep(&Netlink::connect()?, &[]).await?)
+    }
+
+    async fn keep_and_observe(&self, settings: &HostSettings) -> Result<HostFacts, ObserveError> {
+        keep(&Netlink::connect()?, &settings.tunnel_ends).await?;
+        self.observe(settings).await
+    }
+
     /// Reads everything. One part that cannot be read leaves no facts at all: half of them would be taken for all.
     pub async fn observe(&self, settings: &HostSettings) -> Result<HostFacts, ObserveError> {
         let folder = settings
@@ -109,5 +121,24 @@ impl Observer {
         // A socket of its own for each look: one that broke stays broken.
         let tables = Netlink::connect()?.tables().await?;
         Ok(host::facts(settings, conflist, &facts::tables(&tables)))
+    }
+}
+
+/// What the agent does. Numbers of what it finds would make a new message of each pod.
+fn message(settings: &HostSettings) -> String {
+    let HostSettings {
+        from,
+        to,
+        tunnel_ends,
+        ..
+    } = settings;
+    let kept: Vec<String> = tunnel_ends.iter().map(|end| end.kept.to_string()).collect();
+    if kept.is_empty() {
+        format!("looks for {from} and {to}, and changes nothing")
+    } else {
+        format!(
+            "looks for {from} and {to}, and keeps {} for connections of the host that began there",
+            kept.join(", ")
+        )
     }
 }

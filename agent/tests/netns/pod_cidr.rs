@@ -9,10 +9,12 @@ use agent::admin::Health;
 use agent::host::folders::FolderWatch;
 use agent::metrics::Metrics;
 use agent::pod_cidr::observe::Observer;
+use agent::report::Pending;
 use axum::http::StatusCode;
 use ipnet::IpNet;
 use jiff::Timestamp;
-use plan::pod_cidr::host::{HostFacts, HostSettings, Listed, announced, foreign, left};
+use plan::pod_cidr::ends::{Keeping, keeping};
+use plan::pod_cidr::host::{HostFacts, HostSettings, Listed, TunnelEnd, announced, foreign, left};
 use serde_json::{Value, json};
 
 use crate::host::{Host, in_namespace, run};
@@ -30,6 +32,7 @@ fn settings() -> HostSettings {
         to: "10.200.0.0/16".parse().unwrap(),
         mtu: None,
         cni_configuration_directory: None,
+        tunnel_ends: Vec::new(),
     }
 }
 
@@ -213,6 +216,85 @@ fn ranges_of_ipv6_are_what_ip_says() {
             ]
         );
         assert_eq!(foreign(&facts), ["fd00:200::/64 dev docker0"]);
+    });
+}
+
+/// What Felix does when its tunnel has another address: it takes away what it does not know, then adds what is not there.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn an_exchange_of_the_tunnels_address_costs_no_route() {
+    in_namespace(|| async {
+        let host = Host::empty();
+        links_of_calicos();
+        calicos_conflist(&host);
+        let through_tunnel = || run("ip -4 route show dev vxlan.calico");
+        let (with, without) = (through_tunnel(), String::new());
+        assert!(with.contains("10.244.2.0/26 via 10.244.2.0"), "{with}");
+        let to_pod = run("ip route get 10.244.1.5");
+        let kept = || run("ip -o -4 address show label lo:replumb");
+        let observer = observer(&host);
+        let look = async |address: Option<&str>| {
+            let end = |address: &str| TunnelEnd {
+                name: "IPv4VXLANTunnelAddr".to_owned(),
+                kept: "10.244.1.0".parse().unwrap(),
+                address: Some(address.parse().unwrap()),
+            };
+            let settings = HostSettings {
+                tunnel_ends: address.map(end).into_iter().collect(),
+                ..settings()
+            };
+            let report = observer.look(&settings).await;
+            assert_eq!(report.failure, None);
+            let keeping = keeping(&settings.tunnel_ends, report.pod_cidr.as_ref());
+            (report, keeping)
+        };
+
+        assert_eq!(look(Some("10.244.1.0")).await.1, Keeping::Done);
+        assert!(
+            kept().contains("10.244.1.0/32 scope host lo:replumb"),
+            "{}",
+            kept()
+        );
+        assert_eq!(
+            run("ip route get 10.244.1.5"),
+            to_pod,
+            "the same source as before"
+        );
+        assert_eq!(through_tunnel(), with);
+
+        // Calico has chosen; the Felix that ends has a last look, and takes the new address away once.
+        for _ in 0..2 {
+            let (report, keeping) = look(Some("10.200.1.0")).await;
+            assert!(matches!(keeping, Keeping::Exchanging(_)), "{keeping:?}");
+            assert_eq!(report.pending, Pending::Change);
+            let both = run("ip -o -4 address show dev vxlan.calico");
+            assert!(
+                both.contains("10.244.1.0/32") && both.contains("10.200.1.0/32"),
+                "{both}"
+            );
+            run("ip address delete 10.200.1.0/32 dev vxlan.calico");
+        }
+        look(Some("10.200.1.0")).await;
+        run("ip address delete 10.244.1.0/32 dev vxlan.calico");
+        assert_eq!(through_tunnel(), with, "not one went");
+        assert_eq!(look(Some("10.200.1.0")).await.1, Keeping::Done);
+        let local = run("ip route get 10.244.1.0");
+        assert!(local.contains("local 10.244.1.0 dev lo"), "{local}");
+
+        let (report, _) = look(None).await;
+        assert_eq!((kept(), report.pending), (String::new(), Pending::Nothing));
+
+        // The kernel's way, without an agent: this is what is avoided.
+        run("ip address delete 10.200.1.0/32 dev vxlan.calico");
+        assert_eq!(through_tunnel(), without);
+
+        // Somebody deletes the Migration meanwhile.
+        run("ip address add 10.244.1.0/32 dev vxlan.calico");
+        look(Some("10.244.1.0")).await;
+        assert_ne!(kept(), "");
+        observer.release().await.unwrap();
+        assert_eq!(kept(), "");
+        assert!(run("ip -o -4 address show dev vxlan.calico").contains("10.244.1.0/32"));
     });
 }
 

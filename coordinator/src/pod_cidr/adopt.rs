@@ -1,9 +1,10 @@
 //! One `NodeMigration` for each Node, with what its agent looks for.
 
-use api::migration::PodCidr;
+use api::migration::{Direction, PodCidr, Stage, StageNow};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration};
-use kube::Api;
+use kube::{Api, ResourceExt};
+use plan::pod_cidr::ends;
 use plan::pod_cidr::host::HostSettings;
 
 use crate::cache::Cache;
@@ -18,6 +19,7 @@ pub fn look(kind: &PodCidr) -> HostSettings {
         to: kind.to,
         mtu: None,
         cni_configuration_directory: None,
+        tunnel_ends: Vec::new(),
     }
 }
 
@@ -30,12 +32,21 @@ pub fn look_back(kind: &PodCidr) -> HostSettings {
     }
 }
 
-/// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not know of yet.
+/// Whether agents keep the addresses of tunnels that Calico exchanges: from the moment at which it may do so until blocks go.
+pub fn keeps(stage: Option<&StageNow>, direction: Direction) -> bool {
+    stage.is_some_and(|stage| {
+        stage.direction == direction && (Stage::Switch..=Stage::Soak).contains(&stage.name)
+    })
+}
+
+/// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not know of yet. `keeps` says whether
+/// agents keep the addresses of their tunnels.
 pub async fn adopt(
     context: &Context,
     cache: &Cache,
     migration: &Migration,
     look: &HostSettings,
+    keeps: bool,
 ) -> Result<(), WriteError> {
     for object in node_migrations::without_node(cache, migration) {
         node_migrations::delete(context, &object).await?;
@@ -44,10 +55,23 @@ pub async fn adopt(
     let ask = |spec: &mut NodeMigrationSpec| spec.pod_cidr = Some(look.clone());
     node_migrations::adopt(context, cache, migration, ask).await?;
     let api: Api<NodeMigration> = Api::all(context.client.clone());
+    let nodes = node_migrations::linux_nodes(cache);
     for object in cache.node_migrations.state() {
-        if belongs_to(&object, migration) && object.spec.pod_cidr.as_ref() != Some(look) {
+        let before = object.spec.pod_cidr.as_ref();
+        let tunnel_ends = match nodes.get(&object.spec.node_name).filter(|_| keeps) {
+            Some(node) => {
+                let told = before.map_or(&[][..], |settings| settings.tunnel_ends.as_slice());
+                ends::told(told, &ends::of_node(node.annotations()), &look.from)
+            }
+            None => Vec::new(),
+        };
+        let wanted = HostSettings {
+            tunnel_ends,
+            ..look.clone()
+        };
+        if belongs_to(&object, migration) && before != Some(&wanted) {
             let spec = NodeMigrationSpec {
-                pod_cidr: Some(look.clone()),
+                pod_cidr: Some(wanted),
                 ..object.spec.clone()
             };
             write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;

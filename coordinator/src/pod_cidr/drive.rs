@@ -54,7 +54,8 @@ pub async fn go_on(
         Direction::There => adopt::look(kind),
         Direction::Back => adopt::look_back(kind),
     };
-    adopt::adopt(context, cache, migration, &look).await?;
+    let keeps = adopt::keeps(known.stage.as_ref(), direction);
+    adopt::adopt(context, cache, migration, &look, keeps).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
     if let Some(message) = snapshot.malformed() {
         wait(status, WaitReason::CheckFailing, message);

@@ -9,9 +9,9 @@ use kube::ResourceExt;
 use plan::decision::{Wait, WaitReason};
 use plan::drain::Pod;
 use plan::pod_cidr::decide::Missing;
-use plan::pod_cidr::ends::{self, NodeEnd};
+use plan::pod_cidr::ends::{self, Keeping, NodeEnd};
 use plan::pod_cidr::holders::holders;
-use plan::pod_cidr::host;
+use plan::pod_cidr::host::{self, HostFacts};
 use plan::pod_cidr::pools::{self, OFF_LABEL};
 
 use super::drive::Pass;
@@ -19,9 +19,6 @@ use super::looks::Pace;
 use crate::memory::Memory;
 use crate::write::WriteError;
 use crate::{facts, limits};
-
-/// An annotation of a Node with the address of a tunnel's end begins with the one, and has the other in it.
-const TUNNEL_MARKS: [&str; 2] = ["projectcalico.org/", "Tunnel"];
 
 /// What is in the range that is left.
 pub(super) struct Left {
@@ -120,11 +117,62 @@ impl Pass<'_> {
                     .daemons_on(name, calico.0, calico.1)
                     .iter()
                     .any(|(_, ready)| *ready),
+                keeping: self.keeping(name, node, left),
             })
             .collect();
         let base = pools::selector_of(&self.saved.old_pool);
         let at_once = limits::rules(self.migration).max_unavailable.resolve(nodes.len());
         ends::missing(&nodes, which, &pool.spec, &base, at_once)
+    }
+
+    /// What the agent of this node does about the addresses that its tunnels leave.
+    fn keeping(&self, name: &str, node: &Node, left: &IpNet) -> Keeping {
+        let object = self.snapshot.node_migrations.get(name);
+        let settings = object.and_then(|object| object.spec.pod_cidr.as_ref());
+        let told = settings.map_or(&[][..], |settings| settings.tunnel_ends.as_slice());
+        if ends::told(told, &ends::of_node(node.annotations()), left) != told {
+            return Keeping::NotYet("its agent is told of the address that it keeps".to_owned());
+        }
+        ends::keeping(told, self.facts_of(name))
+    }
+
+    /// What the agent of a node has said to what it was asked last; `None` while it has not.
+    fn facts_of(&self, node: &str) -> Option<&HostFacts> {
+        let object = self.snapshot.node_migrations.get(node)?;
+        let status = object.status.as_ref()?;
+        let is_current = Some(status.observed_generation) >= object.metadata.generation;
+        status
+            .pod_cidr
+            .as_ref()
+            .filter(|_| is_current && self.snapshot.agent_ready(node))
+    }
+
+    /// Which agents keep addresses in this range; nodes that are away do not count.
+    pub(super) fn kept(&self, range: &IpNet) -> Option<Wait> {
+        let nodes = self.snapshot.nodes.iter();
+        let mut ready = nodes.filter(|(_, node)| facts::nodes::is_ready(node));
+        let message = ready.find_map(|(name, _)| {
+            let object = self.snapshot.node_migrations.get(name)?;
+            let settings = object.spec.pod_cidr.as_ref()?;
+            let told = settings.tunnel_ends.iter();
+            let mut told = told.filter(|end| range.contains(&IpAddr::V4(end.kept)));
+            let Some(facts) = self.facts_of(name) else {
+                return Some(format!("node {name}: its agent has not answered"));
+            };
+            let kept = told
+                .next()
+                .map(|end| IpNet::from(IpAddr::V4(end.kept)))
+                .or_else(|| ends::kept(facts, range).first().copied())?;
+            Some(format!(
+                "node {name}: its agent keeps {} for connections of the host that began there, and takes it away now",
+                kept.addr()
+            ))
+        })?;
+        Some(Wait {
+            reason: WaitReason::AgentWorking,
+            message,
+            until: None,
+        })
     }
 
     /// Nodes whose end of the tunnel is in the range that is left: calico-node there does not go by the pools as they are.
@@ -183,16 +231,11 @@ impl Pass<'_> {
     /// What the agents say of the range that is left; who has not said is named.
     pub(super) fn routes(&self) -> Vec<String> {
         let mut routes = Vec::new();
-        for (node, object) in &self.snapshot.node_migrations {
+        for node in self.snapshot.node_migrations.keys() {
             let Some(found) = self.snapshot.nodes.get(node) else {
                 continue;
             };
-            let report = object.status.as_ref().and_then(|status| status.pod_cidr.as_ref());
-            let is_current = object
-                .status
-                .as_ref()
-                .is_some_and(|status| Some(status.observed_generation) >= object.metadata.generation);
-            match report.filter(|_| is_current && self.snapshot.agent_ready(node)) {
+            match self.facts_of(node) {
                 Some(facts) => routes.extend(host::left(facts).into_iter().map(|words| format!("node {node}: {words}"))),
                 None if facts::nodes::is_ready(found) => {
                     routes.push(format!("node {node}: its agent has not said what is there"));
@@ -208,10 +251,6 @@ impl Pass<'_> {
 
 /// The end of a tunnel of this Node in this range.
 fn tunnel_end(node: &Node, range: &IpNet) -> Option<IpAddr> {
-    let ends = node
-        .annotations()
-        .iter()
-        .filter(|(key, _)| key.starts_with(TUNNEL_MARKS[0]) && key.contains(TUNNEL_MARKS[1]));
-    let mut addresses = ends.filter_map(|(_, value)| value.parse::<IpAddr>().ok());
-    addresses.find(|address| range.contains(address))
+    let mut ends = ends::of_node(node.annotations()).into_values();
+    ends.find(|address| range.contains(address))
 }

@@ -82,6 +82,8 @@ impl Pass<'_> {
             wanted: &pools::wanted(&self.saved.old_pool, &to, known.settings.block_size.value),
             widen: &mentions::widen(&mentions, &from, &to),
             ends: self.ends(&left_range, known),
+            kept_in_left: self.kept(&left_range),
+            kept_in_target: self.kept(&target),
             switched: self.switched(&left_range),
             canary: self.canary(known, &unwatched),
             redundancy,

@@ -56,7 +56,7 @@ impl Kind for PodCidr {
     type Settings = Settings;
 
     async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
-        adopt::adopt(context, cache, migration, &adopt::look(self)).await
+        adopt::adopt(context, cache, migration, &adopt::look(self), false).await
     }
 
     async fn read(

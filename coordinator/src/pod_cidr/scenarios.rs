@@ -271,7 +271,7 @@ fn calico_keeps_blocks(api: &FakeApi, node: &str, number: usize, living: &[(Stri
     }
 }
 
-/// Routes to every block that is there; and of its traffic pods, that all of them answer.
+/// Routes to every block that is there, the addresses that it keeps; and of its traffic pods, that all of them answer.
 fn agent_reports(api: &FakeApi, node: &str, number: usize) {
     let path = format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}");
     let Some(object) = api.get(&path) else { return };
@@ -285,6 +285,13 @@ fn agent_reports(api: &FakeApi, node: &str, number: usize) {
     } else {
         json!({ "first": [], "more": 0 })
     };
+    let kept = object["spec"]["podCidr"]["tunnelEnds"].as_array().cloned();
+    let addresses: Vec<Value> = kept
+        .unwrap_or_default()
+        .iter()
+        .map(|end| json!({ "address": format!("{}/32", end["kept"].as_str().unwrap()), "link": "lo" }))
+        .collect();
+    let addresses = json!({ "first": addresses, "more": 0 });
     let reporting: Vec<Value> = api
         .below("/api/v1/namespaces/replumb-system/pods")
         .iter()
@@ -296,7 +303,7 @@ fn agent_reports(api: &FakeApi, node: &str, number: usize) {
         &path,
         &json!({ "status": {
             "podCidr": {
-                "conflist": { "Absent": {} }, "inOld": { "discards": discards }, "inNew": {}, "tunnels": [],
+                "conflist": { "Absent": {} }, "inOld": { "discards": discards, "addresses": addresses }, "inNew": {}, "tunnels": [],
             },
             "traffic": {
                 "flows": 1, "reporting": reporting, "breaches": [], "classes": [], "at": "2026-01-01T00:00:00Z",
@@ -363,6 +370,9 @@ fn story(changes: &[(String, Value)]) -> Vec<String> {
                 (None, _) => "",
             };
             lines.push(format!("{} pool {name}{how}", verb.to_lowercase()));
+        } else if let Some(ends) = spec["podCidr"].get("tunnelEnds") {
+            let what = if ends.is_null() { "drop" } else { "keep" };
+            lines.push(format!("{what} on {last}"));
         } else if body["metadata"]["labels"]["replumb.dev/off-pool"].is_string() {
             lines.push(format!("take off {last}"));
         } else if path.starts_with(BLOCKS) || path.starts_with(AFFINITIES) {
@@ -407,6 +417,10 @@ fn assert_gone(api: &FakeApi, gone: usize) {
         let end = node["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"].as_str();
         assert!(end.unwrap().starts_with(RANGES[1 - gone].1), "{end:?}");
     }
+    for object in api.below("/apis/replumb.dev/v1alpha1/nodemigrations") {
+        let kept = &object["spec"]["podCidr"]["tunnelEnds"];
+        assert!(kept.is_null(), "an address is kept: {kept}");
+    }
     let traffic = api
         .below("/api/v1/namespaces/replumb-system/pods")
         .iter()
@@ -427,6 +441,7 @@ async fn every_write_in_its_order() {
             &format!("post pool {new} closed"),
             &format!("patch pool {new} to who names it"),
             &format!("patch pool {new} to everybody"),
+            "keep on b",
             "patch pool old narrowed",
             "take off a",
             "patch pool old narrowed",
@@ -434,6 +449,7 @@ async fn every_write_in_its_order() {
             "patch pool old closed",
             "evict web-a",
             "evict web-b",
+            "drop on b",
             "patch a-10-244-0-0-26 pending",
             "delete 10-244-0-0-26",
             "delete a-10-244-0-0-26",

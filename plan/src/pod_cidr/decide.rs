@@ -159,6 +159,10 @@ pub struct View<'facts> {
     pub widen: &'facts [String],
     /// What is missing until no end of a tunnel is in the range that is left ([`super::ends`]); `None` when none is.
     pub ends: Option<Missing>,
+    /// Which agents keep addresses of the range that is left on their hosts, for connections that began before.
+    pub kept_in_left: Option<Wait>,
+    /// Which agents keep addresses of the range that pods are led to: a pod that got one would not be reached from there.
+    pub kept_in_target: Option<Wait>,
     /// What is missing until every node's calico-node goes by the pools as they are open now; `None` when it does.
     pub switched: Option<Wait>,
     /// What is missing until the new pool is proved; `None` when pods that name it were reached from every node.
@@ -339,6 +343,11 @@ fn proved(view: &View<'_>) -> Option<Next> {
         .or_else(|| widened(view))
         .or_else(|| view.canary.clone().map(|found| wait(Stage::Canary, found)))
         .or_else(|| missing(Stage::Redundancy, view.redundancy.as_ref()))
+        .or_else(|| waited(Stage::Switch, view.kept_in_target.as_ref()))
+}
+
+fn waited(stage: Stage, found: Option<&Wait>) -> Option<Next> {
+    Some(wait(stage, found?.clone()))
 }
 
 fn back(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
@@ -351,6 +360,11 @@ fn back(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
                 view.old.name, view.new.range, view.old.range
             ),
         ),
+        (Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed, Openness::ToEverybody) => {
+            waited(Stage::Switch, view.kept_in_target.as_ref())
+                .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody)))
+        }
+        // No pool is open: a pod that is made now has to get an address.
         (Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed, _) => {
             run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody))
         }
@@ -372,6 +386,9 @@ fn gone(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -
         .or_else(|| emptied(pool, now))
         .or_else(|| followed(pool, view));
     if let Some(next) = open {
+        return next;
+    }
+    if let Some(next) = waited(Stage::DeletePool, view.kept_in_left.as_ref()) {
         return next;
     }
     if !pool.blocks.is_empty() {
@@ -397,7 +414,9 @@ fn leave(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) 
         .or_else(|| followed(pool, view))
         // A calico-node that starts meanwhile would learn of the pool's end at its start, or not at all.
         .or_else(|| view.rolling.clone().map(|found| wait(Stage::FollowUp, found)))
-        .or_else(|| soaked(pool, view, policy, now));
+        .or_else(|| soaked(pool, view, policy, now))
+        // Their blocks go with the routes to them.
+        .or_else(|| waited(Stage::DeletePool, view.kept_in_left.as_ref()));
     if let Some(next) = open {
         return next;
     }

@@ -2,14 +2,119 @@
 //!
 //! When a pool is closed, every calico-node takes another address for the end of its tunnel at the same moment, Felix starts anew
 //! on all of them, and for about a second no node reaches another (docs/limits.md). So Nodes are taken off the pool that is left
-//! one after the other, and it is closed once no end of a tunnel is in it.
+//! one after the other, each once its agent keeps the old address ([`super::host::changes`]), and the pool is closed once no end
+//! of a tunnel is in it.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::decide::{Missing, Step, Which};
+use super::host::{HostFacts, LOOPBACK, TunnelEnd};
 use super::pools::{self, Openness};
 use crate::decision::{Wait, WaitReason};
+
+/// The key of an annotation of a Node with the address of a tunnel's end begins with the one, and has the other in it.
+const TUNNEL_MARKS: [&str; 2] = ["projectcalico.org/", "Tunnel"];
+
+/// Addresses of the ends of a node's tunnels, by the last part of the key of Calico's annotation.
+pub fn of_node(annotations: &BTreeMap<String, String>) -> BTreeMap<&str, IpAddr> {
+    annotations
+        .iter()
+        .filter_map(|(key, value)| {
+            let name = key.strip_prefix(TUNNEL_MARKS[0])?;
+            name.contains(TUNNEL_MARKS[1])
+                .then_some((name, value.parse().ok()?))
+        })
+        .collect()
+}
+
+/// What the agent of a node is told of its tunnels' ends: which addresses it keeps, and which ones Calico has chosen instead.
+///
+/// `before` is what it was told last: an address that was left is on no Node any more.
+pub fn told(before: &[TunnelEnd], now: &BTreeMap<&str, IpAddr>, left: &IpNet) -> Vec<TunnelEnd> {
+    let mut ends: BTreeMap<&str, TunnelEnd> = before
+        .iter()
+        .filter(|end| left.contains(&IpAddr::V4(end.kept)))
+        .map(|end| {
+            let address = None;
+            (
+                end.name.as_str(),
+                TunnelEnd {
+                    address,
+                    ..end.clone()
+                },
+            )
+        })
+        .collect();
+    for (name, address) in now {
+        let IpAddr::V4(chosen) = *address else {
+            continue;
+        };
+        if left.contains(address) {
+            let end = TunnelEnd {
+                name: (*name).to_owned(),
+                kept: chosen,
+                address: Some(chosen),
+            };
+            ends.insert(name, end);
+        } else if let Some(end) = ends.get_mut(name) {
+            end.address = Some(chosen);
+        }
+    }
+    ends.into_values().collect()
+}
+
+/// What an agent does about the addresses that its node leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// It keeps them all, or there is none; Calico has taken them off its links, or has not been asked to.
+    Done,
+    /// It does not yet, or nobody knows.
+    NotYet(String),
+    /// Calico has chosen others, and has the old ones on its links still.
+    Exchanging(String),
+}
+
+/// What an agent does, by its own words; `None` where it has not answered to what it was told last.
+pub fn keeping(ends: &[TunnelEnd], facts: Option<&HostFacts>) -> Keeping {
+    if ends.is_empty() {
+        return Keeping::Done;
+    }
+    let Some(facts) = facts else {
+        return Keeping::NotYet("its agent has not answered".to_owned());
+    };
+    for end in ends {
+        let on = |link: &dyn Fn(&str) -> bool| {
+            let mut addresses = facts.in_old.addresses.first.iter();
+            addresses.any(|found| found.address.addr() == IpAddr::V4(end.kept) && link(&found.link))
+        };
+        if !on(&|link| link == LOOPBACK) {
+            return Keeping::NotYet(format!("its agent does not keep {} yet", end.kept));
+        }
+        if end.address != Some(end.kept) && on(&|link| link != LOOPBACK) {
+            return Keeping::Exchanging(format!(
+                "calico-node has {} on the link of its tunnel still",
+                end.kept
+            ));
+        }
+    }
+    Keeping::Done
+}
+
+/// Addresses in this range that an agent keeps, by its own words.
+pub fn kept(facts: &HostFacts, range: &IpNet) -> Vec<IpNet> {
+    let (old, new) = (&facts.in_old.addresses, &facts.in_new.addresses);
+    old.first
+        .iter()
+        .chain(&new.first)
+        .filter(|found| found.link == LOOPBACK && range.contains(&found.address))
+        .map(|found| found.address)
+        .collect()
+}
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +133,32 @@ pub struct NodeEnd<'facts> {
     pub in_left: bool,
     /// Whether its calico-node is Ready.
     pub calico_ready: bool,
+    /// What its agent does about the address that it leaves.
+    pub keeping: Keeping,
+}
+
+impl NodeEnd<'_> {
+    /// Why the next node has to wait for this one, which was taken off; `None` when it is done.
+    fn on_its_way(&self) -> Option<String> {
+        if !self.off || !self.ready {
+            return None;
+        }
+        let node = self.name;
+        if self.in_left {
+            return Some(format!(
+                "calico-node on node {node} takes another address for the end of its tunnel"
+            ));
+        }
+        match &self.keeping {
+            // It starts anew once it has seen the other address: its readiness is an old one until then.
+            Keeping::Exchanging(words) => Some(format!("node {node}: {words}")),
+            Keeping::Done | Keeping::NotYet(_) => (!self.calico_ready).then(|| {
+                format!(
+                    "calico-node on node {node} is not Ready again after it has taken another address for the end of its tunnel"
+                )
+            }),
+        }
+    }
 }
 
 /// What is missing until no end of a tunnel is in the range that is left; `None` when none is, but those of nodes that are away.
@@ -43,12 +174,9 @@ pub fn missing(
 ) -> Option<Missing> {
     // A node that is away takes another address when it is back: the pool is closed by then.
     let is_to_go = |node: &&NodeEnd<'_>| node.ready && node.in_left && !node.off;
-    let mut to_go = nodes.iter().filter(is_to_go).peekable();
-    let on_their_way: Vec<&NodeEnd<'_>> = nodes
-        .iter()
-        .filter(|node| node.off && node.ready && (node.in_left || !node.calico_ready))
-        .collect();
-    if to_go.peek().is_none() && on_their_way.is_empty() {
+    let to_go: Vec<&NodeEnd<'_>> = nodes.iter().filter(is_to_go).collect();
+    let on_their_way: Vec<String> = nodes.iter().filter_map(NodeEnd::on_its_way).collect();
+    if to_go.is_empty() && on_their_way.is_empty() {
         return None;
     }
     let round = round(nodes);
@@ -57,23 +185,35 @@ pub fn missing(
         return Some(Missing::Step(Step::Narrow(which, round)));
     }
     let seats = at_once.max(1).saturating_sub(on_their_way.len());
-    let next: Vec<String> = to_go.take(seats).map(|node| node.name.to_owned()).collect();
-    if next.is_empty() {
-        let first = on_their_way.first()?;
-        let what = if first.in_left {
-            "takes another address for the end of its tunnel"
-        } else {
-            "is not Ready again after it has taken another address for the end of its tunnel"
-        };
+    let mut next = Vec::new();
+    let mut unprepared = Vec::new();
+    for node in to_go.iter().take(seats) {
+        match &node.keeping {
+            Keeping::Done => next.push(node.name.to_owned()),
+            Keeping::NotYet(words) | Keeping::Exchanging(words) => {
+                unprepared.push(format!("node {}: {words}", node.name));
+            }
+        }
+    }
+    if !next.is_empty() {
+        return Some(Missing::Step(Step::TakeOff(which, next)));
+    }
+    if let Some(first) = on_their_way.into_iter().next() {
         return Some(Missing::Answer(Wait {
             reason: WaitReason::CalicoNodeNotReady,
-            message: format!("calico-node on node {} {what}", first.name),
+            message: first,
             until: None,
         }));
     }
-    Some(Missing::Step(Step::TakeOff(which, next)))
+    Some(Missing::Answer(Wait {
+        reason: WaitReason::AgentWorking,
+        message: format!(
+            "{}; without it connections of the host end when Calico takes another address for the end of its tunnel",
+            unprepared.into_iter().next()?
+        ),
+        until: None,
+    }))
 }
-
 /// A number for the set of Nodes that were taken off: another one for another set.
 fn round(nodes: &[NodeEnd<'_>]) -> u32 {
     let mut names: Vec<&str> = nodes
@@ -99,6 +239,7 @@ mod tests {
             off: false,
             in_left: true,
             calico_ready: true,
+            keeping: Keeping::NotYet("its agent does not keep 10.244.1.0 yet".to_owned()),
         }
     }
 
@@ -121,22 +262,33 @@ mod tests {
                     spec["nodeSelector"] = change["nodeSelector"].clone();
                 }
                 Some(Missing::Step(Step::TakeOff(Which::Old, names))) => {
-                    assert!(
-                        nodes
-                            .iter()
-                            .all(|node| !node.off || (!node.in_left && node.calico_ready))
-                    );
+                    assert!(nodes.iter().all(|node| !node.off
+                        || (!node.in_left && node.calico_ready && node.keeping == Keeping::Done)));
                     assert_eq!(names.len(), 1);
                     story.push(names[0].clone());
-                    nodes.iter_mut().find(|node| node.name == names[0]).unwrap().off = true;
+                    let node = nodes.iter_mut().find(|node| node.name == names[0]).unwrap();
+                    assert_eq!(node.keeping, Keeping::Done, "{}", node.name);
+                    node.off = true;
                 }
                 Some(Missing::Answer(_)) => {
                     // Calico looks once the pool has changed; its Felix starts anew, and is Ready a moment later.
-                    let node = nodes
-                        .iter_mut()
-                        .find(|node| node.off && (node.in_left || !node.calico_ready));
-                    let node = node.unwrap();
-                    (node.in_left, node.calico_ready) = (false, !node.in_left);
+                    let on_its_way = nodes.iter().position(|node| node.on_its_way().is_some());
+                    let Some(place) = on_its_way else {
+                        // Every agent was told at the same time.
+                        for node in &mut nodes {
+                            node.keeping = Keeping::Done;
+                        }
+                        continue;
+                    };
+                    let node = &mut nodes[place];
+                    if node.in_left {
+                        node.in_left = false;
+                        node.keeping = Keeping::Exchanging("calico-node has 10.244.1.0 still".to_owned());
+                    } else if node.keeping == Keeping::Done {
+                        node.calico_ready = true;
+                    } else {
+                        (node.keeping, node.calico_ready) = (Keeping::Done, false);
+                    }
                 }
                 other => panic!("{other:?}"),
             }
@@ -145,10 +297,57 @@ mod tests {
         assert_eq!(next(&nodes, &spec), None);
     }
 
+    const LEFT: &str = "10.244.0.0/16";
+
+    fn end(kept: &str, address: &str) -> TunnelEnd {
+        TunnelEnd {
+            name: "IPv4VXLANTunnelAddr".to_owned(),
+            kept: kept.parse().unwrap(),
+            address: Some(address.parse().unwrap()),
+        }
+    }
+
+    #[test]
+    fn an_agent_is_told_what_it_keeps_until_nobody_asks() {
+        let left = LEFT.parse().unwrap();
+        let mut annotations = BTreeMap::from([
+            (
+                "projectcalico.org/IPv4VXLANTunnelAddr".to_owned(),
+                "10.244.1.0".to_owned(),
+            ),
+            (
+                "projectcalico.org/IPv6VXLANTunnelAddr".to_owned(),
+                "fd00::1".to_owned(),
+            ),
+            (
+                "projectcalico.org/IPv4Address".to_owned(),
+                "10.244.9.9".to_owned(),
+            ),
+        ]);
+        let first = told(&[], &of_node(&annotations), &left);
+        assert_eq!(first, [end("10.244.1.0", "10.244.1.0")]);
+        annotations.insert(
+            "projectcalico.org/IPv4VXLANTunnelAddr".to_owned(),
+            "10.200.1.0".to_owned(),
+        );
+        let second = told(&first, &of_node(&annotations), &left);
+        assert_eq!(second, [end("10.244.1.0", "10.200.1.0")]);
+        assert_eq!(told(&second, &of_node(&annotations), &left), second);
+        // On the way back the other range is left: what was kept of the old one is not asked for any more.
+        assert_eq!(
+            told(&second, &of_node(&annotations), &"10.200.0.0/16".parse().unwrap()),
+            [end("10.200.1.0", "10.200.1.0")]
+        );
+        let gone = told(&second, &BTreeMap::new(), &left);
+        assert_eq!(gone[0].address, None);
+        assert_eq!(told(&[], &BTreeMap::new(), &left), []);
+    }
+
     #[test]
     fn a_cluster_without_tunnels_has_none_to_move() {
         let nodes = [NodeEnd {
             in_left: false,
+            keeping: Keeping::Done,
             ..node("a")
         }];
         assert_eq!(next(&nodes, &json!({})), None);
@@ -163,6 +362,7 @@ mod tests {
         let done = NodeEnd {
             off: true,
             in_left: false,
+            keeping: Keeping::Done,
             ..node("a")
         };
         assert_eq!(next(&[done, away], &json!({})), None);

@@ -1,13 +1,16 @@
 //! The node agent's side: what it looks for, what it found on its host, and what that comes to. In this kind of migration an
-//! agent changes nothing; kernel and files are read in `agent`, what of them counts is chosen in [`select`].
+//! agent changes nothing but the addresses of [`kept`]; kernel and files are read in `agent`, what of them counts is chosen in
+//! [`select`].
 
 mod conflist;
 mod entry;
+mod kept;
 mod select;
 
 pub use conflist::{Conflist, conflist};
 pub use entry::{Address, BIRD, FELIX, Hop, KERNEL, Listed, MAIN_TABLE, Route, RouteKind, Rule};
 use ipnet::IpNet;
+pub use kept::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress, TunnelEnd, changes};
 use schemars::JsonSchema;
 pub use select::{Tables, facts};
 use serde::{Deserialize, Serialize};
@@ -30,6 +33,10 @@ pub struct HostSettings {
     /// Folder of the CNI configuration on the host; absent where it is the usual one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cni_configuration_directory: Option<String>,
+    /// Ends of this node's tunnels whose addresses change: the agent keeps the old ones on the loopback as long as they stand here,
+    /// and takes them from there when they do not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tunnel_ends: Vec<TunnelEnd>,
 }
 
 /// What an agent found on its host of either range. Every list is bounded: a status with thousands of nodes stays small.

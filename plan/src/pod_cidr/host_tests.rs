@@ -8,6 +8,7 @@ fn settings(from: &str, to: &str) -> HostSettings {
         to: to.parse().unwrap(),
         mtu: None,
         cni_configuration_directory: None,
+        tunnel_ends: Vec::new(),
     }
 }
 

@@ -225,6 +225,8 @@ impl World {
             wanted: &wanted,
             widen: &[],
             ends: None,
+            kept_in_left: None,
+            kept_in_target: None,
             switched: None,
             canary: (!self.probed).then(|| Wait {
                 reason: WaitReason::ProbePending,

@@ -1,0 +1,103 @@
+//! Addresses of links with their labels, added and taken away one by one.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use futures::TryStreamExt;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
+use nix::errno::Errno;
+use plan::pod_cidr::host::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress};
+
+use super::{Netlink, NetlinkError, own_address, reading};
+
+impl Netlink {
+    /// Every address of every link; a link that came between two looks is not among them.
+    pub async fn link_addresses(&self) -> Result<Vec<LinkAddress>, NetlinkError> {
+        let links = self.links().await?;
+        let found = self.address_messages().await?;
+        let of_link = |message: &AddressMessage| {
+            let link = links.iter().find(|link| link.index == message.header.index)?;
+            Some(LinkAddress {
+                link: link.name.clone(),
+                address: own_address(message)?,
+                label: label(message).to_owned(),
+            })
+        };
+        Ok(found.iter().filter_map(of_link).collect())
+    }
+
+    /// Makes one change. What is so already is no error.
+    pub async fn change_address(&self, change: &AddressChange) -> Result<(), NetlinkError> {
+        match change {
+            AddressChange::Keep(address) => self.add_address(LOOPBACK, *address, true).await,
+            AddressChange::Add(link, address) => self.add_address(link, *address, false).await,
+            AddressChange::Drop(address) => self.drop_kept(*address).await,
+        }
+    }
+
+    async fn add_address(&self, link: &str, address: Ipv4Addr, is_kept: bool) -> Result<(), NetlinkError> {
+        let attempt = || format!("add {address}/32 to link {link}");
+        let index = self.index(link, attempt()).await?;
+        let mut request = self.handle.address().add(index, IpAddr::V4(address), 32);
+        if is_kept {
+            let message = request.message_mut();
+            message
+                .attributes
+                .push(AddressAttribute::Label(KEPT_LABEL.to_owned()));
+            // Of any wider scope it would be the source of what the host sends to its own pods: links without an address
+            // take the loopback's.
+            message.header.scope = AddressScope::Host;
+        }
+        match request.execute().await {
+            Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code() == -(Errno::EEXIST as i32) => {
+                Ok(())
+            }
+            Err(source) => Err(NetlinkError::Request {
+                attempt: attempt(),
+                source,
+            }),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn drop_kept(&self, address: Ipv4Addr) -> Result<(), NetlinkError> {
+        let found = self.address_messages().await?;
+        let is_it = |message: &&AddressMessage| {
+            label(message) == KEPT_LABEL
+                && own_address(message).is_some_and(|own| own.addr() == IpAddr::V4(address))
+        };
+        let Some(message) = found.iter().find(is_it) else {
+            return Ok(());
+        };
+        match self.handle.address().del(message.clone()).execute().await {
+            Err(rtnetlink::Error::NetlinkError(message))
+                if message.raw_code() == -(Errno::EADDRNOTAVAIL as i32) =>
+            {
+                Ok(())
+            }
+            Err(source) => Err(NetlinkError::Request {
+                attempt: format!("take {address}/32 from link {LOOPBACK}"),
+                source,
+            }),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn index(&self, link: &str, attempt: String) -> Result<u32, NetlinkError> {
+        let mut found = self.handle.link().get().match_name(link.to_owned()).execute();
+        match found.try_next().await {
+            Ok(Some(message)) => Ok(message.header.index),
+            Ok(None) => Err(reading(&format!("link {link}"), rtnetlink::Error::RequestFailed)),
+            Err(source) => Err(NetlinkError::Request { attempt, source }),
+        }
+    }
+}
+
+fn label(message: &AddressMessage) -> &str {
+    let mut attributes = message.attributes.iter();
+    attributes
+        .find_map(|attribute| match attribute {
+            AddressAttribute::Label(label) => Some(label.as_str()),
+            _ => None,
+        })
+        .unwrap_or_default()
+}

@@ -1,0 +1,157 @@
+//! Addresses of tunnels' ends while Calico exchanges them: what the agent adds to its host, and takes away again.
+//!
+//! When the last IPv4 address of a link goes, the kernel takes every route by that link with it. Calico's Felix deletes the old
+//! address of its tunnel before it adds the new one, and writes its routes tens of milliseconds later: packets from and to the
+//! node are lost meanwhile, and connections of the host that began at the old address are lost for good (docs/limits.md). Where
+//! the new address is on the link already, nothing goes; where the old one is on the loopback, connections go on.
+
+use std::net::Ipv4Addr;
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The link on which old addresses are kept.
+pub const LOOPBACK: &str = "lo";
+/// Label of an address that an agent keeps: it is known by it after whatever has happened. Only IPv4 has labels.
+pub const KEPT_LABEL: &str = "lo:replumb";
+
+/// The end of a tunnel of one node, which gets another address. IPv4 only: the kernel keeps a link's IPv6 routes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TunnelEnd {
+    /// Which of the node's tunnels: the last part of the key of Calico's annotation on the Node (`IPv4VXLANTunnelAddr`).
+    pub name: String,
+    /// The address that it leaves.
+    pub kept: Ipv4Addr,
+    /// The address that Calico has chosen for it last; absent while it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv4Addr>,
+}
+
+/// An address as it is on the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkAddress {
+    /// Name of the link.
+    pub link: String,
+    /// Address with the length of its prefix.
+    pub address: IpNet,
+    /// Its label; empty where it has none.
+    pub label: String,
+}
+
+/// One change of the host: idempotent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddressChange {
+    /// Put this address on the loopback, labelled.
+    Keep(Ipv4Addr),
+    /// Take it from there.
+    Drop(Ipv4Addr),
+    /// Put this address on this link, where Calico will look for it.
+    Add(String, Ipv4Addr),
+}
+
+/// What is to be changed so that the ends are as they are asked for; none is asked for once the change of range is over.
+pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> {
+    let on = |address: &LinkAddress, wanted: Ipv4Addr| address.address.addr() == wanted;
+    let kept: Vec<Ipv4Addr> = found
+        .iter()
+        .filter(|address| address.link == LOOPBACK && address.label == KEPT_LABEL)
+        .filter_map(|address| match address.address {
+            IpNet::V4(net) => Some(net.addr()),
+            IpNet::V6(_) => None,
+        })
+        .collect();
+    let mut changes: Vec<AddressChange> = kept
+        .iter()
+        .filter(|address| ends.iter().all(|end| end.kept != **address))
+        .map(|address| AddressChange::Drop(*address))
+        .collect();
+    for end in ends {
+        if !kept.contains(&end.kept) {
+            changes.push(AddressChange::Keep(end.kept));
+        }
+        let Some(address) = end.address.filter(|address| *address != end.kept) else {
+            continue;
+        };
+        // Only beside the old address: once that is gone, Calico has been there.
+        let links = found
+            .iter()
+            .filter(|found| found.link != LOOPBACK && on(found, end.kept));
+        for link in links {
+            let is_there = found
+                .iter()
+                .any(|found| found.link == link.link && on(found, address));
+            if !is_there {
+                changes.push(AddressChange::Add(link.link.clone(), address));
+            }
+        }
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(link: &str, address: &str, label: &str) -> LinkAddress {
+        LinkAddress {
+            link: link.to_owned(),
+            address: format!("{address}/32").parse().unwrap(),
+            label: label.to_owned(),
+        }
+    }
+
+    fn end(kept: &str, address: Option<&str>) -> TunnelEnd {
+        TunnelEnd {
+            name: "IPv4VXLANTunnelAddr".to_owned(),
+            kept: kept.parse().unwrap(),
+            address: address.map(|address| address.parse().unwrap()),
+        }
+    }
+
+    fn address(text: &str) -> Ipv4Addr {
+        text.parse().unwrap()
+    }
+
+    const OLD: &str = "10.244.1.0";
+    const NEW: &str = "10.200.1.0";
+
+    /// As the host goes through an exchange of the address: each state, and what it asks for.
+    #[test]
+    fn the_old_address_is_kept_and_the_new_one_is_there_before_calico_looks() {
+        let before = [on("vxlan.calico", OLD, "vxlan.calico")];
+        let same = [end(OLD, Some(OLD))];
+        let keep = [AddressChange::Keep(address(OLD))];
+        assert_eq!(changes(&same, &before), keep);
+        let kept = [before[0].clone(), on(LOOPBACK, OLD, KEPT_LABEL)];
+        assert_eq!(changes(&same, &kept), []);
+
+        // Calico has chosen another one, and its Felix starts anew.
+        let chosen = [end(OLD, Some(NEW))];
+        let add = AddressChange::Add("vxlan.calico".to_owned(), address(NEW));
+        assert_eq!(changes(&chosen, &kept), [add]);
+        let mut both = kept.to_vec();
+        both.push(on("vxlan.calico", NEW, "vxlan.calico"));
+        assert_eq!(changes(&chosen, &both), []);
+
+        // Felix has taken the old one away.
+        let after = [on("vxlan.calico", NEW, ""), on(LOOPBACK, OLD, KEPT_LABEL)];
+        assert_eq!(changes(&chosen, &after), []);
+        assert_eq!(changes(&[], &after), [AddressChange::Drop(address(OLD))]);
+        assert_eq!(changes(&[], &after[..1]), []);
+    }
+
+    /// Calico has none for a moment, or took the address away before anybody saw it: its link is left alone.
+    #[test]
+    fn a_link_without_the_old_address_gets_nothing() {
+        let kept = [on("vxlan.calico", "10.9.9.9", ""), on(LOOPBACK, OLD, KEPT_LABEL)];
+        assert_eq!(changes(&[end(OLD, Some(NEW))], &kept), []);
+        assert_eq!(changes(&[end(OLD, None)], &kept), []);
+    }
+
+    #[test]
+    fn an_address_of_somebody_else_on_the_loopback_stays() {
+        assert_eq!(changes(&[], &[on(LOOPBACK, OLD, "lo")]), []);
+    }
+}
