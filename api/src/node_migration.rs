@@ -50,7 +50,8 @@ pub struct NodeMigrationSpec {
     /// What the agent needs to know for it; absent until the settings are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_to_calico: Option<HostSettings>,
-    /// What the agent looks for while the range of pods changes: it answers in `status.podCidr` and changes nothing on its host.
+    /// What the agent looks for while the range of pods changes: it answers in `status.podCidr`. It changes nothing on its host but
+    /// addresses of `tunnelEnds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<PodCidrSettings>,
     /// Addresses that the agent probes from its host, until the list is empty.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use api::migration::PodCidrStatus;
+use api::migration::{PodCidrStatus, Stage};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -229,13 +229,22 @@ impl Pass<'_> {
     }
 
     /// What the agents say of the range that is left; who has not said is named.
-    pub(super) fn routes(&self) -> Vec<String> {
+    pub(super) fn routes(&self, known: &PodCidrStatus) -> Vec<String> {
+        // At the end agents are told that there is no traffic to watch: what they had found before holds until they answer.
+        let is_seen = known
+            .stage
+            .as_ref()
+            .is_some_and(|stage| stage.name == Stage::CleanUp && stage.direction == self.direction);
         let mut routes = Vec::new();
         for node in self.snapshot.node_migrations.keys() {
             let Some(found) = self.snapshot.nodes.get(node) else {
                 continue;
             };
-            match self.facts_of(node) {
+            let seen_before = || {
+                let status = self.snapshot.node_migrations.get(node)?.status.as_ref()?;
+                status.pod_cidr.as_ref().filter(|_| is_seen)
+            };
+            match self.facts_of(node).or_else(seen_before) {
                 Some(facts) => routes.extend(host::left(facts).into_iter().map(|words| format!("node {node}: {words}"))),
                 None if facts::nodes::is_ready(found) => {
                     routes.push(format!("node {node}: its agent has not said what is there"));

@@ -64,7 +64,7 @@ impl Pass<'_> {
         let left = self
             .left(memory, &left_range, have_to_move, once_moved, known)
             .await?;
-        let routes = self.routes();
+        let routes = self.routes(known);
         let mentions = memory
             .pod_cidr
             .mentions(self.context, self.cache, once_moved)

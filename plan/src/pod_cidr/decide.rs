@@ -388,10 +388,10 @@ fn gone(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -
     if let Some(next) = open {
         return next;
     }
-    if let Some(next) = waited(Stage::DeletePool, view.kept_in_left.as_ref()) {
-        return next;
-    }
     if !pool.blocks.is_empty() {
+        if let Some(next) = waited(Stage::DeletePool, view.kept_in_left.as_ref()) {
+            return next;
+        }
         return run(Stage::DeletePool, Step::ReleaseBlocks(pool.blocks.to_vec()));
     }
     if let Some(first) = pool.routes.first() {

@@ -12,7 +12,11 @@ use serde::Serialize;
 use super::interrupted;
 use super::up::ClusterArguments;
 use crate::cluster::Cluster;
-use crate::demo::Tools;
+use crate::demo::breaking::Case;
+use crate::demo::{self, Tools};
+
+/// In place of a case: their names are printed.
+const LIST: &str = "list";
 
 /// `cargo lab demo`.
 #[derive(Clone, Debug, clap::Args)]
@@ -26,6 +30,9 @@ pub struct Arguments {
     /// How many nodes may be out of work at the same time: a number or a percentage.
     #[arg(long, value_name = "N|N%", default_value = "1")]
     pub max_unavailable: String,
+    /// Spoil a prerequisite first, so that the migration has to be refused. `list` names the cases.
+    #[arg(long = "break", value_name = "CASE")]
+    pub broken: Option<String>,
     /// Of the migration from flannel to Calico alone.
     #[command(flatten)]
     pub flannel_to_calico: flannel_to_calico::Options,
@@ -42,6 +49,15 @@ pub enum Kind {
     FlannelToCalico,
     /// Another range for the pods of a cluster with Calico.
     PodCidr,
+}
+
+impl Kind {
+    fn cases(self) -> &'static [Case] {
+        match self {
+            Self::FlannelToCalico => demo::flannel_to_calico::cases::CASES,
+            Self::PodCidr => demo::pod_cidr::cases::CASES,
+        }
+    }
 }
 
 /// What a kind has made of its options before there is a cluster.
@@ -70,7 +86,10 @@ impl Job {
 
 /// Runs it. Exit code 0 when everything is as it should be.
 pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
-    if flannel_to_calico::lists_cases(&arguments) {
+    if arguments.broken.as_deref() == Some(LIST) {
+        for case in arguments.migration.cases() {
+            println!("{:<22} {:<34} {}", case.name, case.check, case.about);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     arguments.cluster.replumb = true;
@@ -99,6 +118,16 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
             Err(arguments.cluster.abandon(&directory, error).await)
         }
     }
+}
+
+/// Shows a refusal, which is what was wanted.
+fn refused(case: &Case, text: &str) -> ExitCode {
+    println!("{text}");
+    println!(
+        "refused, as it should be ({}): the cluster has not changed",
+        case.about
+    );
+    ExitCode::from(2)
 }
 
 /// Shows a report and writes it, if it is asked for. Without problems it is well.

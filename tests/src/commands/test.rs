@@ -55,6 +55,8 @@ pub enum Part {
     /// Agent, coordinator and API server are struck in mid-step, there and back. Only when it is asked for: everything has to
     /// end within an hour, built from nothing.
     Crash,
+    /// Another range for the pods of a cluster with Calico: every refused prerequisite, then the migration.
+    PodCidr,
     /// Five nodes, two at a time.
     Wide,
     /// Bad weather.
@@ -62,7 +64,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -75,6 +77,7 @@ impl Part {
         Self::Back,
         Self::Gate,
         Self::Crash,
+        Self::PodCidr,
         Self::Wide,
         Self::Storm,
     ];
@@ -84,9 +87,14 @@ impl Part {
     /// Whether it runs in a lab of its own.
     fn makes_a_lab(self) -> bool {
         match self {
-            Self::Fair | Self::InPlace | Self::Back | Self::Gate | Self::Crash | Self::Wide | Self::Storm => {
-                true
-            }
+            Self::Fair
+            | Self::InPlace
+            | Self::Back
+            | Self::Gate
+            | Self::Crash
+            | Self::PodCidr
+            | Self::Wide
+            | Self::Storm => true,
             Self::Format | Self::Unit | Self::Clippy | Self::Deny | Self::Go | Self::Kernel | Self::Api => {
                 false
             }
@@ -207,6 +215,12 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             })
             .await
         }
+        Part::PodCidr => {
+            in_cluster_of(PodNetwork::Calico, arguments, SMALL, async |cluster, tools| {
+                end_to_end::pod_cidr(cluster, tools).await
+            })
+            .await
+        }
         Part::Wide => {
             in_cluster(arguments, MEDIUM, async |cluster, tools| {
                 end_to_end::wide(cluster, tools).await
@@ -274,15 +288,25 @@ async fn sweep(arguments: &Arguments, progress: &Progress) -> Result<()> {
     Ok(())
 }
 
-/// Makes a cluster, runs the cases in it, and takes it away: that nothing is left behind is a case too.
+/// Makes a cluster of flannel's, runs the cases in it, and takes it away.
 async fn in_cluster(
+    arguments: &Arguments,
+    nodes: usize,
+    cases: impl AsyncFnOnce(&Cluster, &Tools) -> Tally,
+) -> Result<Tally> {
+    in_cluster_of(PodNetwork::Flannel, arguments, nodes, cases).await
+}
+
+/// Makes a cluster, runs the cases in it, and takes it away: that nothing is left behind is a case too.
+async fn in_cluster_of(
+    network: PodNetwork,
     arguments: &Arguments,
     nodes: usize,
     cases: impl AsyncFnOnce(&Cluster, &Tools) -> Tally,
 ) -> Result<Tally> {
     let mut wanted = arguments.cluster.clone();
     wanted.nodes = nodes;
-    wanted.start_on(PodNetwork::Flannel)?;
+    wanted.start_on(network)?;
     wanted.replumb = true;
     wanted.place = place(arguments, nodes);
     let tools = wanted.tools().await?;

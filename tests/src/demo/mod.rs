@@ -1,6 +1,7 @@
 //! The main job in the lab: a cluster migrates while traffic flows, and other tools than ours say how it went. Each kind of
 //! migration has a module; beside them is what every kind needs.
 
+pub mod breaking;
 pub mod flannel_to_calico;
 pub mod host;
 pub mod ipam;

@@ -8,6 +8,7 @@ mod gate;
 mod in_place;
 mod look;
 mod metrics;
+mod pod_cidr;
 mod refusals;
 mod storm;
 
@@ -17,6 +18,7 @@ pub use fair::{fair, wide};
 pub use gate::gate;
 pub use in_place::in_place;
 pub use look::Looker;
+pub use pod_cidr::pod_cidr;
 pub use refusals::refusals;
 pub use storm::storm;
 

@@ -7,17 +7,16 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde_json::json;
 
-use super::{Arguments, tell};
+use super::{Arguments, refused, tell};
 use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
-use crate::demo::flannel_to_calico::cases::{self, CASES, Case};
+use crate::demo::breaking::{self, Case};
+use crate::demo::flannel_to_calico::cases::CASES;
 use crate::demo::flannel_to_calico::{Run, Wanted, refuse};
 use crate::demo::operator::Operator;
 
 /// Milliseconds between two probes where nothing is to be lost: a finer look than draining needs.
 const IN_PLACE_PROBE_INTERVAL: u64 = 5;
-/// In place of a case: their names are printed.
-const LIST: &str = "list";
 
 /// What only this kind has.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -34,9 +33,6 @@ pub struct Options {
     /// From flannel: what follows once every node is on Calico.
     #[arg(long, value_enum)]
     pub then: Option<Then>,
-    /// From flannel: spoil a prerequisite first, so that the migration has to be refused. `list` names the cases.
-    #[arg(long = "break", value_name = "CASE")]
-    pub broken: Option<String>,
 }
 
 /// What follows once every node is on Calico.
@@ -64,22 +60,12 @@ impl Options {
             (self.restart_pods, "--restart-pods"),
             (self.hold.is_some(), "--hold"),
             (self.then.is_some(), "--then"),
-            (self.broken.is_some(), "--break"),
         ];
         all.into_iter()
             .filter(|(given, _)| *given)
             .map(|(_, name)| name)
             .collect()
     }
-}
-
-/// Prints the cases, when that is what is asked for.
-pub fn lists_cases(arguments: &Arguments) -> bool {
-    let asked = arguments.flannel_to_calico.broken.as_deref() == Some(LIST);
-    for case in CASES.iter().filter(|_| asked) {
-        println!("{:<22} {:<34} {}", case.name, case.check, case.about);
-    }
-    asked
 }
 
 /// What is to be done in the cluster.
@@ -94,7 +80,11 @@ impl Job {
     /// Refuses what does not fit together.
     pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
         let options = arguments.flannel_to_calico.clone();
-        let case = options.broken.as_deref().map(cases::find).transpose()?;
+        let case = arguments
+            .broken
+            .as_deref()
+            .map(|name| breaking::find(CASES, name))
+            .transpose()?;
         let strategy = options.strategy.unwrap_or_default();
         if strategy == Strategy::InPlace {
             let interval = &mut arguments.cluster.probe_interval;
@@ -141,13 +131,8 @@ impl Job {
     /// Does it; with `--break` exit code 2, as the refused tool itself.
     pub async fn perform(&self, cluster: &Cluster, tools: &Tools, file: Option<&Path>) -> Result<ExitCode> {
         if let Some(case) = self.case {
-            let text = refuse(cluster, &Operator::new(cluster, &tools.command_line), case).await?;
-            println!("{text}");
-            println!(
-                "refused, as it should be ({}): the cluster has not changed",
-                case.about
-            );
-            return Ok(ExitCode::from(2));
+            let operator = Operator::new(cluster, &tools.command_line);
+            return Ok(refused(case, &refuse(cluster, &operator, case).await?));
         }
         let mut run = Run::begin(cluster, tools).await?;
         let watch = run.migrate(&self.wanted).await?;

@@ -5,13 +5,17 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::{Arguments, tell};
+use super::{Arguments, refused, tell};
 use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
-use crate::demo::pod_cidr::{Run, Wanted};
+use crate::demo::breaking::{self, Case};
+use crate::demo::operator::Operator;
+use crate::demo::pod_cidr::cases::CASES;
+use crate::demo::pod_cidr::{Run, Wanted, refuse};
 
 /// What is to be done in the cluster.
 pub struct Job {
+    case: Option<&'static Case>,
     wanted: Wanted,
 }
 
@@ -26,13 +30,19 @@ impl Job {
             );
         }
         arguments.cluster.start_on(PodNetwork::Calico)?;
+        let case = arguments.broken.as_deref();
         Ok(Self {
+            case: case.map(|name| breaking::find(CASES, name)).transpose()?,
             wanted: Wanted::new(&arguments.max_unavailable)?,
         })
     }
 
-    /// Does it.
+    /// Does it; with `--break` exit code 2, as the refused tool itself.
     pub async fn perform(&self, cluster: &Cluster, tools: &Tools, file: Option<&Path>) -> Result<ExitCode> {
+        if let Some(case) = self.case {
+            let operator = Operator::new(cluster, &tools.command_line);
+            return Ok(refused(case, &refuse(cluster, &operator, case).await?));
+        }
         let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
         let (watch, followed) = run.migrate().await?;
         let report = run.report(watch, followed).await?;

@@ -1,47 +1,7 @@
 //! What can be wrong with a cluster before a migration: one case for each prerequisite. Each spoils a real cluster,
 //! says which check has to refuse and with which words, and mends it again.
 
-/// One change to the lab, from outside of the tool.
-#[derive(Clone, Copy, Debug)]
-pub enum Change {
-    /// kubectl with these arguments.
-    Kubectl(&'static [&'static str]),
-    /// `kubectl apply` of this manifest.
-    Apply(&'static str),
-    /// `kubectl delete` of this manifest.
-    Delete(&'static str),
-    /// A shell script on a node.
-    Node(&'static str, &'static str),
-}
-
-/// One case.
-#[derive(Clone, Copy, Debug)]
-pub struct Case {
-    /// Name on the command line.
-    pub name: &'static str,
-    /// What is wrong, in one line.
-    pub about: &'static str,
-    /// The check that has to refuse.
-    pub check: &'static str,
-    /// Words that the refusal has to contain: object, value found, value needed.
-    pub says: &'static [&'static str],
-    /// What spoils the cluster.
-    pub spoil: &'static [Change],
-    /// What mends it.
-    pub mend: &'static [Change],
-    /// Merged into the Migration's spec, as JSON.
-    pub spec: &'static str,
-}
-
-const PLAIN: Case = Case {
-    name: "",
-    about: "",
-    check: "",
-    says: &[],
-    spoil: &[],
-    mend: &[],
-    spec: "{}",
-};
+use crate::demo::breaking::{Case, Change, PLAIN};
 
 const CONFIGURATION: [&str; 5] = ["-n", "kube-flannel", "patch", "configmap", "kube-flannel-cfg"];
 
@@ -704,45 +664,12 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-/// The case of this name; the error lists the names.
-pub fn find(name: &str) -> anyhow::Result<&'static Case> {
-    CASES.iter().find(|case| case.name == name).ok_or_else(|| {
-        let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
-        anyhow::anyhow!(
-            "--break {name}: there is no such case; there is {}",
-            names.join(", ")
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]
     fn cases_are_told_apart_and_say_what_they_expect() {
-        let names: BTreeSet<&str> = CASES.iter().map(|case| case.name).collect();
-        assert_eq!(names.len(), CASES.len());
-        for case in CASES {
-            assert!(
-                !case.says.is_empty() && !case.check.is_empty() && !case.about.is_empty(),
-                "{}",
-                case.name
-            );
-            assert!(
-                !case.spoil.is_empty() || case.spec != "{}",
-                "{} spoils nothing",
-                case.name
-            );
-            serde_json::from_str::<serde_json::Value>(case.spec).unwrap();
-        }
-        assert!(
-            find("nothing")
-                .unwrap_err()
-                .to_string()
-                .contains("backend-host-gw")
-        );
+        crate::demo::breaking::assert_complete(CASES);
     }
 }

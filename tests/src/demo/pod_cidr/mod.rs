@@ -1,5 +1,6 @@
 //! Another range for the pods of a cluster with Calico.
 
+pub mod cases;
 mod follow_up;
 mod old_range;
 pub mod report;
@@ -10,6 +11,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use super::breaking::{self, Case};
+use super::operator::Operator;
 use super::report::probes;
 use super::scene::Scene;
 use super::watch::Watch;
@@ -59,6 +62,18 @@ pub fn manifest(wanted: &Wanted) -> Value {
     });
     merge(&mut spec, &wanted.spec);
     migration(&spec)
+}
+
+/// Spoils the cluster as the case says, and returns what the tool answers. The cluster has to be as it was.
+pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
+    let wanted = Wanted {
+        spec: serde_json::from_str(case.spec)?,
+        ..Wanted::new("1")?
+    };
+    let answer = breaking::spoil(cluster, operator, case, &manifest(&wanted)).await?;
+    let forgotten = breaking::forget(cluster).await;
+    let text = answer?;
+    forgotten.map(|()| text)
 }
 
 /// A migration that has been prepared: what was there before is known.

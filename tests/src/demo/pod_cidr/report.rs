@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use api::traffic::{ClassCount, PathClass};
 use serde::Serialize;
 use serde_json::Value;
 use traffic::report::Summary;
@@ -28,6 +29,8 @@ pub struct Report {
     pub pods_in_new_range: usize,
     /// What a person was asked for on the way, and did.
     pub follow_ups: Vec<FollowUp>,
+    /// The traffic between the migration's own pods, with DNS, by class, since the agents last started.
+    pub watched: Vec<ClassCount>,
     /// The traffic.
     pub probes: Summary,
     /// What happened to pods: each had to move.
@@ -149,6 +152,7 @@ impl Report {
             after: after.into(),
             pods_in_new_range,
             follow_ups: seen.followed,
+            watched: serde_json::from_value(status["traffic"].clone()).unwrap_or_default(),
             probes: seen.probes,
             pods: seen.pods,
             nodes: seen.hosts,
@@ -199,6 +203,10 @@ impl Report {
         if self.probes.all.sent == 0 {
             problems.push("no probe was sent: the traffic says nothing".to_owned());
         }
+        let names = |class: &ClassCount| class.class == PathClass::PodToDns && class.totals.sent > 0;
+        if !self.watched.iter().any(names) {
+            problems.push("no name was asked for: the traffic says nothing about DNS".to_owned());
+        }
         if self.migration.looks == 0 {
             problems.push("nobody looked at the nodes: their number out of work is not known".to_owned());
         }
@@ -227,6 +235,14 @@ impl Report {
             "{}",
             common::text(&self.probes, &self.pods).trim_end()
         ));
+        for ClassCount { class, totals } in &self.watched {
+            line(format_args!(
+                "  watched by the migration: {:<10} {:>7} sent, {:>5} lost",
+                class.as_str(),
+                totals.sent,
+                totals.lost
+            ));
+        }
         let routes = |counts: &Counts| counts.routes_in_old_range.values().sum::<usize>();
         line(format_args!(
             "in the old range by kubectl and ip: {} pods (before {}), {} blocks and claims (before {}), {} routes on {} nodes (before {})",
@@ -283,6 +299,7 @@ mod tests {
         let mut migration = json!({ "status": {
             "phase": "Completed",
             "startedAt": "2026-11-22T16:00:00Z", "completedAt": "2026-11-22T16:01:30Z",
+            "traffic": [{ "class": "PodToDns", "sent": 5, "lost": 0, "longestGapMilliseconds": 0 }],
             "podCidr": { "history": [{
                 "name": "Move", "direction": "There",
                 "startedAt": "2026-11-22T16:00:10Z", "finishedAt": "2026-11-22T16:00:12.5Z",

@@ -56,15 +56,17 @@ impl Kernel {
     pub async fn apply(&mut self, desired: &Desired) -> Result<()> {
         let device = self.device(desired).await;
         let rules = self.rules(&desired.rules).await;
-        let forwarding = self.forwarding(desired).await;
+        // A route through another end needs the end's neighbour, one through the old end has it until it is replaced.
+        let ends = self.add_forwarding(desired).await;
         let routes = self.routes(desired).await;
-        for failure in [&device, &rules, &forwarding, &routes]
+        let old_ends = self.delete_forwarding(desired).await;
+        for failure in [&device, &rules, &ends, &routes, &old_ends]
             .into_iter()
             .filter_map(|part| part.as_ref().err())
         {
             warn!("{failure:#}; trying again within {DEVICE_INTERVAL:?}");
         }
-        device.and(rules).and(forwarding).and(routes)
+        device.and(rules).and(ends).and(routes).and(old_ends)
     }
 
     async fn rules(&mut self, wanted: &Rules) -> Result<()> {
@@ -180,20 +182,11 @@ impl Kernel {
         netlink::existing(&self.netlink, DEVICE).await
     }
 
-    async fn forwarding(&self, desired: &Desired) -> Result<()> {
+    async fn add_forwarding(&self, desired: &Desired) -> Result<()> {
         let Some(link) = self.netlink.link(DEVICE).await?.filter(|_| desired.own.is_some()) else {
             return Ok(());
         };
-        let neighbours: BTreeMap<Ipv4Addr, Mac> = desired
-            .peers
-            .values()
-            .map(|peer| (peer.tunnel, peer.mac))
-            .collect();
-        let hosts: BTreeMap<Mac, Ipv4Addr> = desired
-            .peers
-            .values()
-            .map(|peer| (peer.mac, peer.host.addr()))
-            .collect();
+        let (neighbours, hosts) = ends(desired);
         let known_neighbours = self.netlink.neighbours(&link).await?;
         let known_hosts = self.netlink.forwarding(&link).await?;
         for (mac, host) in hosts
@@ -208,6 +201,16 @@ impl Kernel {
         {
             self.netlink.set_neighbour(&link, *address, *mac).await?;
         }
+        Ok(())
+    }
+
+    async fn delete_forwarding(&self, desired: &Desired) -> Result<()> {
+        let Some(link) = self.netlink.link(DEVICE).await?.filter(|_| desired.own.is_some()) else {
+            return Ok(());
+        };
+        let (neighbours, hosts) = ends(desired);
+        let known_neighbours = self.netlink.neighbours(&link).await?;
+        let known_hosts = self.netlink.forwarding(&link).await?;
         for address in known_neighbours
             .keys()
             .filter(|address| !neighbours.contains_key(*address))
@@ -271,6 +274,15 @@ impl Kernel {
         }
         first.map_or(Ok(()), Err)
     }
+}
+
+/// The ends of the other nodes' tunnels: the MAC that each address has, and the host behind each MAC.
+fn ends(desired: &Desired) -> (BTreeMap<Ipv4Addr, Mac>, BTreeMap<Mac, Ipv4Addr>) {
+    let peers = || desired.peers.values();
+    (
+        peers().map(|peer| (peer.tunnel, peer.mac)).collect(),
+        peers().map(|peer| (peer.mac, peer.host.addr())).collect(),
+    )
 }
 
 /// Tells the plugin how wide a pod's device may be, for configurations that leave it open.

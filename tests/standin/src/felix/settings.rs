@@ -76,6 +76,11 @@ impl Settings {
         }
     }
 
+    /// Address of the node's tunnel device.
+    pub fn tunnel_address(&self) -> Option<&str> {
+        self.values.get(TUNNEL_ADDRESS).map(String::as_str)
+    }
+
     /// Network identifier of the tunnel.
     pub fn vni(&self) -> Result<u32> {
         self.number("vxlanvni", 4096)

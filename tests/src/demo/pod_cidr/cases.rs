@@ -1,0 +1,231 @@
+//! What can be wrong with a cluster before its pods get another range.
+
+use crate::demo::breaking::{Case, Change, PLAIN};
+
+const POOL: &str = "
+apiVersion: crd.projectcalico.org/v1
+kind: IPPool
+metadata: { name: somebodys-pool }
+spec: { cidr: 10.200.128.0/20, blockSize: 26, ipipMode: Never, vxlanMode: Always, natOutgoing: true, nodeSelector: '!all()' }
+";
+
+const OTHER_ENCAPSULATION: &str = "
+apiVersion: crd.projectcalico.org/v1
+kind: IPPool
+metadata: { name: already-there }
+spec: { cidr: 10.200.0.0/16, blockSize: 26, ipipMode: Always, vxlanMode: Never, natOutgoing: true, nodeSelector: '!all()' }
+";
+
+/// As kubeadm runs one, in the way in which it ends: the range is changed before the allocation of ranges is switched off.
+const CONTROLLER_MANAGER: &str = "
+apiVersion: v1
+kind: Pod
+metadata: { name: kube-controller-manager-somewhere, namespace: kube-system, labels: { component: kube-controller-manager } }
+spec:
+  hostNetwork: true
+  nodeName: lab-control
+  tolerations: [{ operator: Exists }]
+  containers:
+    - name: kube-controller-manager
+      image: 'lab/nothing'
+      imagePullPolicy: Never
+      command: [kube-controller-manager, --allocate-node-cidrs=true, --cluster-cidr=10.200.0.0/16]
+";
+
+/// kubectl arguments that write one annotation of namespace sample.
+macro_rules! annotate_namespace {
+    ($annotation:literal) => {
+        Change::Kubectl(&["annotate", "namespace", "sample", $annotation])
+    };
+}
+
+/// The CNI configuration of a node, changed by sed.
+macro_rules! conflist {
+    ($script:literal) => {
+        Change::Node(
+            "lab-worker-1",
+            concat!("sed -i '", $script, "' /etc/cni/net.d/10-calico.conflist"),
+        )
+    };
+}
+
+const POOL_OBJECT: &str = "ippools.crd.projectcalico.org/default-ipv4-ippool";
+
+/// Every case, in the order in which `--break list` prints them.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "overlap-nodes",
+        about: "the new range holds the nodes' own addresses",
+        check: "Ranges",
+        says: &["lab-control", "172.30.0.11", "172.30.0.0/16"],
+        spec: r#"{"podCidr":{"to":"172.30.0.0/16"}}"#,
+        ..PLAIN
+    },
+    Case {
+        name: "overlap-services",
+        about: "the new range is a part of the services' range",
+        check: "Ranges",
+        says: &["ServiceCIDR", "10.96."],
+        spec: r#"{"podCidr":{"to":"10.96.0.0/16"}}"#,
+        ..PLAIN
+    },
+    Case {
+        name: "overlap-pool",
+        about: "another pool of Calico's lies in the new range",
+        check: "Ranges",
+        says: &["somebodys-pool", "10.200.128.0/20"],
+        spoil: &[Change::Apply(POOL)],
+        mend: &[Change::Delete(POOL)],
+        ..PLAIN
+    },
+    Case {
+        name: "overlap-route",
+        about: "a node has a route of somebody else's into the new range",
+        check: "Ranges",
+        says: &["lab-worker-1", "10.200.7.0/24"],
+        spoil: &[Change::Node(
+            "lab-worker-1",
+            "ip route add 10.200.7.0/24 via 172.30.0.12",
+        )],
+        mend: &[Change::Node("lab-worker-1", "ip route delete 10.200.7.0/24")],
+        ..PLAIN
+    },
+    Case {
+        name: "host-local",
+        about: "a node's CNI configuration takes addresses from the host-local plugin",
+        check: "Ipam",
+        says: &["lab-worker-1", "host-local", "calico-ipam"],
+        spoil: &[conflist!("s/calico-ipam/host-local/")],
+        mend: &[conflist!("s/host-local/calico-ipam/")],
+        ..PLAIN
+    },
+    Case {
+        name: "pin-pod",
+        about: "a pod asks for the old pool by its annotation",
+        check: "Pins",
+        says: &[
+            "sample/store-0",
+            "cni.projectcalico.org/ipv4pools",
+            "default-ipv4-ippool",
+        ],
+        spoil: &[Change::Kubectl(&[
+            "-n",
+            "sample",
+            "annotate",
+            "pod",
+            "store-0",
+            r#"cni.projectcalico.org/ipv4pools=["default-ipv4-ippool"]"#,
+        ])],
+        mend: &[Change::Kubectl(&[
+            "-n",
+            "sample",
+            "annotate",
+            "pod",
+            "store-0",
+            "cni.projectcalico.org/ipv4pools-",
+        ])],
+        ..PLAIN
+    },
+    Case {
+        name: "pin-namespace",
+        about: "every pod of a namespace asks for the old pool",
+        check: "Pins",
+        says: &[
+            "Namespace sample",
+            "cni.projectcalico.org/ipv4pools",
+            "10.244.0.0/16",
+        ],
+        spoil: &[annotate_namespace!(
+            r#"cni.projectcalico.org/ipv4pools=["10.244.0.0/16"]"#
+        )],
+        mend: &[annotate_namespace!("cni.projectcalico.org/ipv4pools-")],
+        ..PLAIN
+    },
+    Case {
+        name: "pin-conflist",
+        about: "a node's CNI configuration names the old pool",
+        check: "Pins",
+        says: &["lab-worker-1", "ipv4_pools", "10.244.0.0/16"],
+        spoil: &[conflist!(
+            r#"s|"type": *"calico-ipam"|"type": "calico-ipam", "ipv4_pools": ["10.244.0.0/16"]|"#
+        )],
+        mend: &[conflist!(r#"s|, "ipv4_pools": \["10.244.0.0/16"\]||"#)],
+        ..PLAIN
+    },
+    Case {
+        name: "encapsulation",
+        about: "a pool of the new range is there, with another encapsulation than the old one",
+        check: "NewPool",
+        says: &["already-there", "vxlanMode", "Never", "Always"],
+        spoil: &[Change::Apply(OTHER_ENCAPSULATION)],
+        mend: &[Change::Delete(OTHER_ENCAPSULATION)],
+        ..PLAIN
+    },
+    Case {
+        name: "owner-gitops",
+        about: "Argo CD applies the old pool again and again",
+        check: "PoolOwner",
+        says: &["default-ipv4-ippool", "Argo CD"],
+        spoil: &[Change::Kubectl(&[
+            "label",
+            POOL_OBJECT,
+            "somebody=here",
+            "--field-manager=argocd-controller",
+        ])],
+        mend: &[Change::Kubectl(&[
+            "label",
+            POOL_OBJECT,
+            "somebody-",
+            "--field-manager=argocd-controller",
+        ])],
+        ..PLAIN
+    },
+    Case {
+        name: "owner-operator",
+        about: "the Tigera operator keeps the old pool",
+        check: "PoolOwner",
+        says: &["default-ipv4-ippool", "Tigera operator"],
+        spoil: &[Change::Kubectl(&[
+            "label",
+            POOL_OBJECT,
+            "app.kubernetes.io/managed-by=tigera-operator",
+        ])],
+        mend: &[Change::Kubectl(&[
+            "label",
+            POOL_OBJECT,
+            "app.kubernetes.io/managed-by-",
+        ])],
+        ..PLAIN
+    },
+    Case {
+        name: "controller-manager",
+        about: "a controller manager would end over the podCIDRs of Nodes at its next start",
+        check: "ControllerManager",
+        says: &[
+            "kube-controller-manager-somewhere",
+            "--cluster-cidr=10.200.0.0/16",
+            "--allocate-node-cidrs",
+        ],
+        spoil: &[Change::Apply(CONTROLLER_MANAGER)],
+        mend: &[Change::Delete(CONTROLLER_MANAGER)],
+        ..PLAIN
+    },
+    Case {
+        name: "no-room",
+        about: "the new range has fewer addresses than there are pods",
+        check: "Room",
+        says: &["10.200.0.0/28", "blocks are needed", "1 there"],
+        spec: r#"{"podCidr":{"to":"10.200.0.0/28","blockSize":28}}"#,
+        ..PLAIN
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_told_apart_and_say_what_they_expect() {
+        crate::demo::breaking::assert_complete(CASES);
+    }
+}
