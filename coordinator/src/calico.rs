@@ -45,10 +45,12 @@ impl Kind {
 
     /// The object of this name, if there is one.
     pub async fn get(self, client: &Client, name: &str) -> Result<Option<DynamicObject>, WriteError> {
-        self.api(client)
-            .get_opt(name)
-            .await
-            .map_err(|source| WriteError::of("reading", self.describe(name), source))
+        match self.api(client).get(name).await {
+            Ok(found) => Ok(Some(found)),
+            // No object of the name, or, as a plain text, no such kind: see above.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(source) => Err(WriteError::of("reading", self.describe(name), source)),
+        }
     }
 
     /// Creates the object; one that is there already is an answer, not an error.

@@ -83,6 +83,11 @@ pub async fn go_on(
         direction,
         now,
     };
+    if direction == Direction::Back && pass.pool(Which::Old, &known).is_none() {
+        "PastReturn".clone_into(&mut status.blocked);
+        status.message = pass.past_return(&known);
+        return Ok(());
+    }
     let (next, stop) = pass.look(memory, &mut known, status).await?;
     progress::enter(&mut known, next.stage, direction, now);
     status.phase = progress::phase(next.stage, direction);
@@ -133,6 +138,16 @@ impl Pass<'_> {
             Which::New => &known.settings.new_pool.value,
         };
         self.pools.get(name)
+    }
+
+    /// Nobody can lead pods to a pool that is not there any more.
+    fn past_return(&self, known: &PodCidrStatus) -> String {
+        let (from, to) = (self.range(Which::Old), self.range(Which::New));
+        format!(
+            "IPPool {} is deleted, and {from} is past its point of no return: nothing was taken back. `kubectl replumb resume` finishes \
+             what is left of this migration; another one, from {to} to {from}, leads the pods back",
+            known.settings.old_pool.value
+        )
     }
 
     /// Makes the step, or says what is waited for.

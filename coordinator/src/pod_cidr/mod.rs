@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use api::migration::{PodCidr, PodCidrStatus};
 use api::node_migration::NodeMigrationSpec;
+use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
 use plan::check::Check;
 use plan::document::Document;
@@ -90,6 +91,8 @@ impl Kind for PodCidr {
         let policy = CheckPolicy {
             permissions: limits::permissions(migration),
             delete_bare_pods: self.delete_bare_pods,
+            mode: self.mode,
+            is_unwatched: migration.spec.gates.traffic == TrafficGate::Off,
         };
         let found = checks::check(&settings, facts, policy);
         (Some(settings), found)

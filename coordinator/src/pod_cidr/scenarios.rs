@@ -578,6 +578,37 @@ async fn who_takes_an_address_of_a_block_that_is_about_to_go_keeps_it() {
 }
 
 #[tokio::test]
+async fn past_its_point_of_no_return_nothing_is_taken_back_and_the_rest_is_finished() {
+    let api = cluster("Watch");
+    for _ in 0..200 {
+        if api.get(&format!("{POOLS}/old")).is_none() {
+            break;
+        }
+        turn(&api).await;
+    }
+    assert!(
+        api.get(&format!("{POOLS}/old")).is_none(),
+        "the pool is never deleted"
+    );
+    api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    api.take_changes();
+    for _ in 0..5 {
+        turn(&api).await;
+    }
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(status["blocked"], "PastReturn", "{status:#}");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("another one, from 10.200.0.0/16 to 10.244.0.0/16"),
+        "{message}"
+    );
+    assert_eq!(story(&api.take_changes()), [""; 0]);
+    api.edit(MIGRATION, &json!({ "spec": { "desired": "Run" } }));
+    run_until(&api, "Completed").await;
+    assert_gone(&api, 0);
+}
+
+#[tokio::test]
 async fn what_is_paused_stays_as_it_is() {
     let api = cluster("Off");
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Pause" } }));

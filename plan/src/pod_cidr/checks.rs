@@ -10,11 +10,12 @@ mod hosts;
 mod pods;
 mod pools;
 mod room;
+mod wishes;
 mod workloads;
 
 use super::facts::ClusterFacts;
 use super::residents::{Needed, residents, with_one_pod, workloads_of};
-use super::settings::Settings;
+use super::settings::{Mode, Settings};
 use crate::check::{Check, Permission, Verdict, access};
 use crate::drain::Permissions;
 
@@ -25,6 +26,10 @@ pub struct CheckPolicy {
     pub permissions: Permissions,
     /// Whether pods that nobody makes again are evicted.
     pub delete_bare_pods: bool,
+    /// How pods leave the old range.
+    pub mode: Mode,
+    /// Whether nobody watches traffic (`gates.traffic: Off`).
+    pub is_unwatched: bool,
 }
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
@@ -50,6 +55,8 @@ pub enum CheckName {
     Ipam,
     /// Every object was understood.
     MalformedObjects,
+    /// Pods leave the old range in a way that this version has.
+    Mode,
     /// A pool of the new range is as it has to be, or is not there.
     NewPool,
     /// The pool that pods leave is there, and open.
@@ -68,6 +75,8 @@ pub enum CheckName {
     SchedulableNodes,
     /// No static pod has an address of the old range.
     StaticPods,
+    /// Traffic is watched.
+    TrafficGate,
     /// Whoever admits pods answers while pods move.
     Webhooks,
     /// What the migration cannot do by itself for some workloads.
@@ -76,7 +85,7 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::AgentMissing,
         Self::BarePods,
         Self::CalicoNodes,
@@ -87,6 +96,7 @@ impl CheckName {
         Self::Holders,
         Self::Ipam,
         Self::MalformedObjects,
+        Self::Mode,
         Self::NewPool,
         Self::OldPool,
         Self::Permissions,
@@ -96,6 +106,7 @@ impl CheckName {
         Self::Room,
         Self::SchedulableNodes,
         Self::StaticPods,
+        Self::TrafficGate,
         Self::Webhooks,
         Self::Workloads,
     ];
@@ -113,6 +124,7 @@ impl CheckName {
             Self::Holders => "Holders",
             Self::Ipam => "Ipam",
             Self::MalformedObjects => "MalformedObjects",
+            Self::Mode => "Mode",
             Self::NewPool => "NewPool",
             Self::OldPool => "OldPool",
             Self::Permissions => "Permissions",
@@ -122,6 +134,7 @@ impl CheckName {
             Self::Room => "Room",
             Self::SchedulableNodes => "SchedulableNodes",
             Self::StaticPods => "StaticPods",
+            Self::TrafficGate => "TrafficGate",
             Self::Webhooks => "Webhooks",
             Self::Workloads => "Workloads",
         }
@@ -176,6 +189,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
         pods::check(settings, facts, &leaving, policy),
         workloads::check(facts, &leaving, &raised),
         room::check(settings, facts),
+        wishes::check(policy),
     ]
     .concat()
 }

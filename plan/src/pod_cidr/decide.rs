@@ -291,10 +291,10 @@ fn there(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
             Openness::Absent | Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed,
         ) => run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody)),
         (Openness::ToEverybody, Openness::Absent) => {
-            widened(view).unwrap_or_else(|| run(Stage::CreatePool, Step::CreatePool))
+            widened(view, view.new.range).unwrap_or_else(|| run(Stage::CreatePool, Step::CreatePool))
         }
         (Openness::ToEverybody, Openness::Closed) => agrees(view)
-            .or_else(|| widened(view))
+            .or_else(|| widened(view, view.new.range))
             .unwrap_or_else(|| run(Stage::Canary, Step::Open(Which::New, Openness::ToWhoNamesIt))),
         (Openness::ToEverybody, Openness::ToWhoNamesIt | Openness::Narrowed) => {
             proved(view).unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::New, Openness::ToEverybody)))
@@ -325,14 +325,14 @@ fn agrees(view: &View<'_>) -> Option<Next> {
     })
 }
 
-fn widened(view: &View<'_>) -> Option<Next> {
+fn widened(view: &View<'_>, target: IpNet) -> Option<Next> {
     let first = view.widen.first()?;
     Some(people(
         Stage::Widen,
         format!(
             "{} places have to know both ranges before a pod gets an address of {}; the first: {first}",
             view.widen.len(),
-            view.new.range
+            target
         ),
     ))
 }
@@ -340,7 +340,7 @@ fn widened(view: &View<'_>) -> Option<Next> {
 /// What is missing until everybody may get an address of the new pool.
 fn proved(view: &View<'_>) -> Option<Next> {
     agrees(view)
-        .or_else(|| widened(view))
+        .or_else(|| widened(view, view.new.range))
         .or_else(|| view.canary.clone().map(|found| wait(Stage::Canary, found)))
         .or_else(|| missing(Stage::Redundancy, view.redundancy.as_ref()))
         .or_else(|| waited(Stage::Switch, view.kept_in_target.as_ref()))
@@ -361,7 +361,8 @@ fn back(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
             ),
         ),
         (Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed, Openness::ToEverybody) => {
-            waited(Stage::Switch, view.kept_in_target.as_ref())
+            widened(view, view.old.range)
+                .or_else(|| waited(Stage::Switch, view.kept_in_target.as_ref()))
                 .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody)))
         }
         // No pool is open: a pod that is made now has to get an address.

@@ -64,7 +64,11 @@ struct World {
     /// An address of the range that is left that no pod has.
     leak: bool,
     probed: bool,
+    /// Whether everybody who has to knows both ranges.
+    widened: bool,
     followed: bool,
+    /// The range of which agents keep addresses on their hosts.
+    kept: Option<Which>,
     empty: Empty,
     /// Whether hosts have routes into the range that is left.
     routes: bool,
@@ -108,7 +112,9 @@ impl World {
         new_block: false,
         leak: false,
         probed: false,
+        widened: false,
         followed: false,
+        kept: None,
         empty: Empty::No,
         routes: true,
         done: false,
@@ -223,10 +229,10 @@ impl World {
             old: pool(Which::Old, 0),
             new: pool(Which::New, 1),
             wanted: &wanted,
-            widen: &[],
+            widen: &some(!self.widened, "ConfigMap kube-proxy".to_owned()),
             ends: None,
-            kept_in_left: None,
-            kept_in_target: None,
+            kept_in_left: self.is_kept(self.left()),
+            kept_in_target: self.is_kept(self.target()),
             switched: None,
             canary: (!self.probed).then(|| Wait {
                 reason: WaitReason::ProbePending,
@@ -257,8 +263,28 @@ impl World {
         decide(&view, &policy, at(10)).decision
     }
 
+    fn is_kept(&self, which: Which) -> Option<Wait> {
+        (self.kept == Some(which)).then(|| Wait {
+            reason: WaitReason::AgentWorking,
+            message: String::new(),
+            until: None,
+        })
+    }
+
     /// What must never happen, whatever came before.
     fn assert_safe(&self, step: &Step) {
+        if let Step::Open(which, Openness::ToEverybody) = step {
+            let is_open = |which| self.openness(which) == Openness::ToEverybody;
+            let is_only = !is_open(Which::Old) && !is_open(Which::New);
+            assert!(
+                is_only || self.widened,
+                "opened to who does not know it: {self:?}"
+            );
+            assert!(
+                is_only || self.kept != Some(*which),
+                "opened while a host has addresses of it: {self:?}"
+            );
+        }
         match step {
             Step::Open(Which::New, Openness::ToEverybody) => assert!(
                 self.probed || self.old == Openness::Absent,
@@ -299,6 +325,10 @@ impl World {
                 assert!(!self.has(self.left()), "{step:?} under living pods: {self:?}");
                 assert!(!self.leak, "{step:?} with a leak: {self:?}");
                 assert!(self.empty >= Empty::Twice, "{step:?} after one look: {self:?}");
+                assert!(
+                    self.kept != Some(self.left()) || !*self.clone().block(self.left()),
+                    "{step:?} while a host has addresses of them: {self:?}"
+                );
                 assert!(
                     self.left() == Which::New || self.followed,
                     "{step:?} though somebody says the range still: {self:?}"
@@ -402,6 +432,9 @@ impl World {
                 }
             },
             &|world| world.followed = true,
+            &|world| world.widened = true,
+            // They are told to at this moment, and not to at others.
+            &|world| world.kept = None,
             &|world| {
                 let left = world.left();
                 world.routes =
@@ -433,6 +466,8 @@ impl World {
                 world.leak = false;
                 world.routes = true;
             },
+            &|world| world.kept = Some(world.left()),
+            &|world| world.widened = false,
             // A pod's sandbox goes, and its address stays, however long nobody had one before.
             &|world| world.leak = true,
             &|world| world.old = open_or(world.old, Openness::Closed),
