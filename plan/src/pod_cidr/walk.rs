@@ -466,10 +466,15 @@ impl World {
                 world.leak = false;
                 world.routes = true;
             },
-            &|world| world.kept = Some(world.left()),
-            &|world| world.widened = false,
+            // One of these at a time: the states of all of them together would be too many.
+            &|world| {
+                if world.widened && !world.leak {
+                    world.kept = Some(world.left());
+                }
+            },
+            &|world| world.widened = world.kept.is_some() || world.leak,
             // A pod's sandbox goes, and its address stays, however long nobody had one before.
-            &|world| world.leak = true,
+            &|world| world.leak = world.leak || (world.kept.is_none() && world.widened),
             &|world| world.old = open_or(world.old, Openness::Closed),
             &|world| world.old = open_or(world.old, Openness::Absent),
             &|world| world.old = open_or(world.old, Openness::ToEverybody),
