@@ -75,7 +75,7 @@ pub static MODULES: [Module; 6] = [
         title: "CoreDNS",
         versioned_by: "github.com/coredns/coredns",
         tags: &[],
-        package: "tool",
+        package: ".",
         stamps_version: false,
         renamed: &[],
         outputs: &["coredns"],

@@ -1,2 +1,0 @@
-// Package coredns pins the DNS server that the lab runs. It holds no code.
-package coredns
