@@ -171,10 +171,15 @@ fn describe_refusal(pod: &Pod, refusal: &Refusal, budgets: &[Budget]) -> String 
         .into_iter()
         .filter(|budget| budget.disruptions_allowed <= 0)
         .map(|budget| {
+            let Budget { namespace, name, .. } = budget;
+            // With every pod of it Ready it allows none either: nothing changes before a person does something.
+            let way_out = if budget.desired_healthy >= budget.expected_pods {
+                format!(": no pod of it may ever go; add a replica, or `kubectl edit pdb -n {namespace} {name}`")
+            } else {
+                String::new()
+            };
             format!(
-                "PodDisruptionBudget {}/{} allows {} disruptions ({} healthy, {} needed, {} expected)",
-                budget.namespace,
-                budget.name,
+                "PodDisruptionBudget {namespace}/{name} allows {} disruptions ({} healthy, {} needed, {} expected){way_out}",
                 budget.disruptions_allowed,
                 budget.current_healthy,
                 budget.desired_healthy,
