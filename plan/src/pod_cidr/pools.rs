@@ -230,8 +230,12 @@ pub fn opening(found: &Value, openness: Openness, base: &Value) -> Option<Value>
         Openness::ToWhoNamesIt => json!({ "disabled": false, "nodeSelector": NO_NODE }),
         // Narrowed is a step of its own ([`narrowing`]); what is asked for so is open.
         Openness::Narrowed | Openness::ToEverybody => {
+            // What goes back is written as it was, also what means the same by default.
+            let is_open = Openness::of(base) == Openness::ToEverybody;
+            let as_before = |field: &str| base.get(field).filter(|_| is_open).cloned().unwrap_or_default();
             json!({
-                "disabled": false, "nodeSelector": selector_of(base), "assignmentMode": null, "allowedUses": base["allowedUses"],
+                "disabled": as_before("disabled"), "nodeSelector": as_before("nodeSelector"),
+                "assignmentMode": as_before("assignmentMode"), "allowedUses": base["allowedUses"],
             })
         }
     })
@@ -302,6 +306,32 @@ mod tests {
         }
     }
 
+    #[rstest]
+    #[case(json!({ "cidr": "10.244.0.0/16" }))]
+    #[case(json!({ "cidr": "10.244.0.0/16", "disabled": false, "nodeSelector": "", "assignmentMode": "Automatic" }))]
+    #[case(json!({ "cidr": "10.244.0.0/16", "nodeSelector": "a == 'b'", "allowedUses": ["Workload", "Tunnel"] }))]
+    fn a_pool_that_was_narrowed_and_closed_is_opened_as_it_was(#[case] before: Value) {
+        let mut spec = before.clone();
+        let merge = |spec: &mut Value, change: Value| {
+            for (field, value) in change.as_object().unwrap() {
+                if value.is_null() {
+                    spec.as_object_mut().unwrap().remove(field);
+                } else {
+                    spec[field] = value.clone();
+                }
+            }
+        };
+        merge(
+            &mut spec,
+            narrowing(&before, &selector_of(&before), "old", 1).unwrap(),
+        );
+        for openness in [Openness::Closed, Openness::ToEverybody] {
+            let change = opening(&spec, openness, &before).unwrap();
+            merge(&mut spec, change);
+        }
+        assert_eq!(spec, before);
+    }
+
     /// Whatever it selected before somebody closed it.
     #[test]
     fn a_canary_narrows_any_pool() {
@@ -332,7 +362,7 @@ mod tests {
         let next = narrowing(&change, "all()", "old", 1).unwrap();
         assert_eq!(next["allowedUses"], json!(["Tunnel", "Workload"]));
         let back = opening(&change, Openness::ToEverybody, &old()).unwrap();
-        assert_eq!(back["nodeSelector"], "all()");
+        assert_eq!(back["nodeSelector"], Value::Null, "as it was");
     }
 
     #[test]
