@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use plan::cluster::Malformed;
 use plan::drain::{self, Budget};
+use plan::order::{self, Place};
 
 use crate::cache::Cache;
 use crate::facts;
@@ -135,4 +136,20 @@ fn is_of_daemon_set(pod: &drain::Pod, namespace: &str, name: &str) -> bool {
 
 fn is_usable(pod: &drain::Pod) -> bool {
     pod.ready && pod.deleted_at.is_none()
+}
+
+/// Nodes in the order in which they are worked on.
+pub fn node_order(snapshot: &Snapshot, coordinator_node: &str) -> Vec<String> {
+    let mut places: Vec<Place<'_>> = snapshot
+        .nodes
+        .iter()
+        .filter(|(name, _)| snapshot.node_migrations.contains_key(*name))
+        .map(|(name, node)| Place {
+            name,
+            control_plane: facts::nodes::is_control_plane(node),
+            coordinator: name == coordinator_node,
+        })
+        .collect();
+    order::sort(&mut places);
+    places.iter().map(|place| place.name.to_owned()).collect()
 }

@@ -21,7 +21,6 @@ use plan::decision::Decision;
 use plan::flannel_to_calico::node::{NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, upkeep};
 use plan::flannel_to_calico::phase::Phase;
 use plan::flannel_to_calico::settings::Settings;
-use plan::order::{self, Place};
 use plan::rollout::{self, Back, Seat, Standing};
 use record::{count_nodes, record, tell};
 
@@ -36,7 +35,7 @@ use crate::limits::{self, rules};
 use crate::memory::Memory;
 use crate::node_migrations::write_spec;
 use crate::probe::{self, Probes};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, node_order};
 use crate::steps::step_now;
 use crate::summary::{Held, summarize};
 use crate::traffic;
@@ -88,7 +87,7 @@ pub async fn roll(
     .await?;
     let lossy = traffic::stop(context, migration, &watched, status, now).await;
     let policy = policy(migration, kind.strategy, &memory.clock, now);
-    let order = order_of(&snapshot, &context.node_name);
+    let order = node_order(&snapshot, &context.node_name);
     let mut seats = seats(&snapshot, migration, &order);
     // First of all: a node that turns around does not take one step more on the way there.
     let (turned, held_back) = turn::turn_around(
@@ -409,22 +408,6 @@ async fn start_nodes(
         crash_point::reach("StartNode", Edge::Recorded, Some(node)).await;
     }
     Ok(())
-}
-
-/// Nodes in the order in which they are worked on.
-pub fn order_of(snapshot: &Snapshot, coordinator_node: &str) -> Vec<String> {
-    let mut places: Vec<Place<'_>> = snapshot
-        .nodes
-        .iter()
-        .filter(|(name, _)| snapshot.node_migrations.contains_key(*name))
-        .map(|(name, node)| Place {
-            name,
-            control_plane: facts::nodes::is_control_plane(node),
-            coordinator: name == coordinator_node,
-        })
-        .collect();
-    order::sort(&mut places);
-    places.iter().map(|place| place.name.to_owned()).collect()
 }
 
 fn seats<'order>(snapshot: &Snapshot, migration: &Migration, order: &'order [String]) -> Vec<Seat<'order>> {

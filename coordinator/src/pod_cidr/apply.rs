@@ -1,5 +1,6 @@
 //! One step of a change of the range. Each is idempotent, and looks once more at what it depends on before it writes.
 
+use api::Migration;
 use api::migration::PodCidrStatus;
 use crash_point::Edge;
 use ipnet::IpNet;
@@ -17,6 +18,7 @@ use super::objects;
 use super::saved::Saved;
 use crate::calico;
 use crate::context::Context;
+use crate::cordon;
 use crate::evict::evict;
 use crate::memory::Memory;
 use crate::write::{self, WriteError, parameters};
@@ -28,6 +30,8 @@ const BLOCKS_AT_ONCE: usize = 50;
 pub struct Hands<'pass> {
     /// Clients.
     pub context: &'pass Context,
+    /// Whose steps they are.
+    pub migration: &'pass Migration,
     /// What was there before.
     pub saved: &'pass Saved,
     /// The spec that the new pool has once it is open.
@@ -51,7 +55,9 @@ impl Hands<'_> {
             Step::Open(which, openness) => self.open(pool_of(*which, known), *openness).await?,
             Step::Narrow(which, round) => self.narrow(pool_of(*which, known), *which, *round).await?,
             Step::TakeOff(which, nodes) => self.take_off(*which, nodes).await?,
+            Step::Cordon(node) => self.cordon(node).await?,
             Step::Evict(pods) => self.evict(pods, memory).await,
+            Step::Uncordon(node) => self.uncordon(node).await?,
             Step::ReleaseBlocks(ranges) => {
                 memory.pod_cidr.forget_blocks();
                 self.release(ranges).await?
@@ -131,6 +137,32 @@ impl Hands<'_> {
             "node {} takes another address for the end of its tunnel",
             nodes.join(", ")
         ))
+    }
+
+    async fn node(&self, name: &str) -> Result<Option<Node>, WriteError> {
+        let api: Api<Node> = Api::all(self.context.client.clone());
+        api.get_opt(name)
+            .await
+            .map_err(|source| WriteError::of("reading", format!("Node {name}"), source))
+    }
+
+    async fn cordon(&self, name: &str) -> Result<String, WriteError> {
+        // Somebody else may have cordoned it a moment ago: that cordon is not ours to lift.
+        if let Some(node) = self
+            .node(name)
+            .await?
+            .filter(|node| !cordon::is_unschedulable(node))
+        {
+            cordon::cordon(self.context, self.migration, &node).await?;
+        }
+        Ok(format!("node {name} is cordoned, and its pods move"))
+    }
+
+    async fn uncordon(&self, name: &str) -> Result<String, WriteError> {
+        if let Some(node) = self.node(name).await? {
+            cordon::uncordon(self.context, self.migration, &node).await?;
+        }
+        Ok(format!("no pod of node {name} has to move: it takes pods again"))
     }
 
     /// Takes the label from every Node that has it.

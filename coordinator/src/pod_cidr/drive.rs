@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use api::migration::{Desired, Direction, MigrationPhase, PodCidr, PodCidrStatus};
 use api::{Migration, MigrationStatus};
+use crash_point::Edge;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use plan::decision::{Decision, WaitReason};
 use plan::pod_cidr::decide::{Step, Which};
 use plan::pod_cidr::facts::Pool;
-use plan::pod_cidr::pools;
+use plan::pod_cidr::{mentions, pools};
 
 use super::apply::Hands;
+use super::looks::Pace;
 use super::redundancy::RAISED_TO;
 use super::saved::Saved;
 use super::{adopt, progress, read};
@@ -88,10 +90,10 @@ pub async fn go_on(
         status.message = pass.past_return(&known);
         return Ok(());
     }
-    let (next, stop) = pass.look(memory, &mut known, status).await?;
+    let (next, stop) = Box::pin(pass.look(memory, &mut known, status)).await?;
     progress::enter(&mut known, next.stage, direction, now);
     status.phase = progress::phase(next.stage, direction);
-    pass.act(memory, next.decision, &mut known, status).await?;
+    Box::pin(pass.act(memory, next.decision, &mut known, status)).await?;
     if let Some(stop) = stop
         && status.phase != MigrationPhase::Halted
     {
@@ -160,6 +162,7 @@ impl Pass<'_> {
     ) -> Result<(), WriteError> {
         let hands = Hands {
             context: self.context,
+            migration: self.migration,
             saved: self.saved,
             wanted: &pools::wanted(
                 &self.saved.old_pool,
@@ -169,7 +172,7 @@ impl Pass<'_> {
             grace_period_seconds: self.migration.spec.drain.grace_period_seconds,
         };
         match decision {
-            Decision::Run(Step::Complete) => self.complete(&hands, known, status).await,
+            Decision::Run(Step::Complete) => self.complete(&hands, memory, known, status).await,
             Decision::Run(step) => {
                 status.blocked = String::new();
                 status.message = hands.make(&step, known, memory).await?;
@@ -193,9 +196,11 @@ impl Pass<'_> {
     async fn complete(
         &self,
         hands: &Hands<'_>,
+        memory: &mut Memory,
         known: &mut PodCidrStatus,
         status: &mut MigrationStatus,
     ) -> Result<(), WriteError> {
+        crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
         hands.lower(known, RAISED_TO).await?;
         hands
             .forget_nodes(self.snapshot.nodes.values().map(AsRef::as_ref))
@@ -205,21 +210,26 @@ impl Pass<'_> {
             wait(status, WaitReason::PodsTerminating, message);
             return Ok(());
         }
-        let (phase, pool, range) = match self.direction {
-            Direction::There => (
-                MigrationPhase::Completed,
-                &known.settings.old_pool.value,
-                known.settings.to.value,
-            ),
-            Direction::Back => (
-                MigrationPhase::RolledBack,
-                &known.settings.new_pool.value,
-                known.settings.from.value,
-            ),
+        let settings = &known.settings;
+        let (from, to) = (settings.from.value, settings.to.value);
+        let (phase, pool, left, range) = match self.direction {
+            Direction::There => (MigrationPhase::Completed, &settings.old_pool.value, from, to),
+            Direction::Back => (MigrationPhase::RolledBack, &settings.new_pool.value, to, from),
         };
+        // On the way back nobody has waited for a person: what was changed for the way there is told at its end.
+        let mentions = memory
+            .pod_cidr
+            .mentions(self.context, self.cache, Pace::Soon)
+            .await?;
+        let still = mentions::follow_up(&mentions, &left, &range);
+        let still = still.first().map_or_else(String::new, |first| {
+            let count = still.len();
+            format!("; {count} places say {left} still, and have to be changed back; the first: {first}")
+        });
         status.message = format!(
-            "every pod has an address of {range}; IPPool {pool}, its blocks and every route into it are gone"
+            "every pod has an address of {range}; IPPool {pool}, its blocks and every route into it are gone{still}"
         );
+        crash_point::reach(Step::Complete.name(), Edge::Changed, None).await;
         progress::finish(known, self.now);
         status.phase = phase;
         status.completed_at = Some(self.now);

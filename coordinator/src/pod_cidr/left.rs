@@ -1,5 +1,6 @@
 //! What is in the range that is left: blocks, who has addresses of it, ends of tunnels, routes.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use api::migration::{PodCidrStatus, Stage};
@@ -8,6 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use plan::decision::{Wait, WaitReason};
 use plan::drain::Pod;
+use plan::pod_cidr::by_node::{self, Cordon};
 use plan::pod_cidr::decide::Missing;
 use plan::pod_cidr::ends::{self, Keeping, NodeEnd};
 use plan::pod_cidr::holders::holders;
@@ -18,7 +20,7 @@ use super::drive::Pass;
 use super::looks::Pace;
 use crate::memory::Memory;
 use crate::write::WriteError;
-use crate::{facts, limits};
+use crate::{cordon, facts, limits};
 
 /// What is in the range that is left.
 pub(super) struct Left {
@@ -226,6 +228,43 @@ impl Pass<'_> {
             ),
             until: None,
         })
+    }
+
+    /// Every Node in the order in which they are worked on, where pods leave node by node.
+    pub(super) fn nodes_in_work<'order>(&self, order: &'order [String]) -> Vec<by_node::Node<'order>> {
+        let migration = self.migration.name_any();
+        // They stay where they are, and watch the range that is left until everybody else has moved.
+        let ours: BTreeSet<IpAddr> = self
+            .snapshot
+            .traffic_pods
+            .iter()
+            .filter_map(|pod| facts::pods::pod(pod).ok())
+            .flat_map(|pod| pod.addresses)
+            .collect();
+        let mut nodes = Vec::new();
+        for name in order {
+            let Some(node) = self.snapshot.nodes.get(name) else {
+                continue;
+            };
+            let cordon = match (cordon::is_unschedulable(node), cordon::is_by(node, &migration)) {
+                (false, _) => Cordon::None,
+                (true, true) => Cordon::Ours,
+                (true, false) => Cordon::Others,
+            };
+            let unsettled = match self.facts_of(name) {
+                // Nobody can say of one that is away; its pods are counted all the same.
+                None if !facts::nodes::is_ready(node) => None,
+                None => Some("its agent has not answered".to_owned()),
+                Some(facts) => host::route_to_pod(facts, &ours),
+            };
+            nodes.push(by_node::Node {
+                name,
+                ready: facts::nodes::is_ready(node),
+                cordon,
+                unsettled,
+            });
+        }
+        nodes
     }
 
     /// What the agents say of the range that is left; who has not said is named.

@@ -6,6 +6,7 @@ use jiff::SignedDuration;
 use plan::pod_cidr::decide::{Next, Policy, PoolView, View, Which, decide};
 use plan::pod_cidr::pools::{self, Openness};
 use plan::pod_cidr::residents::{health, residents, workloads_of};
+use plan::pod_cidr::settings::Mode;
 use plan::pod_cidr::{mentions, moves};
 
 use super::drive::Pass;
@@ -14,6 +15,7 @@ use super::looks::Pace;
 use super::watched::{Held, openness};
 use super::{progress, soak_seconds};
 use crate::memory::Memory;
+use crate::snapshot::node_order;
 use crate::stop::Stop;
 use crate::write::WriteError;
 use crate::{evict, limits};
@@ -75,6 +77,11 @@ impl Pass<'_> {
             stop,
             unwatched,
         } = held;
+        let order = node_order(self.snapshot, &self.context.node_name);
+        let by_node = match self.kind.mode {
+            Mode::ByWorkload => None,
+            Mode::ByNode => Some(self.nodes_in_work(&order)),
+        };
         let view = View {
             direction: self.direction,
             old: self.pool_view(Which::Old, known, &left, &routes),
@@ -95,7 +102,9 @@ impl Pass<'_> {
                 budgets: &self.snapshot.budgets,
                 refusals: &memory.refusals,
                 workloads: &workload_health,
+                only: None,
             },
+            nodes: by_node.as_deref(),
         };
         Ok((decide(&view, &self.policy(hold), self.now), stop))
     }
@@ -107,6 +116,9 @@ impl Pass<'_> {
                 permissions: limits::permissions(self.migration),
                 delete_bare_pods: self.kind.delete_bare_pods,
             },
+            nodes_at_once: limits::rules(self.migration)
+                .max_unavailable
+                .resolve(self.snapshot.nodes.len()),
             soak: SignedDuration::from_secs(i64::from(soak_seconds(self.kind))),
             hold,
         }

@@ -298,12 +298,23 @@ fn agent_reports(api: &FakeApi, node: &str, number: usize) {
         .filter(|pod| pod["spec"]["nodeName"] == node && !pod["status"]["podIP"].is_null())
         .map(|pod| pod["metadata"]["uid"].clone())
         .collect();
+    let pods: Vec<Value> = [PODS, "/api/v1/namespaces/replumb-system/pods"]
+        .iter()
+        .flat_map(|path| api.below(path))
+        .filter(|pod| pod["spec"]["nodeName"] == node)
+        .filter_map(|pod| pod["status"]["podIP"].as_str().map(str::to_owned))
+        .filter(|address| address.starts_with(&format!("{prefix}.{number}.")))
+        .map(|address| {
+            json!({ "kind": "Unicast", "destination": format!("{address}/32"), "hops": [], "table": 254, "protocol": 3, "metric": 0 })
+        })
+        .collect();
+    let pods = json!({ "first": pods, "more": 0 });
     api.edit(&path, &json!({ "status": { "podCidr": null, "traffic": null } }));
     api.edit(
         &path,
         &json!({ "status": {
             "podCidr": {
-                "conflist": { "Absent": {} }, "inOld": { "discards": discards, "addresses": addresses }, "inNew": {}, "tunnels": [],
+                "conflist": { "Absent": {} }, "inOld": { "pods": pods, "discards": discards, "addresses": addresses }, "inNew": {}, "tunnels": [],
             },
             "traffic": {
                 "flows": 1, "reporting": reporting, "breaches": [], "classes": [], "at": "2026-01-01T00:00:00Z",
@@ -362,7 +373,10 @@ fn story(changes: &[(String, Value)]) -> Vec<String> {
             lines.push(format!("evict {}", path.rsplit('/').nth(1).unwrap()));
         } else if path.starts_with(POOLS) {
             let name = body["metadata"]["name"].as_str().unwrap_or(last);
-            let how = match (spec["disabled"].as_bool(), spec["nodeSelector"].as_str()) {
+            let disabled = spec
+                .get("disabled")
+                .map(|found| found.as_bool().unwrap_or_default());
+            let how = match (disabled, spec["nodeSelector"].as_str()) {
                 (Some(true), _) => " closed",
                 (Some(false), Some("!all()")) => " to who names it",
                 (Some(false), Some(selector)) if selector.contains("off-pool") => " narrowed",
@@ -373,6 +387,9 @@ fn story(changes: &[(String, Value)]) -> Vec<String> {
         } else if let Some(ends) = spec["podCidr"].get("tunnelEnds") {
             let what = if ends.is_null() { "drop" } else { "keep" };
             lines.push(format!("{what} on {last}"));
+        } else if let Some(cordoned) = spec.get("unschedulable").filter(|_| path.starts_with(NODES)) {
+            let what = if cordoned.is_null() { "uncordon" } else { "cordon" };
+            lines.push(format!("{what} {last}"));
         } else if body["metadata"]["labels"]["replumb.dev/off-pool"].is_string() {
             lines.push(format!("take off {last}"));
         } else if path.starts_with(BLOCKS) || path.starts_with(AFFINITIES) {
@@ -414,6 +431,7 @@ fn assert_gone(api: &FakeApi, gone: usize) {
     }
     for node in api.below(NODES) {
         assert_eq!(node["metadata"]["labels"], json!({}), "a label is left");
+        assert_ne!(node["spec"]["unschedulable"], true, "a cordon is left");
         let end = node["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"].as_str();
         assert!(end.unwrap().starts_with(RANGES[1 - gone].1), "{end:?}");
     }
@@ -578,6 +596,28 @@ async fn who_takes_an_address_of_a_block_that_is_about_to_go_keeps_it() {
 }
 
 #[tokio::test]
+async fn node_by_node_each_is_cordoned_while_its_pods_leave() {
+    let api = cluster("Watch");
+    api.edit(MIGRATION, &json!({ "spec": { "podCidr": { "mode": "ByNode" } } }));
+    api.take_changes();
+    run_until(&api, "Completed").await;
+    assert_in_order(
+        &story(&api.take_changes()),
+        &[
+            "patch pool old closed",
+            "cordon a",
+            "evict web-a",
+            "uncordon a",
+            "cordon b",
+            "evict web-b",
+            "uncordon b",
+            "delete pool old",
+        ],
+    );
+    assert_gone(&api, 0);
+}
+
+#[tokio::test]
 async fn past_its_point_of_no_return_nothing_is_taken_back_and_the_rest_is_finished() {
     let api = cluster("Watch");
     for _ in 0..200 {
@@ -606,6 +646,26 @@ async fn past_its_point_of_no_return_nothing_is_taken_back_and_the_rest_is_finis
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Run" } }));
     run_until(&api, "Completed").await;
     assert_gone(&api, 0);
+}
+
+#[tokio::test]
+async fn what_a_person_changed_for_the_way_there_is_told_at_the_end_of_the_way_back() {
+    let api = cluster("Watch");
+    for _ in 0..10 {
+        turn(&api).await;
+    }
+    let mut set = api.get(CALICO).unwrap();
+    set["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = json!("10.200.0.0/16");
+    api.put(CALICO, set);
+    api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    run_until(&api, "RolledBack").await;
+    let message = api.get(MIGRATION).unwrap()["status"]["message"].to_string();
+    for words in [
+        "1 places say 10.200.0.0/16 still",
+        "CALICO_IPV4POOL_CIDR: found 10.200.0.0/16, needed 10.244.0.0/16",
+    ] {
+        assert!(message.contains(words), "{message}");
+    }
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ pub enum CheckName {
     Ipam,
     /// Every object was understood.
     MalformedObjects,
-    /// Pods leave the old range in a way that this version has.
+    /// Pods that leave node by node have somewhere to go.
     Mode,
     /// A pool of the new range is as it has to be, or is not there.
     NewPool,
@@ -189,7 +189,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
         pods::check(settings, facts, &leaving, policy),
         workloads::check(facts, &leaving, &raised),
         room::check(settings, facts),
-        wishes::check(policy),
+        wishes::check(facts, policy),
     ]
     .concat()
 }

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::by_node;
 use super::moves;
 use super::pools::{self, Openness};
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
@@ -175,6 +176,8 @@ pub struct View<'facts> {
     pub rolling: Option<Wait>,
     /// The pods, led to the pool that is the target now.
     pub moves: moves::View<'facts>,
+    /// Every Node, where pods leave node by node; in the order in which they are worked on.
+    pub nodes: Option<&'facts [by_node::Node<'facts>]>,
 }
 
 /// What is missing.
@@ -191,6 +194,8 @@ pub enum Missing {
 pub struct Policy {
     /// Of the moves.
     pub moves: moves::Policy,
+    /// How many Nodes may be in work at the same time, where pods leave node by node.
+    pub nodes_at_once: usize,
     /// How long the old pool stays, empty and closed.
     pub soak: SignedDuration,
     /// Why nothing is done now: somebody said so, or has to look first.
@@ -210,8 +215,12 @@ pub enum Step {
     Narrow(Which, u32),
     /// Take these Nodes off the pool.
     TakeOff(Which, Vec<String>),
+    /// Let this Node take no new pods.
+    Cordon(String),
     /// Evict these pods.
     Evict(Vec<PodName>),
+    /// Let this Node take pods again.
+    Uncordon(String),
     /// Release these blocks, which are empty, and their affinities.
     ReleaseBlocks(Vec<IpNet>),
     /// Delete this pool.
@@ -233,7 +242,9 @@ impl Step {
             Self::Open(Which::New, Openness::Closed | Openness::Absent) => "CloseNewPool",
             Self::Narrow(..) => "NarrowPool",
             Self::TakeOff(..) => "TakeNodeOff",
+            Self::Cordon(_) => "CordonNode",
             Self::Evict(_) => "Evict",
+            Self::Uncordon(_) => "UncordonNode",
             Self::ReleaseBlocks(_) => "ReleaseBlocks",
             Self::DeletePool(Which::Old) => "DeleteOldPool",
             Self::DeletePool(Which::New) => "DeleteNewPool",
@@ -430,9 +441,15 @@ fn leave(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) 
 
 /// Pods that have to move; `None` once none has to.
 fn moved(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<Next> {
-    Some(match moves::next(&view.moves, &policy.moves, now)? {
-        evict::Next::Evict(pods) => run(Stage::Move, Step::Evict(pods)),
-        evict::Next::Wait(found) => wait(Stage::Move, found),
+    let next = match view.nodes {
+        None => by_node::Next::Pods(moves::next(&view.moves, &policy.moves, now)?),
+        Some(nodes) => by_node::next(&view.moves, nodes, &policy.moves, policy.nodes_at_once, now)?,
+    };
+    Some(match next {
+        by_node::Next::Cordon(node) => run(Stage::Move, Step::Cordon(node)),
+        by_node::Next::Uncordon(node) => run(Stage::Move, Step::Uncordon(node)),
+        by_node::Next::Pods(evict::Next::Evict(pods)) => run(Stage::Move, Step::Evict(pods)),
+        by_node::Next::Pods(evict::Next::Wait(found)) => wait(Stage::Move, found),
     })
 }
 

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use super::facts::ClusterFacts;
 use super::mentions::{self, Change};
 use super::moves::{self, Resident, Wave, Workload};
-use super::pools::{self, NO_NODE};
+use super::pools::{self, NO_NODE, OFF_LABEL};
 use super::residents::{AT_LEAST, Needed, residents, with_one_pod, workloads_of};
 use super::settings::{Mode, Settings};
 use crate::document::{Action, Document};
@@ -97,6 +97,14 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
     actions.extend([
         Action::new("open", &new, "to every pod"),
         Action::new(
+            "narrow",
+            &old,
+            format!(
+                "node by node: label {OFF_LABEL} on the Node, and a clause of nodeSelector. Its calico-node takes another address for the \
+                 end of its tunnel; its agent keeps the old one on lo until blocks are released, so that no connection ends"
+            ),
+        ),
+        Action::new(
             "close",
             &old,
             "disabled true: pods that have an address of it keep it",
@@ -137,40 +145,50 @@ fn moving(
 ) -> Vec<Action> {
     let pools = facts.pools.values().map(|pool| (pool.name.as_str(), pool.range));
     let left = moves::left(residents, &settings.stay(&settings.to.value, pools));
-    Wave::ALL
-        .into_iter()
-        .map(|wave| {
-            let (verb, how) = match wave {
-                Wave::Jobs => ("wait for", "they end by themselves"),
-                Wave::Bare if !wishes.delete_bare_pods => (
-                    "wait for",
-                    "nobody makes them again: delete them, or set podCidr.deleteBarePods",
-                ),
-                Wave::Bare => (
-                    "evict",
-                    "nobody makes them again, and podCidr.deleteBarePods says that they may go",
-                ),
-                Wave::Stateful => ("evict", "the highest ordinal first, each after the one before is Ready"),
-                // It has the host's network, unless somebody took that away.
-                Wave::Coordinator => ("evict", "where it is on the pod network"),
-                Wave::NameServers | Wave::Admission | Wave::DaemonSets | Wave::Stateless => (
-                    "evict",
-                    "of each workload one at a time, the next when every one of it is Ready, under their budgets",
-                ),
-            };
-            let pods: Vec<String> = left
-                .get(&wave)
-                .into_iter()
-                .flatten()
-                .map(|resident| resident.pod.key())
-                .collect();
-            let who = match pods.as_slice() {
-                [] => "none now".to_owned(),
-                pods => format!("{} now: {}", pods.len(), pods.join(", ")),
-            };
-            Action::as_of_now(verb, wave.words(), format!("{how}; {who}"))
-        })
-        .collect()
+    let nodes = match wishes.mode {
+        Mode::ByWorkload => None,
+        Mode::ByNode => Some(Action::new(
+            "cordon",
+            "one node after the other",
+            "workers first, the coordinator's own at the end, rollout.maxUnavailable at once: its pods are evicted in the order below; it is \
+             uncordoned once its agent finds no route to a pod of the old range",
+        )),
+    };
+    let waves = Wave::ALL.into_iter().map(|wave| {
+        let (verb, how) = match wave {
+            Wave::Jobs => ("wait for", "they end by themselves"),
+            Wave::Bare if !wishes.delete_bare_pods => (
+                "wait for",
+                "nobody makes them again: delete them, or set podCidr.deleteBarePods",
+            ),
+            Wave::Bare => (
+                "evict",
+                "nobody makes them again, and podCidr.deleteBarePods says that they may go",
+            ),
+            Wave::Stateful => (
+                "evict",
+                "the highest ordinal first, each after the one before is Ready",
+            ),
+            // It has the host's network, unless somebody took that away.
+            Wave::Coordinator => ("evict", "where it is on the pod network"),
+            Wave::NameServers | Wave::Admission | Wave::DaemonSets | Wave::Stateless => (
+                "evict",
+                "of each workload one at a time, the next when every one of it is Ready, under their budgets",
+            ),
+        };
+        let pods: Vec<String> = left
+            .get(&wave)
+            .into_iter()
+            .flatten()
+            .map(|resident| resident.pod.key())
+            .collect();
+        let who = match pods.as_slice() {
+            [] => "none now".to_owned(),
+            pods => format!("{} now: {}", pods.len(), pods.join(", ")),
+        };
+        Action::as_of_now(verb, wave.words(), format!("{how}; {who}"))
+    });
+    nodes.into_iter().chain(waves).collect()
 }
 
 fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: &Wishes<'_>) -> Vec<Action> {

@@ -7,6 +7,9 @@ mod entry;
 mod kept;
 mod select;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 pub use conflist::{Conflist, conflist};
 pub use entry::{Address, BIRD, FELIX, Hop, KERNEL, Listed, MAIN_TABLE, Route, RouteKind, Rule};
 use ipnet::IpNet;
@@ -194,6 +197,20 @@ pub fn left(facts: &HostFacts) -> Vec<String> {
     left
 }
 
+/// A route to a pod of the old range that is still on the host, in words; `ours` are the addresses of pods that watch the old
+/// range until all others have left it.
+pub fn route_to_pod(facts: &HostFacts, ours: &BTreeSet<IpAddr>) -> Option<String> {
+    let pods = &facts.in_old.pods;
+    let mut others = pods
+        .first
+        .iter()
+        .filter(|route| !ours.contains(&route.destination.addr()));
+    others.next().map(ToString::to_string).or_else(|| {
+        let more = usize::try_from(pods.more).unwrap_or(usize::MAX);
+        (more > 0).then(|| format!("{more} more routes to pods"))
+    })
+}
+
 /// What shares an address with the new range and is not Calico's, in words: packets for new pods would go there.
 ///
 /// Routes of a BIRD are not among them ([`announced`]).
@@ -217,7 +234,8 @@ pub fn announced(facts: &HostFacts) -> Vec<String> {
 }
 
 /// Whether somebody may wait for what has changed: another configuration of new pods, another tunnel, or a list that has become
-/// empty or is empty no longer. Pods that come and go while others stay are no such change.
+/// empty or is empty no longer. Pods that come and go while others stay are no such change; that only one is left is, since it
+/// may be our own, which watches the old range until all others have left it.
 pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
     let emptiness = |facts: &HostFacts| {
         let (old, new) = (&facts.in_old, &facts.in_new);
@@ -236,6 +254,7 @@ pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
     before.conflist != after.conflist
         || before.tunnels != after.tunnels
         || emptiness(before) != emptiness(after)
+        || before.in_old.pods.count().min(2) != after.in_old.pods.count().min(2)
 }
 
 #[cfg(test)]

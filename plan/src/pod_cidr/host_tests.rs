@@ -358,13 +358,40 @@ fn the_uplink_is_that_of_the_best_default_route() {
 }
 
 #[test]
+fn a_pod_of_ours_that_watches_the_old_range_keeps_no_node_from_taking_pods_again() {
+    let mut host = host();
+    let ours = |addresses: &[&str]| addresses.iter().map(|address| address.parse().unwrap()).collect();
+    let found = |host: &Tables, addresses: &[&str]| route_to_pod(&look(host), &ours(addresses));
+    assert_eq!(found(&host, &[]).unwrap(), "10.244.1.5/32 dev cali1");
+    assert_eq!(found(&host, &["10.244.1.5"]).unwrap(), "10.244.1.6/32 dev cali2");
+    assert_eq!(found(&host, &["10.244.1.5", "10.244.1.6"]), None);
+    for number in 10..35 {
+        host.routes
+            .push(route(BOOT, &format!("10.244.1.{number}/32 dev cali{number}")));
+    }
+    let listed: Vec<String> = look(&host)
+        .in_old
+        .pods
+        .first
+        .iter()
+        .map(|route| route.destination.addr().to_string())
+        .collect();
+    let listed: Vec<&str> = listed.iter().map(String::as_str).collect();
+    assert_eq!(found(&host, &listed).unwrap(), "7 more routes to pods");
+}
+
+#[test]
 fn somebody_may_wait_for_a_list_to_become_empty() {
     let mut host = host();
     let two = look(&host);
+    host.routes.push(route(BOOT, "10.244.1.99/32 dev cali99"));
+    let three = look(&host);
+    assert_ne!(three, two);
+    assert!(!is_news(&three, &two), "two other pods are there still");
+    host.routes.pop();
     let last = host.routes.pop().unwrap();
     let one = look(&host);
-    assert_ne!(one, two);
-    assert!(!is_news(&two, &one), "another pod is there still");
+    assert!(is_news(&two, &one), "the one may be ours");
     host.routes.pop();
     let none = look(&host);
     assert!(is_news(&one, &none));

@@ -144,6 +144,8 @@ pub struct View<'facts> {
     pub refusals: &'facts BTreeMap<String, Refusal>,
     /// Workloads that were there before the first pod moved.
     pub workloads: &'facts BTreeMap<Workload, Health>,
+    /// Nodes whose pods may go now; `None` where it does not matter on which one a pod is.
+    pub only: Option<&'facts BTreeSet<&'facts str>>,
 }
 
 /// Limits and permissions.
@@ -211,7 +213,13 @@ fn order<'facts>(
 
 /// What comes next; `None` once no pod has to move.
 pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::Next> {
-    let left = left(view.residents, view.targets);
+    let mut left = left(view.residents, view.targets);
+    if let Some(nodes) = view.only {
+        for residents in left.values_mut() {
+            residents.retain(|resident| nodes.contains(resident.pod.node.as_str()));
+        }
+        left.retain(|_, residents| !residents.is_empty());
+    }
     let count: usize = left.values().map(Vec::len).sum();
     let first = left.values().flatten().next()?;
     let stays = |resident: &&Resident<'_>| resident.pod.deleted_at.is_none();
@@ -268,6 +276,12 @@ pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::N
             ),
         ),
     })
+}
+
+/// Which pod that was moved is not Ready again; `None` when each is.
+pub fn lacking(view: &View<'_>) -> Option<Wait> {
+    let health = health(view);
+    Some(health.lacking.first()?.wait(&health.lacking))
 }
 
 fn wait(reason: WaitReason, message: String) -> evict::Next {

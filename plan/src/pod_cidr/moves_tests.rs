@@ -101,6 +101,7 @@ impl World {
             budgets: &[],
             refusals: &self.refusals,
             workloads: &self.workloads,
+            only: None,
         };
         next(&view, &self.policy, now)
     }

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
+use rstest::rstest;
 use serde_json::{Value, json};
 
+use super::by_node::{self, Cordon};
 use super::decide::{Direction, Policy, PoolView, Step, View, Which, decide};
 use super::moves::{self, Health, Resident, Role, Workload};
 use super::pools::{self, NO_NODE, Openness};
@@ -15,6 +17,8 @@ use crate::decision::{Decision, Wait, WaitReason};
 use crate::drain::{Permissions, Pod};
 use crate::evict::PodName;
 
+/// The nodes, in the order in which they are worked on.
+const NODES: [&str; 2] = ["a", "b"];
 const OLD: &str = "10.244.0.0/16";
 const NEW: &str = "10.200.0.0/16";
 const SOAK: SignedDuration = SignedDuration::from_secs(3600);
@@ -57,7 +61,10 @@ struct World {
     direction: Direction,
     old: Openness,
     new: Openness,
+    /// The first is on the first node, the second one on the second, wherever it has its address from.
     pods: [Life; 2],
+    /// Which nodes are cordoned by us; `None` where pods leave workload by workload.
+    cordons: Option<[bool; 2]>,
     /// Whether Calico's IPAM has a block of the range.
     old_block: bool,
     new_block: bool,
@@ -108,6 +115,7 @@ impl World {
         old: Openness::ToEverybody,
         new: Openness::Absent,
         pods: [Life::Ready(Which::Old); 2],
+        cordons: None,
         old_block: true,
         new_block: false,
         leak: false,
@@ -162,6 +170,7 @@ impl World {
             Some(Pod {
                 namespace: "default".to_owned(),
                 name: format!("web-{number}"),
+                node: NODES[number].to_owned(),
                 uid: format!("{number}-{life:?}"),
                 controller: Some(("ReplicaSet".to_owned(), "web".to_owned())),
                 ready: matches!(life, Life::Ready(_)),
@@ -248,7 +257,25 @@ impl World {
                 budgets: &[],
                 refusals: &BTreeMap::new(),
                 workloads: &health,
+                only: None,
             },
+            nodes: None,
+        };
+        let nodes = self.cordons.map(|cordons| {
+            [0, 1].map(|number| by_node::Node {
+                name: NODES[number],
+                ready: true,
+                cordon: if cordons[number] {
+                    Cordon::Ours
+                } else {
+                    Cordon::None
+                },
+                unsettled: None,
+            })
+        });
+        let view = View {
+            nodes: nodes.as_ref().map(<[_; 2]>::as_slice),
+            ..view
         };
         let moves = moves::Policy {
             pods_at_once: 10,
@@ -257,6 +284,7 @@ impl World {
         };
         let policy = Policy {
             moves,
+            nodes_at_once: 1,
             soak: SOAK,
             hold: None,
         };
@@ -306,21 +334,7 @@ impl World {
                     "closed for an unproved one: {self:?}"
                 );
             }
-            Step::Evict(pods) => {
-                let target = self.openness(self.target());
-                assert_eq!(
-                    target,
-                    Openness::ToEverybody,
-                    "it would come back to the same range: {self:?}"
-                );
-                let is_ready = |life: &&Life| matches!(life, Life::Ready(_));
-                let lacking = self.pods.iter().filter(|life| !is_ready(life)).count();
-                let of_ready = pods.iter().any(|pod| is_ready(&&self.pods[number(pod)]));
-                assert!(
-                    !of_ready || (lacking == 0 && pods.len() == 1),
-                    "the workload would lack two: {self:?}"
-                );
-            }
+            Step::Evict(pods) => self.assert_evicts(pods),
             Step::ReleaseBlocks(_) | Step::DeletePool(_) => {
                 assert!(!self.has(self.left()), "{step:?} under living pods: {self:?}");
                 assert!(!self.leak, "{step:?} with a leak: {self:?}");
@@ -345,7 +359,22 @@ impl World {
                     );
                 }
             }
+            Step::Cordon(_) => {
+                assert_eq!(self.cordons, Some([false; 2]), "two nodes at once: {self:?}");
+            }
+            Step::Uncordon(node) => {
+                let number = NODES.iter().position(|name| name == node).unwrap();
+                assert_ne!(
+                    self.pods[number].range(),
+                    Some(self.left()),
+                    "its pod is there still: {self:?}"
+                );
+            }
             Step::Complete => {
+                assert!(
+                    self.cordons.is_none_or(|cordons| cordons == [false; 2]),
+                    "done, with a cordon: {self:?}"
+                );
                 let left = self.left();
                 assert_eq!(self.openness(left), Openness::Absent, "{self:?}");
                 assert_eq!(self.openness(self.target()), Openness::ToEverybody, "{self:?}");
@@ -363,6 +392,24 @@ impl World {
         }
     }
 
+    fn assert_evicts(&self, pods: &[PodName]) {
+        let target = self.openness(self.target());
+        assert_eq!(
+            target,
+            Openness::ToEverybody,
+            "it would come back to the same range: {self:?}"
+        );
+        let is_ready = |life: &&Life| matches!(life, Life::Ready(_));
+        let in_work = |pod: &PodName| self.cordons.is_none_or(|cordons| cordons[number(pod)]);
+        assert!(pods.iter().all(in_work), "its node takes pods: {self:?}");
+        let lacking = self.pods.iter().filter(|life| !is_ready(life)).count();
+        let of_ready = pods.iter().any(|pod| is_ready(&&self.pods[number(pod)]));
+        assert!(
+            !of_ready || (lacking == 0 && pods.len() == 1),
+            "the workload would lack two: {self:?}"
+        );
+    }
+
     fn after(mut self, step: &Step) -> Self {
         match step {
             Step::CreatePool => self.new = Openness::Closed,
@@ -373,6 +420,12 @@ impl World {
                 for pod in pods {
                     let life = &mut self.pods[number(pod)];
                     *life = life.range().map_or(Life::Gone, Life::Terminates);
+                }
+            }
+            Step::Cordon(node) | Step::Uncordon(node) => {
+                let number = NODES.iter().position(|name| name == node).unwrap();
+                if let Some(cordons) = &mut self.cordons {
+                    cordons[number] = matches!(step, Step::Cordon(_));
                 }
             }
             Step::ReleaseBlocks(ranges) if ranges[0].to_string() == OLD => self.old_block = false,
@@ -466,13 +519,16 @@ impl World {
                 world.leak = false;
                 world.routes = true;
             },
-            // One of these at a time: the states of all of them together would be too many.
+            // One of these at a time, and none where pods leave node by node, where it is the same: the
+            // states of all of them together would be too many.
             &|world| {
-                if world.widened && !world.leak {
+                if world.widened && !world.leak && world.cordons.is_none() {
                     world.kept = Some(world.left());
                 }
             },
-            &|world| world.widened = world.kept.is_some() || world.leak,
+            &|world| {
+                world.widened = world.kept.is_some() || world.leak || world.cordons.is_some();
+            },
             // A pod's sandbox goes, and its address stays, however long nobody had one before.
             &|world| world.leak = world.leak || (world.kept.is_none() && world.widened),
             &|world| world.old = open_or(world.old, Openness::Closed),
@@ -521,9 +577,9 @@ struct Follows {
     others: Vec<World>,
 }
 
-fn explore() -> BTreeMap<World, Follows> {
+fn explore(start: World) -> BTreeMap<World, Follows> {
     let mut known: BTreeMap<World, Follows> = BTreeMap::new();
-    let mut open = vec![World::START];
+    let mut open = vec![start];
     while let Some(world) = open.pop() {
         if known.contains_key(&world) {
             continue;
@@ -553,9 +609,15 @@ fn explore() -> BTreeMap<World, Follows> {
     known
 }
 
-#[test]
-fn nothing_unsafe_is_ever_decided_and_whoever_is_led_somewhere_arrives() {
-    let known = explore();
+#[rstest]
+#[case::workload_by_workload(None)]
+#[case::node_by_node(Some([false; 2]))]
+fn nothing_unsafe_is_ever_decided_and_whoever_is_led_somewhere_arrives(#[case] cordons: Option<[bool; 2]>) {
+    let known = explore(World {
+        cordons,
+        widened: cordons.is_some(),
+        ..World::START
+    });
     assert!(known.len() > 10_000, "{} states", known.len());
     let mut before: BTreeMap<World, Vec<World>> = BTreeMap::new();
     for (world, follows) in &known {

@@ -2,30 +2,40 @@
 
 use super::{CheckName, CheckPolicy};
 use crate::check::{Check, Finding, Report};
+use crate::pod_cidr::facts::ClusterFacts;
 use crate::pod_cidr::settings::Mode;
 
-pub(super) fn check(policy: CheckPolicy) -> Vec<Check> {
-    let mut checks = mode(policy.mode);
+pub(super) fn check(facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
+    let mut checks = mode(facts, policy.mode);
     checks.extend(gate(policy.is_unwatched));
     checks
 }
 
-fn mode(mode: Mode) -> Vec<Check> {
+/// Pods of a node that is drained have to go somewhere.
+fn mode(facts: &ClusterFacts, mode: Mode) -> Vec<Check> {
     let mut report = Report::new(CheckName::Mode);
-    match mode {
-        Mode::ByWorkload => {}
-        Mode::ByNode => report.fail(
-            "",
-            "spec.podCidr.mode",
-            Finding::new(
+    let open = facts
+        .linux_nodes()
+        .filter(|node| node.ready && !node.unschedulable)
+        .count();
+    let found = match mode {
+        Mode::ByWorkload => "ByWorkload: pods move workload by workload",
+        Mode::ByNode if open < 2 => {
+            report.fail(
                 "",
-                "ByNode",
-                "ByWorkload",
-                "leave mode out: this version moves pods workload by workload, and does not cordon nodes for it",
-            ),
-        ),
-    }
-    report.finish("spec.podCidr.mode", "ByWorkload: pods move workload by workload")
+                "spec.podCidr.mode",
+                Finding::new(
+                    "",
+                    format!("ByNode, and {open} nodes that take pods"),
+                    "two nodes that are Ready and not cordoned",
+                    "uncordon or add a node; or mode ByWorkload, which cordons none",
+                ),
+            );
+            ""
+        }
+        Mode::ByNode => "ByNode: pods leave node by node, each cordoned for that time",
+    };
+    report.finish("spec.podCidr.mode", found)
 }
 
 fn gate(is_unwatched: bool) -> Vec<Check> {
@@ -53,20 +63,28 @@ fn gate(is_unwatched: bool) -> Vec<Check> {
 mod tests {
     use crate::check::{Verdict, worst};
 
+    use super::super::fixture;
     use super::*;
 
     #[test]
-    fn what_is_not_done_is_refused_and_what_is_not_watched_is_said() {
-        assert_eq!(worst(&check(CheckPolicy::default())), Verdict::Pass);
+    fn drained_pods_need_a_place_and_what_is_not_watched_is_said() {
+        let facts = fixture::cluster();
+        assert_eq!(worst(&check(&facts, CheckPolicy::default())), Verdict::Pass);
         let by_node = CheckPolicy {
             mode: Mode::ByNode,
             ..CheckPolicy::default()
         };
-        assert_eq!(worst(&check(by_node)), Verdict::Fail);
+        assert_eq!(worst(&check(&facts, by_node)), Verdict::Pass);
+        let mut one = facts.clone();
+        for node in one.nodes.values_mut().skip(1) {
+            node.unschedulable = true;
+        }
+        assert_eq!(worst(&check(&one, by_node)), Verdict::Fail);
+        assert_eq!(worst(&check(&one, CheckPolicy::default())), Verdict::Pass);
         let unwatched = CheckPolicy {
             is_unwatched: true,
             ..CheckPolicy::default()
         };
-        assert_eq!(worst(&check(unwatched)), Verdict::Warn);
+        assert_eq!(worst(&check(&facts, unwatched)), Verdict::Warn);
     }
 }

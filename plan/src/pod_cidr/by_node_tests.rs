@@ -1,0 +1,250 @@
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+
+use super::super::moves::{Health, Policy, Resident, Role, View, Workload};
+use super::*;
+use crate::drain::{Permissions, Pod};
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+const POLICY: Policy = Policy {
+    pods_at_once: 10,
+    permissions: Permissions {
+        delete_empty_dir_data: false,
+        force: false,
+    },
+    delete_bare_pods: false,
+};
+
+fn node(name: &'static str) -> Node<'static> {
+    Node {
+        name,
+        ready: true,
+        cordon: Cordon::None,
+        unsettled: None,
+    }
+}
+
+/// A small cluster that does what it is asked: what is evicted comes back at once, with an address of the new range, on a node that
+/// takes pods.
+struct Cluster {
+    nodes: Vec<Node<'static>>,
+    pods: Vec<Pod>,
+    story: Vec<String>,
+}
+
+impl Cluster {
+    fn new(nodes: Vec<Node<'static>>, pods_of_each: usize) -> Self {
+        let pods = nodes
+            .iter()
+            .flat_map(|node| {
+                (0..pods_of_each).map(|number| Pod {
+                    namespace: "default".to_owned(),
+                    name: format!("{}-{number}", node.name),
+                    uid: format!("{}-{number}", node.name),
+                    node: node.name.to_owned(),
+                    controller: Some(("ReplicaSet".to_owned(), format!("web-{number}"))),
+                    ready: true,
+                    addresses: vec!["10.244.0.7".parse().unwrap()],
+                    ..Pod::default()
+                })
+            })
+            .collect();
+        Self {
+            nodes,
+            pods,
+            story: Vec::new(),
+        }
+    }
+
+    fn next(&self, at_once: usize) -> Option<Next> {
+        let workloads: Vec<Workload> = (0..2)
+            .map(|number| Workload {
+                kind: "Deployment".to_owned(),
+                namespace: "default".to_owned(),
+                name: format!("web-{number}"),
+            })
+            .collect();
+        let of = |pod: &Pod| {
+            let (_, name) = pod.controller.as_ref().unwrap();
+            workloads.iter().find(|workload| workload.name == *name)
+        };
+        let residents: Vec<Resident<'_>> = self
+            .pods
+            .iter()
+            .map(|pod| Resident {
+                pod,
+                workload: of(pod),
+                role: Role::Any,
+                made_since: false,
+            })
+            .collect();
+        let health: BTreeMap<Workload, Health> = workloads
+            .iter()
+            .map(|workload| {
+                let wanted = self.pods.iter().filter(|pod| of(pod) == Some(workload)).count();
+                (workload.clone(), Health { wanted, ill: 0 })
+            })
+            .collect();
+        let targets: Vec<IpNet> = vec!["10.200.0.0/16".parse().unwrap()];
+        let view = View {
+            residents: &residents,
+            targets: &targets,
+            budgets: &[],
+            refusals: &BTreeMap::new(),
+            workloads: &health,
+            only: None,
+        };
+        next(&view, &self.nodes, &POLICY, at_once, at(0))
+    }
+
+    fn node(&mut self, name: &str) -> &mut Node<'static> {
+        self.nodes.iter_mut().find(|node| node.name == name).unwrap()
+    }
+
+    /// Does what is asked; `false` when it is waited.
+    fn step(&mut self, at_once: usize) -> bool {
+        match self.next(at_once) {
+            Some(Next::Cordon(name)) => {
+                self.node(&name).cordon = Cordon::Ours;
+                self.story.push(format!("cordon {name}"));
+            }
+            Some(Next::Uncordon(name)) => {
+                self.node(&name).cordon = Cordon::None;
+                self.story.push(format!("uncordon {name}"));
+            }
+            Some(Next::Pods(evict::Next::Evict(names))) => {
+                let places: Vec<&str> = self
+                    .nodes
+                    .iter()
+                    .filter(|node| node.cordon == Cordon::None)
+                    .map(|node| node.name)
+                    .collect();
+                let place = (*places.last().expect("somewhere a pod can go")).to_owned();
+                for name in names {
+                    let pod = self.pods.iter_mut().find(|pod| pod.name == name.name).unwrap();
+                    assert!(
+                        !pod.uid.ends_with("-again"),
+                        "a second disruption of {}",
+                        pod.name
+                    );
+                    self.story.push(format!("evict {}", pod.name));
+                    pod.uid += "-again";
+                    pod.addresses = vec!["10.200.0.7".parse().unwrap()];
+                    pod.node.clone_from(&place);
+                }
+            }
+            Some(Next::Pods(evict::Next::Wait(_))) | None => return false,
+        }
+        true
+    }
+}
+
+#[test]
+fn one_node_after_the_other_and_each_pod_once() {
+    let mut cluster = Cluster::new(vec![node("a"), node("b"), node("control")], 2);
+    while cluster.step(1) {}
+    assert_eq!(
+        cluster.story,
+        [
+            "cordon a",
+            "evict a-0",
+            "evict a-1",
+            "uncordon a",
+            "cordon b",
+            "evict b-0",
+            "evict b-1",
+            "uncordon b",
+            "cordon control",
+            "evict control-0",
+            "evict control-1",
+            "uncordon control"
+        ]
+    );
+    assert_eq!(cluster.next(1), None);
+}
+
+#[test]
+fn as_many_nodes_as_are_allowed_at_once() {
+    let mut cluster = Cluster::new(vec![node("a"), node("b"), node("c")], 1);
+    cluster.step(2);
+    cluster.step(2);
+    assert_eq!(cluster.story, ["cordon a", "cordon b"]);
+}
+
+#[test]
+fn a_node_takes_pods_again_once_its_host_has_no_route_to_them() {
+    let mut cluster = Cluster::new(vec![node("a"), node("b")], 1);
+    cluster.node("a").unsettled = Some("10.244.0.7 dev cali1".to_owned());
+    while cluster.step(1) {}
+    assert_eq!(cluster.story, ["cordon a", "evict a-0"]);
+    let Some(Next::Pods(evict::Next::Wait(found))) = cluster.next(1) else {
+        panic!("{:?}", cluster.next(1));
+    };
+    assert!(
+        found.message.contains("node a: 10.244.0.7 dev cali1"),
+        "{}",
+        found.message
+    );
+    cluster.node("a").unsettled = None;
+    while cluster.step(1) {}
+    assert_eq!(cluster.story.last().unwrap(), "uncordon b");
+}
+
+#[test]
+fn nobody_stops_while_a_successor_is_not_ready() {
+    let mut cluster = Cluster::new(vec![node("a"), node("b")], 1);
+    while cluster.story.last().is_none_or(|last| last != "evict a-0") {
+        assert!(cluster.step(1));
+    }
+    cluster.pods[0].ready = false;
+    cluster.step(1);
+    assert_eq!(
+        cluster.story.last().unwrap(),
+        "uncordon a",
+        "it has no pods to move"
+    );
+    assert!(!cluster.step(1), "{:?}", cluster.story);
+    cluster.pods[0].ready = true;
+    assert!(cluster.step(1));
+    assert_eq!(cluster.story.last().unwrap(), "cordon b");
+}
+
+#[test]
+fn a_persons_cordon_is_no_reason_to_stay_and_stays() {
+    let mut cluster = Cluster::new(vec![node("a"), node("b"), node("c")], 1);
+    cluster.node("a").cordon = Cordon::Others;
+    while cluster.step(1) {}
+    assert_eq!(
+        cluster.story,
+        [
+            "evict a-0",
+            "cordon b",
+            "evict b-0",
+            "uncordon b",
+            "cordon c",
+            "evict c-0",
+            "uncordon c"
+        ]
+    );
+    assert_eq!(cluster.node("a").cordon, Cordon::Others);
+}
+
+#[test]
+fn pods_on_a_node_that_is_away_are_named() {
+    let mut cluster = Cluster::new(vec![node("a"), node("b")], 1);
+    cluster.node("b").ready = false;
+    while cluster.step(1) {}
+    let Some(Next::Pods(evict::Next::Wait(found))) = cluster.next(1) else {
+        panic!("{:?}", cluster.next(1));
+    };
+    assert_eq!(found.reason, WaitReason::NodeNotReady);
+    assert!(
+        found.message.contains("default/b-0 on node b"),
+        "{}",
+        found.message
+    );
+}
