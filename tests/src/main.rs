@@ -27,7 +27,7 @@ enum Command {
     Install(install::Arguments),
     /// Run kubectl against the cluster.
     Kubectl(kubectl::Arguments),
-    /// Migrate a cluster from flannel to Calico while traffic flows, and say how it went.
+    /// Migrate a cluster while traffic flows, from flannel to Calico or to another range for its pods, and say how it went.
     Demo(demo::Arguments),
     /// Kill the agent, the coordinator, the API server or a node at every step of a migration, there and back.
     Crash(crash::Arguments),
@@ -67,4 +67,14 @@ fn run(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Resul
         .enable_all()
         .build()?
         .block_on(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn every_option_has_one_meaning() {
+        super::Arguments::command().debug_assert();
+    }
 }

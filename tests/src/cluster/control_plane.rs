@@ -23,6 +23,8 @@ pub const POD_NETWORK: &str = "10.244.0.0/16";
 pub const PORT: u16 = 6443;
 /// The name of the API server among the services.
 pub const API_SERVER: &str = "kube-apiserver";
+/// The controller manager's service.
+pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 
 /// The API server's address, as everything in the lab and the host uses it.
 pub fn server(address: Ipv4Addr) -> String {
@@ -81,7 +83,29 @@ pub fn stores(address: Ipv4Addr, families: IpFamilies) -> [Service; 2] {
 
 /// What acts on it; each ends at once if there is no API server yet.
 pub fn controllers(families: IpFamilies) -> [Service; 2] {
-    [controller_manager(families), scheduler()]
+    [
+        controller_manager(families, &NodeRanges::of(families)),
+        scheduler(),
+    ]
+}
+
+/// What the controller manager is told of the pods' ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRanges {
+    /// `--allocate-node-cidrs`: whether it gives each Node a part of them.
+    pub allocate: bool,
+    /// `--cluster-cidr`.
+    pub cluster: String,
+}
+
+impl NodeRanges {
+    /// What it is told in a lab that is made.
+    pub fn of(families: IpFamilies) -> Self {
+        Self {
+            allocate: true,
+            cluster: families.pod_networks(),
+        }
+    }
 }
 
 fn etcd() -> Service {
@@ -117,9 +141,15 @@ pub fn api_server(address: Ipv4Addr, families: IpFamilies) -> Service {
     service(API_SERVER, &command, &[])
 }
 
-fn controller_manager(families: IpFamilies) -> Service {
-    let (pods, services) = (families.pod_networks(), families.service_networks());
-    let masks = families.node_mask_arguments();
+/// The controller manager.
+pub fn controller_manager(families: IpFamilies, ranges: &NodeRanges) -> Service {
+    let NodeRanges { allocate, cluster } = ranges;
+    let services = families.service_networks();
+    let masks = if *allocate {
+        families.node_mask_arguments()
+    } else {
+        ""
+    };
     // A node that is cut off shows as NotReady after 16 s instead of 50 s, so that failure cases take no minutes. The
     // grace period must be longer than the time in which a dead connection is found out: hence the shorter health checks.
     let command = format!(
@@ -130,7 +160,7 @@ fn controller_manager(families: IpFamilies) -> Service {
         --service-account-private-key-file=/etc/kubernetes/pki/service-account.key \
         --root-ca-file=/etc/kubernetes/pki/ca.crt \
         --cluster-signing-cert-file=/etc/kubernetes/pki/ca.crt --cluster-signing-key-file=/etc/kubernetes/pki/ca.key \
-        --allocate-node-cidrs=true --cluster-cidr={pods} {masks} \
+        --allocate-node-cidrs={allocate} --cluster-cidr={cluster} {masks} \
         --service-cluster-ip-range={services} \
         --node-monitor-period=2s --node-monitor-grace-period=16s --profiling=false"
     );
@@ -138,7 +168,7 @@ fn controller_manager(families: IpFamilies) -> Service {
         ("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "6"),
         ("HTTP2_PING_TIMEOUT_SECONDS", "4"),
     ];
-    service("kube-controller-manager", &command, &health)
+    service(CONTROLLER_MANAGER, &command, &health)
 }
 
 fn scheduler() -> Service {

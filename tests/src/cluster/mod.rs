@@ -44,6 +44,7 @@ use tokio::sync::Mutex;
 
 use crate::machine::{Control, ServiceStatus};
 use crate::progress::Progress;
+use control_plane::NodeRanges;
 use state::{CONTROL_PLANE, Phase, State};
 
 /// A running cluster.
@@ -276,6 +277,27 @@ impl Cluster {
             .start(control_plane::api_server(address, families))
             .await?;
         self.api.ready(Duration::from_mins(1)).await
+    }
+
+    /// Starts the controller manager anew, told of these ranges; none is what the lab is made with.
+    pub async fn restart_controller_manager(&self, ranges: Option<&NodeRanges>) -> Result<()> {
+        let families = self.state.lock().await.ip_families;
+        let usual = NodeRanges::of(families);
+        self.control(CONTROL_PLANE)
+            .start(control_plane::controller_manager(
+                families,
+                ranges.unwrap_or(&usual),
+            ))
+            .await
+    }
+
+    /// A service of the control plane's machine.
+    pub async fn control_plane_service(&self, name: &str) -> Result<ServiceStatus> {
+        let services = self.control(CONTROL_PLANE).status().await?;
+        services
+            .into_iter()
+            .find(|service| service.name == name)
+            .with_context(|| format!("there is no service {name} on the control plane's machine"))
     }
 
     /// Runs a program on a node, as if logged in there.

@@ -7,13 +7,20 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use crash_point::Edge;
 
+use super::demo::Kind;
+use super::demo::pod_cidr::Mode;
 use super::interrupted;
 use super::up::ClusterArguments;
 use crate::cluster::{Cluster, PodNetwork};
 use crate::crash::matrix::{self, Round, STEPS, STEPS_OF_REAL_CALICO, Step, Victim};
-use crate::crash::{Bench, Matrix, start_again_at_once};
+use crate::crash::pod_cidr::steps::{self, Cell, Leg};
+use crate::crash::{Bench, Matrix, pod_cidr, start_again_at_once};
 use crate::demo::Tools;
 use crate::demo::operator::Operator;
+use crate::demo::pod_cidr::Wanted;
+
+/// Whom a crash of a change of range can strike: its steps are the coordinator's, for the whole cluster.
+const VICTIMS_OF_POD_CIDR: [Victim; 3] = [Victim::Coordinator, Victim::ApiServer, Victim::Etcd];
 
 /// `cargo lab crash`.
 #[derive(Clone, Debug, clap::Args)]
@@ -21,25 +28,33 @@ pub struct Arguments {
     /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArguments,
-    /// Whom the crashes strike; agent, coordinator, API server and node by default.
+    /// Of which migration.
+    #[arg(long, value_enum, default_value = "flannel-to-calico")]
+    pub migration: Kind,
+    /// Whom the crashes strike; agent, coordinator, API server and node by default, of a change of range the coordinator.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "VICTIM")]
     pub victim: Vec<Victim>,
     /// How far the step has come when it happens: announced is decided, and in the agent's journal; changed is made, and
-    /// nobody has recorded it; recorded is recorded.
+    /// nobody has recorded it; recorded is recorded. Changed by default, of a change of range both of its edges.
     #[arg(
         long,
         value_parser = PossibleValuesParser::new(Edge::ALL.map(Edge::as_str)).try_map(|text| edge(&text)),
         value_delimiter = ',',
-        value_name = "EDGE",
-        default_value = "changed"
+        value_name = "EDGE"
     )]
     pub edge: Vec<Edge>,
     /// Only at these steps; at every one by default. `list` names them.
     #[arg(long, value_delimiter = ',', value_name = "STEP")]
     pub step: Vec<String>,
-    /// Only these rounds, counted from 1, as FROM-TO: a whole matrix takes more than an hour.
+    /// From flannel: only these rounds, counted from 1, as FROM-TO: a whole matrix takes more than an hour.
     #[arg(long, value_name = "FROM-TO", value_parser = range)]
     pub rounds: Option<(usize, usize)>,
+    /// Of a change of range: only on these ways; all by default.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LEG")]
+    pub leg: Vec<Leg>,
+    /// Of a change of range: how pods leave the old one; by workload by default.
+    #[arg(long, value_enum)]
+    pub mode: Option<Mode>,
     /// Write how it went as JSON into this file.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -65,17 +80,26 @@ fn range(text: &str) -> Result<(usize, usize), String> {
     Ok((from, to))
 }
 
+/// What is to be done in the cluster.
+enum Job {
+    FlannelToCalico(Vec<Round>),
+    PodCidr(Wanted, Vec<Cell>),
+}
+
+/// How it ended.
+struct Ended {
+    text: String,
+    is_well: bool,
+    report: serde_json::Value,
+}
+
 /// Runs it. Exit code 0 when every crash ended in the same state as without one.
 pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
-    let steps = steps(arguments.cluster.calico_bin.is_some());
     if arguments.step == ["list"] {
-        for step in &steps {
-            println!("{:<18} {:?}  {}", step.leg.words(), step.owner, step.name);
-        }
+        list(&arguments)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let rounds = wanted(&arguments, &steps)?;
-    arguments.cluster.start_on(PodNetwork::Flannel)?;
+    let job = Job::prepare(&mut arguments)?;
     if arguments.cluster.no_traffic || arguments.cluster.no_sample {
         bail!("--no-traffic, --no-sample: a crash is judged by both; leave them out");
     }
@@ -85,41 +109,143 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     let cluster = arguments.cluster.up().await?;
     let directory = cluster.directory().clone();
     let ended = tokio::select! {
-        ended = perform(&cluster, &tools, &rounds) => ended,
+        ended = job.perform(&cluster, &tools) => ended,
         signal = interrupted() => Err(anyhow!("ended by {}", signal?)),
     };
-    let matrix = match ended {
-        Ok(matrix) => matrix,
+    let Ended {
+        text,
+        is_well,
+        report,
+    } = match ended {
+        Ok(ended) => ended,
         Err(error) => {
             drop(cluster);
             return Err(arguments.cluster.abandon(&directory, error).await);
         }
     };
-    println!("\n{}", matrix.text());
+    println!("\n{text}");
     if let Some(file) = &arguments.report {
-        std::fs::write(file, serde_json::to_string_pretty(&matrix)?)
+        std::fs::write(file, serde_json::to_string_pretty(&report)?)
             .with_context(|| format!("write the report {}", file.display()))?;
     }
-    if arguments.cluster.keep && !matrix.is_well() {
+    if arguments.cluster.keep && !is_well {
         Cluster::leave_standing(&directory)?;
         println!("the lab is kept in {}", directory.path().display());
     } else {
         cluster.remove().await?;
     }
-    Ok(if matrix.is_well() {
+    Ok(if is_well {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-fn steps(real: bool) -> Vec<Step> {
-    let more = if real {
+fn list(arguments: &Arguments) -> Result<()> {
+    match arguments.migration {
+        Kind::FlannelToCalico => {
+            for step in steps_from_flannel(arguments) {
+                println!("{:<18} {:?}  {}", step.leg.words(), step.owner, step.name);
+            }
+        }
+        Kind::PodCidr => {
+            let all = Arguments {
+                step: Vec::new(),
+                ..arguments.clone()
+            };
+            for cell in cells(&all)? {
+                println!(
+                    "{:<32} {:<20} {}",
+                    cell.leg.words(),
+                    cell.step,
+                    cell.edge.as_str()
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Job {
+    /// Refuses what does not fit together.
+    fn prepare(arguments: &mut Arguments) -> Result<Self> {
+        match arguments.migration {
+            Kind::FlannelToCalico => {
+                if !arguments.leg.is_empty() || arguments.mode.is_some() {
+                    bail!(
+                        "--leg and --mode are of a change of range: add --migration pod-cidr, or leave them out"
+                    );
+                }
+                arguments.cluster.start_on(PodNetwork::Flannel)?;
+                let steps = steps_from_flannel(arguments);
+                Ok(Self::FlannelToCalico(wanted(arguments, &steps)?))
+            }
+            Kind::PodCidr => {
+                if arguments.rounds.is_some() {
+                    bail!("--rounds is of the migration from flannel: choose by --leg and --step");
+                }
+                arguments.cluster.start_on(PodNetwork::Calico)?;
+                let wanted = Wanted {
+                    mode: arguments.mode.unwrap_or_default().into(),
+                    ..Wanted::new("1")?
+                };
+                Ok(Self::PodCidr(wanted, cells(arguments)?))
+            }
+        }
+    }
+
+    async fn perform(&self, cluster: &Cluster, tools: &Tools) -> Result<Ended> {
+        start_again_at_once(cluster).await?;
+        match self {
+            Self::FlannelToCalico(rounds) => {
+                let operator = Operator::new(cluster, &tools.command_line);
+                let mut bench = Bench::new(cluster, operator);
+                let matrix = Matrix::run(&mut bench, rounds, &tools.calico).await;
+                Ok(Ended {
+                    text: matrix.text(),
+                    is_well: matrix.is_well(),
+                    report: serde_json::to_value(&matrix)?,
+                })
+            }
+            Self::PodCidr(wanted, cells) => {
+                let matrix = pod_cidr::Matrix::run(cluster, tools, wanted.clone(), cells).await?;
+                Ok(Ended {
+                    text: matrix.text(),
+                    is_well: matrix.is_well(),
+                    report: serde_json::to_value(&matrix)?,
+                })
+            }
+        }
+    }
+}
+
+fn steps_from_flannel(arguments: &Arguments) -> Vec<Step> {
+    let more = if arguments.cluster.calico_bin.is_some() {
         STEPS_OF_REAL_CALICO.as_slice()
     } else {
         &[]
     };
     STEPS.iter().chain(more).copied().collect()
+}
+
+/// The crashes of a change of range.
+fn cells(arguments: &Arguments) -> Result<Vec<Cell>> {
+    let victim = match arguments.victim.as_slice() {
+        [] => Victim::Coordinator,
+        [victim] if VICTIMS_OF_POD_CIDR.contains(victim) => *victim,
+        _ => bail!(
+            "--victim: each step of a change of range is the coordinator's, for the whole cluster; one of {} at a time",
+            VICTIMS_OF_POD_CIDR.map(Victim::words).join(", ")
+        ),
+    };
+    let mode = arguments.mode.unwrap_or_default().into();
+    let mut cells = steps::cells(mode, victim, &arguments.leg, &arguments.step)
+        .map_err(|error| anyhow!("--step: {error}"))?;
+    cells.retain(|cell| arguments.edge.is_empty() || arguments.edge.contains(&cell.edge));
+    if cells.is_empty() {
+        bail!("--leg, --step and --edge leave no crash; `--step list` names them all");
+    }
+    Ok(cells)
 }
 
 fn wanted(arguments: &Arguments, steps: &[Step]) -> Result<Vec<Round>> {
@@ -129,7 +255,11 @@ fn wanted(arguments: &Arguments, steps: &[Step]) -> Result<Vec<Round>> {
         } else {
             arguments.victim.clone()
         },
-        edges: arguments.edge.clone(),
+        edges: if arguments.edge.is_empty() {
+            vec![Edge::Changed]
+        } else {
+            arguments.edge.clone()
+        },
         steps: arguments.step.clone(),
     };
     let cells = wanted.cells(steps).map_err(|error| anyhow!("--step: {error}"))?;
@@ -144,11 +274,4 @@ fn wanted(arguments: &Arguments, steps: &[Step]) -> Result<Vec<Round>> {
     // Nobody is struck in the first: its hosts are what those of the others are compared with.
     rounds.insert(0, Round::default());
     Ok(rounds)
-}
-
-async fn perform(cluster: &Cluster, tools: &Tools, rounds: &[Round]) -> Result<Matrix> {
-    start_again_at_once(cluster).await?;
-    let operator = Operator::new(cluster, &tools.command_line);
-    let mut bench = Bench::new(cluster, operator);
-    Ok(Matrix::run(&mut bench, rounds, &tools.calico).await)
 }

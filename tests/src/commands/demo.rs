@@ -1,7 +1,7 @@
 //! `cargo lab demo`. What only one kind of migration has lies with the kind.
 
 mod flannel_to_calico;
-mod pod_cidr;
+pub mod pod_cidr;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,9 +33,15 @@ pub struct Arguments {
     /// Spoil a prerequisite first, so that the migration has to be refused. `list` names the cases.
     #[arg(long = "break", value_name = "CASE")]
     pub broken: Option<String>,
+    /// What follows once every node is on Calico, or every pod has an address of the other range.
+    #[arg(long, value_enum)]
+    pub then: Option<Then>,
     /// Of the migration from flannel to Calico alone.
     #[command(flatten)]
     pub flannel_to_calico: flannel_to_calico::Options,
+    /// Of the change of range alone.
+    #[command(flatten)]
+    pub pod_cidr: pod_cidr::Options,
     /// Write how it went as JSON into this file.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -58,6 +64,13 @@ impl Kind {
             Self::PodCidr => demo::pod_cidr::cases::CASES,
         }
     }
+}
+
+/// What follows once every node, or every pod, is where it was led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Then {
+    /// Everything is taken back; from flannel every host is compared with what it was before.
+    Rollback,
 }
 
 /// What a kind has made of its options before there is a cluster.
@@ -177,17 +190,13 @@ mod tests {
 
     #[test]
     fn an_option_of_another_kind_is_refused_by_name() {
-        for option in [
-            "--strategy drain",
-            "--restart-pods",
-            "--hold 5",
-            "--then rollback",
-            "--break gitops",
-        ] {
+        for option in ["--strategy drain", "--restart-pods", "--hold 5", "--break gitops"] {
             let name = option.split(' ').next().unwrap();
             let said = refusal(&format!("--migration pod-cidr {option}"));
             assert!(said.contains(name), "{option}: {said}");
         }
+        assert!(refusal("--mode by-node").contains("--mode"));
+        assert!(refusal("--migration pod-cidr --mode by-node --then rollback").is_empty());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod judge;
 mod loss;
 pub mod matrix;
+pub mod pod_cidr;
 mod point;
 mod round;
 mod state;

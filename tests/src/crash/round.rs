@@ -265,7 +265,8 @@ impl<'cluster> Bench<'cluster> {
             // The owner waits for us: nothing is missed meanwhile.
             let before = Moment::now(self.cluster).await?;
             let began = Instant::now();
-            strike(self.cluster, &self.look, cell, node, door, next).await?;
+            let whom = (cell.victim, cell.step.owner);
+            strike(self.cluster, &self.look, whom, node, door, next).await?;
             done().await?;
             let seconds = began.elapsed().as_secs_f64();
             let loss = Moment::now(self.cluster).await?.since(&before);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use crash_point::Point;
 
-use super::matrix::{Cell, Owner, Victim};
+use super::matrix::{Owner, Victim};
 use super::point::Door;
 use crate::cluster::Cluster;
 use crate::cluster::processes::{AGENT, CALICO_NODE, COORDINATOR, FLANNELD};
@@ -17,32 +17,32 @@ use crate::end_to_end::Looker;
 const OUTAGE: Duration = Duration::from_secs(2);
 const NODE_LIMIT: Duration = Duration::from_mins(3);
 
-/// Strikes the cell's victim while the step's owner has stopped there, and lets the owner go on if it lives.
+/// Strikes the victim while the step's owner has stopped there, and lets the owner go on if it lives.
 ///
 /// `node` is the step's node; of a step of the whole cluster, any. `door` is the owner's. `next` is where the coordinator has to stop next: one that
 /// is started anew has forgotten it.
 pub async fn strike(
     cluster: &Cluster,
     look: &Looker,
-    cell: &Cell,
+    (victim, owner): (Victim, Owner),
     node: &str,
     door: Door,
     next: Option<&Point>,
 ) -> Result<()> {
     let (_, home, _) = look.coordinator().await?;
     let coordinator = Door::of_coordinator(cluster, &home).await?;
-    let to = next.filter(|_| cell.step.owner == Owner::Coordinator);
+    let to = next.filter(|_| owner == Owner::Coordinator);
     let go_on = async || door.go_on(cluster, to).await;
-    match cell.victim {
+    match victim {
         Victim::Agent => {
             cluster.kill_process(node, &AGENT).await?;
-            if cell.step.owner == Owner::Coordinator {
+            if owner == Owner::Coordinator {
                 go_on().await?;
             }
         }
         Victim::Coordinator => {
             cluster.kill_process(&home, &COORDINATOR).await?;
-            if cell.step.owner == Owner::Agent {
+            if owner == Owner::Agent {
                 go_on().await?;
             }
             arm_anew(cluster, coordinator, next).await?;
@@ -55,7 +55,7 @@ pub async fn strike(
         }
         Victim::Node => {
             cluster.node_power_off(node).await?;
-            if cell.step.owner == Owner::Coordinator && home != node {
+            if owner == Owner::Coordinator && home != node {
                 go_on().await?;
             }
             cluster.node_power_on(node).await?;

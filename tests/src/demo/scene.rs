@@ -1,6 +1,6 @@
 //! A cluster before its migration, as other tools than ours see it: what the end is judged by.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
@@ -99,6 +99,13 @@ impl<'cluster> Scene<'cluster> {
             &self.restarts,
             &restarts(self.cluster, self.counts).await?,
         ))
+    }
+
+    /// How many of these pods, by UID, were not there at the first look, or the last [`Scene::count_pods_anew`].
+    pub fn new_pods(&self, uids: &BTreeSet<String>) -> usize {
+        uids.iter()
+            .filter(|uid| !self.restarts.contains_key(*uid))
+            .count()
     }
 
     /// From now on only what happens later counts.

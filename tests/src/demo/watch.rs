@@ -1,11 +1,11 @@
-//! Watches what must hold at every moment of a migration: how many nodes are out of work at the same time.
+//! Watches what must hold at every moment of a migration: how many nodes are out of work at the same time, and which pods come.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::NodeMigration;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::oneshot;
@@ -19,6 +19,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub struct Peak {
     /// The most nodes that were out of work at the same time.
     pub nodes: BTreeSet<String>,
+    /// UIDs of every pod that counts and was there at any time.
+    pub pods: BTreeSet<String>,
     /// How often it was looked.
     pub looks: u64,
 }
@@ -30,8 +32,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts looking. A node is out of work, too, when its migration says so by `is_out`.
-    pub fn start(client: Client, is_out: fn(&NodeMigration) -> bool) -> Self {
+    /// Starts looking. A node is out of work, too, when its migration says so by `is_out`; `counts` says which pods are noted.
+    pub fn start(client: Client, is_out: fn(&NodeMigration) -> bool, counts: fn(&Pod) -> bool) -> Self {
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let mut peak = Peak::default();
@@ -42,10 +44,12 @@ impl Watch {
                     _ = ticks.tick() => {}
                 }
                 // While the API server is away nobody can look, and nobody can cordon either.
-                let Ok(out_of_work) = look(&client, is_out).await else {
+                let looked = tokio::try_join!(look(&client, is_out), pods(&client, counts));
+                let Ok((out_of_work, pods)) = looked else {
                     continue;
                 };
                 peak.looks += 1;
+                peak.pods.extend(pods);
                 if out_of_work.len() > peak.nodes.len() {
                     peak.nodes = out_of_work;
                 }
@@ -62,8 +66,20 @@ impl Watch {
     }
 }
 
+async fn pods(client: &Client, counts: fn(&Pod) -> bool) -> kube::Result<Vec<String>> {
+    let pods: Api<Pod> = Api::all(client.clone());
+    // From the API server's memory: nobody asks the store ten times a second.
+    let list = pods.list(&ListParams::default().match_any()).await?;
+    Ok(list
+        .items
+        .iter()
+        .filter(|pod| counts(pod))
+        .filter_map(ResourceExt::uid)
+        .collect())
+}
+
 /// Nodes that are cordoned, not Ready, or out by their migration.
-async fn look(client: &Client, is_out: fn(&NodeMigration) -> bool) -> Result<BTreeSet<String>> {
+async fn look(client: &Client, is_out: fn(&NodeMigration) -> bool) -> kube::Result<BTreeSet<String>> {
     let nodes: Api<Node> = Api::all(client.clone());
     let migrations: Api<NodeMigration> = Api::all(client.clone());
     let mut out = BTreeSet::new();

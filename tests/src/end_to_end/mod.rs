@@ -1,6 +1,7 @@
 //! End-to-end cases: a real cluster, real traffic, and bad weather.
 
 mod back;
+mod controller_manager;
 mod crash;
 mod drift;
 mod fair;
@@ -8,6 +9,7 @@ mod gate;
 mod in_place;
 mod look;
 mod metrics;
+mod obstacles;
 mod pod_cidr;
 mod refusals;
 mod storm;

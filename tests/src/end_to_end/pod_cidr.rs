@@ -3,13 +3,15 @@
 use anyhow::{Result, ensure};
 use api::traffic::PathClass;
 
-use super::Tally;
+use super::controller_manager::{self, controller_manager};
+use super::obstacles::Obstacles;
+use super::{Looker, Tally};
 use crate::cluster::Cluster;
 use crate::demo::Tools;
 use crate::demo::operator::Operator;
 use crate::demo::pod_cidr::cases::CASES;
 use crate::demo::pod_cidr::report::Report;
-use crate::demo::pod_cidr::{Run, Wanted, refuse};
+use crate::demo::pod_cidr::{End, Run, Wanted, refuse};
 
 /// The traffic generator asks every 10 ms from every node.
 const PROBES: u64 = 1000;
@@ -28,16 +30,30 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
         tally.count(format!("pod-cidr: refused: {}", case.name), result);
     }
     let whole = async {
-        let run = Run::begin(cluster, tools, Wanted::new("1")?).await?;
-        let (watch, followed) = run.migrate().await?;
-        let report = run.report(watch, followed).await?;
+        let wanted = Wanted::new("1")?;
+        let before = controller_manager::status(cluster).await?;
+        let obstacles = Obstacles::put(cluster, wanted.from).await?;
+        let run = Run::begin(cluster, tools, wanted.clone()).await?;
+        let look = Looker::new(cluster);
+        let ((watch, followed), ()) = tokio::try_join!(run.migrate(), obstacles.clear(cluster, &look))?;
+        let report = run.report(watch, followed, End::There).await?;
         println!("{}", report.text());
-        judge(&report)
+        judge(&report)?;
+        let after = controller_manager::status(cluster).await?;
+        ensure!(
+            after.pid == before.pid,
+            "the controller manager was started again: {before:?}, {after:?}"
+        );
+        Ok(wanted)
     };
-    tally.count(
-        "pod-cidr: every pod has moved, nothing of the old range is left, and nothing was lost",
+    let moved = tally.count(
+        "pod-cidr: every pod has moved, nothing of the old range is left, nothing was lost, and the controller manager has lived",
         whole.await,
     );
+    if let Some(Wanted { from, to, .. }) = moved {
+        let ranges = [from, to].map(|range| range.to_string());
+        tally.add(controller_manager(cluster, &ranges[0], &ranges[1]).await);
+    }
     tally
 }
 

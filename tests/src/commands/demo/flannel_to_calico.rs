@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde_json::json;
 
-use super::{Arguments, refused, tell};
+use super::{Arguments, Then, refused, tell};
 use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};
@@ -20,6 +20,7 @@ const IN_PLACE_PROBE_INTERVAL: u64 = 5;
 
 /// What only this kind has.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[group(id = "flannel-to-calico")]
 pub struct Options {
     /// From flannel: how a node changes its network; drain by default.
     #[arg(long, value_enum)]
@@ -30,16 +31,6 @@ pub struct Options {
     /// From flannel, in place: hold the mixed state for so long, with pods created, deleted and scaled on every node.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub hold: Option<u64>,
-    /// From flannel: what follows once every node is on Calico.
-    #[arg(long, value_enum)]
-    pub then: Option<Then>,
-}
-
-/// What follows once every node is on Calico.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Then {
-    /// Everything is taken back, and every host compared with what it was before.
-    Rollback,
 }
 
 /// How a node changes its network.
@@ -59,7 +50,6 @@ impl Options {
             (self.strategy.is_some(), "--strategy"),
             (self.restart_pods, "--restart-pods"),
             (self.hold.is_some(), "--hold"),
-            (self.then.is_some(), "--then"),
         ];
         all.into_iter()
             .filter(|(given, _)| *given)
@@ -79,6 +69,13 @@ pub struct Job {
 impl Job {
     /// Refuses what does not fit together.
     pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
+        let others = arguments.pod_cidr.given();
+        if !others.is_empty() {
+            bail!(
+                "--migration flannel-to-calico has no {}: leave it out, or change the range with --migration pod-cidr",
+                others.join(", ")
+            );
+        }
         let options = arguments.flannel_to_calico.clone();
         let case = arguments
             .broken
@@ -90,13 +87,13 @@ impl Job {
             let interval = &mut arguments.cluster.probe_interval;
             interval.get_or_insert(IN_PLACE_PROBE_INTERVAL);
         }
-        if options.then.is_some() && strategy == Strategy::Drain {
+        if arguments.then.is_some() && strategy == Strategy::Drain {
             bail!(
                 "--then rollback after --strategy drain: flannel's DaemonSet is deleted by then, which is the point of no \
                  return; use --strategy in-place"
             );
         }
-        if options.then.is_some() && options.restart_pods {
+        if arguments.then.is_some() && options.restart_pods {
             bail!(
                 "--then rollback after --restart-pods: the migration goes on to its point of no return by itself; leave one \
                  out"
@@ -124,7 +121,7 @@ impl Job {
                 },
             },
             hold: options.hold.map(Duration::from_secs),
-            then: options.then,
+            then: arguments.then,
         })
     }
 

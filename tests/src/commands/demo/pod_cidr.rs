@@ -5,17 +5,53 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::{Arguments, refused, tell};
+use super::{Arguments, Then, refused, tell};
 use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};
 use crate::demo::operator::Operator;
 use crate::demo::pod_cidr::cases::CASES;
-use crate::demo::pod_cidr::{Run, Wanted, refuse};
+use crate::demo::pod_cidr::{End, Run, Wanted, refuse};
+
+/// What only this kind has.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[group(id = "pod-cidr")]
+pub struct Options {
+    /// Another range: how pods leave the old one; by workload by default.
+    #[arg(long, value_enum)]
+    pub mode: Option<Mode>,
+}
+
+/// How pods leave the old range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// Workload by workload, wherever their pods are.
+    #[default]
+    ByWorkload,
+    /// Node by node: cordoned, drained, looked at, uncordoned.
+    ByNode,
+}
+
+impl From<Mode> for api::migration::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::ByWorkload => Self::ByWorkload,
+            Mode::ByNode => Self::ByNode,
+        }
+    }
+}
+
+impl Options {
+    /// The options that were given, for a kind that has none of them.
+    pub fn given(&self) -> Vec<&'static str> {
+        self.mode.map(|_| "--mode").into_iter().collect()
+    }
+}
 
 /// What is to be done in the cluster.
 pub struct Job {
     case: Option<&'static Case>,
+    end: End,
     wanted: Wanted,
 }
 
@@ -32,8 +68,15 @@ impl Job {
         arguments.cluster.start_on(PodNetwork::Calico)?;
         let case = arguments.broken.as_deref();
         Ok(Self {
+            end: match arguments.then {
+                None => End::There,
+                Some(Then::Rollback) => End::Back,
+            },
             case: case.map(|name| breaking::find(CASES, name)).transpose()?,
-            wanted: Wanted::new(&arguments.max_unavailable)?,
+            wanted: Wanted {
+                mode: arguments.pod_cidr.mode.unwrap_or_default().into(),
+                ..Wanted::new(&arguments.max_unavailable)?
+            },
         })
     }
 
@@ -44,8 +87,11 @@ impl Job {
             return Ok(refused(case, &refuse(cluster, &operator, case).await?));
         }
         let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
-        let (watch, followed) = run.migrate().await?;
-        let report = run.report(watch, followed).await?;
+        let (watch, followed) = match self.end {
+            End::There => run.migrate().await?,
+            End::Back => run.migrate_and_back().await?,
+        };
+        let report = run.report(watch, followed, self.end).await?;
         tell(&report, &report.text(), &report.problems, file)
     }
 }

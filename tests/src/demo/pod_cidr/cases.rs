@@ -91,6 +91,14 @@ pub const CASES: &[Case] = &[
         ..PLAIN
     },
     Case {
+        name: "nested",
+        about: "the new range is a part of the old one",
+        check: "Ranges",
+        says: &["spec.podCidr.to", "10.244.128.0/17", "10.244.0.0/16", "two hops"],
+        spec: r#"{"podCidr":{"to":"10.244.128.0/17"}}"#,
+        ..PLAIN
+    },
+    Case {
         name: "host-local",
         about: "a node's CNI configuration takes addresses from the host-local plugin",
         check: "Ipam",

@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 
 use super::Wanted;
 use crate::cluster::Cluster;
-use crate::demo::MIGRATION;
 use crate::demo::scene::Scene;
+use crate::demo::{LIMIT, MIGRATION};
 
 /// The Migration's word for it.
 const ASKS: &str = "ConfigurationFollowUp";
+/// What it says at the end of the way back.
+const CHANGE_BACK: &str = "have to be changed back";
 /// Between two looks at the Migration.
 const PACE: Duration = Duration::from_millis(500);
 const KUBE_SYSTEM: [&str; 2] = ["-n", "kube-system"];
@@ -50,16 +52,60 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -
     }
 }
 
+/// Does what the migration asks for until it asks for what comes once every pod has moved.
+pub async fn play_until_all_have_moved(
+    scene: &Scene<'_>,
+    wanted: &Wanted,
+    all: &mut Vec<FollowUp>,
+) -> Result<()> {
+    let limit = tokio::time::Instant::now() + LIMIT;
+    while tokio::time::Instant::now() < limit {
+        tokio::time::sleep(PACE).await;
+        let Ok(Some(asked)) = asked(scene.cluster).await else {
+            continue;
+        };
+        if asked.contains(POOL_VARIABLE) {
+            scene.say(format_args!(
+                "the migration asks a person, who thinks better of it: {asked}"
+            ));
+            return Ok(());
+        }
+        if all.iter().any(|follow_up| follow_up.asked == asked) {
+            continue;
+        }
+        scene.say(format_args!("the migration asks a person: {asked}"));
+        let done = answer(scene.cluster, &asked, wanted).await?;
+        scene.say(format_args!("the person: {done}"));
+        all.push(FollowUp { asked, done });
+    }
+    bail!("within {LIMIT:?} the migration has not asked for {POOL_VARIABLE}: not every pod has moved")
+}
+
+/// Does what the Migration says at its end on the way back, where a place says the range that was left.
+pub async fn change_back(scene: &Scene<'_>, wanted: &Wanted) -> Result<()> {
+    let message = status(scene.cluster).await?["message"].to_string();
+    if !message.contains(CHANGE_BACK) {
+        return Ok(());
+    }
+    let done = answer(scene.cluster, &message, wanted).await?;
+    scene.say(format_args!("the person, as it says at its end: {done}"));
+    Ok(())
+}
+
 /// What the Migration asks a person for, if it does.
 async fn asked(cluster: &Cluster) -> Result<Option<String>> {
+    let status = status(cluster).await?;
+    let asks = status["blocked"] == ASKS;
+    Ok(asks.then(|| status["message"].as_str().unwrap_or_default().to_owned()))
+}
+
+async fn status(cluster: &Cluster) -> Result<Value> {
     let text = cluster
         .api()
         .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
         .await?;
-    let migration: Value = serde_json::from_str(&text)?;
-    let status = &migration["status"];
-    let asks = status["blocked"] == ASKS;
-    Ok(asks.then(|| status["message"].as_str().unwrap_or_default().to_owned()))
+    let migration: Value = serde_json::from_str(&text).context("parse the Migration")?;
+    Ok(migration["status"].clone())
 }
 
 /// A place that the operator of the demo knows.
@@ -107,7 +153,8 @@ impl Place {
 async fn answer(cluster: &Cluster, asked: &str, wanted: &Wanted) -> Result<String> {
     match Place::meant(asked, wanted)? {
         Place::Calico => {
-            let setting = format!("{POOL_VARIABLE}={}", wanted.to);
+            let needed = needed(asked, wanted)?;
+            let setting = format!("{POOL_VARIABLE}={needed}");
             kubectl(cluster, &["set", "env", "daemonset/calico-node", &setting]).await?;
             Ok(format!("kubectl set env daemonset/calico-node {setting}"))
         }
@@ -119,6 +166,18 @@ async fn answer(cluster: &Cluster, asked: &str, wanted: &Wanted) -> Result<Strin
             ))
         }
     }
+}
+
+/// Which of both ranges a place has to say: on the way back the one from before.
+fn needed(asked: &str, wanted: &Wanted) -> Result<Ipv4Net> {
+    let after = asked
+        .split("needed ")
+        .nth(1)
+        .and_then(|text| text.split_whitespace().next());
+    let range = after.and_then(|text| text.trim_end_matches(['.', ',']).parse().ok());
+    range
+        .filter(|range| [wanted.from, wanted.to].contains(range))
+        .with_context(|| format!("the migration asks without saying which range is needed: {asked:?}"))
 }
 
 async fn widen_kube_proxy(cluster: &Cluster, range: Ipv4Net) -> Result<()> {
@@ -169,8 +228,12 @@ mod tests {
         let meant = |asked: &str| Place::meant(asked, &wanted).map_err(|error| error.to_string());
         let full = "DaemonSet kube-system/calico-node: CALICO_IPV4POOL_CIDR: found 10.244.0.0/16, needed 10.200.0.0/16";
         assert_eq!(meant(full), Ok(Place::Calico));
+        assert_eq!(needed(full, &wanted).unwrap(), wanted.to);
+        assert!(needed("CALICO_IPV4POOL_CIDR: found 10.200.0.0/16", &wanted).is_err());
         let full = "ConfigMap kube-system/kube-proxy: clusterCIDR: found 10.244.0.0/16, needed 10.244.0.0/16 and 10.200.0.0/16";
         assert_eq!(meant(full), Ok(Place::KubeProxy));
+        let back = "DaemonSet kube-system/calico-node: CALICO_IPV4POOL_CIDR: found 10.200.0.0/16, needed 10.244.0.0/16. Fix: ...";
+        assert_eq!(needed(back, &wanted).unwrap(), wanted.from);
         let half = "set CALICO_IPV4POOL_CIDR of kube-system/calico-node to 10.200.0.0/16";
         assert!(meant(half).unwrap_err().contains("without saying 10.244.0.0/16"));
         assert!(meant("do something").unwrap_err().contains("knows nothing"));

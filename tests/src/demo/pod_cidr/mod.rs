@@ -2,17 +2,21 @@
 
 pub mod cases;
 mod follow_up;
-mod old_range;
+pub mod old_range;
 pub mod report;
 
+use std::future::Future;
+
 use anyhow::{Context, Result, ensure};
+use api::migration::Mode;
+use api::names;
 use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::breaking::{self, Case};
-use super::operator::Operator;
+use super::operator::{Exit, Operator};
 use super::report::probes;
 use super::scene::Scene;
 use super::watch::Watch;
@@ -38,6 +42,8 @@ pub struct Wanted {
     pub to: Ipv4Net,
     /// `rollout.maxUnavailable`, as written.
     pub max_unavailable: String,
+    /// `podCidr.mode`.
+    pub mode: Mode,
     /// More fields of the spec, as JSON to merge.
     pub spec: Value,
 }
@@ -49,6 +55,7 @@ impl Wanted {
             from: POD_NETWORK.parse().context("the lab's own range")?,
             to: NEW_RANGE.parse().context("the demo's new range")?,
             max_unavailable: max_unavailable.to_owned(),
+            mode: Mode::ByWorkload,
             spec: json!({}),
         })
     }
@@ -57,7 +64,7 @@ impl Wanted {
 /// The Migration as a user would write it.
 pub fn manifest(wanted: &Wanted) -> Value {
     let mut spec = json!({
-        "podCidr": { "from": wanted.from, "to": wanted.to, "soakSeconds": SOAK },
+        "podCidr": { "from": wanted.from, "to": wanted.to, "mode": wanted.mode, "soakSeconds": SOAK },
         "rollout": { "maxUnavailable": max_unavailable(&wanted.max_unavailable) },
     });
     merge(&mut spec, &wanted.spec);
@@ -76,6 +83,15 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
     forgotten.map(|()| text)
 }
 
+/// Where the pods are at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// In the new range.
+    There,
+    /// In the range where they were before.
+    Back,
+}
+
 /// A migration that has been prepared: what was there before is known.
 pub struct Run<'cluster> {
     /// The cluster, and what was there before.
@@ -88,9 +104,12 @@ pub struct Run<'cluster> {
 const RECONFIGURED: [&str; 2] = ["calico-node", "kube-proxy"];
 
 fn counts(pod: &Pod) -> bool {
-    let name = pod.labels().get("k8s-app").map(String::as_str);
-    pod.namespace().as_deref() != Some(CALICO_NAMESPACE)
-        || name.is_none_or(|name| !RECONFIGURED.contains(&name))
+    let label = |name: &str| pod.labels().get(name).map(String::as_str);
+    // The migration's own come and go with it.
+    let is_ours = label(names::COMPONENT_LABEL) == Some(names::TRAFFIC_COMPONENT);
+    let is_reconfigured = pod.namespace().as_deref() == Some(CALICO_NAMESPACE)
+        && label("k8s-app").is_some_and(|name| RECONFIGURED.contains(&name));
+    !is_ours && !is_reconfigured
 }
 
 impl<'cluster> Run<'cluster> {
@@ -124,21 +143,64 @@ impl<'cluster> Run<'cluster> {
     /// Shows checks and plan, starts the migration, follows it to its end, and does meanwhile what it asks a person for.
     pub async fn migrate(&self) -> Result<(Watch, Vec<FollowUp>)> {
         let manifest = manifest(&self.wanted);
+        self.answered(self.scene.migrate(&manifest, || self.watch()))
+            .await
+    }
+
+    /// Does what the migration asks a person for while this goes on.
+    pub async fn answered<T>(&self, work: impl Future<Output = Result<T>>) -> Result<(T, Vec<FollowUp>)> {
         let mut done = Vec::new();
-        let watch = tokio::select! {
-            watch = self.scene.migrate(&manifest, || self.watch()) => watch?,
+        let result = tokio::select! {
+            result = work => result?,
             ended = follow_up::play(&self.scene, &self.wanted, &mut done) => match ended? {},
         };
+        Ok((result, done))
+    }
+
+    /// Does what the migration says at its end, if it does: on the way back it waits for nobody.
+    pub async fn change_back(&self) -> Result<()> {
+        follow_up::change_back(&self.scene, &self.wanted).await
+    }
+
+    /// Does what the migration asks a person for until every pod has moved.
+    pub async fn until_all_have_moved(&self) -> Result<Vec<FollowUp>> {
+        let mut done = Vec::new();
+        follow_up::play_until_all_have_moved(&self.scene, &self.wanted, &mut done).await?;
+        let moved = old_range::pods(self.scene.cluster, self.wanted.to).await?.len();
+        ensure!(
+            moved >= self.before.pods.len(),
+            "{moved} pods are in {}, and {} were in {}: nothing is there to take back",
+            self.wanted.to,
+            self.before.pods.len(),
+            self.wanted.from
+        );
+        Ok(done)
+    }
+
+    /// Starts the migration, and takes it back once every pod has moved.
+    pub async fn migrate_and_back(&self) -> Result<(Watch, Vec<FollowUp>)> {
+        let file = self.scene.operator.write_manifest(&manifest(&self.wanted))?;
+        let watch = self.watch();
+        self.scene.say("kubectl replumb apply --yes");
+        self.scene
+            .operator
+            .expect(
+                Exit::Done,
+                &["apply", "--filename", &file.to_string_lossy(), "--yes"],
+            )
+            .await?;
+        let done = self.until_all_have_moved().await?;
+        self.scene.roll_back().await?;
         Ok((watch, done))
     }
 
     /// Watches from now on how many nodes are out of work: those that are cordoned or not Ready.
     fn watch(&self) -> Watch {
-        Watch::start(self.scene.cluster.api().client(), |_| false)
+        Watch::start(self.scene.cluster.api().client(), |_| false, counts)
     }
 
     /// Ends the traffic, looks at every host again, and says how it went.
-    pub async fn report(&self, watch: Watch, followed: Vec<FollowUp>) -> Result<Report> {
+    pub async fn report(&self, watch: Watch, followed: Vec<FollowUp>, end: End) -> Result<Report> {
         let peak = watch.stop().await?;
         let cluster = self.scene.cluster;
         let text = cluster
@@ -148,8 +210,12 @@ impl<'cluster> Run<'cluster> {
         let migration: Value = serde_json::from_str(&text).context("parse the Migration")?;
         // Before the traffic ends: its pods have to be in the new range, and are no pods that the migration has moved.
         let pods = self.scene.pods().await?;
-        let after = OldRange::look(cluster, self.wanted.from).await?;
-        let new = old_range::pods(cluster, self.wanted.to).await?.len();
+        let (left, target) = match end {
+            End::There => (self.wanted.from, self.wanted.to),
+            End::Back => (self.wanted.to, self.wanted.from),
+        };
+        let after = OldRange::look(cluster, left).await?;
+        let new = old_range::pods(cluster, target).await?.len();
         let probes = probes(cluster).await?;
         let mut hosts = Vec::new();
         for node in cluster.node_names().await {
@@ -162,10 +228,12 @@ impl<'cluster> Run<'cluster> {
         }
         Ok(Report::of(
             &migration,
-            &self.wanted,
+            end,
+            [left, target],
             [&self.before, &after],
             new,
             report::Seen {
+                pods_created: self.scene.new_pods(&peak.pods),
                 peak,
                 probes,
                 pods,

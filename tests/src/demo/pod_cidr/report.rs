@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use api::traffic::{ClassCount, PathClass};
+use ipnet::Ipv4Net;
 use serde::Serialize;
 use serde_json::Value;
 use traffic::report::Summary;
 
-use super::Wanted;
+use super::End;
 use super::follow_up::FollowUp;
 use super::old_range::OldRange;
 use crate::demo::report::{self as common, Foreign, Pods};
@@ -35,6 +36,8 @@ pub struct Report {
     pub probes: Summary,
     /// What happened to pods: each had to move.
     pub pods: Pods,
+    /// Pods that were created meanwhile: one for each that had to move, or on the way there and back two.
+    pub pods_created: usize,
     /// The hosts.
     pub nodes: Vec<HostReport>,
     /// Who played Calico.
@@ -105,6 +108,8 @@ pub struct Seen {
     pub probes: Summary,
     /// What happened to pods.
     pub pods: Pods,
+    /// Pods that were created.
+    pub pods_created: usize,
     /// The hosts.
     pub hosts: Vec<HostReport>,
     /// What a person did.
@@ -132,7 +137,8 @@ impl Report {
     /// Puts it together, and judges it.
     pub fn of(
         migration: &Value,
-        wanted: &Wanted,
+        end: End,
+        ranges: [Ipv4Net; 2],
         [before, after]: [&OldRange; 2],
         pods_in_new_range: usize,
         seen: Seen,
@@ -155,19 +161,23 @@ impl Report {
             watched: serde_json::from_value(status["traffic"].clone()).unwrap_or_default(),
             probes: seen.probes,
             pods: seen.pods,
+            pods_created: seen.pods_created,
             nodes: seen.hosts,
             calico: seen.calico,
             problems: Vec::new(),
         };
-        report.problems = report.judge(wanted, after);
+        report.problems = report.judge(end, ranges, after);
         report
     }
 
     /// What has to hold after every such migration, whatever the budget for lost probes.
-    fn judge(&self, wanted: &Wanted, after: &OldRange) -> Vec<String> {
+    fn judge(&self, end: End, [from, to]: [Ipv4Net; 2], after: &OldRange) -> Vec<String> {
         let mut problems = Vec::new();
-        let from = wanted.from;
-        if self.migration.phase != "Completed" {
+        let phase = match end {
+            End::There => "Completed",
+            End::Back => "RolledBack",
+        };
+        if self.migration.phase != phase {
             problems.push(format!("the migration ended as {:?}", self.migration.phase));
         }
         problems.extend(
@@ -186,7 +196,7 @@ impl Report {
             );
         }
         if self.pods_in_new_range == 0 {
-            problems.push(format!("no pod has an address of {}", wanted.to));
+            problems.push(format!("no pod has an address of {to}"));
         }
         for host in &self.nodes {
             let foreign = Foreign {
@@ -194,6 +204,16 @@ impl Report {
                 new: host.foreign_new.clone(),
             };
             problems.extend(foreign.problems(&host.name));
+        }
+        let moves = match end {
+            End::There => 1,
+            End::Back => 2,
+        };
+        if self.pods_created > moves * self.pods.recreated {
+            problems.push(format!(
+                "{} pods were created for {} that had to move {moves} times: one was disrupted more often than that",
+                self.pods_created, self.pods.recreated
+            ));
         }
         if self.follow_ups.is_empty() {
             problems.push(format!(
@@ -235,6 +255,10 @@ impl Report {
             "{}",
             common::text(&self.probes, &self.pods).trim_end()
         ));
+        line(format_args!(
+            "{} pods were created in all meanwhile",
+            self.pods_created
+        ));
         for ClassCount { class, totals } in &self.watched {
             line(format_args!(
                 "  watched by the migration: {:<10} {:>7} sent, {:>5} lost",
@@ -245,18 +269,19 @@ impl Report {
         }
         let routes = |counts: &Counts| counts.routes_in_old_range.values().sum::<usize>();
         line(format_args!(
-            "in the old range by kubectl and ip: {} pods (before {}), {} blocks and claims (before {}), {} routes on {} nodes (before {})",
+            "in the range that was left, by kubectl and ip: {} pods, {} blocks and claims, {} routes on {} nodes (before the migration, in \
+             the old one: {}, {}, {})",
             self.after.pods_in_old_range,
-            self.before.pods_in_old_range,
             self.after.blocks_in_old_range,
-            self.before.blocks_in_old_range,
             routes(&self.after),
             self.after.routes_in_old_range.len(),
+            self.before.pods_in_old_range,
+            self.before.blocks_in_old_range,
             routes(&self.before)
         ));
         if self.problems.is_empty() {
             line(format_args!(
-                "every pod has moved, and no rule or route of anybody else has changed"
+                "every pod is in the range to which it was led, and no rule or route of anybody else has changed"
             ));
         }
         for problem in &self.problems {
@@ -314,7 +339,11 @@ mod tests {
                 ..Peak::default()
             },
             probes,
-            pods: Pods::default(),
+            pods: Pods {
+                recreated: 3,
+                restarted: 0,
+            },
+            pods_created: 3,
             hosts: Vec::new(),
             followed: vec![FollowUp {
                 asked: "set it".to_owned(),
@@ -323,8 +352,15 @@ mod tests {
             calico: "a stand-in".to_owned(),
         };
         change(&mut migration, &mut after, &mut seen);
-        let wanted = Wanted::new("1").unwrap();
-        Report::of(&migration, &wanted, [&OldRange::default(), &after], 7, seen)
+        let ranges = ["10.244.0.0/16", "10.200.0.0/16"].map(|range| range.parse().unwrap());
+        Report::of(
+            &migration,
+            End::There,
+            ranges,
+            [&OldRange::default(), &after],
+            7,
+            seen,
+        )
     }
 
     #[test]
@@ -354,6 +390,7 @@ mod tests {
             after.pools.push("IPPool default-ipv4-ippool".to_owned());
             after.routes.insert("n1".to_owned(), vec!["blackhole".to_owned()]);
             seen.followed.clear();
+            seen.pods_created = 4;
             seen.hosts.push(HostReport {
                 name: "n2".to_owned(),
                 foreign_gone: vec!["route of somebody".to_owned()],
@@ -368,10 +405,11 @@ mod tests {
             "default-ipv4-ippool",
             "node n1",
             "nobody was asked",
+            "4 pods were created for 3",
             "gone from node n2",
         ] {
             assert!(said.contains(word), "{word} is not in:\n{said}");
         }
-        assert_eq!(report.problems.len(), 7, "{said}");
+        assert_eq!(report.problems.len(), 8, "{said}");
     }
 }

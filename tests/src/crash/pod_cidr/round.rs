@@ -1,0 +1,268 @@
+//! Changes of range with their crashes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use api::migration::MigrationPhase;
+use crash_point::Point;
+use serde::Serialize;
+use serde_json::json;
+
+use super::judge::{Before, is_forgotten};
+use super::steps::{Cell, Leg};
+use crate::cluster::Cluster;
+use crate::cluster::wait::{Look, until};
+use crate::crash::loss::{Loss, Moment};
+use crate::crash::matrix::Owner;
+use crate::crash::point::Door;
+use crate::crash::strike::strike;
+use crate::demo::operator::Exit;
+use crate::demo::pod_cidr::{Run, Wanted, manifest};
+use crate::demo::{MIGRATION, Tools};
+use crate::end_to_end::Looker;
+
+/// From one point to the next, and from a crash to the end.
+const STEP: Duration = Duration::from_mins(5);
+/// A coordinator that was killed is the leader again after its Lease has expired.
+const PATIENT: &str = "4m";
+/// A replica of it is raised before pods move, when there is one alone.
+const ALONE: [&str; 5] = ["-n", "kube-system", "scale", "deployment/coredns", "--replicas=1"];
+
+/// How one crash ended.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// The crash.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// From the crash until the next one, or the end.
+    pub seconds: f64,
+    /// Probes from the crash until then.
+    pub loss: Loss,
+    /// What is not as it should be in the end; empty is well.
+    pub problems: Vec<String>,
+}
+
+/// Where rounds are run.
+pub struct Bench<'cluster> {
+    cluster: &'cluster Cluster,
+    tools: &'cluster Tools,
+    wanted: Wanted,
+    look: Looker,
+}
+
+/// A point at which the coordinator has stopped.
+struct Stop {
+    door: Door,
+    home: String,
+    before: Moment,
+}
+
+impl<'cluster> Bench<'cluster> {
+    /// On this cluster, which has replumb's test build, and one pod of `CoreDNS` from now on.
+    pub async fn new(cluster: &'cluster Cluster, tools: &'cluster Tools, wanted: Wanted) -> Result<Self> {
+        cluster.api().kubectl(&ALONE).await?;
+        Ok(Self {
+            cluster,
+            tools,
+            wanted: Wanted {
+                // What stops a migration has cases of its own: here nobody is to be asked.
+                spec: json!({ "gates": { "maxLossRatio": 1.0, "maxGapMilliseconds": 60000 } }),
+                ..wanted
+            },
+            look: Looker::new(cluster),
+        })
+    }
+
+    /// Runs one migration. An error is one that did not come to its end, with the crashes that had ended by then.
+    pub async fn run(&self, leg: Leg, cells: &[Cell]) -> (Vec<Outcome>, Result<()>) {
+        let mut outcomes = Vec::new();
+        let ended = self.perform(leg, cells, &mut outcomes).await;
+        (outcomes, ended)
+    }
+
+    async fn perform(&self, leg: Leg, cells: &[Cell], outcomes: &mut Vec<Outcome>) -> Result<()> {
+        let Some(first) = cells.first() else { return Ok(()) };
+        let run = Run::begin(self.cluster, self.tools, self.wanted.clone()).await?;
+        let before = Before::look(self.cluster).await?;
+        let file = run.scene.operator.write_manifest(&manifest(&self.wanted))?;
+        let file = file.to_string_lossy().into_owned();
+        let apply = ["apply", "--filename", &file, "--yes", "--timeout", PATIENT];
+        let back = ["rollback", "--all", "--yes", "--timeout", PATIENT];
+        let (left, in_range) = match leg {
+            Leg::There => {
+                self.arm(&first.point()).await?;
+                let there = async {
+                    tokio::try_join!(
+                        ask(&run, &apply),
+                        self.chain(cells, MigrationPhase::Completed, outcomes)
+                    )
+                };
+                run.answered(there).await?;
+                (self.wanted.from, self.wanted.to)
+            }
+            Leg::Back => {
+                ask(&run, &apply).await?;
+                run.until_all_have_moved().await?;
+                self.arm(&first.point()).await?;
+                let back = async {
+                    tokio::try_join!(
+                        ask(&run, &back),
+                        self.chain(cells, MigrationPhase::RolledBack, outcomes)
+                    )
+                };
+                run.answered(back).await?;
+                (self.wanted.to, self.wanted.from)
+            }
+            Leg::Turn => {
+                self.arm(&first.point()).await?;
+                let turn =
+                    async { tokio::try_join!(ask(&run, &apply), self.turn(&run, first, &back, outcomes)) };
+                run.answered(turn).await?;
+                (self.wanted.to, self.wanted.from)
+            }
+        };
+        if left == self.wanted.to {
+            run.change_back().await?;
+        }
+        let problems = before.differs(&run, left, in_range).await?;
+        for outcome in outcomes.iter_mut() {
+            outcome.problems.extend(problems.iter().cloned());
+        }
+        self.forget().await
+    }
+
+    async fn coordinator(&self) -> Result<(Door, String)> {
+        let (_, home, _) = self.look.coordinator().await?;
+        Ok((Door::of_coordinator(self.cluster, &home).await?, home))
+    }
+
+    async fn arm(&self, point: &Point) -> Result<()> {
+        let (door, _) = self.coordinator().await?;
+        door.go_on(self.cluster, Some(point)).await
+    }
+
+    /// One crash after the other, then the end.
+    async fn chain(&self, cells: &[Cell], end: MigrationPhase, outcomes: &mut Vec<Outcome>) -> Result<()> {
+        for (place, cell) in cells.iter().enumerate() {
+            let next = cells.get(place + 1).map(Cell::point);
+            let stop = self.stopped(cell).await?;
+            let began = Instant::now();
+            self.strike(cell, &stop, next.as_ref()).await?;
+            // The next stop is the end of this one: nothing is missed between two.
+            match cells.get(place + 1) {
+                Some(next) => self.until_stopped(next).await?,
+                None => self.until_phase(end).await?,
+            }
+            self.done(cell, &stop, began, outcomes).await?;
+        }
+        Ok(())
+    }
+
+    /// The operator decides to go back in the moment of the crash.
+    async fn turn(
+        &self,
+        run: &Run<'_>,
+        cell: &Cell,
+        back: &[&str],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<()> {
+        let stop = self.stopped(cell).await?;
+        let began = Instant::now();
+        // The command waits until a coordinator has taken notice.
+        tokio::try_join!(ask(run, back), self.strike(cell, &stop, None))?;
+        self.until_phase(MigrationPhase::RolledBack).await?;
+        self.done(cell, &stop, began, outcomes).await
+    }
+
+    async fn stopped(&self, cell: &Cell) -> Result<Stop> {
+        self.until_stopped(cell).await?;
+        let (door, home) = self.coordinator().await?;
+        Ok(Stop {
+            door,
+            home,
+            before: Moment::now(self.cluster).await?,
+        })
+    }
+
+    async fn until_stopped(&self, cell: &Cell) -> Result<()> {
+        // It moves, too: it is looked for each time.
+        let logs = self.cluster.directory().logs();
+        until("the coordinator can be asked", STEP, &logs, async || {
+            let (door, _) = self.coordinator().await?;
+            door.until_stopped(self.cluster, STEP).await.map(Look::Done)
+        })
+        .await
+        .with_context(|| cell.words())
+    }
+
+    async fn strike(&self, cell: &Cell, stop: &Stop, next: Option<&Point>) -> Result<()> {
+        let whom = (cell.victim, Owner::Coordinator);
+        strike(self.cluster, &self.look, whom, &stop.home, stop.door, next)
+            .await
+            .with_context(|| cell.words())
+    }
+
+    async fn done(
+        &self,
+        cell: &Cell,
+        stop: &Stop,
+        began: Instant,
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<()> {
+        let seconds = began.elapsed().as_secs_f64();
+        let loss = Moment::now(self.cluster).await?.since(&stop.before);
+        println!(
+            "        {}: done {seconds:.1} s after it, {} of {} probes lost",
+            cell.words(),
+            loss.lost,
+            loss.sent
+        );
+        outcomes.push(Outcome {
+            cell: *cell,
+            seconds,
+            loss,
+            problems: Vec::new(),
+        });
+        Ok(())
+    }
+
+    async fn until_phase(&self, phase: MigrationPhase) -> Result<()> {
+        let what = format!("the Migration is {phase:?}");
+        let reached = self.look.until_migration(&what, STEP, |migration| {
+            let status = migration.status.as_ref();
+            status.is_some_and(|status| status.phase == phase)
+        });
+        reached.await.map(|_| ())
+    }
+
+    /// Takes the Migration away, with everything that it owns.
+    async fn forget(&self) -> Result<()> {
+        self.cluster
+            .api()
+            .kubectl(&["delete", "migrations.replumb.dev", MIGRATION, "--wait"])
+            .await?;
+        let logs = self.cluster.directory().logs();
+        until("the Migration's objects are gone", STEP, &logs, async || {
+            Ok(if is_forgotten(self.cluster).await? {
+                Look::Done(())
+            } else {
+                Look::NotYet("NodeMigrations or traffic pods are left".to_owned())
+            })
+        })
+        .await
+    }
+}
+
+/// The operator's command; the answer is shown only when it is not the one that is expected.
+async fn ask(run: &Run<'_>, arguments: &[&str]) -> Result<()> {
+    let output = run.scene.operator.run(arguments).await?;
+    ensure!(
+        output.exit == Exit::Done,
+        "`kubectl replumb {}` ended with {:?}; it said:\n{}",
+        arguments.join(" "),
+        output.exit,
+        output.text
+    );
+    Ok(())
+}
