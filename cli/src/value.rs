@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use plan::pod_cidr::ranges;
+use plan::ranges;
 use plan::rollout::MaxUnavailable;
 
 /// An IPv4 network in CIDR form, without host bits.

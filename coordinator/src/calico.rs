@@ -66,6 +66,26 @@ impl Kind {
         }
     }
 
+    /// Creates the object, or patches what differs in the one that is there.
+    pub async fn ensure(
+        self,
+        client: &Client,
+        object: &Value,
+        change: impl Fn(&Value) -> Option<Value>,
+    ) -> Result<(), WriteError> {
+        if self.create(client, object).await? == Created::Now {
+            return Ok(());
+        }
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        if let Some(found) = self.get(client, name).await? {
+            let spec = found.data.get("spec").cloned().unwrap_or_default();
+            if let Some(change) = change(&spec) {
+                self.patch_spec(client, &found, &change).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Merge-patches the object as it was read; `change` goes under `spec`.
     pub async fn patch_spec(
         self,

@@ -1,9 +1,19 @@
-//! Calico's objects and its `DaemonSet`, whatever kind of migration looks at them.
+//! Calico's objects and its `DaemonSet`, whatever kind of migration looks at them. Of an object that is written there is a builder, and
+//! a `…_change` that says what to patch in one that is there; `None` when nothing has to be written.
+
+mod block;
+pub mod family;
+mod handle;
+mod names;
 
 use std::collections::BTreeMap;
 
 use crate::cluster::{Container, DaemonSet};
 use crate::command_line::runs;
+
+pub use block::{Allocation, BlockConflict, affinity, allocated, block, block_change, block_release};
+pub use handle::{handle, handle_change};
+pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_handle, tunnel_handles};
 
 /// API version under which Calico keeps its objects.
 pub const API_VERSION: &str = "crd.projectcalico.org/v1";

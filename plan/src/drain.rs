@@ -31,6 +31,8 @@ pub struct Pod {
     pub finished: bool,
     /// Condition Ready is True.
     pub ready: bool,
+    /// The scheduler has looked, and found no node that takes it.
+    pub unschedulable: bool,
     /// When it was made.
     pub made_at: Option<Timestamp>,
     /// When it began to terminate.

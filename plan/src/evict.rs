@@ -173,8 +173,13 @@ fn describe_refusal(pod: &Pod, refusal: &Refusal, budgets: &[Budget]) -> String 
         .map(|budget| {
             let Budget { namespace, name, .. } = budget;
             // With every pod of it Ready it allows none either: nothing changes before a person does something.
-            let way_out = if budget.desired_healthy >= budget.expected_pods {
-                format!(": no pod of it may ever go; add a replica, or `kubectl edit pdb -n {namespace} {name}`")
+            let way_out = if budget.expected_pods == 0 {
+                ": its controller has not counted its pods yet".to_owned()
+            } else if budget.desired_healthy >= budget.expected_pods {
+                format!(
+                    ": no pod of it may ever go; `kubectl edit pdb -n {namespace} {name}`, or, where it says minAvailable as a number, add a \
+                     replica"
+                )
             } else {
                 String::new()
             };

@@ -26,6 +26,7 @@ mod go_json;
 pub mod order;
 pub mod pod_cidr;
 pub mod probe;
+pub mod ranges;
 pub mod rollout;
 pub mod sourced;
 pub mod standstill;

@@ -75,7 +75,7 @@ impl Observer {
             Ok(facts) => Report {
                 message: message(settings),
                 // Whoever exchanges an address does so in a moment, and may take ours away on the way.
-                pending: match ends::keeping(&settings.tunnel_ends, Some(&facts)) {
+                pending: match ends::keeping(&settings.tunnel_ends, &settings.from, Some(&facts)) {
                     Keeping::Done | Keeping::NotYet(_) => Pending::Nothing,
                     Keeping::Exchanging(_) => Pending::Change,
                 },

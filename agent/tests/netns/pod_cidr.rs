@@ -245,7 +245,7 @@ fn an_exchange_of_the_tunnels_address_costs_no_route() {
             };
             let report = observer.look(&settings).await;
             assert_eq!(report.failure, None);
-            let keeping = keeping(&settings.tunnel_ends, report.pod_cidr.as_ref());
+            let keeping = keeping(&settings.tunnel_ends, &settings.from, report.pod_cidr.as_ref());
             (report, keeping)
         };
 

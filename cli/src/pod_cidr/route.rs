@@ -3,7 +3,7 @@
 
 use ipnet::IpNet;
 use plan::pod_cidr::pools::check_block_size;
-use plan::pod_cidr::ranges::{self, Relation};
+use plan::ranges::{self, Relation};
 
 use crate::error::CliError;
 

@@ -67,6 +67,11 @@ pub fn node(node: &Node) -> Result<cluster::Node, Malformed> {
     })
 }
 
+/// Whether new pods come to the Node: it is Ready, and neither cordoned nor tainted. Of one that is not understood nobody knows.
+pub fn takes_pods(found: &Node) -> bool {
+    node(found).is_ok_and(|found| found.schedulable())
+}
+
 /// Whether a Node reports Ready.
 pub fn is_ready(node: &Node) -> bool {
     ready_condition(node).is_some_and(|condition| condition.status == "True")

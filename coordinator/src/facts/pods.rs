@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -69,6 +69,7 @@ pub fn pod(pod: &Pod) -> Result<drain::Pod, Malformed> {
             .is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         ready: is_ready(pod),
+        unschedulable: is_unschedulable(pod),
         made_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
         deleted_at: deleted_at(metadata),
         deletion_grace_seconds: metadata.deletion_grace_period_seconds,
@@ -86,14 +87,21 @@ pub fn pod(pod: &Pod) -> Result<drain::Pod, Malformed> {
     })
 }
 
+/// Whether the scheduler says that no node takes it.
+fn is_unschedulable(pod: &Pod) -> bool {
+    condition(pod, "PodScheduled").is_some_and(|condition| {
+        condition.status == "False" && condition.reason.as_deref() == Some("Unschedulable")
+    })
+}
+
 /// Whether a Pod reports Ready.
 pub fn is_ready(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    status
-        .and_then(|status| status.conditions.as_ref())
-        .into_iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
+}
+
+fn condition<'pod>(pod: &'pod Pod, kind: &str) -> Option<&'pod PodCondition> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == kind)
 }
 
 /// A `PodDisruptionBudget` as a drain sees it.

@@ -10,7 +10,7 @@ use plan::flannel_to_calico::import::{ImportedAddress, imported_as, reserved_han
 use plan::flannel_to_calico::objects::{self, Allocation, BlockConflict};
 use serde_json::Value;
 
-use super::node_objects::{Outcome, ensure};
+use super::node_objects::Outcome;
 use crate::calico;
 use crate::context::Context;
 use crate::write::WriteError;
@@ -35,7 +35,9 @@ pub async fn import(
         for (handle, addresses) in count(&of_block, &spec.imported, block) {
             let object = objects::handle(&handle, block, addresses);
             let change = |found: &Value| objects::handle_change(found, block, addresses);
-            ensure(context, calico::IPAM_HANDLE, &object, change).await?;
+            calico::IPAM_HANDLE
+                .ensure(&context.client, &object, change)
+                .await?;
         }
         let change = objects::block_change(&read.data["spec"], block, node, &of_block);
         if let Some(message) = write_block(context, &read, change).await? {

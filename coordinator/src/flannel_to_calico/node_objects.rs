@@ -16,7 +16,7 @@ use plan::flannel_to_calico::objects::{self, ClaimState, NodeObjects, Pool};
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::{Value, json};
 
-use crate::calico::{self, Created, Kind};
+use crate::calico::{self, Created};
 use crate::context::Context;
 use crate::facts;
 use crate::write::{self, WriteError};
@@ -105,7 +105,7 @@ async fn claim(
     for allocation in &allocations {
         let spec = objects::handle(&allocation.handle, block, 1);
         let change = |found: &Value| objects::handle_change(found, block, 1);
-        ensure(context, calico::IPAM_HANDLE, &spec, change).await?;
+        calico::IPAM_HANDLE.ensure(&context.client, &spec, change).await?;
     }
     // Any number that no earlier block of the range has had; Calico takes the time as well.
     let sequence = u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or_default();
@@ -140,30 +140,11 @@ async fn write_affinity(
     state: ClaimState,
 ) -> Result<(), WriteError> {
     let object = objects::block_affinity(node, block, state);
-    ensure(context, calico::BLOCK_AFFINITY, &object, |found| {
-        objects::block_affinity_change(found, state)
-    })
-    .await
-}
-
-/// Creates the object, or patches what differs in the one that is there.
-pub async fn ensure(
-    context: &Context,
-    kind: Kind,
-    object: &Value,
-    change: impl Fn(&Value) -> Option<Value>,
-) -> Result<(), WriteError> {
-    if kind.create(&context.client, object).await? == Created::Now {
-        return Ok(());
-    }
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    if let Some(found) = kind.get(&context.client, name).await? {
-        let spec = found.data.get("spec").cloned().unwrap_or_default();
-        if let Some(change) = change(&spec) {
-            kind.patch_spec(&context.client, &found, &change).await?;
-        }
-    }
-    Ok(())
+    calico::BLOCK_AFFINITY
+        .ensure(&context.client, &object, |found| {
+            objects::block_affinity_change(found, state)
+        })
+        .await
 }
 
 /// Removes the claims of a node that is gone, and its blocks in which no pod has an address. What a pod still holds

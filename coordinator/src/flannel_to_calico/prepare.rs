@@ -183,13 +183,13 @@ async fn write_settings(
         Err(conflict) => return Ok(Err(conflict.to_string())),
     };
     // IPAM first: from the moment that there is a pool, a node may ask for a block of it.
-    node_objects::ensure(
-        context,
-        calico::IPAM_CONFIG,
-        &objects::ipam_config(),
-        objects::ipam_config_change,
-    )
-    .await?;
+    calico::IPAM_CONFIG
+        .ensure(
+            &context.client,
+            &objects::ipam_config(),
+            objects::ipam_config_change,
+        )
+        .await?;
     crash_point::reach("WriteIpamConfig", Edge::Recorded, None).await;
     for pool in &pools {
         let Some(object) = &pool.create else { continue };
@@ -203,10 +203,11 @@ async fn write_settings(
         crash_point::reach("CreatePool", Edge::Recorded, None).await;
     }
     let felix = objects::felix_configuration(settings);
-    node_objects::ensure(context, calico::FELIX_CONFIGURATION, &felix, |found| {
-        objects::felix_configuration_change(settings, found)
-    })
-    .await?;
+    calico::FELIX_CONFIGURATION
+        .ensure(&context.client, &felix, |found| {
+            objects::felix_configuration_change(settings, found)
+        })
+        .await?;
     crash_point::reach("WriteFelixConfiguration", Edge::Recorded, None).await;
     Ok(Ok(pools))
 }

@@ -1,12 +1,17 @@
 //! One `NodeMigration` for each Node, with what its agent looks for.
 
-use api::migration::{Direction, PodCidr, Stage, StageNow};
+use std::net::IpAddr;
+
+use api::migration::{PodCidr, Stage, StageNow};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration};
+use ipnet::IpNet;
 use kube::{Api, ResourceExt};
 use plan::pod_cidr::ends;
-use plan::pod_cidr::host::HostSettings;
+use plan::pod_cidr::host::{HostSettings, TunnelEnd};
+use plan::pod_cidr::returns::{Standing, standing};
 
+use super::looks::Blocks;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to};
@@ -32,21 +37,48 @@ pub fn look_back(kind: &PodCidr) -> HostSettings {
     }
 }
 
-/// Whether agents keep the addresses of tunnels that Calico exchanges: from the moment at which it may do so until blocks go.
-pub fn keeps(stage: Option<&StageNow>, direction: Direction) -> bool {
+/// Whether agents keep the addresses of tunnels that are exchanged: from the moment at which that may be done until blocks go. What
+/// is kept stays so when the migration falls behind that moment again: a place that has to be widened anew, a name server that is
+/// not Ready, somebody who turns around.
+pub fn keeps(cache: &Cache, stage: Option<&StageNow>) -> bool {
     stage.is_some_and(|stage| {
-        stage.direction == direction && (Stage::Switch..=Stage::Soak).contains(&stage.name)
+        stage.name <= Stage::Soak && (stage.name >= Stage::Switch || somebody_keeps(cache, |_| true))
     })
 }
 
-/// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not know of yet. `keeps` says whether
-/// agents keep the addresses of their tunnels.
+/// Whether an agent keeps an address that its tunnel had in the range that is led to now.
+pub fn somebody_returns(cache: &Cache, left: &IpNet) -> bool {
+    somebody_keeps(cache, |end| !left.contains(&IpAddr::V4(end.kept)))
+}
+
+/// Whether an agent is told of such an end.
+fn somebody_keeps(cache: &Cache, is_meant: impl Fn(&TunnelEnd) -> bool) -> bool {
+    cache.node_migrations.state().iter().any(|object| {
+        let settings = object.spec.pod_cidr.iter();
+        let mut ends = settings.flat_map(|settings| &settings.tunnel_ends);
+        ends.any(&is_meant)
+    })
+}
+
+/// Whether an address that this node's tunnel had can be given back to it. Where blocks are not understood nobody gives any out.
+fn comes_back(end: &TunnelEnd, node: &str, blocks: &Blocks) -> bool {
+    match blocks {
+        Ok((blocks, _)) => match standing(end, node, blocks) {
+            Standing::Held(_) | Standing::Free(_) => true,
+            Standing::Lost(_) => false,
+        },
+        Err(_) => true,
+    }
+}
+
+/// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not know of yet. `blocks` are those of
+/// Calico's IPAM while agents keep the addresses of their tunnels, and else none.
 pub async fn adopt(
     context: &Context,
     cache: &Cache,
     migration: &Migration,
     look: &HostSettings,
-    keeps: bool,
+    blocks: Option<&Blocks>,
 ) -> Result<(), WriteError> {
     for object in node_migrations::without_node(cache, migration) {
         node_migrations::delete(context, &object).await?;
@@ -58,12 +90,14 @@ pub async fn adopt(
     let nodes = node_migrations::linux_nodes(cache);
     for object in cache.node_migrations.state() {
         let before = object.spec.pod_cidr.as_ref();
-        let tunnel_ends = match nodes.get(&object.spec.node_name).filter(|_| keeps) {
-            Some(node) => {
+        let name = &object.spec.node_name;
+        let tunnel_ends = match (nodes.get(name), blocks) {
+            (Some(node), Some(blocks)) => {
                 let told = before.map_or(&[][..], |settings| settings.tunnel_ends.as_slice());
-                ends::told(told, &ends::of_node(node.annotations()), &look.from)
+                let comes_back = |end: &TunnelEnd| comes_back(end, name, blocks);
+                ends::told(told, &ends::of_node(node.annotations()), &look.from, comes_back)
             }
-            None => Vec::new(),
+            (None, _) | (_, None) => Vec::new(),
         };
         let wanted = HostSettings {
             tunnel_ends,

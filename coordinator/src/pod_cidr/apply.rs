@@ -10,7 +10,8 @@ use kube::api::Patch;
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use plan::evict::PodName;
-use plan::pod_cidr::decide::{Step, Which};
+use plan::pod_cidr::decide::{Off, Step, Which};
+use plan::pod_cidr::ends;
 use plan::pod_cidr::pools::{self, OFF_LABEL, Openness};
 use serde_json::{Value, json};
 
@@ -40,27 +41,46 @@ pub struct Hands<'pass> {
     pub grace_period_seconds: Option<u32>,
 }
 
+/// What has become of a step.
+#[derive(Debug)]
+pub enum Made {
+    /// It is made; the words say for people what was done.
+    Done(String),
+    /// It cannot be made as things are: what a person has to correct.
+    Refused(String),
+}
+
 impl Hands<'_> {
-    /// Makes the step, and says for people what was done. [`Step::Complete`] is not made here.
+    /// Makes the step. [`Step::Complete`] is not made here.
     pub async fn make(
         &self,
         step: &Step,
         known: &mut PodCidrStatus,
         memory: &mut Memory,
-    ) -> Result<String, WriteError> {
+    ) -> Result<Made, WriteError> {
         crash_point::reach(step.name(), Edge::Announced, None).await;
-        let said = match step {
-            Step::CreatePool => self.create_pool(&known.settings.new_pool.value).await?,
-            Step::Scale(deployment, pods) => self.scale(deployment, *pods, known).await?,
-            Step::Open(which, openness) => self.open(pool_of(*which, known), *openness).await?,
-            Step::Narrow(which, round) => self.narrow(pool_of(*which, known), *which, *round).await?,
+        let made = match step {
+            Step::CreatePool => Made::Done(self.create_pool(&known.settings.new_pool.value).await?),
+            Step::Scale(deployment, pods) => Made::Done(self.scale(deployment, *pods, known).await?),
+            Step::Open(which, openness) => Made::Done(self.open(pool_of(*which, known), *openness).await?),
+            Step::Narrow(which, round) => {
+                Made::Done(self.narrow(pool_of(*which, known), *which, *round).await?)
+            }
             Step::TakeOff(which, nodes) => self.take_off(*which, nodes).await?,
-            Step::Cordon(node) => self.cordon(node).await?,
-            Step::Evict(pods) => self.evict(pods, memory).await,
-            Step::Uncordon(node) => self.uncordon(node).await?,
+            Step::HoldEnds(ends) => {
+                memory.pod_cidr.forget_blocks();
+                self.hold_ends(ends).await?
+            }
+            Step::ReleaseEnds(ends) => {
+                memory.pod_cidr.forget_blocks();
+                self.release_ends(ends).await?
+            }
+            Step::Cordon(node) => Made::Done(self.cordon(node).await?),
+            Step::Evict(pods) => Made::Done(self.evict(pods, memory).await),
+            Step::Uncordon(node) => Made::Done(self.uncordon(node).await?),
             Step::ReleaseBlocks(ranges) => {
                 memory.pod_cidr.forget_blocks();
-                self.release(ranges).await?
+                Made::Done(self.release(ranges).await?)
             }
             Step::DeletePool(which) => {
                 memory.pod_cidr.forget_blocks();
@@ -68,12 +88,12 @@ impl Hands<'_> {
                     Which::Old => (known.settings.from.value, pool_of(Which::Old, known)),
                     Which::New => (known.settings.to.value, pool_of(Which::New, known)),
                 };
-                self.delete_pool(name, &range).await?
+                Made::Done(self.delete_pool(name, &range).await?)
             }
-            Step::Complete => String::new(),
+            Step::Complete => Made::Done(String::new()),
         };
         crash_point::reach(step.name(), Edge::Changed, None).await;
-        Ok(said)
+        Ok(made)
     }
 
     async fn create_pool(&self, name: &str) -> Result<String, WriteError> {
@@ -120,23 +140,39 @@ impl Hands<'_> {
         Ok(format!("IPPool {name} is left node by node"))
     }
 
-    async fn take_off(&self, which: Which, nodes: &[String]) -> Result<String, WriteError> {
+    async fn take_off(&self, which: Which, nodes: &[Off]) -> Result<Made, WriteError> {
         let api: Api<Node> = Api::all(self.context.client.clone());
-        for name in nodes {
-            let node = api
-                .get_opt(name)
-                .await
-                .map_err(|source| WriteError::of("reading", format!("Node {name}"), source))?;
+        for off in nodes {
+            for end in off.ends.values() {
+                if let Some(refused) = self.count_held(end).await? {
+                    return Ok(Made::Refused(refused));
+                }
+            }
             // One that is gone meanwhile is not missed.
-            if let Some(node) = node {
-                let change = json!({ "metadata": { "labels": { OFF_LABEL: which.mark() } } });
+            if let Some(node) = self.node(&off.node).await? {
+                let annotations: serde_json::Map<String, Value> = off
+                    .ends
+                    .iter()
+                    .map(|(name, end)| (ends::annotation(name), end.allocation.address.to_string().into()))
+                    .collect();
+                let labels = json!({ OFF_LABEL: which.mark() });
+                let change = json!({ "metadata": { "labels": labels, "annotations": annotations } });
                 write::patch(&api, &node, "labelling", change).await?;
             }
         }
-        Ok(format!(
-            "node {} takes another address for the end of its tunnel",
-            nodes.join(", ")
-        ))
+        let said = nodes.iter().map(|Off { node, ends }| {
+            if ends.is_empty() {
+                format!("node {node} takes another address for the end of its tunnel")
+            } else {
+                let ends = ends.values();
+                let addresses: Vec<String> = ends.map(|end| end.allocation.address.to_string()).collect();
+                format!(
+                    "node {node} gets back {} for the end of its tunnel",
+                    addresses.join(", ")
+                )
+            }
+        });
+        Ok(Made::Done(said.collect::<Vec<_>>().join("; ")))
     }
 
     async fn node(&self, name: &str) -> Result<Option<Node>, WriteError> {

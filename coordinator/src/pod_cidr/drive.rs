@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::migration::{Desired, Direction, MigrationPhase, PodCidr, PodCidrStatus};
+use api::migration::{Desired, Direction, MigrationPhase, PodCidr, PodCidrStatus, Stage, StageNow};
 use api::{Migration, MigrationStatus};
 use crash_point::Edge;
 use ipnet::IpNet;
@@ -13,8 +13,8 @@ use plan::pod_cidr::decide::{Step, Which};
 use plan::pod_cidr::facts::Pool;
 use plan::pod_cidr::{mentions, pools};
 
-use super::apply::Hands;
-use super::looks::Pace;
+use super::apply::{Hands, Made};
+use super::looks::{Blocks, Pace};
 use super::redundancy::RAISED_TO;
 use super::saved::Saved;
 use super::{adopt, progress, read};
@@ -56,8 +56,17 @@ pub async fn go_on(
         Direction::There => adopt::look(kind),
         Direction::Back => adopt::look_back(kind),
     };
-    let keeps = adopt::keeps(known.stage.as_ref(), direction);
-    adopt::adopt(context, cache, migration, &look, keeps).await?;
+    let blocks = if adopt::keeps(cache, known.stage.as_ref()) {
+        let switches = |stage: &StageNow| stage.name == Stage::Switch || stage.direction != direction;
+        if known.stage.as_ref().is_some_and(switches) && adopt::somebody_returns(cache, &look.from) {
+            // Before a pool is opened, what was free in it a moment ago counts for nothing.
+            memory.pod_cidr.forget_blocks();
+        }
+        Some(memory.pod_cidr.blocks(context, Pace::Seldom).await?)
+    } else {
+        None
+    };
+    adopt::adopt(context, cache, migration, &look, blocks.as_ref()).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
     if let Some(message) = snapshot.malformed() {
         wait(status, WaitReason::CheckFailing, message);
@@ -82,6 +91,7 @@ pub async fn go_on(
         saved,
         snapshot: &snapshot,
         pools: &pools,
+        blocks: blocks.as_ref(),
         direction,
         now,
     };
@@ -112,6 +122,8 @@ pub(super) struct Pass<'pass> {
     pub(super) saved: &'pass Saved,
     pub(super) snapshot: &'pass Snapshot,
     pub(super) pools: &'pass BTreeMap<String, Pool>,
+    /// Those of Calico's IPAM while agents keep addresses of tunnels.
+    pub(super) blocks: Option<&'pass Blocks>,
     pub(super) direction: Direction,
     pub(super) now: Timestamp,
 }
@@ -174,8 +186,16 @@ impl Pass<'_> {
         match decision {
             Decision::Run(Step::Complete) => self.complete(&hands, memory, known, status).await,
             Decision::Run(step) => {
-                status.blocked = String::new();
-                status.message = hands.make(&step, known, memory).await?;
+                match hands.make(&step, known, memory).await? {
+                    Made::Done(said) => {
+                        status.blocked = String::new();
+                        status.message = said;
+                    }
+                    Made::Refused(why) => {
+                        let message = format!("{why}; it is tried again until that is corrected");
+                        wait(status, WaitReason::CalicoObjects, message);
+                    }
+                }
                 Ok(())
             }
             Decision::Wait(found) => {

@@ -1,6 +1,6 @@
 //! What is in the range that is left: blocks, who has addresses of it, ends of tunnels, routes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use api::migration::{PodCidrStatus, Stage};
@@ -12,9 +12,11 @@ use plan::drain::Pod;
 use plan::pod_cidr::by_node::{self, Cordon};
 use plan::pod_cidr::decide::Missing;
 use plan::pod_cidr::ends::{self, Keeping, NodeEnd};
+use plan::pod_cidr::facts::Block;
 use plan::pod_cidr::holders::holders;
-use plan::pod_cidr::host::{self, HostFacts};
+use plan::pod_cidr::host::{self, HostFacts, TunnelEnd};
 use plan::pod_cidr::pools::{self, OFF_LABEL};
+use plan::pod_cidr::returns::{self, Held, Standing, Told, standing};
 
 use super::drive::Pass;
 use super::looks::Pace;
@@ -97,7 +99,7 @@ impl Pass<'_> {
     }
 
     /// What is missing until no end of a tunnel is in the range that is left.
-    pub(super) fn ends(&self, left: &IpNet, known: &PodCidrStatus) -> Option<Missing> {
+    pub(super) fn ends(&self, left: &IpNet, target: &IpNet, known: &PodCidrStatus) -> Option<Missing> {
         let which = self.left_pool();
         let pool = self.pool(which, known)?;
         let settings = &known.settings;
@@ -120,6 +122,10 @@ impl Pass<'_> {
                     .iter()
                     .any(|(_, ready)| *ready),
                 keeping: self.keeping(name, node, left),
+                returns: self.known_blocks().map_or_else(BTreeMap::new, |blocks| {
+                    let ends = self.told(name);
+                    returns::of_node(Told { node: name, ends }, blocks, target)
+                }),
             })
             .collect();
         let base = pools::selector_of(&self.saved.old_pool);
@@ -129,13 +135,67 @@ impl Pass<'_> {
 
     /// What the agent of this node does about the addresses that its tunnels leave.
     fn keeping(&self, name: &str, node: &Node, left: &IpNet) -> Keeping {
-        let object = self.snapshot.node_migrations.get(name);
-        let settings = object.and_then(|object| object.spec.pod_cidr.as_ref());
-        let told = settings.map_or(&[][..], |settings| settings.tunnel_ends.as_slice());
-        if ends::told(told, &ends::of_node(node.annotations()), left) != told {
+        let told = self.told(name);
+        if !ends::is_told(told, &ends::of_node(node.annotations()), left) {
             return Keeping::NotYet("its agent is told of the address that it keeps".to_owned());
         }
-        ends::keeping(told, self.facts_of(name))
+        ends::keeping(told, left, self.facts_of(name))
+    }
+
+    /// What the agent of this node is told of its tunnels.
+    fn told(&self, node: &str) -> &[TunnelEnd] {
+        let object = self.snapshot.node_migrations.get(node);
+        let settings = object.and_then(|object| object.spec.pod_cidr.as_ref());
+        settings.map_or(&[], |settings| settings.tunnel_ends.as_slice())
+    }
+
+    fn all_told(&self) -> Vec<Told<'_>> {
+        let names = self.snapshot.node_migrations.keys();
+        names
+            .map(|node| Told {
+                node,
+                ends: self.told(node),
+            })
+            .collect()
+    }
+
+    /// Calico's blocks, where agents keep addresses and every block is understood.
+    fn known_blocks(&self) -> Option<&[Block]> {
+        let (blocks, _) = self.blocks?.as_ref().ok()?;
+        Some(blocks)
+    }
+
+    /// Addresses that tunnels had in the range that is led to, and nobody has now.
+    pub(super) fn to_hold(&self, target: &IpNet) -> Vec<Held> {
+        let blocks = self.known_blocks().unwrap_or_default();
+        returns::to_hold(&self.all_told(), blocks, target)
+    }
+
+    /// Addresses in the range that is left of tunnels that have got back what they had.
+    pub(super) fn to_release(&self, left: &IpNet, target: &IpNet) -> Vec<Held> {
+        let blocks = self.known_blocks().unwrap_or_default();
+        let nodes = self.snapshot.nodes.iter();
+        let nodes = nodes.map(|(name, node)| (name.as_str(), ends::of_node(node.annotations())));
+        returns::to_release(&nodes.collect(), blocks, left, target)
+    }
+
+    /// Why nobody knows what Calico's IPAM has given out, where that has to be known.
+    pub(super) fn unread(&self) -> Option<Wait> {
+        let malformed = self.blocks?.as_ref().err()?;
+        Some(Wait {
+            reason: WaitReason::CalicoObjects,
+            message: format!(
+                "{}: {}; until it is corrected nobody knows which addresses are free, and no tunnel exchanges its own",
+                malformed.object, malformed.problem
+            ),
+            until: None,
+        })
+    }
+
+    /// Whether an address that this node's tunnel had is the node's in Calico's IPAM: nobody else can get it.
+    pub(super) fn is_held(&self, node: &str, end: &TunnelEnd) -> bool {
+        self.known_blocks()
+            .is_some_and(|blocks| matches!(standing(end, node, blocks), Standing::Held(_)))
     }
 
     /// What the agent of a node has said to what it was asked last; `None` while it has not.
@@ -149,22 +209,24 @@ impl Pass<'_> {
             .filter(|_| is_current && self.snapshot.agent_ready(node))
     }
 
-    /// Which agents keep addresses in this range; nodes that are away do not count.
-    pub(super) fn kept(&self, range: &IpNet) -> Option<Wait> {
+    /// Which agents keep addresses in this range, but for those that may stay; nodes that are away do not count.
+    pub(super) fn kept(&self, range: &IpNet, may_stay: impl Fn(&str, &TunnelEnd) -> bool) -> Option<Wait> {
         let nodes = self.snapshot.nodes.iter();
         let mut ready = nodes.filter(|(_, node)| facts::nodes::is_ready(node));
         let message = ready.find_map(|(name, _)| {
-            let object = self.snapshot.node_migrations.get(name)?;
-            let settings = object.spec.pod_cidr.as_ref()?;
-            let told = settings.tunnel_ends.iter();
-            let mut told = told.filter(|end| range.contains(&IpAddr::V4(end.kept)));
+            self.snapshot.node_migrations.get(name)?.spec.pod_cidr.as_ref()?;
+            let told = self.told(name).iter();
+            let (stay, go): (Vec<&TunnelEnd>, Vec<&TunnelEnd>) = told
+                .filter(|end| range.contains(&IpAddr::V4(end.kept)))
+                .partition(|end| may_stay(name, end));
             let Some(facts) = self.facts_of(name) else {
                 return Some(format!("node {name}: its agent has not answered"));
             };
-            let kept = told
-                .next()
+            let stays = |net: &IpNet| stay.iter().any(|end| IpAddr::V4(end.kept) == net.addr());
+            let kept = go
+                .first()
                 .map(|end| IpNet::from(IpAddr::V4(end.kept)))
-                .or_else(|| ends::kept(facts, range).first().copied())?;
+                .or_else(|| ends::kept(facts, range).into_iter().find(|net| !stays(net)))?;
             Some(format!(
                 "node {name}: its agent keeps {} for connections of the host that began there, and takes it away now",
                 kept.addr()
@@ -247,7 +309,8 @@ impl Pass<'_> {
                 continue;
             };
             let cordon = match (cordon::is_unschedulable(node), cordon::is_by(node, &migration)) {
-                (false, _) => Cordon::None,
+                (false, true) => Cordon::Lifted,
+                (false, false) => Cordon::None,
                 (true, true) => Cordon::Ours,
                 (true, false) => Cordon::Others,
             };
@@ -261,6 +324,7 @@ impl Pass<'_> {
                 name,
                 ready: facts::nodes::is_ready(node),
                 cordon,
+                takes_pods: facts::nodes::takes_pods(node),
                 unsettled,
             });
         }

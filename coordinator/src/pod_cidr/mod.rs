@@ -17,6 +17,7 @@ mod saved;
 #[cfg(test)]
 mod scenarios;
 mod traffic;
+mod tunnels;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -57,7 +58,7 @@ impl Kind for PodCidr {
     type Settings = Settings;
 
     async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
-        adopt::adopt(context, cache, migration, &adopt::look(self), false).await
+        adopt::adopt(context, cache, migration, &adopt::look(self), None).await
     }
 
     async fn read(

@@ -26,9 +26,10 @@ pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps) -> Vec<Mention> {
                 ranges: ranges_in(value),
                 needs: Needs::New,
                 fix: format!(
+                    // Without a container's name it would say it in those that initialize the pod, too.
                     "where it is installed from (manifest, chart, kops, kubespray), and in the cluster: `kubectl set env daemonset/{} -n \
-                     {} {name}={{ranges}}`. It rolls calico-node; pods keep their network meanwhile",
-                    set.name, set.namespace
+                     {} --containers={} {name}={{ranges}}`. It rolls calico-node; pods keep their network meanwhile",
+                    set.name, set.namespace, container.name
                 ),
             })
         })

@@ -22,6 +22,8 @@ const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/default/deployments/web";
 /// Pools by name: the first three parts of every address of them.
 const RANGES: [(&str, &str); 2] = [("old", "10.244"), ("ipv4-10-200-0-0-16", "10.200")];
 const NODE_NAMES: [&str; 2] = ["a", "b"];
+/// Annotation of our own on a Node: a stroke for every end of a tunnel that Calico has chosen.
+const CHOSEN: &str = "test/chosen";
 
 fn settings() -> Settings {
     let sourced = |value: &str| json!({ "value": value, "source": "spec" });
@@ -199,7 +201,33 @@ fn give_address(api: &FakeApi, path: &str, number: usize, place: usize) {
     }
 }
 
-/// The end of the node's tunnel is in the first pool that is open to the node.
+/// Attributes of an allocation for the end of the node's tunnel.
+fn of_tunnel(node: &str) -> Value {
+    json!({ "handle_id": format!("vxlan-tunnel-addr-{node}"), "secondary": { "type": "vxlanTunnelAddress", "node": node } })
+}
+
+/// As Calico does before it chooses another one: everything of its handle is released.
+fn calico_releases_ends(api: &FakeApi, node: &str, number: usize) {
+    for (_, prefix) in RANGES {
+        let path = block_path(prefix, number);
+        let Some(mut block) = api.get(&path) else { continue };
+        let attributes = block["spec"]["attributes"].as_array().unwrap();
+        let Some(index) = attributes.iter().position(|found| *found == of_tunnel(node)) else {
+            continue;
+        };
+        let allocations = block["spec"]["allocations"].as_array_mut().unwrap();
+        for allocation in allocations.iter_mut().filter(|found| **found == json!(index)) {
+            *allocation = Value::Null;
+        }
+        api.put(&path, block);
+    }
+}
+
+fn block_path(prefix: &str, number: usize) -> String {
+    format!("{BLOCKS}/{}-{number}-0-26", prefix.replace('.', "-"))
+}
+
+/// The end of the node's tunnel is in the first pool that is open to the node; one that is its own there stays.
 fn calico_takes_an_end(api: &FakeApi, node: &str, number: usize) {
     let path = format!("{NODES}/{node}");
     let object = api.get(&path).unwrap();
@@ -220,9 +248,17 @@ fn calico_takes_an_end(api: &FakeApi, node: &str, number: usize) {
         .first()
         .filter(|_| !valid.iter().any(|range| is_right(**range)))
     {
+        calico_releases_ends(api, node, number);
+        // Never one that it had before: what comes back, we gave back.
+        let chosen = object["metadata"]["annotations"][CHOSEN]
+            .as_str()
+            .unwrap_or_default();
+        let place = 1 + chosen.len();
         api.edit(
             &path,
-            &json!({ "metadata": { "annotations": { "projectcalico.org/IPv4VXLANTunnelAddr": format!("{prefix}.{number}.1") } } }),
+            &json!({ "metadata": { "annotations": {
+                "projectcalico.org/IPv4VXLANTunnelAddr": format!("{prefix}.{number}.{place}"), CHOSEN: format!("{chosen}I"),
+            } } }),
         );
     }
 }
@@ -231,9 +267,26 @@ fn calico_takes_an_end(api: &FakeApi, node: &str, number: usize) {
 fn calico_keeps_blocks(api: &FakeApi, node: &str, number: usize, living: &[(String, usize)]) {
     for (_, prefix) in RANGES {
         let name = format!("{}-{number}-0-26", prefix.replace('.', "-"));
-        let path = format!("{BLOCKS}/{name}");
+        let path = block_path(prefix, number);
         let mut allocations = vec![Value::Null; 64];
         let mut attributes = Vec::new();
+        let tunnel = api.get(&format!("{NODES}/{node}")).unwrap();
+        let end = &tunnel["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"];
+        for (place, allocation) in allocations.iter_mut().enumerate().take(5).skip(1) {
+            let has_end = *end == format!("{prefix}.{number}.{place}");
+            // One that was written for it stays, too, until its handle is released.
+            let is_written = api.get(&path).is_some_and(|block| {
+                let index = block["spec"]["allocations"][place].as_u64().unwrap_or(u64::MAX);
+                let attribute = usize::try_from(index)
+                    .ok()
+                    .map(|index| block["spec"]["attributes"][index].clone());
+                attribute.is_some_and(|found| found["secondary"] == of_tunnel(node)["secondary"])
+            });
+            if has_end || is_written {
+                *allocation = json!(attributes.len());
+                attributes.push(of_tunnel(node));
+            }
+        }
         for (pod, _) in living {
             let object = api.get(pod).unwrap();
             let Some(last) = object["status"]["podIP"]
@@ -255,7 +308,10 @@ fn calico_keeps_blocks(api: &FakeApi, node: &str, number: usize, living: &[(Stri
             &path,
             json!({
                 "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock", "metadata": { "name": name },
-                "spec": { "cidr": range, "affinity": format!("host:{node}"), "allocations": allocations, "attributes": attributes },
+                "spec": {
+                    "cidr": range, "affinity": format!("host:{node}"), "allocations": allocations, "attributes": attributes,
+                    "unallocated": (0..64).filter(|place| allocations[*place].is_null()).collect::<Vec<_>>(),
+                },
             }),
         );
         let affinity = format!("{AFFINITIES}/{node}-{name}");
@@ -277,7 +333,7 @@ fn agent_reports(api: &FakeApi, node: &str, number: usize) {
     let Some(object) = api.get(&path) else { return };
     let from = object["spec"]["podCidr"]["from"].as_str().unwrap_or_default();
     let prefix = from.trim_end_matches(".0.0/16");
-    let block = format!("{BLOCKS}/{}-{number}-0-26", prefix.replace('.', "-"));
+    let block = block_path(prefix, number);
     let discards = if api.get(&block).is_some() {
         json!({ "first": [{
             "kind": "Blackhole", "destination": format!("{prefix}.{number}.0/26"), "hops": [], "table": 254, "protocol": 80, "metric": 0,
@@ -392,6 +448,12 @@ fn story(changes: &[(String, Value)]) -> Vec<String> {
             lines.push(format!("{what} {last}"));
         } else if body["metadata"]["labels"]["replumb.dev/off-pool"].is_string() {
             lines.push(format!("take off {last}"));
+        } else if path.starts_with(BLOCKS) && spec["allocations"].is_array() {
+            let holds = spec["attributes"].to_string().contains("vxlanTunnelAddress");
+            lines.push(format!(
+                "{} an end in {last}",
+                if holds { "hold" } else { "release" }
+            ));
         } else if path.starts_with(BLOCKS) || path.starts_with(AFFINITIES) {
             let what = if spec["state"].is_string() { " pending" } else { "" };
             lines.push(format!("{} {last}{what}", verb.to_lowercase()));
@@ -646,6 +708,149 @@ async fn past_its_point_of_no_return_nothing_is_taken_back_and_the_rest_is_finis
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Run" } }));
     run_until(&api, "Completed").await;
     assert_gone(&api, 0);
+}
+
+/// The end of every node's tunnel.
+fn tunnel_ends(api: &FakeApi) -> [String; 2] {
+    NODE_NAMES.map(|node| {
+        let object = api.get(&format!("{NODES}/{node}")).unwrap();
+        object["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    })
+}
+
+async fn until_closed(api: &FakeApi, pool: &str) {
+    for _ in 0..60 {
+        if api.get(&format!("{POOLS}/{pool}")).unwrap()["spec"]["disabled"] == true {
+            return;
+        }
+        turn(api).await;
+    }
+    panic!(
+        "{pool} is not closed: {:#}",
+        api.get(MIGRATION).unwrap()["status"]
+    );
+}
+
+fn desire(api: &FakeApi, desired: &str) {
+    api.edit(MIGRATION, &json!({ "spec": { "desired": desired } }));
+}
+
+/// There and back and there and back again: nothing is forgotten that somebody has to take away.
+#[tokio::test]
+async fn who_turns_around_twice_ends_as_who_does_once() {
+    for passes in 1..8 {
+        let api = cluster("Off");
+        let before = tunnel_ends(&api);
+        until_closed(&api, "old").await;
+        desire(&api, "Rollback");
+        until_closed(&api, "ipv4-10-200-0-0-16").await;
+        desire(&api, "Run");
+        for _ in 0..passes {
+            turn(&api).await;
+        }
+        desire(&api, "Rollback");
+        run_until(&api, "RolledBack").await;
+        assert_eq!(tunnel_ends(&api), before, "after {passes} passes");
+        assert_gone(&api, 1);
+    }
+}
+
+/// A policy knows the new range alone by now: before a pod comes back it has to know both. What tunnels had is not forgotten meanwhile.
+#[tokio::test]
+async fn on_the_way_back_too_both_ranges_have_to_be_known_first() {
+    let api = cluster("Watch");
+    let before = tunnel_ends(&api);
+    until_closed(&api, "old").await;
+    let policy = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies/web";
+    let blocks = |ranges: &[&str]| {
+        let from: Vec<Value> = ranges
+            .iter()
+            .map(|range| json!({ "ipBlock": { "cidr": range } }))
+            .collect();
+        json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "web", "namespace": "default" },
+            "spec": { "podSelector": {}, "ingress": [{ "from": from }] },
+        })
+    };
+    api.put(policy, blocks(&["10.200.0.0/16"]));
+    desire(&api, "Rollback");
+    for _ in 0..10 {
+        turn(&api).await;
+    }
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(status["blocked"], "ConfigurationFollowUp", "{status:#}");
+    let message = status["message"].as_str().unwrap();
+    for words in ["NetworkPolicy default/web", "10.200.0.0/16 and 10.244.0.0/16"] {
+        assert!(message.contains(words), "{message}");
+    }
+    assert_eq!(
+        api.get(&format!("{POOLS}/old")).unwrap()["spec"]["disabled"],
+        true
+    );
+    api.put(policy, blocks(&["10.200.0.0/16", "10.244.0.0/16"]));
+    run_until(&api, "RolledBack").await;
+    assert_eq!(tunnel_ends(&api), before);
+    assert_gone(&api, 1);
+}
+
+/// Nobody knows then which addresses are free: none is given back, and none is exchanged.
+#[tokio::test]
+async fn a_block_that_is_not_understood_is_named_before_a_pool_is_opened() {
+    let api = cluster("Watch");
+    let before = tunnel_ends(&api);
+    until_closed(&api, "old").await;
+    let block = format!("{BLOCKS}/10-99-0-0-26");
+    api.put(
+        &block,
+        json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock", "metadata": { "name": "10-99-0-0-26" },
+            "spec": { "cidr": "everything" },
+        }),
+    );
+    desire(&api, "Rollback");
+    for _ in 0..10 {
+        turn(&api).await;
+    }
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(status["blocked"], "CalicoObjects", "{status:#}");
+    assert!(
+        status["message"].as_str().unwrap().contains("10-99-0-0-26"),
+        "{status:#}"
+    );
+    assert_eq!(
+        api.get(&format!("{POOLS}/old")).unwrap()["spec"]["disabled"],
+        true
+    );
+    api.remove(&block);
+    run_until(&api, "RolledBack").await;
+    assert_eq!(tunnel_ends(&api), before);
+}
+
+#[tokio::test]
+async fn who_turns_around_gives_every_tunnel_back_what_it_had() {
+    let api = cluster("Watch");
+    let before = tunnel_ends(&api);
+    until_closed(&api, "old").await;
+    assert!(tunnel_ends(&api).iter().all(|end| end.starts_with("10.200.")));
+    desire(&api, "Rollback");
+    api.take_changes();
+    run_until(&api, "RolledBack").await;
+    assert_in_order(
+        &story(&api.take_changes()),
+        &[
+            "hold an end in 10-244-0-0-26",
+            "patch pool old to everybody",
+            "take off a",
+            "take off b",
+            "patch pool ipv4-10-200-0-0-16 closed",
+            "release an end in 10-200-0-0-26",
+        ],
+    );
+    assert_eq!(tunnel_ends(&api), before);
+    assert_gone(&api, 1);
 }
 
 #[tokio::test]

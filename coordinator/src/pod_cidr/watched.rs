@@ -3,7 +3,9 @@
 use api::MigrationStatus;
 use api::migration::{Direction, PodCidrStatus, Stage, StageNow};
 use jiff::SignedDuration;
+use kube::ResourceExt;
 use plan::decision::{Wait, WaitReason};
+use plan::pod_cidr::by_node;
 use plan::pod_cidr::decide::Which;
 use plan::pod_cidr::facts::Pool;
 use plan::pod_cidr::pools::Openness;
@@ -15,7 +17,7 @@ use crate::memory::Memory;
 use crate::stop::{self, Stop};
 use crate::traffic::Fates;
 use crate::write::WriteError;
-use crate::{limits, traffic};
+use crate::{cordon, limits, traffic};
 
 /// So long every path between both ranges is watched at least before the new pool is opened: one answer proves little.
 const LEAST_SOAK: SignedDuration = SignedDuration::from_secs(10);
@@ -79,11 +81,13 @@ impl Pass<'_> {
         let hold = if let Some(stop) = &stop {
             Some(stop.hold())
         } else if status.paused {
-            let message = "paused: no pod moves, and no pool is opened or closed. Go on with `kubectl replumb resume`, or lead the pods \
-                           back with `kubectl replumb rollback --all`";
             Some(Wait {
                 reason: WaitReason::Paused,
-                message: message.to_owned(),
+                message: format!(
+                    "paused: no pod moves, and no pool is opened or closed{}. Go on with `kubectl replumb resume`, or lead the pods back \
+                     with `kubectl replumb rollback --all`",
+                    self.cordoned()
+                ),
                 until: None,
             })
         } else {
@@ -95,6 +99,15 @@ impl Pass<'_> {
             stop,
             unwatched,
         })
+    }
+
+    /// Which Nodes stay cordoned by this migration meanwhile, in words that go on a sentence.
+    fn cordoned(&self) -> String {
+        let migration = self.migration.name_any();
+        let nodes = self.snapshot.nodes.iter();
+        let ours =
+            nodes.filter(|(_, node)| cordon::is_unschedulable(node) && cordon::is_by(node, &migration));
+        by_node::meanwhile(ours.map(|(name, _)| name.as_str()))
     }
 
     /// Whether every path between both ranges has answered for long enough.

@@ -3,9 +3,6 @@
 //! Each kind has a builder for an object that is not there yet, and a `…_change` that says what to patch in one
 //! that is: only our own fields, compared as values, `None` when nothing has to be written.
 
-mod block;
-pub mod family;
-mod names;
 mod node;
 mod pool;
 
@@ -17,8 +14,10 @@ use serde_json::{Map, Value, json};
 use super::settings::Settings;
 use crate::calico::API_VERSION;
 
-pub use block::{Allocation, BlockConflict, affinity, allocated, block, block_change, block_release};
-pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_handle, tunnel_handles};
+pub use crate::calico::{
+    Allocation, BlockConflict, affinity, affinity_name, allocated, block, block_change, block_name,
+    block_release, family, handle, handle_change, handle_name, hostname_hash, tunnel_handle, tunnel_handles,
+};
 pub use node::{NodeError, NodeObjects, NodeRange, RangeError, blocks, of_node, tunnel_address};
 pub use pool::{Pool, PoolConflict, block_size, pool, pool_conflicts, pools};
 
@@ -181,26 +180,6 @@ pub fn block_affinity_change(spec: &Value, state: ClaimState) -> Option<Value> {
     let found = spec.get("state").and_then(Value::as_str);
     let settled = found == Some(ClaimState::Confirmed.as_str()) || found == Some(state.as_str());
     (!settled).then(|| json!({ "state": state.as_str() }))
-}
-
-/// The `IPAMHandle` by which addresses are released together.
-pub fn handle(handle: &str, block: IpNet, addresses: u32) -> Value {
-    json!({
-        "apiVersion": API_VERSION,
-        "kind": "IPAMHandle",
-        "metadata": { "name": handle_name(handle) },
-        "spec": {
-            "handleID": handle,
-            "block": { block.to_string(): addresses },
-            "deleted": false,
-        },
-    })
-}
-
-/// What to patch in the spec of an `IPAMHandle` that is there.
-pub fn handle_change(spec: &Value, block: IpNet, addresses: u32) -> Option<Value> {
-    let counted = spec.get("block").and_then(|blocks| blocks.get(block.to_string()));
-    (counted != Some(&Value::from(addresses))).then(|| json!({ "block": { block.to_string(): addresses } }))
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ pub enum Cordon {
     None,
     /// This migration's.
     Ours,
+    /// None, and this migration's marks: a person has lifted ours.
+    Lifted,
     /// Somebody else's: it stays, and its pods are moved all the same.
     Others,
 }
@@ -30,6 +32,8 @@ pub struct Node<'facts> {
     pub ready: bool,
     /// Its cordon.
     pub cordon: Cordon,
+    /// Whether pods come to it: it is Ready, and neither cordoned nor tainted.
+    pub takes_pods: bool,
     /// Why its host is not well yet, by its agent; `None` when no route to a pod of the old range is left there.
     pub unsettled: Option<String>,
 }
@@ -55,17 +59,31 @@ pub fn next(
     now: Timestamp,
 ) -> Option<Next> {
     let left = moves::left(view.residents, view.targets);
-    let with_pods: BTreeSet<&str> = left
-        .values()
-        .flatten()
-        .map(|resident| resident.pod.node.as_str())
-        .collect();
+    let is_evicted = |wave: &moves::Wave| wave.is_evicted(policy.delete_bare_pods);
+    let on_nodes = |evicted: bool| -> BTreeSet<&str> {
+        left.iter()
+            .filter(|(wave, _)| is_evicted(wave) == evicted)
+            .flat_map(|(_, residents)| residents.iter().map(|resident| resident.pod.node.as_str()))
+            .collect()
+    };
+    // Nobody is kept from a node by a Job that runs there for hours.
+    let (with_pods, with_others) = (on_nodes(true), on_nodes(false));
     let in_work = || nodes.iter().filter(|node| node.cordon == Cordon::Ours);
-    let lacking = moves::lacking(view);
+    if let Some(lifted) = nodes.iter().find(|node| node.cordon == Cordon::Lifted) {
+        return Some(Next::Uncordon(lifted.name.to_owned()));
+    }
+    let lacking = moves::on_their_way(view);
+    // A successor that goes nowhere but here: the node is cordoned again once it runs.
+    if lacking.as_ref().is_some_and(|lacking| lacking.finds_no_node)
+        && let Some(node) = in_work().next()
+    {
+        return Some(Next::Uncordon(node.name.to_owned()));
+    }
     // One that is done takes pods again before another one stops: the successors need room.
     let mut unsettled = None;
     for node in in_work().filter(|node| !with_pods.contains(node.name)) {
         match &node.unsettled {
+            Some(_) if with_others.contains(node.name) => return Some(Next::Uncordon(node.name.to_owned())),
             None => return Some(Next::Uncordon(node.name.to_owned())),
             Some(words) => unsettled = unsettled.or(Some(format!("node {}: {words}", node.name))),
         }
@@ -78,7 +96,22 @@ pub fn next(
         let is_open =
             |node: &&Node<'_>| node.ready && node.cordon != Cordon::Ours && with_pods.contains(node.name);
         match nodes.iter().find(is_open) {
-            Some(first) if first.cordon == Cordon::None => return Some(Next::Cordon(first.name.to_owned())),
+            Some(first) if first.cordon == Cordon::None => {
+                let takes_pods = |node: &Node<'_>| node.takes_pods && node.name != first.name;
+                if nodes.iter().any(takes_pods) {
+                    return Some(Next::Cordon(first.name.to_owned()));
+                }
+                if here.is_empty() {
+                    return Some(wait(
+                        WaitReason::NodeNotReady,
+                        format!(
+                            "no node but {} takes pods: those that leave it would go nowhere. Uncordon or add another, or go on with mode \
+                             ByWorkload",
+                            first.name
+                        ),
+                    ));
+                }
+            }
             // There is nothing to cordon.
             Some(first) => {
                 here.insert(first.name);
@@ -96,22 +129,40 @@ pub fn next(
         }
     }
     if let Some(found) = lacking {
-        return Some(Next::Pods(evict::Next::Wait(found)));
+        let message = found.wait.message + &meanwhile(in_work().map(|node| node.name));
+        return Some(Next::Pods(evict::Next::Wait(Wait {
+            message,
+            ..found.wait
+        })));
     }
     if let Some(message) = unsettled {
         return Some(wait(WaitReason::AgentWorking, message));
     }
-    // On a node that is away, or on none yet.
-    let first = left.values().flatten().next()?;
+    // On a node that is away, or of which nobody knows.
+    let evicted = left.iter().filter(|(wave, _)| is_evicted(wave));
+    let Some(first) = evicted.flat_map(|(_, residents)| residents).next() else {
+        // What a person does about those that are not evicted.
+        return moves::next(view, policy, now).map(Next::Pods);
+    };
     Some(wait(
         WaitReason::NodeNotReady,
         format!(
-            "{} pods have to move still, on nodes that are not Ready; the first is {} on node {}",
+            "{} pods have to move still, on nodes that are not Ready or have no agent; the first is {} on node {}",
             left.values().map(Vec::len).sum::<usize>(),
             first.pod.key(),
             first.pod.node
         ),
     ))
+}
+
+/// Which Nodes stay cordoned while something is waited for, in words that go on its sentence; none where none does.
+pub fn meanwhile<'nodes>(cordoned: impl Iterator<Item = &'nodes str>) -> String {
+    let names: Vec<&str> = cordoned.collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!("; cordoned meanwhile: {}", names.join(", "))
+    }
 }
 
 fn wait(reason: WaitReason, message: String) -> Next {

@@ -24,6 +24,7 @@ fn node(name: &'static str) -> Node<'static> {
         name,
         ready: true,
         cordon: Cordon::None,
+        takes_pods: true,
         unsettled: None,
     }
 }
@@ -110,10 +111,12 @@ impl Cluster {
         match self.next(at_once) {
             Some(Next::Cordon(name)) => {
                 self.node(&name).cordon = Cordon::Ours;
+                self.node(&name).takes_pods = false;
                 self.story.push(format!("cordon {name}"));
             }
             Some(Next::Uncordon(name)) => {
                 self.node(&name).cordon = Cordon::None;
+                self.node(&name).takes_pods = true;
                 self.story.push(format!("uncordon {name}"));
             }
             Some(Next::Pods(evict::Next::Evict(names))) => {
@@ -217,6 +220,7 @@ fn nobody_stops_while_a_successor_is_not_ready() {
 fn a_persons_cordon_is_no_reason_to_stay_and_stays() {
     let mut cluster = Cluster::new(vec![node("a"), node("b"), node("c")], 1);
     cluster.node("a").cordon = Cordon::Others;
+    cluster.node("a").takes_pods = false;
     while cluster.step(1) {}
     assert_eq!(
         cluster.story,
@@ -231,6 +235,81 @@ fn a_persons_cordon_is_no_reason_to_stay_and_stays() {
         ]
     );
     assert_eq!(cluster.node("a").cordon, Cordon::Others);
+}
+
+#[test]
+fn the_last_node_that_takes_pods_is_not_cordoned() {
+    // The other one is tainted; and more nodes at once are allowed than there are.
+    let mut cluster = Cluster::new(vec![node("a"), node("control")], 1);
+    cluster.node("control").takes_pods = false;
+    assert!(!cluster.step(5), "{:?}", cluster.story);
+    let Some(Next::Pods(evict::Next::Wait(found))) = cluster.next(5) else {
+        panic!("{:?}", cluster.next(5));
+    };
+    assert_eq!(found.reason, WaitReason::NodeNotReady);
+    assert!(
+        found.message.contains("no node but a takes pods"),
+        "{}",
+        found.message
+    );
+    cluster.node("control").takes_pods = true;
+    while cluster.step(5) {}
+    assert_eq!(cluster.next(5), None);
+}
+
+#[test]
+fn a_successor_that_goes_nowhere_else_gets_its_node_back() {
+    let mut cluster = Cluster::new(vec![node("a"), node("b")], 2);
+    while !cluster.story.iter().any(|line| line == "evict a-0") {
+        assert!(cluster.step(1));
+    }
+    // It is bound to node a, which is cordoned.
+    cluster.pods[0].ready = false;
+    cluster.pods[0].unschedulable = true;
+    cluster.pods[0].node.clear();
+    assert!(cluster.step(1));
+    assert_eq!(cluster.story.last().unwrap(), "uncordon a");
+    // Nobody cordons it again before it runs.
+    assert!(!cluster.step(1), "{:?}", cluster.story);
+    cluster.pods[0].unschedulable = false;
+    cluster.pods[0].ready = true;
+    "a".clone_into(&mut cluster.pods[0].node);
+    while cluster.step(1) {}
+    assert_eq!(cluster.next(1), None);
+}
+
+#[test]
+fn who_is_not_evicted_keeps_nobody_from_its_node() {
+    let mut cluster = Cluster::new(vec![node("a"), node("b")], 2);
+    cluster.pods[0].controller = Some(("Job".to_owned(), "nightly".to_owned()));
+    cluster.node("a").unsettled = Some("10.244.0.7 dev cali1".to_owned());
+    while cluster.step(1) {}
+    assert_eq!(
+        cluster.story,
+        [
+            "cordon a",
+            "evict a-1",
+            "uncordon a",
+            "cordon b",
+            "evict b-0",
+            "evict b-1",
+            "uncordon b"
+        ]
+    );
+    let Some(Next::Pods(evict::Next::Wait(found))) = cluster.next(1) else {
+        panic!("{:?}", cluster.next(1));
+    };
+    assert!(found.message.contains("default/a-0"), "{}", found.message);
+}
+
+#[test]
+fn a_cordon_of_ours_that_a_person_lifted_is_forgotten() {
+    let mut cluster = Cluster::new(vec![node("a"), node("b")], 1);
+    cluster.pods.clear();
+    cluster.node("a").cordon = Cordon::Lifted;
+    assert_eq!(cluster.next(1), Some(Next::Uncordon("a".to_owned())));
+    cluster.step(1);
+    assert_eq!(cluster.next(1), None);
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! There and back are the same way between two pools: one is opened, the other one closed, pods move, what was left is seen to
 //! be empty, and goes. At no moment is no pool open: a pod that is made then would get no address.
 
+use std::collections::BTreeMap;
+
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
@@ -13,6 +15,7 @@ use serde_json::Value;
 use super::by_node;
 use super::moves;
 use super::pools::{self, Openness};
+use super::returns::Held;
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 use crate::evict::{self, PodName};
 
@@ -164,6 +167,12 @@ pub struct View<'facts> {
     pub kept_in_left: Option<Wait>,
     /// Which agents keep addresses of the range that pods are led to: a pod that got one would not be reached from there.
     pub kept_in_target: Option<Wait>,
+    /// Why nobody knows what Calico's IPAM has given out; `None` when it is known.
+    pub unread: Option<Wait>,
+    /// Addresses that tunnels had in the range that is led to, which nobody has now.
+    pub to_hold: &'facts [Held],
+    /// Addresses that Calico's IPAM has as a tunnel's still, in the range that is left, and that the tunnel has no more.
+    pub to_release: &'facts [Held],
     /// What is missing until every node's calico-node goes by the pools as they are open now; `None` when it does.
     pub switched: Option<Wait>,
     /// What is missing until the new pool is proved; `None` when pods that name it were reached from every node.
@@ -202,6 +211,15 @@ pub struct Policy {
     pub hold: Option<Wait>,
 }
 
+/// One Node that is taken off a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Off {
+    /// Its name.
+    pub node: String,
+    /// What its tunnels get back, by the last part of the annotation's key; Calico chooses where there is none.
+    pub ends: BTreeMap<String, Held>,
+}
+
 /// One change: idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -214,7 +232,11 @@ pub enum Step {
     /// Narrow the pool to Nodes that were not taken off it; the number stands for those that were.
     Narrow(Which, u32),
     /// Take these Nodes off the pool.
-    TakeOff(Which, Vec<String>),
+    TakeOff(Which, Vec<Off>),
+    /// Give these addresses back to the Nodes whose tunnels had them, before anybody else can get them.
+    HoldEnds(Vec<Held>),
+    /// Release these addresses, which tunnels had until they got back what they had before.
+    ReleaseEnds(Vec<Held>),
     /// Let this Node take no new pods.
     Cordon(String),
     /// Evict these pods.
@@ -242,6 +264,8 @@ impl Step {
             Self::Open(Which::New, Openness::Closed | Openness::Absent) => "CloseNewPool",
             Self::Narrow(..) => "NarrowPool",
             Self::TakeOff(..) => "TakeNodeOff",
+            Self::HoldEnds(_) => "HoldEnds",
+            Self::ReleaseEnds(_) => "ReleaseEnds",
             Self::Cordon(_) => "CordonNode",
             Self::Evict(_) => "Evict",
             Self::Uncordon(_) => "UncordonNode",
@@ -354,7 +378,21 @@ fn proved(view: &View<'_>) -> Option<Next> {
         .or_else(|| widened(view, view.new.range))
         .or_else(|| view.canary.clone().map(|found| wait(Stage::Canary, found)))
         .or_else(|| missing(Stage::Redundancy, view.redundancy.as_ref()))
+        .or_else(|| held(view))
         .or_else(|| waited(Stage::Switch, view.kept_in_target.as_ref()))
+}
+
+/// Before anybody may get an address of the pool, those that tunnels had are theirs again.
+fn held(view: &View<'_>) -> Option<Next> {
+    if let Some(next) = waited(Stage::Switch, view.unread.as_ref()) {
+        return Some(next);
+    }
+    (!view.to_hold.is_empty()).then(|| run(Stage::Switch, Step::HoldEnds(view.to_hold.to_vec())))
+}
+
+/// Of tunnels that have got back what they had: Calico does not know that the other address is free.
+fn released(view: &View<'_>) -> Option<Next> {
+    (!view.to_release.is_empty()).then(|| run(Stage::Verify, Step::ReleaseEnds(view.to_release.to_vec())))
 }
 
 fn waited(stage: Stage, found: Option<&Wait>) -> Option<Next> {
@@ -373,6 +411,7 @@ fn back(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
         ),
         (Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed, Openness::ToEverybody) => {
             widened(view, view.old.range)
+                .or_else(|| held(view))
                 .or_else(|| waited(Stage::Switch, view.kept_in_target.as_ref()))
                 .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody)))
         }
@@ -381,7 +420,8 @@ fn back(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
             run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody))
         }
         (Openness::ToEverybody, Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt) => {
-            missing(Stage::Switch, view.ends.as_ref())
+            held(view)
+                .or_else(|| missing(Stage::Switch, view.ends.as_ref()))
                 .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::New, Openness::Closed)))
         }
         (Openness::ToEverybody, Openness::Closed) => match &view.switched {
@@ -395,6 +435,7 @@ fn back(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
 /// The pool that is left is deleted: by this migration, or by somebody else, who may not have waited for its pods.
 fn gone(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
     let open = moved(view, policy, now)
+        .or_else(|| released(view))
         .or_else(|| emptied(pool, now))
         .or_else(|| followed(pool, view));
     if let Some(next) = open {
@@ -422,6 +463,7 @@ fn gone(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -
 /// The pool that is left is closed, the other one open to everybody: pods move, then it goes.
 fn leave(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
     let open = moved(view, policy, now)
+        .or_else(|| released(view))
         .or_else(|| emptied(pool, now))
         .or_else(|| followed(pool, view))
         // A calico-node that starts meanwhile would learn of the pool's end at its start, or not at all.

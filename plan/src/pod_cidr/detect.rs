@@ -3,11 +3,11 @@
 use super::checks::CheckName;
 use super::facts::{ClusterFacts, Pool};
 use super::pools;
-use super::ranges::{self, Relation};
 use super::settings::{Family, Options, Settings, pool_name};
 use crate::calico::looks_like_calico;
 use crate::check::{Check, Verdict, access, names};
 use crate::cluster::Malformed;
+use crate::ranges::{self, Relation};
 use crate::sourced::{Source, Sourced};
 
 /// Merges what the spec says with what the cluster shows. Checks that refuse come back when the two ranges make no sense

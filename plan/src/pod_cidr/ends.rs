@@ -12,13 +12,19 @@ use ipnet::IpNet;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::decide::{Missing, Step, Which};
+use super::decide::{Missing, Off, Step, Which};
 use super::host::{HostFacts, LOOPBACK, TunnelEnd};
 use super::pools::{self, Openness};
+use super::returns::Held;
 use crate::decision::{Wait, WaitReason};
 
 /// The key of an annotation of a Node with the address of a tunnel's end begins with the one, and has the other in it.
 const TUNNEL_MARKS: [&str; 2] = ["projectcalico.org/", "Tunnel"];
+
+/// The annotation of a Node whose key ends so.
+pub fn annotation(name: &str) -> String {
+    format!("{}{name}", TUNNEL_MARKS[0])
+}
 
 /// Addresses of the ends of a node's tunnels, by the last part of the key of Calico's annotation.
 pub fn of_node(annotations: &BTreeMap<String, String>) -> BTreeMap<&str, IpAddr> {
@@ -34,11 +40,29 @@ pub fn of_node(annotations: &BTreeMap<String, String>) -> BTreeMap<&str, IpAddr>
 
 /// What the agent of a node is told of its tunnels' ends: which addresses it keeps, and which ones Calico has chosen instead.
 ///
-/// `before` is what it was told last: an address that was left is on no Node any more.
-pub fn told(before: &[TunnelEnd], now: &BTreeMap<&str, IpAddr>, left: &IpNet) -> Vec<TunnelEnd> {
+/// `before` is what it was told last: an address that was left is on no Node any more. One of the range that is led to now is kept as
+/// long as `comes_back` says so, until the tunnel has it again ([`super::returns`]).
+pub fn told(
+    before: &[TunnelEnd],
+    now: &BTreeMap<&str, IpAddr>,
+    left: &IpNet,
+    comes_back: impl Fn(&TunnelEnd) -> bool,
+) -> Vec<TunnelEnd> {
+    let is_left = |end: &&TunnelEnd| left.contains(&IpAddr::V4(end.kept));
+    let is_there = |end: &&TunnelEnd| now.get(end.name.as_str()) == Some(&IpAddr::V4(end.kept));
+    // A tunnel that Calico has given another one there will not get its own: a pod may.
+    let waits = |end: &&TunnelEnd| now.get(end.name.as_str()).is_none_or(|now| left.contains(now));
+    let returning: Vec<TunnelEnd> = before
+        .iter()
+        .filter(|end| !is_left(end) && !is_there(end) && waits(end) && comes_back(end))
+        .map(|end| TunnelEnd {
+            address: None,
+            ..end.clone()
+        })
+        .collect();
     let mut ends: BTreeMap<&str, TunnelEnd> = before
         .iter()
-        .filter(|end| left.contains(&IpAddr::V4(end.kept)))
+        .filter(is_left)
         .map(|end| {
             let address = None;
             (
@@ -65,7 +89,25 @@ pub fn told(before: &[TunnelEnd], now: &BTreeMap<&str, IpAddr>, left: &IpNet) ->
             end.address = Some(chosen);
         }
     }
-    ends.into_values().collect()
+    ends.into_values().chain(returning).collect()
+}
+
+/// Whether an agent that is told this knows of every end of its node's tunnels that is in the range that is left, and of the
+/// address that Calico has chosen instead.
+pub fn is_told(told: &[TunnelEnd], now: &BTreeMap<&str, IpAddr>, left: &IpNet) -> bool {
+    now.iter().all(|(name, address)| {
+        let IpAddr::V4(address) = *address else {
+            return true;
+        };
+        let mut of_tunnel = told
+            .iter()
+            .filter(|end| end.name == **name && left.contains(&IpAddr::V4(end.kept)));
+        if left.contains(&IpAddr::V4(address)) {
+            of_tunnel.any(|end| end.kept == address)
+        } else {
+            of_tunnel.all(|end| end.address == Some(address))
+        }
+    })
 }
 
 /// What an agent does about the addresses that its node leaves.
@@ -79,9 +121,14 @@ pub enum Keeping {
     Exchanging(String),
 }
 
-/// What an agent does, by its own words; `None` where it has not answered to what it was told last.
-pub fn keeping(ends: &[TunnelEnd], facts: Option<&HostFacts>) -> Keeping {
-    if ends.is_empty() {
+/// What an agent does about the ends in the range that is left, by its own words; `None` where it has not answered to what it was
+/// told last.
+pub fn keeping(ends: &[TunnelEnd], left: &IpNet, facts: Option<&HostFacts>) -> Keeping {
+    let mut ends = ends
+        .iter()
+        .filter(|end| left.contains(&IpAddr::V4(end.kept)))
+        .peekable();
+    if ends.peek().is_none() {
         return Keeping::Done;
     }
     let Some(facts) = facts else {
@@ -135,28 +182,43 @@ pub struct NodeEnd<'facts> {
     pub calico_ready: bool,
     /// What its agent does about the address that it leaves.
     pub keeping: Keeping,
+    /// What its tunnels had in the range that is led to, and get back, by the last part of the annotation's key.
+    pub returns: BTreeMap<String, Held>,
 }
 
 impl NodeEnd<'_> {
     /// Why the next node has to wait for this one, which was taken off; `None` when it is done.
-    fn on_its_way(&self) -> Option<String> {
+    fn on_its_way(&self) -> Option<Wait> {
         if !self.off || !self.ready {
             return None;
         }
         let node = self.name;
+        let wait = |reason, message| {
+            Some(Wait {
+                reason,
+                message,
+                until: None,
+            })
+        };
         if self.in_left {
-            return Some(format!(
-                "calico-node on node {node} takes another address for the end of its tunnel"
-            ));
+            let message =
+                format!("calico-node on node {node} takes another address for the end of its tunnel");
+            return wait(WaitReason::CalicoNodeNotReady, message);
         }
         match &self.keeping {
-            // It starts anew once it has seen the other address: its readiness is an old one until then.
-            Keeping::Exchanging(words) => Some(format!("node {node}: {words}")),
-            Keeping::Done | Keeping::NotYet(_) => (!self.calico_ready).then(|| {
-                format!(
+            // It starts anew once it has seen the other address: its readiness is an old one until then, and until its agent has
+            // looked nobody knows which.
+            Keeping::Exchanging(words) => {
+                wait(WaitReason::CalicoNodeNotReady, format!("node {node}: {words}"))
+            }
+            Keeping::NotYet(words) => wait(WaitReason::AgentWorking, format!("node {node}: {words}")),
+            Keeping::Done if !self.calico_ready => {
+                let message = format!(
                     "calico-node on node {node} is not Ready again after it has taken another address for the end of its tunnel"
-                )
-            }),
+                );
+                wait(WaitReason::CalicoNodeNotReady, message)
+            }
+            Keeping::Done => None,
         }
     }
 }
@@ -175,7 +237,7 @@ pub fn missing(
     // A node that is away takes another address when it is back: the pool is closed by then.
     let is_to_go = |node: &&NodeEnd<'_>| node.ready && node.in_left && !node.off;
     let to_go: Vec<&NodeEnd<'_>> = nodes.iter().filter(is_to_go).collect();
-    let on_their_way: Vec<String> = nodes.iter().filter_map(NodeEnd::on_its_way).collect();
+    let on_their_way: Vec<Wait> = nodes.iter().filter_map(NodeEnd::on_its_way).collect();
     if to_go.is_empty() && on_their_way.is_empty() {
         return None;
     }
@@ -189,7 +251,10 @@ pub fn missing(
     let mut unprepared = Vec::new();
     for node in to_go.iter().take(seats) {
         match &node.keeping {
-            Keeping::Done => next.push(node.name.to_owned()),
+            Keeping::Done => next.push(Off {
+                node: node.name.to_owned(),
+                ends: node.returns.clone(),
+            }),
             Keeping::NotYet(words) | Keeping::Exchanging(words) => {
                 unprepared.push(format!("node {}: {words}", node.name));
             }
@@ -199,11 +264,7 @@ pub fn missing(
         return Some(Missing::Step(Step::TakeOff(which, next)));
     }
     if let Some(first) = on_their_way.into_iter().next() {
-        return Some(Missing::Answer(Wait {
-            reason: WaitReason::CalicoNodeNotReady,
-            message: first,
-            until: None,
-        }));
+        return Some(Missing::Answer(first));
     }
     Some(Missing::Answer(Wait {
         reason: WaitReason::AgentWorking,
@@ -214,6 +275,7 @@ pub fn missing(
         until: None,
     }))
 }
+
 /// A number for the set of Nodes that were taken off: another one for another set.
 fn round(nodes: &[NodeEnd<'_>]) -> u32 {
     let mut names: Vec<&str> = nodes
@@ -240,6 +302,7 @@ mod tests {
             in_left: true,
             calico_ready: true,
             keeping: Keeping::NotYet("its agent does not keep 10.244.1.0 yet".to_owned()),
+            returns: BTreeMap::new(),
         }
     }
 
@@ -261,7 +324,8 @@ mod tests {
                     let change = pools::narrowing(&spec, "all()", "old", round).unwrap();
                     spec["nodeSelector"] = change["nodeSelector"].clone();
                 }
-                Some(Missing::Step(Step::TakeOff(Which::Old, names))) => {
+                Some(Missing::Step(Step::TakeOff(Which::Old, taken))) => {
+                    let names: Vec<String> = taken.into_iter().map(|off| off.node).collect();
                     assert!(nodes.iter().all(|node| !node.off
                         || (!node.in_left && node.calico_ready && node.keeping == Keeping::Done)));
                     assert_eq!(names.len(), 1);
@@ -281,13 +345,17 @@ mod tests {
                         continue;
                     };
                     let node = &mut nodes[place];
-                    if node.in_left {
-                        node.in_left = false;
-                        node.keeping = Keeping::Exchanging("calico-node has 10.244.1.0 still".to_owned());
-                    } else if node.keeping == Keeping::Done {
-                        node.calico_ready = true;
-                    } else {
-                        (node.keeping, node.calico_ready) = (Keeping::Done, false);
+                    // Its readiness is the one from before until its agent has seen more.
+                    match node.keeping {
+                        _ if node.in_left => {
+                            node.in_left = false;
+                            node.keeping = Keeping::NotYet("its agent is told of it".to_owned());
+                        }
+                        Keeping::NotYet(_) => {
+                            node.keeping = Keeping::Exchanging("calico-node has 10.244.1.0 still".to_owned());
+                        }
+                        Keeping::Exchanging(_) => (node.keeping, node.calico_ready) = (Keeping::Done, false),
+                        Keeping::Done => node.calico_ready = true,
                     }
                 }
                 other => panic!("{other:?}"),
@@ -324,12 +392,19 @@ mod tests {
                 "10.244.9.9".to_owned(),
             ),
         ]);
+        let told = |before: &[TunnelEnd], now: &BTreeMap<&str, IpAddr>, left: &IpNet| {
+            let ends = told(before, now, left, |_| false);
+            assert!(is_told(&ends, now, left), "{ends:?}");
+            ends
+        };
         let first = told(&[], &of_node(&annotations), &left);
+        assert!(!is_told(&[], &of_node(&annotations), &left));
         assert_eq!(first, [end("10.244.1.0", "10.244.1.0")]);
         annotations.insert(
             "projectcalico.org/IPv4VXLANTunnelAddr".to_owned(),
             "10.200.1.0".to_owned(),
         );
+        assert!(!is_told(&first, &of_node(&annotations), &left));
         let second = told(&first, &of_node(&annotations), &left);
         assert_eq!(second, [end("10.244.1.0", "10.200.1.0")]);
         assert_eq!(told(&second, &of_node(&annotations), &left), second);
@@ -341,6 +416,42 @@ mod tests {
         let gone = told(&second, &BTreeMap::new(), &left);
         assert_eq!(gone[0].address, None);
         assert_eq!(told(&[], &BTreeMap::new(), &left), []);
+    }
+
+    /// Somebody turns around, once and again: what a tunnel had is kept until it has it again.
+    #[test]
+    fn an_address_of_the_range_that_is_led_to_is_kept_until_the_tunnel_has_it_again() {
+        let (old, new): (IpNet, IpNet) = (LEFT.parse().unwrap(), "10.200.0.0/16".parse().unwrap());
+        let at = |address: &str| {
+            let annotation = "projectcalico.org/IPv4VXLANTunnelAddr".to_owned();
+            BTreeMap::from([(annotation, address.to_owned())])
+        };
+        let (on_old, on_new) = (at("10.244.1.0"), at("10.200.1.0"));
+        let there = told(
+            &[end("10.244.1.0", "10.244.1.0")],
+            &of_node(&on_new),
+            &old,
+            |_| true,
+        );
+        assert_eq!(there, [end("10.244.1.0", "10.200.1.0")]);
+        let mut returns = end("10.244.1.0", "0.0.0.0");
+        returns.address = None;
+        let back = told(&there, &of_node(&on_new), &new, |_| true);
+        assert_eq!(back, [end("10.200.1.0", "10.200.1.0"), returns]);
+        assert_eq!(told(&back, &of_node(&on_new), &new, |_| true), back);
+        // Somebody else has it by now.
+        assert_eq!(told(&back, &of_node(&on_new), &new, |_| false).len(), 1);
+        let returned = told(&back, &of_node(&on_old), &new, |_| true);
+        assert_eq!(returned, [end("10.200.1.0", "10.244.1.0")]);
+        // Calico has given it another one there: its own is anybody's by now.
+        let other = told(&back, &of_node(&at("10.244.1.9")), &new, |_| true);
+        assert_eq!(other, [end("10.200.1.0", "10.244.1.9")]);
+        // There again, before anything has changed, and after.
+        assert_eq!(told(&back, &of_node(&on_new), &old, |_| true), there);
+        let again = told(&returned, &of_node(&on_old), &old, |_| true);
+        assert_eq!(again.len(), 2);
+        assert_eq!(again[0], end("10.244.1.0", "10.244.1.0"));
+        assert_eq!(again[1].kept.to_string(), "10.200.1.0");
     }
 
     #[test]

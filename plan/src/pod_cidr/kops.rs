@@ -4,7 +4,7 @@
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::ranges::{self, Relation};
+use crate::ranges::{self, Relation};
 
 /// The field with the range of the old pool.
 pub const FROM: &str = "spec.nonMasqueradeCIDR";

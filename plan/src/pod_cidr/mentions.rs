@@ -3,7 +3,7 @@
 
 use ipnet::IpNet;
 
-use super::ranges::overlap;
+use crate::ranges::overlap;
 
 /// When a place has to know which range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ pub mod kops;
 pub mod mentions;
 pub mod moves;
 pub mod pools;
-pub mod ranges;
 pub mod residents;
+pub mod returns;
 pub mod settings;
 #[cfg(test)]
 mod walk;

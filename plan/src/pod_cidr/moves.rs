@@ -99,6 +99,21 @@ impl Wave {
         Self::Bare,
     ];
 
+    /// Whether its pods are evicted. What the migration leaves to people goes in its own time: it loses nothing by it, and no budget
+    /// is asked.
+    pub fn is_evicted(self, delete_bare_pods: bool) -> bool {
+        match self {
+            Self::Jobs => false,
+            Self::Bare => delete_bare_pods,
+            Self::Coordinator
+            | Self::NameServers
+            | Self::Admission
+            | Self::DaemonSets
+            | Self::Stateless
+            | Self::Stateful => true,
+        }
+    }
+
     /// Of this pod.
     pub fn of(resident: &Resident<'_>) -> Self {
         match resident.role {
@@ -278,10 +293,22 @@ pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::N
     })
 }
 
-/// Which pod that was moved is not Ready again; `None` when each is.
-pub fn lacking(view: &View<'_>) -> Option<Wait> {
-    let health = health(view);
-    Some(health.lacking.first()?.wait(&health.lacking))
+/// Pods that were moved and are not Ready again.
+#[derive(Clone, Debug)]
+pub struct OnTheirWay {
+    /// Why others wait: the first of them.
+    pub wait: Wait,
+    /// The scheduler finds no node for one of them.
+    pub finds_no_node: bool,
+}
+
+/// Which pods that were moved are not Ready again; `None` when each is.
+pub fn on_their_way(view: &View<'_>) -> Option<OnTheirWay> {
+    let HealthNow { lacking, .. } = health(view);
+    Some(OnTheirWay {
+        wait: lacking.first()?.wait(&lacking),
+        finds_no_node: lacking.iter().any(|lacking| lacking.unschedulable),
+    })
 }
 
 fn wait(reason: WaitReason, message: String) -> evict::Next {
@@ -362,6 +389,8 @@ struct Lacking<'facts> {
     wave: Wave,
     workload: Option<&'facts Workload>,
     what: String,
+    /// No node takes it.
+    unschedulable: bool,
 }
 
 impl Lacking<'_> {
@@ -404,6 +433,7 @@ fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
                     wave: Wave::of(resident),
                     workload: None,
                     what: format!("pod {} terminates", resident.pod.key()),
+                    unschedulable: false,
                 });
             }
             None => {}
@@ -437,12 +467,21 @@ fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
         };
         // As many as were ill before may be ill still.
         let unready = pods.iter().filter(unready).skip(known.ill);
-        let what = unready.map(|pod| format!("pod {} is not Ready", pod.pod.key()));
-        let gone = (0..missing).map(|_| format!("{there} of {} pods are there", known.wanted));
-        lacking.extend(what.chain(gone).map(|what| Lacking {
+        let what = unready.map(|pod| {
+            let unschedulable = pod.pod.unschedulable;
+            let how = if unschedulable {
+                "is not Ready: the scheduler finds no node for it"
+            } else {
+                "is not Ready"
+            };
+            (format!("pod {} {how}", pod.pod.key()), unschedulable)
+        });
+        let gone = (0..missing).map(|_| (format!("{there} of {} pods are there", known.wanted), false));
+        lacking.extend(what.chain(gone).map(|(what, unschedulable)| Lacking {
             wave,
             workload: Some(workload),
             what,
+            unschedulable,
         }));
     }
     lacking.sort_by(|left, right| (left.wave, left.workload).cmp(&(right.wave, right.workload)));

@@ -242,6 +242,9 @@ impl World {
             ends: None,
             kept_in_left: self.is_kept(self.left()),
             kept_in_target: self.is_kept(self.target()),
+            unread: None,
+            to_hold: &[],
+            to_release: &[],
             switched: None,
             canary: (!self.probed).then(|| Wait {
                 reason: WaitReason::ProbePending,
@@ -270,6 +273,7 @@ impl World {
                 } else {
                     Cordon::None
                 },
+                takes_pods: !cordons[number],
                 unsettled: None,
             })
         });
@@ -385,6 +389,8 @@ impl World {
             | Step::Scale(..)
             | Step::Narrow(..)
             | Step::TakeOff(..)
+            | Step::HoldEnds(_)
+            | Step::ReleaseEnds(_)
             | Step::Open(
                 _,
                 Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt | Openness::Absent,
@@ -413,7 +419,11 @@ impl World {
     fn after(mut self, step: &Step) -> Self {
         match step {
             Step::CreatePool => self.new = Openness::Closed,
-            Step::Scale(..) | Step::Narrow(..) | Step::TakeOff(..) => {}
+            Step::Scale(..)
+            | Step::Narrow(..)
+            | Step::TakeOff(..)
+            | Step::HoldEnds(_)
+            | Step::ReleaseEnds(_) => {}
             Step::Open(Which::Old, openness) => self.old = *openness,
             Step::Open(Which::New, openness) => self.new = *openness,
             Step::Evict(pods) => {

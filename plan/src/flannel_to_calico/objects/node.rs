@@ -6,10 +6,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use super::block::Allocation;
 use super::family::{self, Family};
-use super::names::tunnel_handle;
 use super::pool::Pool;
+use super::{Allocation, tunnel_handle};
 use crate::cluster::Node;
 use crate::flannel::{NodeAnnotations, ParseError};
 use crate::flannel_to_calico::settings::Settings;

@@ -6,8 +6,8 @@ use super::CheckName;
 use crate::check::{Check, Finding, Report, names};
 use crate::pod_cidr::facts::{ClusterFacts, ControllerManager};
 use crate::pod_cidr::mentions;
-use crate::pod_cidr::ranges::overlap;
 use crate::pod_cidr::settings::Settings;
+use crate::ranges::overlap;
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     [mentioned(settings, facts), controller_manager(settings, facts)].concat()

@@ -20,7 +20,7 @@ pub(super) fn check(
 ) -> Vec<Check> {
     let evicted: Vec<&Pod> = leaving
         .iter()
-        .filter(|resident| is_evicted(resident, policy))
+        .filter(|resident| Wave::of(resident).is_evicted(policy.delete_bare_pods))
         .map(|resident| resident.pod)
         .collect();
     [
@@ -45,20 +45,6 @@ pub(super) fn leaving<'facts>(
         .iter()
         .filter(|resident| resident.pod.deleted_at.is_none() && has_to_move(resident.pod, &targets))
         .collect()
-}
-
-/// Whether the migration asks it to go: what it leaves to people loses nothing by it, and no budget is asked.
-fn is_evicted(resident: &Resident<'_>, policy: CheckPolicy) -> bool {
-    match Wave::of(resident) {
-        Wave::Jobs => false,
-        Wave::Bare => policy.delete_bare_pods,
-        Wave::Coordinator
-        | Wave::NameServers
-        | Wave::Admission
-        | Wave::DaemonSets
-        | Wave::Stateless
-        | Wave::Stateful => true,
-    }
 }
 
 /// Static pods with an address of the old range.

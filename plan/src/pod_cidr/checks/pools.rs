@@ -7,8 +7,8 @@ use crate::check::{Check, Finding, Report, names, owner};
 use crate::pod_cidr::facts::{ClusterFacts, Pool};
 use crate::pod_cidr::host;
 use crate::pod_cidr::pools::{self, Openness};
-use crate::pod_cidr::ranges::{overlap, reserved};
 use crate::pod_cidr::settings::Settings;
+use crate::ranges::{overlap, reserved};
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let old = facts.pools.get(&settings.old_pool.value);

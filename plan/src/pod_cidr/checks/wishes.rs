@@ -14,10 +14,7 @@ pub(super) fn check(facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
 /// Pods of a node that is drained have to go somewhere.
 fn mode(facts: &ClusterFacts, mode: Mode) -> Vec<Check> {
     let mut report = Report::new(CheckName::Mode);
-    let open = facts
-        .linux_nodes()
-        .filter(|node| node.ready && !node.unschedulable)
-        .count();
+    let open = facts.places();
     let found = match mode {
         Mode::ByWorkload => "ByWorkload: pods move workload by workload",
         Mode::ByNode if open < 2 => {
@@ -27,8 +24,8 @@ fn mode(facts: &ClusterFacts, mode: Mode) -> Vec<Check> {
                 Finding::new(
                     "",
                     format!("ByNode, and {open} nodes that take pods"),
-                    "two nodes that are Ready and not cordoned",
-                    "uncordon or add a node; or mode ByWorkload, which cordons none",
+                    "two nodes that are Ready, and neither cordoned nor tainted",
+                    "uncordon or add a node, or take a taint away; or mode ByWorkload, which cordons none",
                 ),
             );
             ""

@@ -62,11 +62,8 @@ pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> 
             IpNet::V6(_) => None,
         })
         .collect();
-    let mut changes: Vec<AddressChange> = kept
-        .iter()
-        .filter(|address| ends.iter().all(|end| end.kept != **address))
-        .map(|address| AddressChange::Drop(*address))
-        .collect();
+    // One that comes back is on its link before it goes from here: at no moment is it nowhere.
+    let mut changes = Vec::new();
     for end in ends {
         if !kept.contains(&end.kept) {
             changes.push(AddressChange::Keep(end.kept));
@@ -87,6 +84,12 @@ pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> 
             }
         }
     }
+    let is_over = |address: &&Ipv4Addr| ends.iter().all(|end| end.kept != **address);
+    changes.extend(
+        kept.iter()
+            .filter(is_over)
+            .map(|address| AddressChange::Drop(*address)),
+    );
     changes
 }
 
@@ -140,6 +143,23 @@ mod tests {
         assert_eq!(changes(&chosen, &after), []);
         assert_eq!(changes(&[], &after), [AddressChange::Drop(address(OLD))]);
         assert_eq!(changes(&[], &after[..1]), []);
+    }
+
+    /// The tunnel gets back what it had: that address is on the link before it goes from the loopback.
+    #[test]
+    fn an_address_that_comes_back_is_never_nowhere() {
+        let turned = [on("vxlan.calico", NEW, ""), on(LOOPBACK, OLD, KEPT_LABEL)];
+        let ends = [end(NEW, Some(NEW)), end(OLD, None)];
+        assert_eq!(changes(&ends, &turned), [AddressChange::Keep(address(NEW))]);
+        let mut kept = turned.to_vec();
+        kept.push(on(LOOPBACK, NEW, KEPT_LABEL));
+        assert_eq!(changes(&ends, &kept), []);
+        let returned = [end(NEW, Some(OLD))];
+        let add = AddressChange::Add("vxlan.calico".to_owned(), address(OLD));
+        assert_eq!(
+            changes(&returned, &kept),
+            [add, AddressChange::Drop(address(OLD))]
+        );
     }
 
     /// Calico has none for a moment, or took the address away before anybody saw it: its link is left alone.

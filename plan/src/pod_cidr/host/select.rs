@@ -7,7 +7,7 @@ use super::{
     Address, Conflist, Device, HostFacts, HostSettings, InNew, InOld, Listed, Route, RouteKind, Rule, Uplink,
 };
 use crate::found::Found;
-use crate::pod_cidr::ranges::overlap;
+use crate::ranges::overlap;
 
 /// Calico's tunnel links: VXLAN, IPIP and `WireGuard`.
 const TUNNELS: [&str; 5] = [

@@ -74,7 +74,10 @@ const THERE: ([Step; 14], [Step; 2]) = (
     [step("DeleteOldPool"), part("Complete")],
 );
 
-const BACK: [Step; 13] = [
+const BACK: [Step; 19] = [
+    begin("HoldEnds"),
+    part("EndCounted"),
+    part("HoldEnds"),
     step("OpenOldPool"),
     step("NarrowPool"),
     step("TakeNodeOff"),
@@ -82,6 +85,9 @@ const BACK: [Step; 13] = [
     of_nodes("CordonNode"),
     step("Evict"),
     of_nodes("UncordonNode"),
+    begin("ReleaseEnds"),
+    part("EndUncounted"),
+    part("ReleaseEnds"),
     begin("ReleaseBlocks"),
     part("AffinityPending"),
     part("BlockDeleted"),
@@ -211,7 +217,7 @@ mod tests {
         let cells = all(Mode::ByWorkload);
         assert_eq!(cells.iter().filter(|cell| cell.leg == Leg::Turn).count(), 11);
         assert_eq!(cells.iter().filter(|cell| cell.leg == Leg::There).count(), 23);
-        assert_eq!(cells.iter().filter(|cell| cell.leg == Leg::Back).count(), 17);
+        assert_eq!(cells.iter().filter(|cell| cell.leg == Leg::Back).count(), 23);
         assert!(
             !cells
                 .iter()

@@ -22,6 +22,8 @@ const CHANGE_BACK: &str = "have to be changed back";
 const PACE: Duration = Duration::from_millis(500);
 const KUBE_SYSTEM: [&str; 2] = ["-n", "kube-system"];
 const POOL_VARIABLE: &str = "CALICO_IPV4POOL_CIDR";
+/// Without it kubectl says it in the containers that initialize the pod, too, and nobody takes it back there.
+const CONTAINER: &str = "--containers=calico-node";
 const CLUSTER_CIDR: &str = "clusterCIDR:";
 
 /// One thing that was asked for and done.
@@ -89,6 +91,13 @@ pub async fn change_back(scene: &Scene<'_>, wanted: &Wanted) -> Result<()> {
     }
     let done = answer(scene.cluster, &message, wanted).await?;
     scene.say(format_args!("the person, as it says at its end: {done}"));
+    for workload in ["daemonset/calico-node", "daemonset/kube-proxy"] {
+        scene
+            .cluster
+            .api()
+            .rolled_out(workload, KUBE_SYSTEM[1], LIMIT)
+            .await?;
+    }
     Ok(())
 }
 
@@ -155,8 +164,16 @@ async fn answer(cluster: &Cluster, asked: &str, wanted: &Wanted) -> Result<Strin
         Place::Calico => {
             let needed = needed(asked, wanted)?;
             let setting = format!("{POOL_VARIABLE}={needed}");
-            kubectl(cluster, &["set", "env", "daemonset/calico-node", &setting]).await?;
-            Ok(format!("kubectl set env daemonset/calico-node {setting}"))
+            let command = ["set", "env", "daemonset/calico-node", CONTAINER, &setting];
+            if !asked.contains(
+                &command[..4]
+                    .join(" ")
+                    .replace("calico-node --", "calico-node -n kube-system --"),
+            ) {
+                bail!("the migration does not say how: {asked:?}");
+            }
+            kubectl(cluster, &command).await?;
+            Ok(format!("kubectl {}", command.join(" ")))
         }
         Place::KubeProxy => {
             let both = around(wanted.from, wanted.to).context("find one range around both")?;

@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
+use super::API_VERSION;
 use super::names::block_name;
-use crate::calico::API_VERSION;
 
 /// An address that somebody has.
 #[derive(Clone, Debug, PartialEq, Eq)]

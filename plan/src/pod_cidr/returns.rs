@@ -1,0 +1,309 @@
+//! Ends of tunnels that come back: whoever turns around gives each node the very addresses that its tunnels had, so that
+//! connections of the host that began at them go on.
+//!
+//! From the moment at which Calico exchanges an address the agent keeps the old one on the loopback ([`super::host::changes`]). Calico
+//! has released it, and its pool is closed. Before that pool is opened again, the address is written into Calico's IPAM as the
+//! node's again: no pod can get it. Then the Node's annotation says it, in the write by which the Node is taken off the other
+//! pool. A calico-node that finds such an address leaves it as it is (v3.31.7, `allocateip`, "Current address is still valid"), and
+//! Felix puts it on the link. The address that is left then is nobody's, and is released as Calico would have done.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::facts::Block;
+use super::holders;
+use super::host::TunnelEnd;
+use crate::calico::{Allocation, affinity, family};
+
+/// How Calico knows the address of one kind of tunnel.
+struct Tunnel {
+    /// The last part of the key of the Node's annotation.
+    annotation: &'static str,
+    /// The value of attribute `type`.
+    attribute: &'static str,
+    /// What the handle begins with, before the node's name.
+    handle: &'static str,
+}
+
+/// IPv4 only: no other address is kept.
+const TUNNELS: [Tunnel; 2] = [
+    Tunnel {
+        annotation: "IPv4VXLANTunnelAddr",
+        attribute: family::IPV4.tunnel_type,
+        handle: family::IPV4.tunnel_handle,
+    },
+    Tunnel {
+        annotation: "IPv4IPIPTunnelAddr",
+        attribute: "ipipTunnelAddress",
+        handle: "ipip-tunnel-addr-",
+    },
+];
+
+/// An address as Calico's IPAM has it, or is to have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Name of the Node.
+    pub node: String,
+    /// The block.
+    pub block: IpNet,
+    /// Address, handle and attributes, as Calico writes them for the end of a tunnel.
+    pub allocation: Allocation,
+}
+
+impl Held {
+    /// An allocation of this node's, as Calico's IPAM has it.
+    fn of(node: &str, block: &Block, found: &holders::Allocation) -> Self {
+        Self {
+            node: node.to_owned(),
+            block: block.range,
+            allocation: Allocation {
+                address: found.address,
+                handle: found.handle.clone().unwrap_or_default(),
+                attributes: found.attributes.clone(),
+            },
+        }
+    }
+}
+
+/// What has become of an address that a tunnel had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Calico's IPAM has it as the node's, so: it can be given back to the tunnel.
+    Held(Held),
+    /// Nobody has it.
+    Free(Held),
+    /// It cannot come back; the words say why.
+    Lost(String),
+}
+
+/// What has become of the address that this end of this node's tunnel left.
+pub fn standing(end: &TunnelEnd, node: &str, blocks: &[Block]) -> Standing {
+    let address = IpAddr::V4(end.kept);
+    let Some(tunnel) = TUNNELS.iter().find(|tunnel| tunnel.annotation == end.name) else {
+        return Standing::Lost(format!(
+            "{address} was of a tunnel that is not known ({})",
+            end.name
+        ));
+    };
+    let Some(block) = blocks.iter().find(|block| block.range.contains(&address)) else {
+        return Standing::Lost(format!("the block of {address} is gone"));
+    };
+    if block.affinity.as_deref() != Some(&affinity(node)) {
+        let owner = block.affinity.as_deref().unwrap_or("nobody");
+        return Standing::Lost(format!("block {} of {address} is of {owner}", block.range));
+    }
+    let wanted = Held {
+        node: node.to_owned(),
+        block: block.range,
+        allocation: Allocation {
+            address,
+            handle: format!("{}{node}", tunnel.handle),
+            attributes: BTreeMap::from([
+                ("node".to_owned(), node.to_owned()),
+                ("type".to_owned(), tunnel.attribute.to_owned()),
+            ]),
+        },
+    };
+    match block.allocations.iter().find(|found| found.address == address) {
+        None => Standing::Free(wanted),
+        Some(found) if is_same_end(&found.attributes, &wanted.allocation.attributes) => {
+            Standing::Held(Held::of(node, block, found))
+        }
+        Some(found) => {
+            let handle = found.handle.as_deref().unwrap_or("none");
+            Standing::Lost(format!("{address} was given to somebody else (handle {handle})"))
+        }
+    }
+}
+
+/// As Calico itself judges: by node and type.
+fn is_same_end(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> bool {
+    ["node", "type"]
+        .iter()
+        .all(|key| one.get(*key) == other.get(*key))
+}
+
+/// One node, with what its agent is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'facts> {
+    /// Name of the Node.
+    pub node: &'facts str,
+    /// Ends of its tunnels: those of the range that is left, and those of the range that is led to, which come back.
+    pub ends: &'facts [TunnelEnd],
+}
+
+/// Addresses of the range that is led to that have to be the nodes' before its pool is opened.
+pub fn to_hold(nodes: &[Told<'_>], blocks: &[Block], target: &IpNet) -> Vec<Held> {
+    in_range(nodes, target)
+        .filter_map(|(node, end)| match standing(end, node, blocks) {
+            Standing::Free(held) => Some(held),
+            Standing::Held(_) | Standing::Lost(_) => None,
+        })
+        .collect()
+}
+
+/// The addresses that the tunnels of this node get back, by the last part of the annotation's key.
+pub fn of_node(told: Told<'_>, blocks: &[Block], target: &IpNet) -> BTreeMap<String, Held> {
+    in_range(&[told], target)
+        .filter_map(|(node, end)| match standing(end, node, blocks) {
+            Standing::Held(held) => Some((end.name.clone(), held)),
+            Standing::Free(_) | Standing::Lost(_) => None,
+        })
+        .collect()
+}
+
+/// Addresses of the range that is left that Calico's IPAM has as the ends of nodes' tunnels, which have others by now, in the range
+/// that is led to: Calico releases one that it exchanges itself, and knows nothing of one that came back.
+///
+/// `nodes` are those that are there, with the ends of their tunnels by Calico's annotations. What agents are told is no record of
+/// it: an object may be made anew, and somebody may turn around twice.
+pub fn to_release(
+    nodes: &BTreeMap<&str, BTreeMap<&str, IpAddr>>,
+    blocks: &[Block],
+    left: &IpNet,
+    target: &IpNet,
+) -> Vec<Held> {
+    let in_left = blocks.iter().filter(|block| left.contains(&block.range));
+    let allocations = in_left.flat_map(|block| block.allocations.iter().map(move |found| (block, found)));
+    allocations
+        .filter_map(|(block, found)| {
+            let node = found.attributes.get("node")?.as_str();
+            let kind = found.attributes.get("type")?;
+            let tunnel = TUNNELS.iter().find(|tunnel| tunnel.attribute == kind)?;
+            let now = nodes.get(node)?.get(tunnel.annotation)?;
+            let of_other = blocks.iter().find(|block| block.range.contains(now))?;
+            let other = of_other.allocations.iter().find(|other| other.address == *now)?;
+            let has_other = target.contains(now) && is_same_end(&other.attributes, &found.attributes);
+            has_other.then(|| Held::of(node, block, found))
+        })
+        .collect()
+}
+
+fn in_range<'facts>(
+    nodes: &[Told<'facts>],
+    range: &IpNet,
+) -> impl Iterator<Item = (&'facts str, &'facts TunnelEnd)> {
+    nodes
+        .iter()
+        .flat_map(|told| told.ends.iter().map(|end| (told.node, end)))
+        .filter(|(_, end)| range.contains(&IpAddr::V4(end.kept)))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const OLD: &str = "10.244.1.5";
+    const NEW: &str = "10.200.1.7";
+
+    fn end(kept: &str, address: Option<&str>) -> TunnelEnd {
+        TunnelEnd {
+            name: "IPv4VXLANTunnelAddr".to_owned(),
+            kept: kept.parse().unwrap(),
+            address: address.map(|address| address.parse().unwrap()),
+        }
+    }
+
+    fn allocation(address: &str, attributes: &[(&str, &str)]) -> holders::Allocation {
+        holders::Allocation {
+            address: address.parse().unwrap(),
+            handle: Some("a-handle".to_owned()),
+            attributes: attributes
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
+        }
+    }
+
+    fn block(range: &str, affinity: &str, allocations: &[holders::Allocation]) -> Block {
+        Block {
+            range: range.parse().unwrap(),
+            affinity: Some(affinity.to_owned()),
+            allocations: allocations.to_vec(),
+        }
+    }
+
+    const TUNNEL: [(&str, &str); 2] = [("node", "a"), ("type", "vxlanTunnelAddress")];
+
+    #[rstest]
+    #[case::of_the_tunnel(&[allocation(OLD, &TUNNEL)], "held")]
+    #[case::of_another_node(&[allocation(OLD, &[("node", "b"), TUNNEL[1]])], "somebody else")]
+    #[case::of_a_pod(&[allocation(OLD, &[("node", "a"), ("pod", "web-1")])], "somebody else")]
+    #[case::of_nobody(&[allocation("10.244.1.6", &TUNNEL)], "free")]
+    fn an_address_that_a_tunnel_left(#[case] allocations: &[holders::Allocation], #[case] words: &str) {
+        let blocks = [block("10.244.1.0/26", "host:a", allocations)];
+        let found = match standing(&end(OLD, Some(NEW)), "a", &blocks) {
+            Standing::Held(_) => "held".to_owned(),
+            Standing::Free(held) => {
+                assert_eq!(held.allocation.handle, "vxlan-tunnel-addr-a");
+                assert_eq!(held.allocation.attributes, allocation(OLD, &TUNNEL).attributes);
+                "free".to_owned()
+            }
+            Standing::Lost(words) => words,
+        };
+        assert!(found.contains(words), "{found}");
+    }
+
+    #[test]
+    fn without_its_block_it_cannot_come_back() {
+        let lost = |blocks: &[Block]| match standing(&end(OLD, None), "a", blocks) {
+            Standing::Lost(words) => words,
+            Standing::Held(_) | Standing::Free(_) => String::new(),
+        };
+        assert!(lost(&[]).contains("is gone"));
+        assert!(lost(&[block("10.244.1.0/26", "host:b", &[])]).contains("of host:b"));
+        let mut unknown = end(OLD, None);
+        unknown.name = "IPv6VXLANTunnelAddr".to_owned();
+        let blocks = [block("10.244.1.0/26", "host:a", &[])];
+        assert!(matches!(standing(&unknown, "a", &blocks), Standing::Lost(_)));
+    }
+
+    /// There, and back: what is held, what the tunnel gets, and what is released.
+    #[test]
+    fn who_turns_around_gets_the_same_address_and_the_other_one_is_released() {
+        let (old, new): (IpNet, IpNet) = ("10.244.0.0/16".parse().unwrap(), "10.200.0.0/16".parse().unwrap());
+        let free = block("10.244.1.0/26", "host:a", &[]);
+        let taken = block("10.200.1.0/26", "host:a", &[allocation(NEW, &TUNNEL)]);
+        let turned = [end(NEW, Some(NEW)), end(OLD, None)];
+        let nodes = [Told {
+            node: "a",
+            ends: &turned,
+        }];
+        let blocks = [free, taken.clone()];
+        let hold = to_hold(&nodes, &blocks, &old);
+        assert_eq!(hold.len(), 1);
+        assert_eq!(hold[0].allocation.address.to_string(), OLD);
+        assert_eq!(of_node(nodes[0], &blocks, &old), BTreeMap::new());
+
+        let held = [
+            block("10.244.1.0/26", "host:a", &[allocation(OLD, &TUNNEL)]),
+            taken,
+        ];
+        assert_eq!(to_hold(&nodes, &held, &old), []);
+        let given: Vec<String> = of_node(nodes[0], &held, &old)
+            .values()
+            .map(|held| held.allocation.address.to_string())
+            .collect();
+        assert_eq!(given, [OLD]);
+        let has = |address: &str| {
+            let ends = BTreeMap::from([("IPv4VXLANTunnelAddr", address.parse().unwrap())]);
+            BTreeMap::from([("a", ends)])
+        };
+        // It has its new one still.
+        assert_eq!(to_release(&has(NEW), &held, &new, &old), []);
+
+        let released = to_release(&has(OLD), &held, &new, &old);
+        assert_eq!(released.len(), 1);
+        assert_eq!(released[0].allocation.address.to_string(), NEW);
+        assert_eq!(released[0].allocation.handle, "a-handle");
+        // What its tunnel has is not its in Calico's IPAM, or is of neither range: nobody knows what Calico makes of that.
+        assert_eq!(to_release(&has(OLD), &blocks, &new, &old), []);
+        assert_eq!(to_release(&has("10.9.9.9"), &held, &new, &old), []);
+        // A node that is gone is Calico's own to tidy up behind.
+        assert_eq!(to_release(&BTreeMap::new(), &held, &new, &old), []);
+    }
+}
