@@ -28,6 +28,7 @@ mod planning;
 mod pod_cidr;
 mod probe;
 mod read;
+pub mod service_cidr;
 pub mod snapshot;
 mod steps;
 mod stop;

@@ -28,6 +28,7 @@ pub mod pod_cidr;
 pub mod probe;
 pub mod ranges;
 pub mod rollout;
+pub mod service_cidr;
 pub mod sourced;
 pub mod standstill;
 pub mod traffic;

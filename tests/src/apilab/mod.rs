@@ -1,5 +1,6 @@
 //! A real etcd and kube-apiserver on the loopback, with what `deploy/` installs: for the rules, the rights and the
-//! conflicts that only a real API server has. Nothing runs in it: no node, no controller.
+//! conflicts that only a real API server has. No node runs in it, and no controller but those of Services: endpoints of pods that are
+//! only said to run, and ranges of addresses.
 
 mod programs;
 mod start;

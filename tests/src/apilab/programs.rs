@@ -10,7 +10,7 @@ use crate::cargo;
 use crate::progress::Progress;
 
 /// The programs that are run.
-const PROGRAMS: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
+const PROGRAMS: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "kubectl"];
 
 /// The folder with the programs: the one that the environment names, or what the lab builds.
 pub(super) async fn find() -> Result<PathBuf> {

@@ -98,6 +98,15 @@ async fn start() -> Result<ApiLab> {
         authority,
     };
     ready(&lab).await?;
+    spawn(
+        &lab.programs,
+        &lab.folder,
+        "kube-controller-manager",
+        &format!(
+            "--kubeconfig={} --leader-elect=false --secure-port=0 --controllers=endpointslice-controller,service-cidr-controller",
+            lab.folder.join("admin.conf").display()
+        ),
+    )?;
     install(&lab).await?;
     Ok(lab)
 }

@@ -1,0 +1,4 @@
+//! Another range for the Services: what reads and writes the cluster. What is done, and when, `plan::service_cidr` decides.
+
+pub mod exchange;
+mod objects;

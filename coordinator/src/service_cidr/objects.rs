@@ -1,0 +1,184 @@
+//! Services, their endpoints and their addresses, read and written as they are stored.
+
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, Preconditions,
+};
+use kube::{Api, Client, ResourceExt};
+use plan::service_cidr::endpoints::OF_SERVICE_LABEL;
+use serde_json::Value;
+
+use crate::write::{WriteError, parameters, post_parameters};
+
+/// Every field is kept: what this version of ours does not know of would be lost in its own types.
+fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+fn service_kind() -> ApiResource {
+    kind("", "v1", "Service", "services")
+}
+
+fn slice_kind() -> ApiResource {
+    kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
+}
+
+fn ip_address_kind() -> ApiResource {
+    kind("networking.k8s.io", "v1", "IPAddress", "ipaddresses")
+}
+
+fn services(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, &service_kind())
+}
+
+fn slices(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, &slice_kind())
+}
+
+/// An object as it is stored. Objects of the API server always serialize.
+fn stored(object: &DynamicObject) -> Value {
+    serde_json::to_value(object).unwrap_or_default()
+}
+
+fn parsed(object: &Value, attempt: &str, what: &str) -> Result<DynamicObject, WriteError> {
+    serde_json::from_value(object.clone())
+        .map_err(|source| WriteError::of(attempt, what, kube::Error::SerdeError(source)))
+}
+
+/// The Service of this name, if there is one.
+pub async fn service(client: &Client, namespace: &str, name: &str) -> Result<Option<Value>, WriteError> {
+    let found = services(client, namespace)
+        .get_opt(name)
+        .await
+        .map_err(|source| WriteError::of("reading", format!("Service {namespace}/{name}"), source))?;
+    Ok(found.as_ref().map(stored))
+}
+
+/// Every Service.
+pub async fn all_services(client: &Client) -> Result<Vec<Value>, WriteError> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &service_kind());
+    let list = api
+        .list(&ListParams::default())
+        .await
+        .map_err(|source| WriteError::of("listing", "Services", source))?;
+    Ok(list.items.iter().map(stored).collect())
+}
+
+/// Creates a Service; returns it as it is stored.
+pub async fn create_service(client: &Client, namespace: &str, object: &Value) -> Result<Value, WriteError> {
+    let what = format!(
+        "Service {namespace}/{}",
+        object["metadata"]["name"].as_str().unwrap_or_default()
+    );
+    let object = parsed(object, "creating", &what)?;
+    let made = services(client, namespace)
+        .create(&post_parameters(), &object)
+        .await
+        .map_err(|source| WriteError::of("creating", what, source))?;
+    Ok(stored(&made))
+}
+
+/// Merge-patches a Service as it was read; returns it as it is stored then.
+pub async fn patch_service(client: &Client, read: &Value, change: &Value) -> Result<Value, WriteError> {
+    let text = |field: &str| read["metadata"][field].as_str().unwrap_or_default();
+    let (namespace, name) = (text("namespace"), text("name"));
+    let mut change = change.clone();
+    change["metadata"]["resourceVersion"] = read["metadata"]["resourceVersion"].clone();
+    let patched = services(client, namespace)
+        .patch(name, &parameters(), &Patch::Merge(change))
+        .await
+        .map_err(|source| WriteError::of("patching", format!("Service {namespace}/{name}"), source))?;
+    Ok(stored(&patched))
+}
+
+/// Deletes this very Service, as it was read; one that is gone is deleted.
+pub async fn delete_service(client: &Client, read: &Value) -> Result<(), WriteError> {
+    let text = |field: &str| read["metadata"][field].as_str().map(str::to_owned);
+    let (namespace, name) = (
+        text("namespace").unwrap_or_default(),
+        text("name").unwrap_or_default(),
+    );
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: text("uid"),
+            resource_version: text("resourceVersion"),
+        }),
+        ..DeleteParams::default()
+    };
+    match services(client, &namespace).delete(&name, &parameters).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(source) => Err(WriteError::of(
+            "deleting",
+            format!("Service {namespace}/{name}"),
+            source,
+        )),
+    }
+}
+
+/// The slices of a Service.
+pub async fn slices_of(client: &Client, namespace: &str, service: &str) -> Result<Vec<Value>, WriteError> {
+    let of = ListParams::default().labels(&format!("{OF_SERVICE_LABEL}={service}"));
+    let list = slices(client, namespace).list(&of).await.map_err(|source| {
+        WriteError::of(
+            "listing",
+            format!("EndpointSlices of {namespace}/{service}"),
+            source,
+        )
+    })?;
+    Ok(list.items.iter().map(stored).collect())
+}
+
+/// Writes a slice of ours: makes it, or replaces what it says.
+pub async fn write_slice(client: &Client, object: &Value) -> Result<(), WriteError> {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    let (namespace, name) = (text("namespace"), text("name"));
+    let what = format!("EndpointSlice {namespace}/{name}");
+    let api = slices(client, namespace);
+    let found = api
+        .get_opt(name)
+        .await
+        .map_err(|source| WriteError::of("reading", &what, source))?;
+    let mut object = parsed(object, "writing", &what)?;
+    match found {
+        None => api
+            .create(&post_parameters(), &object)
+            .await
+            .map_err(|source| WriteError::of("creating", &what, source))?,
+        Some(found) => {
+            object.metadata.resource_version = found.resource_version();
+            api.replace(name, &post_parameters(), &object)
+                .await
+                .map_err(|source| WriteError::of("replacing", &what, source))?
+        }
+    };
+    Ok(())
+}
+
+/// Deletes a slice of ours; one that is gone is deleted.
+pub async fn delete_slice(client: &Client, namespace: &str, name: &str) -> Result<(), WriteError> {
+    let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
+    match api.delete(name, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(source) => Err(WriteError::of(
+            "deleting",
+            format!("EndpointSlice {namespace}/{name}"),
+            source,
+        )),
+    }
+}
+
+/// Who has this address, by Kubernetes' own record: `namespace/name`; `None` when nobody has.
+pub async fn holder(client: &Client, address: &std::net::IpAddr) -> Result<Option<String>, WriteError> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &ip_address_kind());
+    let found = api
+        .get_opt(&address.to_string())
+        .await
+        .map_err(|source| WriteError::of("reading", format!("IPAddress {address}"), source))?;
+    Ok(found.map(|found| {
+        let parent = &found.data["spec"]["parentRef"];
+        let text = |field: &str| parent[field].as_str().unwrap_or_default();
+        format!("{}/{}", text("namespace"), text("name"))
+    }))
+}

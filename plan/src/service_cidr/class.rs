@@ -1,0 +1,90 @@
+//! What is done with each Service: most of them move, some are left alone, some cannot.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+/// Value of `clusterIP` of a Service without an address.
+const NONE: &str = "None";
+
+/// The addresses of a Service, in the order in which it says them.
+pub fn addresses(spec: &Value) -> Vec<IpAddr> {
+    let said = spec["clusterIPs"].as_array();
+    let said = said.map_or_else(|| vec![&spec["clusterIP"]], |all| all.iter().collect());
+    said.into_iter()
+        .filter_map(|address| address.as_str()?.parse().ok())
+        .collect()
+}
+
+/// What is done with a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// These addresses of it are exchanged.
+    Moves(Vec<IpAddr>),
+    /// It keeps these addresses: its load balancer would be deleted with them, and a cloud may make no second one like it.
+    LoadBalancer(Vec<IpAddr>),
+    /// It has no address, and must not get one.
+    Headless,
+    /// It is a name.
+    ExternalName,
+    /// No address of it is of a range that is left.
+    Elsewhere,
+}
+
+impl Class {
+    /// What is done with a Service of this spec while these ranges are left.
+    pub fn of(spec: &Value, left: &[IpNet]) -> Self {
+        let kind = spec["type"].as_str().unwrap_or("ClusterIP");
+        if kind == "ExternalName" {
+            return Self::ExternalName;
+        }
+        if spec["clusterIP"].as_str() == Some(NONE) {
+            return Self::Headless;
+        }
+        let found: Vec<IpAddr> = addresses(spec)
+            .into_iter()
+            .filter(|address| left.iter().any(|range| range.contains(address)))
+            .collect();
+        if found.is_empty() {
+            Self::Elsewhere
+        } else if kind == "LoadBalancer" {
+            Self::LoadBalancer(found)
+        } else {
+            Self::Moves(found)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[rstest]
+    #[case::cluster_ip(
+        json!({"type": "ClusterIP", "clusterIP": "10.96.0.5", "clusterIPs": ["10.96.0.5"]}),
+        Class::Moves(found(&["10.96.0.5"]))
+    )]
+    #[case::without_a_list(json!({"clusterIP": "10.96.0.5"}), Class::Moves(found(&["10.96.0.5"])))]
+    #[case::node_port(json!({"type": "NodePort", "clusterIPs": ["10.96.0.5"]}), Class::Moves(found(&["10.96.0.5"])))]
+    #[case::one_family_of_two(
+        json!({"type": "ClusterIP", "clusterIPs": ["fd00:96::5", "10.96.0.5"]}), Class::Moves(found(&["10.96.0.5"]))
+    )]
+    #[case::load_balancer(
+        json!({"type": "LoadBalancer", "clusterIPs": ["10.96.0.5"]}), Class::LoadBalancer(found(&["10.96.0.5"]))
+    )]
+    #[case::load_balancer_of_the_new_range(json!({"type": "LoadBalancer", "clusterIPs": ["172.30.0.5"]}), Class::Elsewhere)]
+    #[case::headless(json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"]}), Class::Headless)]
+    #[case::name(json!({"type": "ExternalName", "externalName": "example.org"}), Class::ExternalName)]
+    #[case::new_range(json!({"type": "ClusterIP", "clusterIPs": ["172.30.0.5"]}), Class::Elsewhere)]
+    fn what_is_done_with_a_service(#[case] spec: Value, #[case] expected: Class) {
+        assert_eq!(Class::of(&spec, &["10.96.0.0/12".parse().unwrap()]), expected);
+    }
+}

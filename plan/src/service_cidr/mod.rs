@@ -1,0 +1,9 @@
+//! Another range for the Services of a cluster: every address exchanged without a request lost, `kubernetes` and DNS first.
+
+pub mod addresses;
+pub mod class;
+pub mod covers;
+pub mod endpoints;
+pub mod objects;
+pub mod ranges;
+pub mod swap;

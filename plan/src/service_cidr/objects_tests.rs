@@ -1,0 +1,272 @@
+use rstest::rstest;
+
+use super::*;
+
+/// What the API server does with a merge patch.
+fn merge(object: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *object = patch.clone();
+        return;
+    };
+    if !object.is_object() {
+        *object = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            if let Some(object) = object.as_object_mut() {
+                object.remove(key);
+            }
+        } else {
+            merge(&mut object[key], value);
+        }
+    }
+}
+
+/// What the API server takes from a Service that becomes a name, as measured on v1.36.3.
+fn wipe(object: &mut Value) {
+    let spec = object["spec"].as_object_mut().unwrap();
+    for field in [
+        "clusterIP",
+        "clusterIPs",
+        "ipFamilies",
+        "ipFamilyPolicy",
+        "externalTrafficPolicy",
+        "internalTrafficPolicy",
+    ] {
+        spec.remove(field);
+    }
+    for port in spec["ports"].as_array_mut().unwrap() {
+        port.as_object_mut().unwrap().remove("nodePort");
+    }
+}
+
+fn found(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn service(spec: &Value) -> Value {
+    json!({
+        "metadata": {
+            "name": "web",
+            "namespace": "shop",
+            "uid": "u-1",
+            "labels": {"app": "web", "service.kubernetes.io/service-proxy-name": "other"},
+            "annotations": {"note": "ours", "service.kubernetes.io/topology-mode": "Auto"},
+        },
+        "spec": spec,
+    })
+}
+
+fn node_port() -> Value {
+    json!({
+        "type": "NodePort",
+        "clusterIP": "10.96.0.5",
+        "clusterIPs": ["10.96.0.5", "fd00:96::5"],
+        "ipFamilies": ["IPv4", "IPv6"],
+        "ipFamilyPolicy": "PreferDualStack",
+        "selector": {"app": "web"},
+        "externalTrafficPolicy": "Local",
+        "internalTrafficPolicy": "Local",
+        "sessionAffinity": "ClientIP",
+        "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
+        "trafficDistribution": "PreferClose",
+        "ports": [
+            {"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP", "nodePort": 30080},
+            {"name": "dns", "port": 53, "targetPort": 53, "protocol": "UDP", "nodePort": 30053},
+            {"name": "dns-tcp", "port": 53, "targetPort": 53, "protocol": "TCP", "nodePort": 30054},
+        ],
+    })
+}
+
+fn objects<'objects>(
+    service: &'objects Value,
+    old: &'objects [IpAddr],
+    new: &'objects [IpAddr],
+) -> Objects<'objects> {
+    Objects {
+        domain: "cluster.local",
+        service,
+        old,
+        new,
+    }
+}
+
+fn patch(objects: &Objects<'_>, write: Write) -> Value {
+    match objects.request(write) {
+        Some(Request::PatchService(patch) | Request::PatchHelper(_, patch) | Request::Create(patch)) => patch,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_service_comes_back_with_everything_but_its_address() {
+    let (old, new) = (found(&["10.96.0.5"]), found(&["172.30.0.5"]));
+    for (from, to) in [(Side::Old, Side::New), (Side::New, Side::Old)] {
+        let mut spec = node_port();
+        if from == Side::New {
+            spec["clusterIP"] = json!("172.30.0.5");
+            spec["clusterIPs"] = json!(["172.30.0.5", "fd00:96::5"]);
+        }
+        let mut object = service(&spec);
+        assert_eq!(own(&object, &old, &new), Own::At(from));
+
+        let away = patch(&objects(&object, &old, &new), Write::ServiceAway(to));
+        merge(&mut object, &away);
+        wipe(&mut object);
+        assert_eq!(own(&object, &old, &new), Own::Away(Some(to)));
+        assert_eq!(
+            object["spec"]["externalName"],
+            format!("web-replumb-{}.shop.svc.cluster.local", to.as_str())
+        );
+        assert_eq!(before(&object), Some(spec.clone()));
+
+        // Its name leads elsewhere for a moment: what was saved stays.
+        let lead = patch(&objects(&object, &old, &new), Write::ServiceAway(from));
+        merge(&mut object, &lead);
+        assert_eq!(own(&object, &old, &new), Own::Away(Some(from)));
+        assert_eq!(before(&object), Some(spec.clone()));
+
+        let back = patch(&objects(&object, &old, &new), Write::ServiceAt(to));
+        merge(&mut object, &back);
+        assert_eq!(own(&object, &old, &new), Own::At(to));
+        assert_eq!(differences(&spec, &object["spec"]), Vec::<String>::new());
+        let expected = match to {
+            Side::New => json!(["172.30.0.5", "fd00:96::5"]),
+            Side::Old => json!(["10.96.0.5", "fd00:96::5"]),
+        };
+        assert_eq!(object["spec"]["clusterIPs"], expected);
+        assert_eq!(object["metadata"]["annotations"]["note"], "ours");
+        assert_eq!(before(&object), None);
+    }
+}
+
+#[test]
+fn what_its_owner_changed_meanwhile_stays_and_node_ports_come_back() {
+    let (old, new) = (found(&["10.96.0.5"]), found(&["172.30.0.5"]));
+    let mut object = service(&node_port());
+    let away = patch(&objects(&object, &old, &new), Write::ServiceAway(Side::New));
+    merge(&mut object, &away);
+    wipe(&mut object);
+    object["spec"]["selector"] = json!({"app": "web", "version": "2"});
+    object["spec"]["ports"] = json!([
+        {"name": "http", "port": 80, "targetPort": 9090, "protocol": "TCP"},
+        {"name": "dns-tcp", "port": 53, "targetPort": 53, "protocol": "TCP"},
+        {"name": "https", "port": 443, "targetPort": 8443, "protocol": "TCP"},
+    ]);
+    let back = patch(&objects(&object, &old, &new), Write::ServiceAt(Side::New));
+    merge(&mut object, &back);
+    assert_eq!(object["spec"]["selector"]["version"], "2");
+    assert_eq!(
+        object["spec"]["ports"],
+        json!([
+            {"name": "http", "port": 80, "targetPort": 9090, "protocol": "TCP", "nodePort": 30080},
+            {"name": "dns-tcp", "port": 53, "targetPort": 53, "protocol": "TCP", "nodePort": 30054},
+            {"name": "https", "port": 443, "targetPort": 8443, "protocol": "TCP"},
+        ])
+    );
+}
+
+#[test]
+fn without_what_was_saved_nobody_knows_what_to_write() {
+    let (old, new) = (found(&["10.96.0.5"]), found(&["172.30.0.5"]));
+    let object =
+        service(&json!({"type": "ExternalName", "externalName": "web-replumb-new.shop.svc.cluster.local"}));
+    assert_eq!(
+        objects(&object, &old, &new).request(Write::ServiceAt(Side::New)),
+        None
+    );
+    assert_eq!(
+        own(&object, &old, &new),
+        Own::Elsewhere("is an ExternalName that leads to web-replumb-new.shop.svc.cluster.local".to_owned())
+    );
+}
+
+#[test]
+fn helpers_answer_as_their_service_does() {
+    let (old, new) = (found(&["10.96.0.5"]), found(&["172.30.0.5"]));
+    let object = service(&node_port());
+    let objects = objects(&object, &old, &new);
+    let mut home = patch(&objects, Write::CreateHome(Side::New));
+    insta::assert_json_snapshot!(home);
+    assert_eq!(before(&home), Some(node_port()));
+
+    // Another address alone is different of one that has any.
+    let warm = patch(&objects, Write::CreateWarm(Side::New));
+    assert_eq!(warm["spec"]["clusterIP"], Value::Null);
+    assert_eq!(differences(&home["spec"], &warm["spec"]), Vec::<String>::new());
+
+    // It gives its address up and takes it again.
+    let spec = home["spec"].clone();
+    merge(&mut home, &patch(&objects, Write::HelperParked(Side::New)));
+    wipe(&mut home);
+    assert_eq!(
+        home["spec"]["externalName"],
+        "web-replumb-old.shop.svc.cluster.local"
+    );
+    merge(&mut home, &patch(&objects, Write::HelperHome(Side::New)));
+    assert_eq!(home["spec"], spec);
+}
+
+#[test]
+fn both_families_change_together() {
+    let (old, new) = (
+        found(&["10.96.0.5", "fd00:96::5"]),
+        found(&["172.30.0.5", "fd00:30::5"]),
+    );
+    let object = service(&node_port());
+    let home = patch(&objects(&object, &old, &new), Write::CreateHome(Side::Old));
+    assert_eq!(home["spec"]["clusterIPs"], json!(["10.96.0.5", "fd00:96::5"]));
+    assert_eq!(home["spec"]["ipFamilies"], json!(["IPv4", "IPv6"]));
+    assert_eq!(home["spec"]["ipFamilyPolicy"], "RequireDualStack");
+}
+
+#[rstest]
+#[case::name(
+    json!({"type": "ExternalName", "externalName": "example.org"}),
+    Own::Elsewhere("is an ExternalName that leads to example.org".to_owned())
+)]
+#[case::other_address(
+    json!({"type": "ClusterIP", "clusterIPs": ["10.96.0.77"]}),
+    Own::Elsewhere("has address 10.96.0.77".to_owned())
+)]
+#[case::headless(json!({"type": "ClusterIP", "clusterIPs": ["None"]}), Own::Elsewhere("has no address".to_owned()))]
+#[case::load_balancer(
+    json!({"type": "LoadBalancer", "clusterIPs": ["10.96.0.5"]}),
+    Own::Elsewhere("is of type LoadBalancer".to_owned())
+)]
+#[case::old(json!({"type": "ClusterIP", "clusterIPs": ["10.96.0.5"]}), Own::At(Side::Old))]
+#[case::new(json!({"clusterIP": "172.30.0.5"}), Own::At(Side::New))]
+fn where_a_service_is(#[case] spec: Value, #[case] expected: Own) {
+    assert_eq!(
+        own(&service(&spec), &found(&["10.96.0.5"]), &found(&["172.30.0.5"])),
+        expected
+    );
+}
+
+#[test]
+fn names_of_helpers_are_names_and_differ() {
+    assert_eq!(helper_name("web", Side::Old), "web-replumb-old");
+    let long = "a".repeat(60);
+    let other = format!("{}b", "a".repeat(59));
+    let names = [Side::Old, Side::New].map(|side| [helper_name(&long, side), helper_name(&other, side)]);
+    let mut all: Vec<&String> = names.iter().flatten().collect();
+    assert!(all.iter().all(|name| name.len() <= 63), "{all:?}");
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 4);
+    let cut_at_a_dash = format!("{}-{}", "a".repeat(38), "b".repeat(24));
+    assert!(!helper_name(&cut_at_a_dash, Side::Old).contains("--"));
+}
+
+#[test]
+fn differences_name_the_field_and_both_values() {
+    let before = json!({"clusterIP": "10.96.0.5", "sessionAffinity": "None", "selector": {"a": "b"}});
+    let now = json!({"clusterIP": "172.30.0.5", "sessionAffinity": "ClientIP", "type": "NodePort", "selector": {"a": "b"}});
+    assert_eq!(
+        differences(&before, &now),
+        [
+            "sessionAffinity: \"None\" became \"ClientIP\"",
+            "type: nothing became \"NodePort\""
+        ]
+    );
+}

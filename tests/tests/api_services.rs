@@ -1,0 +1,644 @@
+//! How Services change their addresses on a real API server: what it gives back, what it refuses, and whoever is killed or robbed in
+//! between.
+//!
+//! Run by `cargo lab test`, or `cargo test -p lab --test api_services -- --ignored`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test says that it failed by a panic"
+)]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use coordinator::service_cidr::exchange::{Exchange, Seen, Subject};
+use http::{Method, Request};
+use kube::Client;
+use kube::client::Body;
+use lab::apilab::ApiLab;
+use lab::cluster::wait::{Look, until};
+use plan::decision::Decision;
+use plan::service_cidr::covers::covers;
+use plan::service_cidr::objects::differences;
+use plan::service_cidr::ranges::{Fate, ServiceCidr, can_be_asked_for, fate, goes_with};
+use plan::service_cidr::swap::{Side, Step, decide};
+use serde_json::{Value, json};
+
+/// How long something may take on a busy machine.
+const LIMIT: Duration = Duration::from_mins(1);
+/// Looks until one Service is where it is to be: each is a step, or a wait of a tenth of a second.
+const LOOKS: usize = 600;
+
+/// A namespace with a pod that is said to run, and the new range.
+struct Bench {
+    lab: &'static ApiLab,
+    client: Client,
+    namespace: String,
+}
+
+impl Bench {
+    async fn new(namespace: &str) -> Self {
+        let lab = ApiLab::shared().unwrap();
+        lab.namespace(namespace).await.unwrap();
+        let bench = Self {
+            lab,
+            client: lab.admin().await.unwrap(),
+            namespace: namespace.to_owned(),
+        };
+        bench.range("replumb-test-new", &["172.30.0.0/16"]).await;
+        let node = format!("{namespace}-node");
+        lab.node(&node).await.unwrap();
+        // Nobody makes it here.
+        bench.apply(&json!({
+            "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace": namespace },
+        }));
+        bench.apply(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "web-0", "namespace": namespace, "labels": { "app": "web" } },
+            "spec": {
+                "nodeName": node, "automountServiceAccountToken": false, "serviceAccountName": "default",
+                "containers": [{ "name": "main", "image": "nothing" }],
+            },
+        }));
+        let running = json!({ "status": {
+            "phase": "Running", "podIP": "10.244.0.7", "podIPs": [{ "ip": "10.244.0.7" }],
+            "conditions": [{ "type": "Ready", "status": "True" }],
+        } });
+        lab.kubectl(&[
+            "patch",
+            "pod",
+            "web-0",
+            "-n",
+            namespace,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &running.to_string(),
+        ])
+        .unwrap();
+        bench
+    }
+
+    fn apply(&self, object: &Value) {
+        self.create(object).unwrap();
+    }
+
+    fn create(&self, object: &Value) -> anyhow::Result<String> {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let file = self.lab.folder().join(format!("{}-{name}.json", self.namespace));
+        std::fs::write(&file, object.to_string()).unwrap();
+        self.lab.kubectl(&["create", "-f", &file.to_string_lossy()])
+    }
+
+    /// A `ServiceCIDR` that is Ready.
+    async fn range(&self, name: &str, ranges: &[&str]) {
+        let made = self.create(&json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": name }, "spec": { "cidrs": ranges },
+        }));
+        // The one that all tests have is made by whichever is the first.
+        if let Err(error) = made {
+            assert!(format!("{error:#}").contains("AlreadyExists"), "{error:#}");
+        }
+        until("the range is Ready", LIMIT, self.lab.folder(), async || {
+            let object = self.lab.kubectl(&["get", "servicecidr", name, "-o", "json"])?;
+            Ok(if object.contains("Kubernetes Service CIDR is ready") {
+                Look::Done(())
+            } else {
+                Look::NotYet(object)
+            })
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Every `ServiceCIDR`, as decisions see it.
+    fn ranges(&self) -> Vec<ServiceCidr> {
+        let text = self.lab.kubectl(&["get", "servicecidr", "-o", "json"]).unwrap();
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let items = list["items"].as_array().unwrap().iter();
+        items
+            .map(|cidr| ServiceCidr {
+                name: cidr["metadata"]["name"].as_str().unwrap().to_owned(),
+                ranges: serde_json::from_value(cidr["spec"]["cidrs"].clone()).unwrap(),
+                ready: cidr["status"]["conditions"][0]["status"] == "True",
+                terminating: cidr["metadata"]["deletionTimestamp"].is_string(),
+            })
+            .collect()
+    }
+
+    async fn until_terminating(&self, name: &str) {
+        until(
+            "the range is being deleted",
+            LIMIT,
+            self.lab.folder(),
+            async || {
+                let object = self.lab.kubectl(&["get", "servicecidr", name, "-o", "json"])?;
+                Ok(if object.contains("\"Terminating\"") {
+                    Look::Done(())
+                } else {
+                    Look::NotYet(object)
+                })
+            },
+        )
+        .await
+        .unwrap();
+    }
+
+    async fn until_gone(&self, name: &str) {
+        until("the range is gone", LIMIT, self.lab.folder(), async || {
+            let names = self.lab.kubectl(&["get", "servicecidr", "-o", "name"])?;
+            Ok(if names.lines().any(|line| line.ends_with(&format!("/{name}"))) {
+                Look::NotYet(names)
+            } else {
+                Look::Done(())
+            })
+        })
+        .await
+        .unwrap();
+    }
+
+    fn service(&self, name: &str, spec: &Value) {
+        self.apply(&json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "name": name, "namespace": self.namespace, "labels": { "of": "a-chart" }, "annotations": { "note": "kept" },
+                "finalizers": ["example.org/foreign"],
+            },
+            "spec": spec,
+        }));
+    }
+
+    fn read(&self, kind: &str, name: &str) -> Value {
+        let text = self
+            .lab
+            .kubectl(&["get", kind, name, "-n", &self.namespace, "-o", "json"])
+            .unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// UIDs of the slices that Kubernetes has made for a Service.
+    fn slices(&self, name: &str) -> Vec<String> {
+        let of = format!("kubernetes.io/service-name={name}");
+        let text = self
+            .lab
+            .kubectl(&[
+                "get",
+                "endpointslices",
+                "-n",
+                &self.namespace,
+                "-l",
+                &of,
+                "-o",
+                "json",
+            ])
+            .unwrap();
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let items = list["items"].as_array().unwrap().iter();
+        items
+            .map(|slice| slice["metadata"]["uid"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    fn subject(&self, name: &str, new: &str) -> Subject {
+        let spec = &self.read("service", name)["spec"];
+        let address = |text: &str| -> IpAddr { text.parse().unwrap() };
+        Subject {
+            namespace: self.namespace.clone(),
+            name: name.to_owned(),
+            old: vec![address(spec["clusterIP"].as_str().unwrap())],
+            new: vec![address(new)],
+            goal: Side::New,
+            left_is_used: true,
+        }
+    }
+
+    async fn look(&self, client: &Client, subject: &Subject) -> Option<Seen> {
+        exchange(client).look(subject, |_| None, None).await.unwrap()
+    }
+
+    /// Goes on until the Service is where it is to be, or somebody has to decide.
+    async fn go_on(&self, subject: &Subject) -> Result<(), String> {
+        for _ in 0..LOOKS {
+            let seen = self.look(&self.client, subject).await.unwrap();
+            match decide(&seen.view) {
+                Decision::Settled => return Ok(()),
+                Decision::Halt(halt) => return Err(halt.message),
+                Decision::Wait(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                Decision::Run(step) => {
+                    // What is refused in the middle of a step is decided anew.
+                    let _ = exchange(&self.client).make(subject, seen, step).await;
+                }
+            }
+        }
+        panic!("{subject:?} does not settle");
+    }
+
+    /// Goes on until the exchange itself comes next.
+    async fn until_swap(&self, subject: &Subject) -> Seen {
+        for _ in 0..LOOKS {
+            let seen = self.look(&self.client, subject).await.unwrap();
+            match decide(&seen.view) {
+                Decision::Run(Step::Swap) => return seen,
+                Decision::Run(step) => exchange(&self.client).make(subject, seen, step).await.unwrap(),
+                Decision::Wait(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("{subject:?} is never ready");
+    }
+}
+
+fn exchange(client: &Client) -> Exchange<'_> {
+    Exchange {
+        client,
+        domain: "cluster.local",
+    }
+}
+
+/// A client whose process is killed before its next change once it has made so many.
+fn mortal(client: &Client, changes: usize) -> Client {
+    let left = Arc::new(AtomicUsize::new(changes));
+    let client = client.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let client = client.clone();
+        let is_change = request.method() != Method::GET;
+        let may = !is_change
+            || left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                .is_ok();
+        async move {
+            if may {
+                client.send(request).await.map_err(tower::BoxError::from)
+            } else {
+                Err(tower::BoxError::from("killed"))
+            }
+        }
+    });
+    Client::new(service, "default")
+}
+
+fn specs() -> Vec<(&'static str, Value)> {
+    let ports = json!([{ "name": "http", "port": 80, "targetPort": 8080 }]);
+    let selector = json!({ "app": "web" });
+    vec![
+        ("plain", json!({ "selector": selector, "ports": ports })),
+        (
+            "two-ports",
+            json!({ "selector": selector, "ports": [
+                { "name": "dns", "port": 53, "protocol": "UDP" }, { "name": "dns-tcp", "port": 53, "protocol": "TCP" },
+            ] }),
+        ),
+        (
+            "node-port",
+            json!({ "type": "NodePort", "selector": selector, "externalTrafficPolicy": "Local", "ports": [
+                { "name": "http", "port": 80, "targetPort": 8080, "nodePort": 30080 },
+                { "name": "https", "port": 443, "targetPort": "https", "appProtocol": "https" },
+            ] }),
+        ),
+        (
+            "affinity",
+            json!({ "selector": selector, "ports": ports, "sessionAffinity": "ClientIP",
+                "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 60 } } }),
+        ),
+        (
+            "local",
+            json!({ "selector": selector, "ports": ports, "internalTrafficPolicy": "Local", "publishNotReadyAddresses": true,
+                "trafficDistribution": "PreferClose" }),
+        ),
+        ("nobody-selected", json!({ "ports": ports })),
+        (
+            "without-pods",
+            json!({ "selector": { "app": "nothing" }, "ports": ports }),
+        ),
+        (
+            "external-address",
+            json!({ "selector": selector, "ports": ports, "externalIPs": ["192.0.2.7"] }),
+        ),
+    ]
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn there_and_back_nothing_of_a_service_changes_but_its_address() {
+    let bench = Bench::new("swap").await;
+    for (place, (name, spec)) in specs().into_iter().enumerate() {
+        bench.service(name, &spec);
+        if name == "nobody-selected" {
+            bench.apply(&json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "metadata": { "name": "by-hand", "namespace": "swap", "labels": { "kubernetes.io/service-name": name } },
+                "addressType": "IPv4", "endpoints": [{ "addresses": ["192.0.2.1"] }], "ports": [{ "name": "http", "port": 8080 }],
+            }));
+        }
+        let before = bench.read("service", name);
+        let mut subject = bench.subject(name, &format!("172.30.1.{}", place + 1));
+        bench.go_on(&subject).await.unwrap();
+
+        let there = bench.read("service", name);
+        assert_eq!(there["spec"]["clusterIP"], subject.new[0].to_string(), "{name}");
+        let shadow = bench.read("service", &format!("{name}-replumb-old"));
+        assert_eq!(shadow["spec"]["clusterIP"], subject.old[0].to_string(), "{name}");
+        same_but_address(name, &before, &there);
+        if !["nobody-selected", "without-pods"].contains(&name) {
+            assert_eq!(bench.slices(name).len(), 1, "{name}");
+        }
+        let slices = bench.slices(name);
+
+        subject.goal = Side::Old;
+        bench.go_on(&subject).await.unwrap();
+        subject.left_is_used = false;
+        bench.go_on(&subject).await.unwrap();
+        let back = bench.read("service", name);
+        assert_eq!(back["spec"], before["spec"], "{name}");
+        same_but_address(name, &before, &back);
+        assert_eq!(bench.slices(name), slices, "{name}");
+        let left = bench
+            .lab
+            .kubectl(&[
+                "get",
+                "services",
+                "-n",
+                "swap",
+                "-l",
+                "replumb.dev/address",
+                "-o",
+                "name",
+            ])
+            .unwrap();
+        assert_eq!(left, "", "{name}");
+    }
+}
+
+fn same_but_address(name: &str, before: &Value, now: &Value) {
+    assert_eq!(
+        differences(&before["spec"], &now["spec"]),
+        Vec::<String>::new(),
+        "{name}"
+    );
+    for field in [
+        "uid",
+        "labels",
+        "annotations",
+        "ownerReferences",
+        "finalizers",
+        "creationTimestamp",
+    ] {
+        assert_eq!(
+            before["metadata"][field], now["metadata"][field],
+            "{name}: {field}"
+        );
+    }
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn killed_between_any_two_writes_it_is_where_it_is_to_be_or_as_it_was() {
+    let bench = Bench::new("killed").await;
+    let mut kills = 0;
+    for goal in [Side::New, Side::Old] {
+        for changes in 0..20 {
+            let name = format!("{}-{changes}", goal.as_str());
+            let spec = json!({ "type": "NodePort", "selector": { "app": "web" }, "internalTrafficPolicy": "Local", "ports": [
+                { "name": "http", "port": 80, "targetPort": 8080 }, { "name": "more", "port": 81, "targetPort": 8081 },
+            ] });
+            bench.service(&name, &spec);
+            let before = bench.read("service", &name);
+            let mut subject = bench.subject(&name, &format!("172.30.{}.{}", 2 + goal as u8, changes + 1));
+            let mortal = mortal(&bench.client, changes);
+            let mut is_dead = false;
+            for _ in 0..LOOKS {
+                let seen = bench.look(&mortal, &subject).await.unwrap();
+                match decide(&seen.view) {
+                    Decision::Run(step) => {
+                        if exchange(&mortal).make(&subject, seen, step).await.is_err() {
+                            is_dead = true;
+                            break;
+                        }
+                    }
+                    Decision::Wait(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                    Decision::Settled => break,
+                    Decision::Halt(halt) => panic!("{name}: {}", halt.message),
+                }
+            }
+            kills += usize::from(is_dead);
+            // Somebody goes on, or somebody takes it back.
+            subject.goal = goal;
+            bench.go_on(&subject).await.unwrap();
+            subject.left_is_used = false;
+            bench.go_on(&subject).await.unwrap();
+            let after = bench.read("service", &name);
+            same_but_address(&name, &before, &after);
+            let expected = match goal {
+                Side::New => subject.new[0].to_string(),
+                Side::Old => subject.old[0].to_string(),
+            };
+            assert_eq!(after["spec"]["clusterIP"], expected, "{name}");
+        }
+    }
+    // Ten writes lead there: two helpers made, one parked, four that exchange, one deleted, and none that is not needed.
+    assert!((14..=24).contains(&kills), "{kills}");
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn what_somebody_else_takes_in_between_is_named_and_given_back_it_goes_on() {
+    let bench = Bench::new("stolen").await;
+    let spec = json!({ "type": "NodePort", "selector": { "app": "web" }, "ports": [{ "port": 80, "nodePort": 30090 }] });
+    let thief = |spec: Value| json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "thief", "namespace": "stolen" }, "spec": spec });
+    bench.service("web", &spec);
+    let subject = bench.subject("web", "172.30.9.1");
+    let (old, before) = (subject.old[0].to_string(), bench.read("service", "web"));
+    let thefts = [
+        (
+            1,
+            json!({ "clusterIP": old, "ports": [{ "port": 80 }] }),
+            old.as_str(),
+        ),
+        (
+            3,
+            json!({ "clusterIP": "172.30.9.1", "ports": [{ "port": 80 }] }),
+            "172.30.9.1",
+        ),
+        (
+            2,
+            json!({ "type": "NodePort", "ports": [{ "port": 80, "nodePort": 30090 }] }),
+            "node port 30090/TCP",
+        ),
+    ];
+    for (writes, stolen, words) in thefts {
+        let seen = bench.until_swap(&subject).await;
+        let killed = exchange(&mortal(&bench.client, writes))
+            .make(&subject, seen, Step::Swap)
+            .await;
+        assert!(killed.is_err(), "{words}");
+        bench.apply(&thief(stolen));
+        let message = bench.go_on(&subject).await.unwrap_err();
+        assert!(
+            message.contains("Service stolen/thief") && message.contains(words),
+            "{message}"
+        );
+        bench
+            .lab
+            .kubectl(&["delete", "service", "thief", "-n", "stolen"])
+            .unwrap();
+        bench.go_on(&subject).await.unwrap();
+        same_but_address(words, &before, &bench.read("service", "web"));
+        // As before, for the next one.
+        let back = Subject {
+            goal: Side::Old,
+            left_is_used: false,
+            ..subject.clone()
+        };
+        bench.go_on(&back).await.unwrap();
+        assert_eq!(bench.read("service", "web")["spec"], before["spec"], "{words}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn who_edits_or_deletes_it_in_the_middle_is_obeyed() {
+    let bench = Bench::new("edited").await;
+    let spec = json!({ "selector": { "app": "web" }, "ports": [{ "name": "http", "port": 80 }] });
+    bench.service("web", &spec);
+    let subject = bench.subject("web", "172.30.10.1");
+    let seen = bench.until_swap(&subject).await;
+    assert!(
+        exchange(&mortal(&bench.client, 2))
+            .make(&subject, seen, Step::Swap)
+            .await
+            .is_err()
+    );
+    let edit =
+        json!({ "spec": { "selector": { "app": "other" }, "sessionAffinity": "ClientIP" } }).to_string();
+    bench
+        .lab
+        .kubectl(&[
+            "patch",
+            "service",
+            "web",
+            "-n",
+            "edited",
+            "--type=merge",
+            "-p",
+            &edit,
+        ])
+        .unwrap();
+    // Its helpers select other pods than it does now: nobody exchanges anything before they do as well.
+    let seen = bench.look(&bench.client, &subject).await.unwrap();
+    assert!(
+        !matches!(decide(&seen.view), Decision::Settled),
+        "{:?}",
+        seen.view
+    );
+
+    bench
+        .lab
+        .kubectl(&[
+            "patch",
+            "service",
+            "web",
+            "-n",
+            "edited",
+            "--type=merge",
+            "-p",
+            r#"{"metadata":{"finalizers":null}}"#,
+        ])
+        .unwrap();
+    bench
+        .lab
+        .kubectl(&["delete", "service", "web", "-n", "edited"])
+        .unwrap();
+    assert!(
+        bench.look(&bench.client, &subject).await.is_none(),
+        "its helpers go with it"
+    );
+}
+
+/// What is foreseen of each deletion is what Kubernetes does.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_range_that_is_deleted_holds_what_it_has_until_another_one_does() {
+    let bench = Bench::new("ranges").await;
+    let (range, cover) = ("replumb-test-range", "replumb-test-cover");
+    bench.range(range, &["10.98.0.0/24"]).await;
+    let web = |name: &str, address: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": "ranges" },
+            "spec": { "clusterIP": address, "ports": [{ "port": 80 }] },
+        })
+    };
+    bench.apply(&web("held", "10.98.0.5"));
+    let held: IpAddr = "10.98.0.5".parse().unwrap();
+    let foreseen = |name: &str| {
+        let all = bench.ranges();
+        let of = all.iter().find(|cidr| cidr.name == name).unwrap();
+        (
+            fate(of, &all, &[held]),
+            goes_with(of, &all).map(|other| other.name.clone()),
+        )
+    };
+    let delete = |name: &str| {
+        bench
+            .lab
+            .kubectl(&["delete", "servicecidr", name, "--wait=false"])
+            .unwrap()
+    };
+
+    assert_eq!(foreseen(range), (Fate::Holds(vec![held]), None));
+    delete(range);
+    bench.until_terminating(range).await;
+    let other: IpAddr = "10.98.0.6".parse().unwrap();
+    assert!(!can_be_asked_for(&other, &bench.ranges()));
+    let refused = bench.create(&web("late", "10.98.0.6")).unwrap_err();
+    assert!(format!("{refused:#}").contains("10.98.0.6"), "{refused:#}");
+
+    let said = covers(&[held])[0].to_string();
+    bench.range(cover, &[&said]).await;
+    assert!(
+        can_be_asked_for(&other, &bench.ranges()),
+        "the cover has two addresses"
+    );
+    // Both would go now.
+    assert_eq!(foreseen(cover), (Fate::Goes, Some(range.to_owned())));
+    assert_eq!(foreseen(range).0, Fate::Goes);
+    bench.until_gone(range).await;
+    assert_eq!(foreseen(cover), (Fate::Holds(vec![held]), None));
+    delete(cover);
+    bench.until_terminating(cover).await;
+    bench
+        .lab
+        .kubectl(&["delete", "service", "held", "-n", "ranges"])
+        .unwrap();
+    bench.until_gone(cover).await;
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn the_smallest_covers_hold_their_addresses_and_one_or_two_addresses_hold_none() {
+    let bench = Bench::new("covers").await;
+    // The last one is at the end of a range of eight.
+    let addresses = ["10.97.0.1", "10.97.0.10", "10.97.3.3", "10.97.3.4", "10.97.5.7"]
+        .map(|text| text.parse::<IpAddr>().unwrap());
+    let said: Vec<String> = covers(&addresses).iter().map(ToString::to_string).collect();
+    for (place, range) in said.iter().enumerate() {
+        bench
+            .range(&format!("replumb-test-cover-{place}"), &[range])
+            .await;
+    }
+    for (place, address) in addresses.iter().enumerate() {
+        bench.service(
+            &format!("held-{place}"),
+            &json!({ "clusterIP": address.to_string(), "ports": [{ "port": 80 }] }),
+        );
+    }
+    bench.range("replumb-test-one", &["10.97.9.9/32"]).await;
+    let one = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "one", "namespace": "covers" },
+        "spec": { "clusterIP": "10.97.9.9", "ports": [{ "port": 80 }] },
+    });
+    let refused = bench.create(&one).unwrap_err();
+    assert!(format!("{refused:#}").contains("10.97.9.9"), "{refused:#}");
+}
