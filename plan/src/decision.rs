@@ -90,6 +90,8 @@ pub enum WaitReason {
     Leftovers,
     /// Traffic pods do not report yet: nobody could say what is lost.
     TrafficUnwatched,
+    /// Services or their endpoints changed a moment ago, or the API server is slow: kube-proxy may write its rules at any time.
+    ServicesChange,
 }
 
 /// Why something halted.
@@ -136,6 +138,7 @@ impl WaitReason {
             | Self::ProbePodNotReady
             | Self::ProbePending
             | Self::TrafficUnwatched
+            | Self::ServicesChange
             | Self::MovedPodsNotReady
             | Self::PoolSoak
             | Self::DaemonSetRollout => false,
@@ -169,6 +172,7 @@ impl WaitReason {
             | Self::MovedPodsNotReady
             | Self::DaemonSetRollout
             | Self::TrafficUnwatched
+            | Self::ServicesChange
             | Self::Leftovers => false,
         }
     }
@@ -179,7 +183,7 @@ impl WaitReason {
     }
 
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Turn,
         Self::Paused,
         Self::CanarySoak,
@@ -205,6 +209,7 @@ impl WaitReason {
         Self::DaemonSetRollout,
         Self::Leftovers,
         Self::TrafficUnwatched,
+        Self::ServicesChange,
     ];
 
     /// The reason as it stands in metrics, Events and the runbook.
@@ -235,6 +240,7 @@ impl WaitReason {
             Self::DaemonSetRollout => "DaemonSetRollout",
             Self::Leftovers => "Leftovers",
             Self::TrafficUnwatched => "TrafficUnwatched",
+            Self::ServicesChange => "ServicesChange",
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod check;
 pub mod cluster;
 pub mod cni;
 pub mod command_line;
+pub mod corefile;
 pub mod decision;
 pub mod document;
 pub mod drain;

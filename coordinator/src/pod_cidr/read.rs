@@ -1,6 +1,6 @@
 //! Reading what this kind depends on. Changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::{NodeMigration, names};
@@ -78,6 +78,8 @@ pub async fn cluster(
         .filter(|service| is_name_service(service))
         .cloned()
         .collect();
+    let name_servers = objects::backends(&of_name_servers, &pods);
+    let corefiles = corefiles(context, objects.iter().map(AsRef::as_ref), &name_servers).await?;
     Ok(ClusterFacts {
         nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
         pins: objects::pins(objects.iter().map(AsRef::as_ref), &namespaces, is_ours),
@@ -89,7 +91,8 @@ pub async fn cluster(
             .map(|found| facts::pods::budget(found))
             .collect(),
         webhooks: facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &services, &pods),
-        name_servers: objects::backends(&of_name_servers, &pods),
+        name_servers,
+        corefiles,
         pods,
         pools: pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect(),
         blocks,
@@ -119,6 +122,20 @@ fn is_ours(pod: &k8s_openapi::api::core::v1::Pod, namespace: &str) -> bool {
 fn is_name_service(service: &Service) -> bool {
     service.namespace().as_deref() == Some("kube-system")
         && service.labels().get(NAME_SERVERS.0).map(String::as_str) == Some(NAME_SERVERS.1)
+}
+
+/// What these name servers read as their Corefile.
+async fn corefiles<'pods>(
+    context: &Context,
+    pods: impl Iterator<Item = &'pods k8s_openapi::api::core::v1::Pod>,
+    name_servers: &BTreeSet<(String, String)>,
+) -> Result<Vec<(String, String)>, WriteError> {
+    let of_name_servers = pods.filter(|pod| {
+        let name = (pod.namespace().unwrap_or_default(), pod.name_any());
+        name_servers.contains(&name)
+    });
+    let maps = read::config_maps(context, facts::name_servers::mounted_config_maps(of_name_servers)).await?;
+    Ok(maps.iter().filter_map(facts::name_servers::corefile).collect())
 }
 
 /// Every workload that makes pods again.

@@ -1,4 +1,7 @@
 //! Another range for the Services: what reads and writes the cluster. What is done, and when, `plan::service_cidr` decides.
 
+pub mod batch;
 pub mod exchange;
 mod objects;
+pub mod prime;
+pub mod quiet;

@@ -7,6 +7,7 @@
 mod calico;
 mod configuration;
 mod hosts;
+mod name_servers;
 mod pods;
 mod pools;
 mod room;
@@ -57,6 +58,8 @@ pub enum CheckName {
     MalformedObjects,
     /// Pods that leave node by node have somewhere to go.
     Mode,
+    /// Name servers go on answering for a moment when they are told to end.
+    NameServers,
     /// A pool of the new range is as it has to be, or is not there.
     NewPool,
     /// The pool that pods leave is there, and open.
@@ -85,7 +88,7 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::AgentMissing,
         Self::BarePods,
         Self::CalicoNodes,
@@ -97,6 +100,7 @@ impl CheckName {
         Self::Ipam,
         Self::MalformedObjects,
         Self::Mode,
+        Self::NameServers,
         Self::NewPool,
         Self::OldPool,
         Self::Permissions,
@@ -125,6 +129,7 @@ impl CheckName {
             Self::Ipam => "Ipam",
             Self::MalformedObjects => "MalformedObjects",
             Self::Mode => "Mode",
+            Self::NameServers => "NameServers",
             Self::NewPool => "NewPool",
             Self::OldPool => "OldPool",
             Self::Permissions => "Permissions",
@@ -188,6 +193,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
         configuration::check(settings, facts),
         pods::check(settings, facts, &leaving, policy),
         workloads::check(facts, &leaving, &raised),
+        name_servers::check(facts),
         room::check(settings, facts),
         wishes::check(facts, policy),
     ]

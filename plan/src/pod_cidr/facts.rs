@@ -31,6 +31,8 @@ pub struct ClusterFacts {
     pub webhooks: Vec<Webhook>,
     /// Namespace and name of the pods behind the cluster's name service.
     pub name_servers: BTreeSet<(String, String)>,
+    /// Corefiles that these pods read, each with the object that has it.
+    pub corefiles: Vec<(String, String)>,
     /// Every `IPPool`, by name.
     pub pools: BTreeMap<String, Pool>,
     /// Every block of Calico's IPAM.

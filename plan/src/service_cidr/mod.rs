@@ -5,5 +5,6 @@ pub mod class;
 pub mod covers;
 pub mod endpoints;
 pub mod objects;
+pub mod prime;
 pub mod ranges;
 pub mod swap;

@@ -20,7 +20,7 @@ enum Command {
     Pause,
     /// Answer probes.
     Serve(serve::Options),
-    /// Send probes to a Service and to each of its pods, and count.
+    /// Send probes to a Service, to each of its pods and to name servers, and count.
     Probe(probe::Options),
 }
 

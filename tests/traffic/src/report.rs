@@ -40,8 +40,8 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flow {
-    /// Which kind of path: `pod-to-pod`, `pod-to-pod-tcp`, `pod-to-service`, `host-to-pod`,
-    /// `host-to-pod-tcp`, `host-to-service`; with `-ipv6` where that is what carries it.
+    /// Which kind of path: `pod-to-pod`, `pod-to-pod-tcp`, `pod-to-service`, `pod-to-dns`, `host-to-pod`,
+    /// `host-to-pod-tcp`, `host-to-service`, `host-to-dns`; with `-ipv6` where that is what carries it.
     pub class: String,
     /// The pod or the Service.
     pub target: String,

@@ -22,6 +22,8 @@ pub enum Kind {
     Connection,
     /// A Service: any of its pods.
     Service,
+    /// A name, at a name server.
+    Name,
 }
 
 /// A connection that is to be made.
@@ -74,8 +76,17 @@ impl Flows {
 
     /// Asks the Service from now on.
     pub fn set_service(&mut self, name: &str, address: SocketAddr) {
+        self.set(Kind::Service, name, address);
+    }
+
+    /// Asks a name server for this name from now on.
+    pub fn set_name(&mut self, name: &str, name_server: SocketAddr) {
+        self.set(Kind::Name, name, name_server);
+    }
+
+    fn set(&mut self, kind: Kind, name: &str, address: SocketAddr) {
         self.begin(
-            Kind::Service,
+            kind,
             Target {
                 name: name.to_owned(),
                 address,
@@ -86,7 +97,8 @@ impl Flows {
 
     /// Asks these pods from now on, and no others. Returns the connections that are to be made for it.
     pub fn set_pods(&mut self, targets: &BTreeSet<Target>) -> Vec<Start> {
-        for flow in self.list.iter_mut().filter(|flow| flow.kind != Kind::Service) {
+        let is_of_a_pod = |flow: &&mut Flow| matches!(flow.kind, Kind::Pod | Kind::Connection);
+        for flow in self.list.iter_mut().filter(is_of_a_pod) {
             if !targets.contains(&flow.target) {
                 flow.end();
             }
@@ -231,9 +243,11 @@ impl Flows {
             (Origin::Pod, Kind::Pod) => "pod-to-pod",
             (Origin::Pod, Kind::Connection) => "pod-to-pod-tcp",
             (Origin::Pod, Kind::Service) => "pod-to-service",
+            (Origin::Pod, Kind::Name) => "pod-to-dns",
             (Origin::Host, Kind::Pod) => "host-to-pod",
             (Origin::Host, Kind::Connection) => "host-to-pod-tcp",
             (Origin::Host, Kind::Service) => "host-to-service",
+            (Origin::Host, Kind::Name) => "host-to-dns",
         };
         let family = if flow.target.address.is_ipv6() {
             "-ipv6"

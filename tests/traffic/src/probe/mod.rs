@@ -2,12 +2,14 @@
 
 mod connection;
 mod count;
+mod exchange;
 mod flow;
+mod names;
 mod targets;
 mod writer;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,7 @@ use crate::report::Report;
 use crate::socket::{self, Arrival};
 use connection::Event;
 use count::Limits;
+use exchange::Exchange;
 use flow::{Flows, Kind, Start};
 use targets::{Known, Target};
 use writer::Writer;
@@ -62,6 +65,9 @@ pub struct Options {
     /// The port of the Service and of its pods.
     #[arg(long, default_value_t = 7000)]
     pub port: u16,
+    /// A name that is asked for, too, of each name server of /etc/resolv.conf; an address has to come back.
+    #[arg(long, value_name = "NAME")]
+    pub resolve: Option<String>,
     /// The time between two probes of a flow.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub interval_ms: u64,
@@ -179,6 +185,11 @@ impl Prober {
         for address in targets::service_addresses(client.clone(), namespace, service, *port).await {
             self.flows.set_service(service, address);
         }
+        if let Some(name) = &self.options.resolve {
+            for name_server in names::servers().await? {
+                self.flows.set_name(name, name_server);
+            }
+        }
         if let Some(publish) = self.publish.take() {
             tokio::spawn(targets::follow(
                 client,
@@ -286,24 +297,31 @@ impl Prober {
                         .await;
                     self.flows.sent(index, sent.err());
                 }
-                Kind::Service => {
-                    let timeout = Duration::from_millis(self.options.timeout_ms);
-                    let port = self.next_port;
-                    self.next_port = if port == *SERVICE_PORTS.end() {
-                        *SERVICE_PORTS.start()
-                    } else {
-                        port + 1
-                    };
-                    tokio::spawn(ask_service(
-                        packet,
-                        address,
-                        port,
-                        timeout,
-                        self.event_sender.clone(),
-                    ));
+                Kind::Service => self.exchange(packet, address, None),
+                Kind::Name => {
+                    let name = self.options.resolve.clone();
+                    self.exchange(packet, address, name);
                 }
             }
         }
+    }
+
+    /// Sends one probe from a port of its own: an echo, or the question for a name.
+    fn exchange(&mut self, packet: Packet, address: SocketAddr, name: Option<String>) {
+        let port = self.next_port;
+        self.next_port = if port == *SERVICE_PORTS.end() {
+            *SERVICE_PORTS.start()
+        } else {
+            port + 1
+        };
+        let exchange = Exchange {
+            packet,
+            name,
+            address,
+            port,
+            timeout: Duration::from_millis(self.options.timeout_ms),
+        };
+        tokio::spawn(exchange.make(self.event_sender.clone()));
     }
 
     fn received(&mut self, received: &std::io::Result<Arrival>, buffer: &[u8]) {
@@ -347,57 +365,6 @@ fn first_port(time: Timestamp) -> u16 {
     let count = i64::from(SERVICE_PORTS.end() - SERVICE_PORTS.start()) + 1;
     let offset = u16::try_from(time.as_millisecond().rem_euclid(count)).unwrap_or_default();
     SERVICE_PORTS.start() + offset
-}
-
-/// One probe to the Service, from a port of its own: so each is directed anew, as a new client is.
-async fn ask_service(
-    packet: Packet,
-    address: SocketAddr,
-    port: u16,
-    timeout: Duration,
-    events: mpsc::UnboundedSender<Event>,
-) {
-    let mut from = None;
-    let attempt = async {
-        let own: IpAddr = match address {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let socket = match UdpSocket::bind((own, port)).await {
-            Ok(socket) => socket,
-            // Somebody else on this node has the port.
-            Err(_) => UdpSocket::bind((own, 0)).await?,
-        };
-        from = socket.local_addr().ok();
-        socket.connect(address).await?;
-        from = socket.local_addr().ok();
-        socket::stamp(&socket)?;
-        socket.send(&packet.encode(Timestamp::now())).await?;
-        let mut buffer = [0; 2048];
-        loop {
-            let arrival = socket::receive(&socket, &mut buffer).await?;
-            if let Some(answer) = Packet::decode_answer(&buffer[..arrival.length]) {
-                return Ok::<_, std::io::Error>(Answer::of(&answer, &arrival));
-            }
-        }
-    };
-    // Without an answer in time, or with an error instead, the probe is counted as lost when its time is over.
-    let ended = match tokio::time::timeout(timeout, attempt).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer in {} ms", timeout.as_millis())),
-    };
-    let event = match (ended, usize::try_from(packet.flow)) {
-        (Ok(answer), _) => Event::Answered(answer),
-        (Err(why), Ok(flow)) => {
-            let from = from.map_or_else(|| format!("port {port}"), |from| from.to_string());
-            let reason = format!("probe {} from {from}: {why}", packet.number);
-            Event::Failed { flow, reason }
-        }
-        // No flow has such a number.
-        (Err(_), Err(_)) => return,
-    };
-    events.send(event).ok();
 }
 
 #[cfg(test)]

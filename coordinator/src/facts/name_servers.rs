@@ -1,0 +1,69 @@
+//! What name servers read: the `ConfigMap`s that their pods mount, and the Corefile in one of them.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::ResourceExt;
+
+/// Key of a `ConfigMap` with a Corefile, as every distribution has it.
+const COREFILE: &str = "Corefile";
+
+/// Namespace and name of each `ConfigMap` that these pods mount.
+pub fn mounted_config_maps<'pods>(pods: impl Iterator<Item = &'pods Pod>) -> BTreeSet<(String, String)> {
+    pods.flat_map(|pod| {
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let names = volumes.filter_map(|volume| Some(volume.config_map.as_ref()?.name.clone()));
+        let namespace = pod.namespace().unwrap_or_default();
+        names
+            .map(move |name| (namespace.clone(), name))
+            .collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+/// The Corefile of a `ConfigMap`, with the object's name; `None` when it has none.
+pub fn corefile(map: &ConfigMap) -> Option<(String, String)> {
+    let text = map.data.as_ref()?.get(COREFILE)?.clone();
+    let object = format!(
+        "ConfigMap {}/{}",
+        map.namespace().unwrap_or_default(),
+        map.name_any()
+    );
+    Some((object, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_corefile_that_a_pod_mounts() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "namespace": "kube-system", "name": "coredns-1" },
+            "spec": { "containers": [], "volumes": [
+                { "name": "config", "configMap": { "name": "coredns", "items": [{ "key": "Corefile", "path": "Corefile" }] } },
+                { "name": "tmp", "emptyDir": {} },
+            ] },
+        }))
+        .unwrap();
+        let maps = mounted_config_maps([&pod].into_iter());
+        assert_eq!(
+            maps,
+            BTreeSet::from([("kube-system".to_owned(), "coredns".to_owned())])
+        );
+        let map = |data| {
+            serde_json::from_value::<ConfigMap>(json!({
+                "metadata": { "namespace": "kube-system", "name": "coredns" }, "data": data,
+            }))
+            .unwrap()
+        };
+        let found = corefile(&map(json!({ "Corefile": ".:53 {}" })));
+        assert_eq!(
+            found,
+            Some(("ConfigMap kube-system/coredns".to_owned(), ".:53 {}".to_owned()))
+        );
+        assert_eq!(corefile(&map(json!({ "other": "" }))), None);
+    }
+}

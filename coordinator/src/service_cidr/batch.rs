@@ -1,0 +1,69 @@
+//! Some Services at once, in the one moment in which kube-proxy writes no rules.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use jiff::SignedDuration;
+use plan::decision::Wait;
+use plan::service_cidr::prime::{self, HEAD_START};
+use plan::service_cidr::swap::Step;
+
+use super::exchange::{Exchange, Seen, Subject};
+use super::prime::Prime;
+use super::quiet::Quiet;
+use crate::write::WriteError;
+
+/// One Service, as it was read, and what is done with it.
+#[derive(Debug)]
+pub struct Work<'pass> {
+    /// The Service.
+    pub subject: &'pass Subject,
+    /// How it was read.
+    pub seen: Seen,
+    /// What is done.
+    pub step: Step,
+}
+
+/// Who knows when kube-proxy writes its rules.
+#[derive(Clone)]
+pub struct Moment<'pass> {
+    /// When something changed the last time.
+    pub quiet: &'pass Quiet,
+    /// What is changed to make kube-proxy write.
+    pub prime: Prime<'pass>,
+    /// Its `minSyncPeriod`; of several the shortest.
+    pub period: SignedDuration,
+}
+
+impl Moment<'_> {
+    /// Why addresses are not exchanged now.
+    pub fn unquiet(&self) -> Option<Wait> {
+        prime::unquiet(&self.quiet.last(), self.period)
+    }
+
+    /// Makes steps at once. Those that kube-proxy must not see the middle of are made right after it was made to write its rules;
+    /// returns why they were not made, while nobody knows when it does.
+    pub async fn make(
+        &self,
+        exchange: &Exchange<'_>,
+        work: Vec<Work<'_>>,
+    ) -> Result<Option<Wait>, WriteError> {
+        if work.iter().any(|work| work.step.is_primed()) {
+            if let Some(unquiet) = self.unquiet() {
+                return Ok(Some(unquiet));
+            }
+            let took = self.prime.make().await?;
+            if let Some(slow) = prime::too_slow(took, self.period) {
+                return Ok(Some(slow));
+            }
+            // No answer tells when every node has begun to write: so long they have for it.
+            tokio::time::sleep(Duration::try_from(HEAD_START).unwrap_or_default()).await;
+        }
+        let made = work
+            .into_iter()
+            .map(|work| exchange.make(work.subject, work.seen, work.step));
+        // Each goes on by itself: what one cannot do keeps no other in the middle of an exchange.
+        join_all(made).await.into_iter().collect::<Result<Vec<()>, _>>()?;
+        Ok(None)
+    }
+}

@@ -1,0 +1,105 @@
+//! One probe from a port of its own: so each is directed anew, as a new client is.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+
+use super::connection::Event;
+use super::{Answer, names};
+use crate::packet::Packet;
+use crate::socket;
+
+/// What is asked, of whom, and from where.
+#[derive(Debug)]
+pub struct Exchange {
+    /// The probe.
+    pub packet: Packet,
+    /// The name that is asked for; without one the packet itself goes there and comes back.
+    pub name: Option<String>,
+    /// Who is asked.
+    pub address: SocketAddr,
+    /// The port to ask from, unless somebody else has it.
+    pub port: u16,
+    /// So long an answer is waited for.
+    pub timeout: Duration,
+}
+
+impl Exchange {
+    /// Asks, and says what came of it. Without an answer in time, or with an error instead, the probe is counted as lost when its
+    /// time is over.
+    pub async fn make(self, events: mpsc::UnboundedSender<Event>) {
+        let mut from = None;
+        let ended = match tokio::time::timeout(self.timeout, self.attempt(&mut from)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer in {} ms", self.timeout.as_millis())),
+        };
+        let Packet { flow, number } = self.packet;
+        let event = match (ended, usize::try_from(flow)) {
+            (Ok(answer), _) => Event::Answered(answer),
+            (Err(why), Ok(flow)) => {
+                let from = from.map_or_else(|| format!("port {}", self.port), |from| from.to_string());
+                let reason = format!("probe {number} from {from} at {}: {why}", Timestamp::now());
+                Event::Failed { flow, reason }
+            }
+            // No flow has such a number.
+            (Err(_), Err(_)) => return,
+        };
+        events.send(event).ok();
+    }
+
+    async fn attempt(&self, from: &mut Option<SocketAddr>) -> io::Result<Answer> {
+        let own: IpAddr = match self.address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = match UdpSocket::bind((own, self.port)).await {
+            Ok(socket) => socket,
+            // Somebody else on this node has the port.
+            Err(_) => UdpSocket::bind((own, 0)).await?,
+        };
+        *from = socket.local_addr().ok();
+        socket.connect(self.address).await?;
+        *from = socket.local_addr().ok();
+        socket::stamp(&socket)?;
+        match &self.name {
+            None => self.echo(&socket).await,
+            Some(name) => self.resolve(&socket, name).await,
+        }
+    }
+
+    async fn echo(&self, socket: &UdpSocket) -> io::Result<Answer> {
+        socket.send(&self.packet.encode(Timestamp::now())).await?;
+        let mut buffer = [0; 2048];
+        loop {
+            let arrival = socket::receive(socket, &mut buffer).await?;
+            if let Some(answer) = Packet::decode_answer(&buffer[..arrival.length]) {
+                return Ok(Answer::of(&answer, &arrival));
+            }
+        }
+    }
+
+    async fn resolve(&self, socket: &UdpSocket, name: &str) -> io::Result<Answer> {
+        // What fits into the field; the socket hears nobody else's answers.
+        let [.., high, low] = self.packet.number.to_be_bytes();
+        let id = u16::from_be_bytes([high, low]);
+        let question = names::question(id, name, self.address.is_ipv6()).map_err(io::Error::other)?;
+        socket.send(&question).await?;
+        let mut buffer = [0; 2048];
+        loop {
+            let arrival = socket::receive(socket, &mut buffer).await?;
+            if names::answer(id, &buffer[..arrival.length]).map_err(io::Error::other)? {
+                return Ok(Answer {
+                    packet: self.packet,
+                    at: Instant::now(),
+                    // A name server says nothing of when it got to run.
+                    in_the_network: None,
+                });
+            }
+        }
+    }
+}
