@@ -16,6 +16,9 @@ use crate::demo::Tools;
 use crate::end_to_end::{self, Tally};
 use crate::progress::Progress;
 
+/// Milliseconds between two probes of a flow, where nobody says another time.
+const PROBE_INTERVAL: u64 = 20;
+
 /// `cargo lab test`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
@@ -303,6 +306,9 @@ async fn in_cluster_of(
     wanted.nodes = nodes;
     wanted.start_on(network)?;
     wanted.replumb = true;
+    // Probes every 10 ms take half of two slow cores. What stands still then is the cluster itself: kube-proxy learned of pods that
+    // end 5 s late.
+    wanted.probe_interval.get_or_insert(PROBE_INTERVAL);
     wanted.place = place(arguments, nodes);
     let tools = wanted.tools().await?;
     let cluster = wanted.up().await?;

@@ -42,6 +42,9 @@ struct Flow {
     kind: Kind,
     target: Target,
     counter: Counter,
+    /// So many intervals are between two probes, and so many have passed since the last.
+    every: u32,
+    passed: u32,
     active: bool,
     last_error: Option<String>,
     /// Where probes go that go over a connection.
@@ -79,12 +82,17 @@ impl Flows {
         self.set(Kind::Service, name, address);
     }
 
-    /// Asks a name server for this name from now on.
-    pub fn set_name(&mut self, name: &str, name_server: SocketAddr) {
-        self.set(Kind::Name, name, name_server);
+    /// Asks a name server for this name from now on, every so many intervals.
+    pub fn set_name(&mut self, name: &str, name_server: SocketAddr, every: u32) {
+        let flow = self.set(Kind::Name, name, name_server);
+        self.list[flow].every = every;
+        self.list[flow].counter = Counter::new(Limits {
+            interval: self.limits.interval * every,
+            ..self.limits
+        });
     }
 
-    fn set(&mut self, kind: Kind, name: &str, address: SocketAddr) {
+    fn set(&mut self, kind: Kind, name: &str, address: SocketAddr) -> usize {
         self.begin(
             kind,
             Target {
@@ -92,7 +100,7 @@ impl Flows {
                 address,
                 node: None,
             },
-        );
+        )
     }
 
     /// Asks these pods from now on, and no others. Returns the connections that are to be made for it.
@@ -135,6 +143,8 @@ impl Flows {
             kind,
             target,
             counter,
+            every: 1,
+            passed: 0,
             active: true,
             last_error: None,
             connection: None,
@@ -147,11 +157,18 @@ impl Flows {
         self.list.iter_mut().for_each(Flow::end);
     }
 
-    /// The flows that are asked, those over connections or the others.
-    pub fn active(&self, connections: bool) -> Vec<usize> {
-        let wanted = |flow: &Flow| flow.active && (flow.kind == Kind::Connection) == connections;
-        (0..self.list.len())
-            .filter(|index| wanted(&self.list[*index]))
+    /// An interval has passed: the flows that are asked now, those over connections or the others.
+    pub fn due(&mut self, connections: bool) -> Vec<usize> {
+        let is_due = |flow: &mut Flow| {
+            if !flow.active || (flow.kind == Kind::Connection) != connections {
+                return false;
+            }
+            flow.passed = (flow.passed + 1) % flow.every;
+            flow.passed == 0
+        };
+        let flows = self.list.iter_mut().enumerate();
+        flows
+            .filter_map(|(index, flow)| is_due(flow).then_some(index))
             .collect()
     }
 
@@ -291,10 +308,7 @@ mod tests {
         let start = Instant::now();
         flows.set_service("echo", "10.96.0.9:7000".parse().unwrap());
         let mut connections = flows.set_pods(&BTreeSet::from([target("a"), target("b")]));
-        assert_eq!(
-            (flows.active(false), flows.active(true)),
-            (vec![0, 1, 3], vec![2, 4])
-        );
+        assert_eq!((flows.due(false), flows.due(true)), (vec![0, 1, 3], vec![2, 4]));
         assert_eq!(
             connections.iter().map(|start| start.flow).collect::<Vec<_>>(),
             [2, 4]
@@ -304,7 +318,7 @@ mod tests {
             flows.set_pods(&BTreeSet::from([target("b")])).is_empty(),
             "b has its connection"
         );
-        assert_eq!((flows.active(false), flows.active(true)), (vec![0, 3], vec![4]));
+        assert_eq!((flows.due(false), flows.due(true)), (vec![0, 3], vec![4]));
         assert!(connections[0].probes.try_recv().is_err() && connections[0].probes.is_closed());
         flows.expire(start + Duration::from_secs(1));
         let report = flows.report();
@@ -318,7 +332,7 @@ mod tests {
         );
         let again = flows.set_pods(&BTreeSet::from([target("a"), target("b")]));
         assert_eq!(
-            flows.active(false),
+            flows.due(false),
             [0, 1, 3],
             "the same pod goes on in the same flow"
         );
@@ -330,6 +344,20 @@ mod tests {
         assert_eq!(flows.report()[0].class, "pod-to-service");
         flows.set_service("echo", "[fd00:10:96::9]:7000".parse().unwrap());
         assert_eq!(flows.report().last().unwrap().class, "pod-to-service-ipv6");
+    }
+
+    #[test]
+    fn a_name_is_asked_for_less_often() {
+        let mut flows = Flows::new(Origin::Pod, LIMITS);
+        flows.set_service("echo", "10.96.0.9:7000".parse().unwrap());
+        flows.set_name(
+            "echo.traffic.svc.cluster.local",
+            "10.96.0.10:53".parse().unwrap(),
+            3,
+        );
+        let due: Vec<Vec<usize>> = (0..6).map(|_| flows.due(false)).collect();
+        assert_eq!(due, [vec![0], vec![0], vec![0, 1], vec![0], vec![0], vec![0, 1]]);
+        assert_eq!(flows.report()[1].class, "pod-to-dns");
     }
 
     #[test]

@@ -68,6 +68,9 @@ pub struct Options {
     /// A name that is asked for, too, of each name server of /etc/resolv.conf; an address has to come back.
     #[arg(long, value_name = "NAME")]
     pub resolve: Option<String>,
+    /// The time between two questions for it, in intervals: a name server has more to do than whoever echoes.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub resolve_every: u32,
     /// The time between two probes of a flow.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub interval_ms: u64,
@@ -187,7 +190,7 @@ impl Prober {
         }
         if let Some(name) = &self.options.resolve {
             for name_server in names::servers().await? {
-                self.flows.set_name(name, name_server);
+                self.flows.set_name(name, name_server, self.options.resolve_every);
             }
         }
         if let Some(publish) = self.publish.take() {
@@ -212,7 +215,7 @@ impl Prober {
             tokio::select! {
                 _ = ticks.tick() => {
                     self.send_all().await;
-                    for index in self.flows.active(true) {
+                    for index in self.flows.due(true) {
                         self.flows.send_over_connection(index, Instant::now(), Timestamp::now());
                     }
                 }
@@ -283,7 +286,7 @@ impl Prober {
             self.longest_pause = self.longest_pause.max(now - last);
         }
         self.flows.expire(now);
-        for index in self.flows.active(false) {
+        for index in self.flows.due(false) {
             let (packet, address, kind) = self.flows.send(index, Instant::now(), Timestamp::now());
             match kind {
                 // Flows over connections are not among these.
