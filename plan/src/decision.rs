@@ -92,6 +92,8 @@ pub enum WaitReason {
     TrafficUnwatched,
     /// Services or their endpoints changed a moment ago, or the API server is slow: kube-proxy may write its rules at any time.
     ServicesChange,
+    /// Ranges of Services are not there, or not gone, yet.
+    ServiceRanges,
 }
 
 /// Why something halted.
@@ -139,6 +141,7 @@ impl WaitReason {
             | Self::ProbePending
             | Self::TrafficUnwatched
             | Self::ServicesChange
+            | Self::ServiceRanges
             | Self::MovedPodsNotReady
             | Self::PoolSoak
             | Self::DaemonSetRollout => false,
@@ -173,6 +176,7 @@ impl WaitReason {
             | Self::DaemonSetRollout
             | Self::TrafficUnwatched
             | Self::ServicesChange
+            | Self::ServiceRanges
             | Self::Leftovers => false,
         }
     }
@@ -183,7 +187,7 @@ impl WaitReason {
     }
 
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Turn,
         Self::Paused,
         Self::CanarySoak,
@@ -210,6 +214,7 @@ impl WaitReason {
         Self::Leftovers,
         Self::TrafficUnwatched,
         Self::ServicesChange,
+        Self::ServiceRanges,
     ];
 
     /// The reason as it stands in metrics, Events and the runbook.
@@ -241,6 +246,7 @@ impl WaitReason {
             Self::Leftovers => "Leftovers",
             Self::TrafficUnwatched => "TrafficUnwatched",
             Self::ServicesChange => "ServicesChange",
+            Self::ServiceRanges => "ServiceRanges",
         }
     }
 }

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use coordinator::service_cidr::exchange::{Exchange, Seen, Subject};
+use coordinator::service_cidr::look::{Nodes, look};
+use coordinator::service_cidr::observed::Observed;
 use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
@@ -24,9 +26,11 @@ use plan::decision::Decision;
 use plan::service_cidr::covers::covers;
 use plan::service_cidr::objects::differences;
 use plan::service_cidr::ranges::{Fate, ServiceCidr, can_be_asked_for, fate, goes_with};
-use plan::service_cidr::swap::{Side, Step, decide};
+use plan::service_cidr::side::{Side, Sides};
+use plan::service_cidr::swap::{Step, decide};
 use serde_json::{Value, json};
 
+const DOMAIN: &str = "cluster.local";
 /// How long something may take on a busy machine.
 const LIMIT: Duration = Duration::from_mins(1);
 /// Looks until one Service is where it is to be: each is a step, or a wait of a tenth of a second.
@@ -208,22 +212,32 @@ impl Bench {
         Subject {
             namespace: self.namespace.clone(),
             name: name.to_owned(),
-            old: vec![address(spec["clusterIP"].as_str().unwrap())],
-            new: vec![address(new)],
+            addresses: Sides {
+                old: vec![address(spec["clusterIP"].as_str().unwrap())],
+                new: vec![address(new)],
+            },
             goal: Side::New,
             left_is_used: true,
         }
     }
 
     async fn look(&self, client: &Client, subject: &Subject) -> Option<Seen> {
-        exchange(client).look(subject, |_| None, None).await.unwrap()
+        let observed = Observed::read(client).await.unwrap();
+        let nodes = Nodes {
+            unknown: &|_| None,
+            unquiet: None,
+        };
+        look(&observed, DOMAIN, subject, &nodes)
     }
 
     /// Goes on until the Service is where it is to be, or somebody has to decide.
     async fn go_on(&self, subject: &Subject) -> Result<(), String> {
+        let mut last = None;
         for _ in 0..LOOKS {
             let seen = self.look(&self.client, subject).await.unwrap();
-            match decide(&seen.view) {
+            let decision = decide(&seen.view);
+            last = Some((decision.clone(), seen.clone()));
+            match decision {
                 Decision::Settled => return Ok(()),
                 Decision::Halt(halt) => return Err(halt.message),
                 Decision::Wait(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -233,7 +247,7 @@ impl Bench {
                 }
             }
         }
-        panic!("{subject:?} does not settle");
+        panic!("{subject:?} does not settle: {last:?}");
     }
 
     /// Goes on until the exchange itself comes next.
@@ -254,7 +268,7 @@ impl Bench {
 fn exchange(client: &Client) -> Exchange<'_> {
     Exchange {
         client,
-        domain: "cluster.local",
+        domain: DOMAIN,
     }
 }
 
@@ -338,9 +352,17 @@ async fn there_and_back_nothing_of_a_service_changes_but_its_address() {
         bench.go_on(&subject).await.unwrap();
 
         let there = bench.read("service", name);
-        assert_eq!(there["spec"]["clusterIP"], subject.new[0].to_string(), "{name}");
+        assert_eq!(
+            there["spec"]["clusterIP"],
+            subject.addresses.new[0].to_string(),
+            "{name}"
+        );
         let shadow = bench.read("service", &format!("{name}-replumb-old"));
-        assert_eq!(shadow["spec"]["clusterIP"], subject.old[0].to_string(), "{name}");
+        assert_eq!(
+            shadow["spec"]["clusterIP"],
+            subject.addresses.old[0].to_string(),
+            "{name}"
+        );
         same_but_address(name, &before, &there);
         if !["nobody-selected", "without-pods"].contains(&name) {
             assert_eq!(bench.slices(name).len(), 1, "{name}");
@@ -432,8 +454,8 @@ async fn killed_between_any_two_writes_it_is_where_it_is_to_be_or_as_it_was() {
             let after = bench.read("service", &name);
             same_but_address(&name, &before, &after);
             let expected = match goal {
-                Side::New => subject.new[0].to_string(),
-                Side::Old => subject.old[0].to_string(),
+                Side::New => subject.addresses.new[0].to_string(),
+                Side::Old => subject.addresses.old[0].to_string(),
             };
             assert_eq!(after["spec"]["clusterIP"], expected, "{name}");
         }
@@ -450,7 +472,7 @@ async fn what_somebody_else_takes_in_between_is_named_and_given_back_it_goes_on(
     let thief = |spec: Value| json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "thief", "namespace": "stolen" }, "spec": spec });
     bench.service("web", &spec);
     let subject = bench.subject("web", "172.30.9.1");
-    let (old, before) = (subject.old[0].to_string(), bench.read("service", "web"));
+    let (old, before) = (subject.addresses.old[0].to_string(), bench.read("service", "web"));
     let thefts = [
         (
             1,
@@ -529,10 +551,20 @@ async fn who_edits_or_deletes_it_in_the_middle_is_obeyed() {
     // Its helpers select other pods than it does now: nobody exchanges anything before they do as well.
     let seen = bench.look(&bench.client, &subject).await.unwrap();
     assert!(
-        !matches!(decide(&seen.view), Decision::Settled),
+        matches!(decide(&seen.view), Decision::Run(Step::Refresh(_))),
         "{:?}",
         seen.view
     );
+    bench.go_on(&subject).await.unwrap();
+    let (web, shadow) = (
+        bench.read("service", "web"),
+        bench.read("service", "web-replumb-old"),
+    );
+    assert_eq!(web["spec"]["clusterIP"], "172.30.10.1");
+    for field in ["selector", "sessionAffinity", "sessionAffinityConfig", "ports"] {
+        assert_eq!(web["spec"][field], shadow["spec"][field], "{field}");
+    }
+    assert_eq!(web["spec"]["selector"]["app"], "other");
 
     bench
         .lab

@@ -2,6 +2,8 @@
 
 pub mod batch;
 pub mod exchange;
+pub mod look;
 mod objects;
+pub mod observed;
 pub mod prime;
 pub mod quiet;

@@ -5,7 +5,6 @@ use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, Preconditions,
 };
 use kube::{Api, Client, ResourceExt};
-use plan::service_cidr::endpoints::OF_SERVICE_LABEL;
 use serde_json::Value;
 
 use crate::write::{WriteError, parameters, post_parameters};
@@ -56,11 +55,25 @@ pub async fn service(client: &Client, namespace: &str, name: &str) -> Result<Opt
 
 /// Every Service.
 pub async fn all_services(client: &Client) -> Result<Vec<Value>, WriteError> {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &service_kind());
+    all(client, &service_kind(), "Services").await
+}
+
+/// Every `EndpointSlice`.
+pub async fn all_slices(client: &Client) -> Result<Vec<Value>, WriteError> {
+    all(client, &slice_kind(), "EndpointSlices").await
+}
+
+/// Every address of a Service, by Kubernetes' own record.
+pub async fn all_addresses(client: &Client) -> Result<Vec<Value>, WriteError> {
+    all(client, &ip_address_kind(), "IPAddresses").await
+}
+
+async fn all(client: &Client, kind: &ApiResource, what: &str) -> Result<Vec<Value>, WriteError> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
     let list = api
         .list(&ListParams::default())
         .await
-        .map_err(|source| WriteError::of("listing", "Services", source))?;
+        .map_err(|source| WriteError::of("listing", what, source))?;
     Ok(list.items.iter().map(stored).collect())
 }
 
@@ -116,19 +129,6 @@ pub async fn delete_service(client: &Client, read: &Value) -> Result<(), WriteEr
     }
 }
 
-/// The slices of a Service.
-pub async fn slices_of(client: &Client, namespace: &str, service: &str) -> Result<Vec<Value>, WriteError> {
-    let of = ListParams::default().labels(&format!("{OF_SERVICE_LABEL}={service}"));
-    let list = slices(client, namespace).list(&of).await.map_err(|source| {
-        WriteError::of(
-            "listing",
-            format!("EndpointSlices of {namespace}/{service}"),
-            source,
-        )
-    })?;
-    Ok(list.items.iter().map(stored).collect())
-}
-
 /// Writes a slice of ours: makes it, or replaces what it says.
 pub async fn write_slice(client: &Client, object: &Value) -> Result<(), WriteError> {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
@@ -167,18 +167,4 @@ pub async fn delete_slice(client: &Client, namespace: &str, name: &str) -> Resul
             source,
         )),
     }
-}
-
-/// Who has this address, by Kubernetes' own record: `namespace/name`; `None` when nobody has.
-pub async fn holder(client: &Client, address: &std::net::IpAddr) -> Result<Option<String>, WriteError> {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &ip_address_kind());
-    let found = api
-        .get_opt(&address.to_string())
-        .await
-        .map_err(|source| WriteError::of("reading", format!("IPAddress {address}"), source))?;
-    Ok(found.map(|found| {
-        let parent = &found.data["spec"]["parentRef"];
-        let text = |field: &str| parent[field].as_str().unwrap_or_default();
-        format!("{}/{}", text("namespace"), text("name"))
-    }))
 }

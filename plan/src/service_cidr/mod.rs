@@ -3,8 +3,14 @@
 pub mod addresses;
 pub mod class;
 pub mod covers;
+pub mod decide;
 pub mod endpoints;
 pub mod objects;
 pub mod prime;
 pub mod ranges;
+pub mod settings;
+pub mod side;
+pub mod step;
 pub mod swap;
+#[cfg(test)]
+mod walk;

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::class::addresses;
-use super::swap::{Own, ROLE_LABEL, Side, Write};
+use super::side::{Side, Sides};
+use super::swap::{Own, ROLE_LABEL, Write};
 
 /// Label on a helper: name of the Service that it is for.
 pub const SERVICE_LABEL: &str = "replumb.dev/service";
@@ -22,22 +23,23 @@ const WORDS_TO_PROXIES: [&str; 3] = [
     "service.kubernetes.io/topology-mode",
     "service.kubernetes.io/topology-aware-hints",
 ];
-/// Fields of the spec by which a helper answers as its Service does.
-const ANSWERS: [&str; 7] = [
+/// Fields of the spec by which a helper answers as its Service does, which the API leaves to a Service that becomes an
+/// `ExternalName`; its ports are one more.
+const ANSWERS: [&str; 5] = [
     "selector",
     "sessionAffinity",
     "sessionAffinityConfig",
     "publishNotReadyAddresses",
-    "internalTrafficPolicy",
     "trafficDistribution",
-    "type",
 ];
+/// And the one that the API takes from it.
+const TRAFFIC_POLICY: &str = "internalTrafficPolicy";
 /// Fields that the API takes from a Service that becomes an `ExternalName`.
 const TAKEN: [&str; 6] = [
     "ipFamilies",
     "ipFamilyPolicy",
     "externalTrafficPolicy",
-    "internalTrafficPolicy",
+    TRAFFIC_POLICY,
     "externalName",
     "type",
 ];
@@ -51,10 +53,8 @@ pub struct Objects<'objects> {
     pub domain: &'objects str,
     /// The Service as it was read.
     pub service: &'objects Value,
-    /// Its addresses that change, in its order, as they were before.
-    pub old: &'objects [IpAddr],
-    /// The same in the new range.
-    pub new: &'objects [IpAddr],
+    /// Its addresses that change, in its order: as they were before, and in the new range.
+    pub addresses: &'objects Sides<Vec<IpAddr>>,
 }
 
 /// Name of the helper of this Service for this address.
@@ -73,8 +73,13 @@ pub fn helper_name(service: &str, side: Side) -> String {
     format!("{}{end}", kept.trim_end_matches('-'))
 }
 
+/// The family of an address, as the API writes it.
+pub fn family(address: &IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
 /// Where the Service is.
-pub fn own(service: &Value, old: &[IpAddr], new: &[IpAddr]) -> Own {
+pub fn own(service: &Value, both: &Sides<Vec<IpAddr>>) -> Own {
     let spec = &service["spec"];
     let kind = spec["type"].as_str().unwrap_or("ClusterIP");
     let name = service["metadata"]["name"].as_str().unwrap_or_default();
@@ -83,7 +88,7 @@ pub fn own(service: &Value, old: &[IpAddr], new: &[IpAddr]) -> Own {
         let first = leads_to.split('.').next().unwrap_or_default();
         return if before(service).is_some() {
             Own::Away(
-                [Side::Old, Side::New]
+                Side::ALL
                     .into_iter()
                     .find(|side| helper_name(name, *side) == first),
             )
@@ -93,7 +98,7 @@ pub fn own(service: &Value, old: &[IpAddr], new: &[IpAddr]) -> Own {
     }
     let said = addresses(spec);
     let is_at = |side: &[IpAddr]| side.iter().all(|address| said.contains(address));
-    match (kind, is_at(new), is_at(old)) {
+    match (kind, is_at(&both.new), is_at(&both.old)) {
         ("ClusterIP" | "NodePort", true, _) => Own::At(Side::New),
         ("ClusterIP" | "NodePort", false, true) => Own::At(Side::Old),
         ("ClusterIP" | "NodePort", false, false) => Own::Elsewhere(match said.as_slice() {
@@ -145,6 +150,8 @@ pub enum Request {
     PatchService(Value),
     /// The helper of this address is patched.
     PatchHelper(Side, Value),
+    /// The helper of this address is patched with what it does not say as its Service does: [`Objects::refresh`].
+    RefreshHelper(Side),
     /// Copies of the Service's endpoints are written for the helper of this address: [`super::endpoints::copies`].
     CopyEndpoints(Side),
     /// The helper of this address is deleted.
@@ -158,6 +165,7 @@ impl Objects<'_> {
             Write::ServiceAway(to) => Request::PatchService(self.away(to)),
             Write::ServiceAt(side) => Request::PatchService(self.at(side)?),
             Write::ServiceUnmarked => Request::PatchService(unmarked()),
+            Write::HelperLike(side) => Request::RefreshHelper(side),
             Write::CreateHome(side) => Request::Create(self.helper(side, Some(self.of(side)))),
             Write::CreateWarm(side) => Request::Create(self.helper(side, None)),
             Write::CopyEndpoints(side) => Request::CopyEndpoints(side),
@@ -171,10 +179,7 @@ impl Objects<'_> {
     }
 
     fn of(&self, side: Side) -> &[IpAddr] {
-        match side {
-            Side::Old => self.old,
-            Side::New => self.new,
-        }
+        self.addresses.of(side)
     }
 
     fn metadata(&self) -> &Value {
@@ -193,6 +198,48 @@ impl Objects<'_> {
         } else {
             now.clone()
         }
+    }
+
+    /// What a helper says as its Service does: fields of its spec, and labels and annotations for whoever answers.
+    fn like(&self) -> Value {
+        let now = &self.service["spec"];
+        let ports = now["ports"].as_array().into_iter().flatten().map(|port| {
+            let mut port = port.clone();
+            if let Some(port) = port.as_object_mut() {
+                port.remove("nodePort");
+            }
+            port
+        });
+        let mut like = json!({ "spec": { "ports": ports.collect::<Vec<Value>>() } });
+        for field in ANSWERS {
+            like["spec"][field] = now.get(field).cloned().unwrap_or(Value::Null);
+        }
+        for key in WORDS_TO_PROXIES {
+            for place in ["labels", "annotations"] {
+                let word = self.metadata()[place].get(key).cloned();
+                like["metadata"][place][key] = word.unwrap_or(Value::Null);
+            }
+        }
+        like
+    }
+
+    /// What a helper has to be told to say the same as its Service does by now; `None` when it does.
+    pub fn refresh(&self, helper: &Value) -> Option<Value> {
+        let mut like = self.like();
+        // What has no address has no such policy.
+        if !is_a_name(&helper["spec"]) {
+            let policy = self.spec().get(TRAFFIC_POLICY).cloned();
+            like["spec"][TRAFFIC_POLICY] = policy.unwrap_or(Value::Null);
+        }
+        let differs = |now: &Value, wanted: &Value| {
+            let mut fields = wanted.as_object().into_iter().flatten();
+            fields.any(|(field, value)| now.get(field).unwrap_or(&Value::Null) != value)
+        };
+        let is_edited = differs(&helper["spec"], &like["spec"])
+            || ["labels", "annotations"]
+                .iter()
+                .any(|place| differs(&helper["metadata"][place], &like["metadata"][place]));
+        is_edited.then_some(like)
     }
 
     /// A spec without an address, whose name leads to this helper.
@@ -237,69 +284,43 @@ impl Objects<'_> {
 
     /// A helper: with these addresses, or with any.
     fn helper(&self, side: Side, addresses: Option<&[IpAddr]>) -> Value {
-        let spec = self.spec();
-        let words = |from: &Value| -> Map<String, Value> {
-            WORDS_TO_PROXIES
-                .iter()
-                .filter_map(|key| Some(((*key).to_owned(), from.get(*key)?.clone())))
-                .collect()
-        };
-        let mut labels = words(&self.metadata()["labels"]);
-        labels.extend([
-            (ROLE_LABEL.to_owned(), json!(side.as_str())),
-            (SERVICE_LABEL.to_owned(), json!(self.text("name"))),
-            ("app.kubernetes.io/managed-by".to_owned(), json!("replumb")),
-        ]);
-        let mut annotations = words(&self.metadata()["annotations"]);
-        annotations.extend([
-            (HOME_ANNOTATION.to_owned(), json!(list(self.of(side)))),
-            (BEFORE_ANNOTATION.to_owned(), json!(spec.to_string())),
-        ]);
+        let like = self.like();
         let mut helper = self.with_address(addresses);
-        for field in ANSWERS {
-            if field != "type"
-                && let Some(value) = spec.get(field)
-            {
-                helper["spec"][field] = value.clone();
-            }
-        }
-        let ports = spec["ports"].as_array().into_iter().flatten().map(|port| {
-            let mut port = port.clone();
-            if let Some(port) = port.as_object_mut() {
-                port.remove("nodePort");
-            }
-            port
-        });
-        helper["spec"]["ports"] = ports.collect();
+        merge(&mut helper, &like);
+        let mut metadata = like["metadata"].clone();
+        merge(
+            &mut metadata,
+            &json!({
+                "labels": {
+                    ROLE_LABEL: side.as_str(),
+                    SERVICE_LABEL: self.text("name"),
+                    "app.kubernetes.io/managed-by": "replumb",
+                },
+                "annotations": {
+                    HOME_ANNOTATION: list(self.of(side)),
+                    BEFORE_ANNOTATION: self.spec().to_string(),
+                },
+                "name": helper_name(self.text("name"), side),
+                "namespace": self.text("namespace"),
+                // It goes with its Service; who owns it need not wait for that.
+                "ownerReferences": [{
+                    "apiVersion": "v1",
+                    "kind": "Service",
+                    "name": self.text("name"),
+                    "uid": self.text("uid"),
+                }],
+            }),
+        );
+        helper["metadata"] = metadata;
         helper["apiVersion"] = json!("v1");
         helper["kind"] = json!("Service");
-        helper["metadata"] = json!({
-            "name": helper_name(self.text("name"), side),
-            "namespace": self.text("namespace"),
-            "labels": labels,
-            "annotations": annotations,
-            // It goes with its Service; who owns it need not wait for that.
-            "ownerReferences": [{
-                "apiVersion": "v1",
-                "kind": "Service",
-                "name": self.text("name"),
-                "uid": self.text("uid"),
-            }],
-        });
-        // A merge patch takes away what it calls null; an object that is made must not.
-        if let Some(spec) = helper["spec"].as_object_mut() {
-            spec.retain(|_, value| !value.is_null());
-        }
+        without_nulls(&mut helper);
         helper
     }
 
     /// A helper's spec with these addresses, or with any, of the families that change.
     fn with_address(&self, addresses: Option<&[IpAddr]>) -> Value {
-        let families: Vec<&str> = self
-            .old
-            .iter()
-            .map(|address| if address.is_ipv4() { "IPv4" } else { "IPv6" })
-            .collect();
+        let families: Vec<&str> = self.addresses.old.iter().map(family).collect();
         let policy = if families.len() > 1 {
             "RequireDualStack"
         } else {
@@ -314,14 +335,34 @@ impl Objects<'_> {
             }
         });
         // The API takes it from what has no address.
-        if let Some(policy) = self.spec().get("internalTrafficPolicy") {
-            patch["spec"]["internalTrafficPolicy"] = policy.clone();
+        if let Some(policy) = self.spec().get(TRAFFIC_POLICY) {
+            patch["spec"][TRAFFIC_POLICY] = policy.clone();
         }
         if let Some([first, ..]) = addresses {
             patch["spec"]["clusterIP"] = json!(first);
             patch["spec"]["clusterIPs"] = json!(addresses);
         }
         patch
+    }
+}
+
+/// Puts what `change` says into `object`; nothing is taken away.
+fn merge(object: &mut Value, change: &Value) {
+    match (object.as_object_mut(), change.as_object()) {
+        (Some(fields), Some(change)) => {
+            for (field, value) in change {
+                merge(fields.entry(field.clone()).or_insert(Value::Null), value);
+            }
+        }
+        _ => *object = change.clone(),
+    }
+}
+
+/// A merge patch takes away what it calls null; an object that is made must not.
+fn without_nulls(object: &mut Value) {
+    if let Some(fields) = object.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+        fields.values_mut().for_each(without_nulls);
     }
 }
 

@@ -78,16 +78,18 @@ fn node_port() -> Value {
     })
 }
 
-fn objects<'objects>(
-    service: &'objects Value,
-    old: &'objects [IpAddr],
-    new: &'objects [IpAddr],
-) -> Objects<'objects> {
+fn both(old: &[&str], new: &[&str]) -> Sides<Vec<IpAddr>> {
+    Sides {
+        old: found(old),
+        new: found(new),
+    }
+}
+
+fn objects<'objects>(service: &'objects Value, addresses: &'objects Sides<Vec<IpAddr>>) -> Objects<'objects> {
     Objects {
         domain: "cluster.local",
         service,
-        old,
-        new,
+        addresses,
     }
 }
 
@@ -100,7 +102,7 @@ fn patch(objects: &Objects<'_>, write: Write) -> Value {
 
 #[test]
 fn a_service_comes_back_with_everything_but_its_address() {
-    let (old, new) = (found(&["10.96.0.5"]), found(&["172.30.0.5"]));
+    let both = both(&["10.96.0.5"], &["172.30.0.5"]);
     for (from, to) in [(Side::Old, Side::New), (Side::New, Side::Old)] {
         let mut spec = node_port();
         if from == Side::New {
@@ -108,12 +110,12 @@ fn a_service_comes_back_with_everything_but_its_address() {
             spec["clusterIPs"] = json!(["172.30.0.5", "fd00:96::5"]);
         }
         let mut object = service(&spec);
-        assert_eq!(own(&object, &old, &new), Own::At(from));
+        assert_eq!(own(&object, &both), Own::At(from));
 
-        let away = patch(&objects(&object, &old, &new), Write::ServiceAway(to));
+        let away = patch(&objects(&object, &both), Write::ServiceAway(to));
         merge(&mut object, &away);
         wipe(&mut object);
-        assert_eq!(own(&object, &old, &new), Own::Away(Some(to)));
+        assert_eq!(own(&object, &both), Own::Away(Some(to)));
         assert_eq!(
             object["spec"]["externalName"],
             format!("web-replumb-{}.shop.svc.cluster.local", to.as_str())
@@ -121,14 +123,14 @@ fn a_service_comes_back_with_everything_but_its_address() {
         assert_eq!(before(&object), Some(spec.clone()));
 
         // Its name leads elsewhere for a moment: what was saved stays.
-        let lead = patch(&objects(&object, &old, &new), Write::ServiceAway(from));
+        let lead = patch(&objects(&object, &both), Write::ServiceAway(from));
         merge(&mut object, &lead);
-        assert_eq!(own(&object, &old, &new), Own::Away(Some(from)));
+        assert_eq!(own(&object, &both), Own::Away(Some(from)));
         assert_eq!(before(&object), Some(spec.clone()));
 
-        let back = patch(&objects(&object, &old, &new), Write::ServiceAt(to));
+        let back = patch(&objects(&object, &both), Write::ServiceAt(to));
         merge(&mut object, &back);
-        assert_eq!(own(&object, &old, &new), Own::At(to));
+        assert_eq!(own(&object, &both), Own::At(to));
         assert_eq!(differences(&spec, &object["spec"]), Vec::<String>::new());
         let expected = match to {
             Side::New => json!(["172.30.0.5", "fd00:96::5"]),
@@ -142,9 +144,9 @@ fn a_service_comes_back_with_everything_but_its_address() {
 
 #[test]
 fn what_its_owner_changed_meanwhile_stays_and_node_ports_come_back() {
-    let (old, new) = (found(&["10.96.0.5"]), found(&["172.30.0.5"]));
+    let both = both(&["10.96.0.5"], &["172.30.0.5"]);
     let mut object = service(&node_port());
-    let away = patch(&objects(&object, &old, &new), Write::ServiceAway(Side::New));
+    let away = patch(&objects(&object, &both), Write::ServiceAway(Side::New));
     merge(&mut object, &away);
     wipe(&mut object);
     object["spec"]["selector"] = json!({"app": "web", "version": "2"});
@@ -153,7 +155,7 @@ fn what_its_owner_changed_meanwhile_stays_and_node_ports_come_back() {
         {"name": "dns-tcp", "port": 53, "targetPort": 53, "protocol": "TCP"},
         {"name": "https", "port": 443, "targetPort": 8443, "protocol": "TCP"},
     ]);
-    let back = patch(&objects(&object, &old, &new), Write::ServiceAt(Side::New));
+    let back = patch(&objects(&object, &both), Write::ServiceAt(Side::New));
     merge(&mut object, &back);
     assert_eq!(object["spec"]["selector"]["version"], "2");
     assert_eq!(
@@ -168,24 +170,21 @@ fn what_its_owner_changed_meanwhile_stays_and_node_ports_come_back() {
 
 #[test]
 fn without_what_was_saved_nobody_knows_what_to_write() {
-    let (old, new) = (found(&["10.96.0.5"]), found(&["172.30.0.5"]));
+    let both = both(&["10.96.0.5"], &["172.30.0.5"]);
     let object =
         service(&json!({"type": "ExternalName", "externalName": "web-replumb-new.shop.svc.cluster.local"}));
+    assert_eq!(objects(&object, &both).request(Write::ServiceAt(Side::New)), None);
     assert_eq!(
-        objects(&object, &old, &new).request(Write::ServiceAt(Side::New)),
-        None
-    );
-    assert_eq!(
-        own(&object, &old, &new),
+        own(&object, &both),
         Own::Elsewhere("is an ExternalName that leads to web-replumb-new.shop.svc.cluster.local".to_owned())
     );
 }
 
 #[test]
 fn helpers_answer_as_their_service_does() {
-    let (old, new) = (found(&["10.96.0.5"]), found(&["172.30.0.5"]));
+    let both = both(&["10.96.0.5"], &["172.30.0.5"]);
     let object = service(&node_port());
-    let objects = objects(&object, &old, &new);
+    let objects = objects(&object, &both);
     let mut home = patch(&objects, Write::CreateHome(Side::New));
     insta::assert_json_snapshot!(home);
     assert_eq!(before(&home), Some(node_port()));
@@ -208,13 +207,54 @@ fn helpers_answer_as_their_service_does() {
 }
 
 #[test]
-fn both_families_change_together() {
-    let (old, new) = (
-        found(&["10.96.0.5", "fd00:96::5"]),
-        found(&["172.30.0.5", "fd00:30::5"]),
+fn a_helper_is_told_what_its_service_says_by_now() {
+    let both = both(&["10.96.0.5"], &["172.30.0.5"]);
+    let mut object = service(&node_port());
+    let mut helper = patch(&objects(&object, &both), Write::CreateHome(Side::New));
+    assert_eq!(objects(&object, &both).refresh(&helper), None);
+    for (field, value) in [
+        ("selector", json!({"app": "other"})),
+        (
+            "ports",
+            json!([{"name": "http", "port": 81, "targetPort": 8080, "protocol": "TCP", "nodePort": 30080}]),
+        ),
+        ("sessionAffinityConfig", Value::Null),
+        ("internalTrafficPolicy", json!("Cluster")),
+        ("publishNotReadyAddresses", json!(true)),
+    ] {
+        object["spec"][field] = value;
+        let like = objects(&object, &both)
+            .refresh(&helper)
+            .unwrap_or_else(|| panic!("{field}"));
+        merge(&mut helper, &like);
+        assert_eq!(
+            objects(&object, &both).refresh(&helper),
+            None,
+            "{field}: {helper}"
+        );
+    }
+    assert_eq!(helper["spec"]["ports"][0].get("nodePort"), None);
+    object["metadata"]["annotations"]["service.kubernetes.io/topology-mode"] = json!("Disabled");
+    let like = objects(&object, &both).refresh(&helper).unwrap();
+    merge(&mut helper, &like);
+    assert_eq!(
+        helper["metadata"]["annotations"]["service.kubernetes.io/topology-mode"],
+        "Disabled"
     );
+    // Without an address neither has that policy.
+    merge(
+        &mut helper,
+        &patch(&objects(&object, &both), Write::HelperParked(Side::New)),
+    );
+    wipe(&mut helper);
+    assert_eq!(objects(&object, &both).refresh(&helper), None);
+}
+
+#[test]
+fn both_families_change_together() {
+    let both = both(&["10.96.0.5", "fd00:96::5"], &["172.30.0.5", "fd00:30::5"]);
     let object = service(&node_port());
-    let home = patch(&objects(&object, &old, &new), Write::CreateHome(Side::Old));
+    let home = patch(&objects(&object, &both), Write::CreateHome(Side::Old));
     assert_eq!(home["spec"]["clusterIPs"], json!(["10.96.0.5", "fd00:96::5"]));
     assert_eq!(home["spec"]["ipFamilies"], json!(["IPv4", "IPv6"]));
     assert_eq!(home["spec"]["ipFamilyPolicy"], "RequireDualStack");
@@ -238,7 +278,7 @@ fn both_families_change_together() {
 #[case::new(json!({"clusterIP": "172.30.0.5"}), Own::At(Side::New))]
 fn where_a_service_is(#[case] spec: Value, #[case] expected: Own) {
     assert_eq!(
-        own(&service(&spec), &found(&["10.96.0.5"]), &found(&["172.30.0.5"])),
+        own(&service(&spec), &both(&["10.96.0.5"], &["172.30.0.5"])),
         expected
     );
 }

@@ -13,35 +13,8 @@
 //! There and back are the same way with the two addresses exchanged. What is decided depends on the objects as they are: whoever
 //! was killed between two writes goes on from there.
 
+use super::side::{Side, Sides};
 use crate::decision::{Decision, Halt, HaltReason, Wait};
-
-/// One of the two addresses of a Service; of several families one of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Side {
-    /// The one that it had before this migration.
-    Old,
-    /// The one of the new range.
-    New,
-}
-
-impl Side {
-    /// The other one.
-    #[must_use]
-    pub fn other(self) -> Self {
-        match self {
-            Self::Old => Self::New,
-            Self::New => Self::Old,
-        }
-    }
-
-    /// As it stands in names and labels.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Old => "old",
-            Self::New => "new",
-        }
-    }
-}
 
 /// Where the Service itself is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +49,17 @@ pub enum Endpoints {
     Missing(Wait),
     /// Nobody selects pods for it: somebody has to copy them.
     ToCopy,
+    /// Its Service says something else by now than it does: other ports, another selector.
+    Edited,
+}
+
+impl Helper {
+    fn endpoints(&self) -> Option<&Endpoints> {
+        match self {
+            Self::Absent => None,
+            Self::Warming(endpoints) | Self::Parked(endpoints) | Self::Home(endpoints) => Some(endpoints),
+        }
+    }
 }
 
 /// One Service with its helpers.
@@ -87,11 +71,9 @@ pub struct View {
     pub goal: Side,
     /// The Service.
     pub own: Own,
-    /// The helper of its old address.
-    pub old: Helper,
-    /// The helper of its new address.
-    pub new: Helper,
-    /// Who else has the old address, and who the new one.
+    /// The helper of each address.
+    pub helpers: Sides<Helper>,
+    /// What somebody else has.
     pub taken: Taken,
     /// Whether the Service carries what was saved on it for the time without an address.
     pub is_marked: bool,
@@ -104,10 +86,8 @@ pub struct View {
 /// What somebody else has of what this Service has to get back; each the object and what it took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// The old address.
-    pub old: Option<String>,
-    /// The new address.
-    pub new: Option<String>,
+    /// Either address.
+    pub addresses: Sides<Option<String>>,
     /// One of its node ports, while it has none itself.
     pub node_port: Option<String>,
 }
@@ -121,6 +101,8 @@ pub enum Step {
     MakeWarm(Side),
     /// Copy the Service's endpoints to this helper.
     Copy(Side),
+    /// Let this helper say what its Service says by now.
+    Refresh(Side),
     /// Give this helper, which has no address, any.
     Warm(Side),
     /// Take this helper's address; its name leads to the other helper.
@@ -149,6 +131,7 @@ impl Step {
         match self {
             Self::MakeHome(_) | Self::MakeWarm(_) => "MakeHelper",
             Self::Copy(_) => "CopyEndpoints",
+            Self::Refresh(_) => "RefreshHelper",
             Self::Warm(_) => "WarmHelper",
             Self::Park(_) => "ParkHelper",
             Self::Home(_) => "HelperTakesAddress",
@@ -176,6 +159,8 @@ pub enum Write {
     CreateWarm(Side),
     /// This helper's copies of endpoints are written.
     CopyEndpoints(Side),
+    /// This helper says what its Service says by now.
+    HelperLike(Side),
     /// This helper takes any address.
     HelperWarm(Side),
     /// This helper becomes an `ExternalName` that leads to the other one.
@@ -197,6 +182,7 @@ impl Write {
             Self::CreateHome(_) => "CreateHome",
             Self::CreateWarm(_) => "CreateWarm",
             Self::CopyEndpoints(_) => "CopiesWritten",
+            Self::HelperLike(_) => "HelperLike",
             Self::HelperWarm(_) => "HelperWarm",
             Self::HelperParked(_) => "HelperParked",
             Self::HelperHome(_) => "HelperHome",
@@ -214,6 +200,7 @@ impl Step {
             Self::MakeHome(side) => vec![Write::CreateHome(side)],
             Self::MakeWarm(side) => vec![Write::CreateWarm(side)],
             Self::Copy(side) => vec![Write::CopyEndpoints(side)],
+            Self::Refresh(side) => vec![Write::HelperLike(side)],
             Self::Warm(side) => vec![Write::HelperWarm(side)],
             Self::Park(side) => vec![Write::HelperParked(side)],
             Self::Home(side) => vec![Write::HelperHome(side)],
@@ -266,29 +253,26 @@ pub const ROLE_LABEL: &str = "replumb.dev/address";
 
 impl View {
     fn helper(&self, side: Side) -> &Helper {
-        match side {
-            Side::Old => &self.old,
-            Side::New => &self.new,
-        }
+        self.helpers.of(side)
     }
 
-    /// A helper whose endpoints somebody has to copy.
-    fn to_copy(&self) -> Option<Side> {
-        [Side::Old, Side::New]
-            .into_iter()
-            .find(|side| match self.helper(*side) {
-                Helper::Warming(endpoints) | Helper::Parked(endpoints) | Helper::Home(endpoints) => {
-                    *endpoints == Endpoints::ToCopy
-                }
-                Helper::Absent => false,
-            })
+    fn is_home(&self, side: Side) -> bool {
+        matches!(self.helper(side), Helper::Home(_))
     }
 
     fn taken(&self, side: Side) -> Option<&String> {
-        match side {
-            Side::Old => self.taken.old.as_ref(),
-            Side::New => self.taken.new.as_ref(),
-        }
+        self.taken.addresses.of(side).as_ref()
+    }
+
+    /// What somebody has to do for a helper before it answers as its Service does.
+    fn mend(&self) -> Option<Step> {
+        Side::ALL
+            .into_iter()
+            .find_map(|side| match self.helper(side).endpoints()? {
+                Endpoints::ToCopy => Some(Step::Copy(side)),
+                Endpoints::Edited => Some(Step::Refresh(side)),
+                Endpoints::Same | Endpoints::Missing(_) => None,
+            })
     }
 
     /// Somebody has what the Service has to get.
@@ -308,8 +292,7 @@ fn arrived(view: &View, left: Side) -> Decision<Step> {
     let goal = view.goal;
     if *view.helper(goal) != Helper::Absent {
         // Its name may have been given as an answer; that answer led to the other helper, which lives.
-        let answers = matches!(view.helper(left), Helper::Home(_)) || !view.left_is_used;
-        if answers {
+        if view.is_home(left) || !view.left_is_used {
             return Decision::Run(Step::Remove(goal));
         }
     }
@@ -322,6 +305,7 @@ fn arrived(view: &View, left: Side) -> Decision<Step> {
         (_, false) => Decision::Run(Step::Remove(left)),
         (Helper::Home(Endpoints::Missing(wait)), true) => Decision::Wait(wait.clone()),
         (Helper::Home(Endpoints::ToCopy), true) => Decision::Run(Step::Copy(left)),
+        (Helper::Home(Endpoints::Edited), true) => Decision::Run(Step::Refresh(left)),
         (Helper::Absent | Helper::Parked(_), true) if view.taken(left).is_some() => {
             view.halt(view.taken(left).map_or("", String::as_str))
         }
@@ -336,12 +320,12 @@ fn arrived(view: &View, left: Side) -> Decision<Step> {
 /// that it comes to.
 fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
     if let Some(taken) = view.taken(goal)
-        && !matches!(view.helper(goal), Helper::Home(_))
+        && !view.is_home(goal)
     {
         return view.halt(taken);
     }
-    if let Some(side) = view.to_copy() {
-        return Decision::Run(Step::Copy(side));
+    if let Some(step) = view.mend() {
+        return Decision::Run(step);
     }
     // First the one that every node has to learn of, then the other: they get ready at the same time.
     match view.helper(goal) {
@@ -356,7 +340,8 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
         // The last is a slip of somebody's: the Service has that address.
         Helper::Warming(Endpoints::Same) | Helper::Home(_) => return Decision::Run(Step::Park(left)),
         // A copy needs no address.
-        Helper::Warming(Endpoints::ToCopy) | Helper::Parked(Endpoints::Same | Endpoints::ToCopy) => {}
+        Helper::Warming(Endpoints::ToCopy | Endpoints::Edited)
+        | Helper::Parked(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited) => {}
         Helper::Parked(Endpoints::Missing(_)) => return Decision::Run(Step::Warm(left)),
     }
     match view.helper(goal) {
@@ -364,34 +349,33 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
         Helper::Absent
         | Helper::Warming(_)
         | Helper::Parked(_)
-        | Helper::Home(Endpoints::Same | Endpoints::ToCopy) => Decision::Run(Step::Swap),
+        | Helper::Home(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited) => Decision::Run(Step::Swap),
     }
 }
 
 /// It has no address: somebody was killed in the middle of an exchange.
 fn come_back(view: &View, goal: Side, left: Side, leads_to: Option<Side>) -> Decision<Step> {
-    let is_home = |side| matches!(view.helper(side), Helper::Home(_));
-    if !is_home(left) {
+    if !view.is_home(left) {
         // Clients that know the address that was left get no answer: nothing is more urgent.
         let parked = matches!(view.helper(left), Helper::Parked(_));
         return match (view.taken(left), view.taken(goal)) {
-            (None, _) if parked && is_home(goal) && leads_to == Some(goal) => Decision::Run(Step::Home(left)),
+            (None, _) if parked && view.is_home(goal) && leads_to == Some(goal) => {
+                Decision::Run(Step::Home(left))
+            }
             (None, _) => own(view, left),
             // What was left is somebody else's now. The other address is better than none.
-            (Some(_), _) if is_home(goal) && view.taken.node_port.is_none() => Decision::Run(Step::Finish),
+            (Some(_), _) if view.is_home(goal) && view.taken.node_port.is_none() => {
+                Decision::Run(Step::Finish)
+            }
             (Some(_), None) => own(view, goal),
             (Some(taken), Some(_)) => view.halt(taken),
         };
     }
     // Both addresses may answer, by the helpers. Now the name has to lead to one that does, and node ports are missed.
-    if let Some(side) = view.to_copy() {
-        return Decision::Run(Step::Copy(side));
+    if let Some(step) = view.mend() {
+        return Decision::Run(step);
     }
-    let answers = match leads_to {
-        Some(side) => is_home(side),
-        None => false,
-    };
-    if !answers {
+    if !leads_to.is_some_and(|side| view.is_home(side)) {
         return Decision::Run(Step::Lead(left));
     }
     if let Some(taken) = &view.taken.node_port {
@@ -401,7 +385,7 @@ fn come_back(view: &View, goal: Side, left: Side, leads_to: Option<Side>) -> Dec
         return Decision::Run(Step::Return);
     }
     match view.helper(goal) {
-        Helper::Home(Endpoints::Same | Endpoints::ToCopy) => Decision::Run(Step::Finish),
+        Helper::Home(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited) => Decision::Run(Step::Finish),
         Helper::Home(Endpoints::Missing(wait)) => Decision::Wait(wait.clone()),
         Helper::Parked(_) => Decision::Run(Step::Home(goal)),
         Helper::Warming(_) => Decision::Run(Step::Park(goal)),

@@ -24,9 +24,10 @@ enum Place {
 )]
 struct World {
     service: Place,
-    old: Place,
-    new: Place,
-    has_endpoints: (bool, bool),
+    helpers: Sides<Place>,
+    has_endpoints: Sides<bool>,
+    /// The owner of the Service has edited it since this helper was written.
+    is_edited: Sides<bool>,
     /// Nobody selects pods for the Service.
     is_copied: bool,
     /// Addresses that answered when rules were last written.
@@ -42,9 +43,9 @@ impl World {
     fn start(goal: Side) -> Self {
         let mut world = Self {
             service: Place::At(goal.other()),
-            old: Place::Absent,
-            new: Place::Absent,
-            has_endpoints: (false, false),
+            helpers: Sides::each(|_| Place::Absent),
+            has_endpoints: Sides::default(),
+            is_edited: Sides::default(),
             is_copied: false,
             alive: BTreeSet::new(),
             stolen: BTreeSet::new(),
@@ -58,36 +59,24 @@ impl World {
     }
 
     fn helper(&self, side: Side) -> Place {
-        match side {
-            Side::Old => self.old,
-            Side::New => self.new,
-        }
+        *self.helpers.of(side)
     }
 
     fn set(&mut self, side: Side, place: Place) {
-        match side {
-            Side::Old => self.old = place,
-            Side::New => self.new = place,
-        }
+        *self.helpers.of_mut(side) = place;
     }
 
-    fn endpoints(&mut self, side: Side) -> &mut bool {
-        match side {
-            Side::Old => &mut self.has_endpoints.0,
-            Side::New => &mut self.has_endpoints.1,
-        }
+    /// The owner gives the Service another selector.
+    fn edit(&mut self) {
+        self.is_edited = Sides::each(|side| self.helper(side) != Place::Absent);
     }
 
     /// kube-proxy writes its rules.
     fn sync(&mut self) {
-        self.alive = [Side::Old, Side::New]
+        self.alive = Side::ALL
             .into_iter()
             .filter(|side| {
-                let by_helper = self.helper(*side) == Place::At(*side)
-                    && match side {
-                        Side::Old => self.has_endpoints.0,
-                        Side::New => self.has_endpoints.1,
-                    };
+                let by_helper = self.helper(*side) == Place::At(*side) && *self.has_endpoints.of(*side);
                 self.service == Place::At(*side) || by_helper
             })
             .collect();
@@ -95,9 +84,9 @@ impl World {
 
     /// Endpoints are made for what has an address.
     fn endpoints_are_made(&mut self) {
-        for side in [Side::Old, Side::New] {
+        for side in Side::ALL {
             if !self.is_copied && matches!(self.helper(side), Place::At(_) | Place::Spare) {
-                *self.endpoints(side) = true;
+                *self.has_endpoints.of_mut(side) = true;
             }
         }
         self.sync();
@@ -141,14 +130,21 @@ impl World {
                     Place::Spare
                 };
                 self.set(side, place);
-                *self.endpoints(side) = false;
+                *self.has_endpoints.of_mut(side) = false;
+                *self.is_edited.of_mut(side) = false;
             }
             Write::CopyEndpoints(side) => {
                 assert!(
                     self.is_copied && self.helper(side) != Place::Absent,
                     "{write:?} in {self:?}"
                 );
-                *self.endpoints(side) = true;
+                *self.has_endpoints.of_mut(side) = true;
+            }
+            Write::HelperLike(side) => {
+                assert!(*self.is_edited.of(side), "{write:?} in {self:?}");
+                *self.is_edited.of_mut(side) = false;
+                // Its endpoints are those of the new selector, some time later; copies are as they were.
+                *self.has_endpoints.of_mut(side) &= self.is_copied;
             }
             Write::HelperWarm(side) => {
                 assert!(
@@ -172,7 +168,10 @@ impl World {
                 free(self, side)?;
                 self.set(side, Place::At(side));
             }
-            Write::Delete(side) => self.set(side, Place::Absent),
+            Write::Delete(side) => {
+                self.set(side, Place::Absent);
+                *self.is_edited.of_mut(side) = false;
+            }
         }
         Ok(())
     }
@@ -192,7 +191,9 @@ impl World {
 
     fn view(&self) -> View {
         let helper = |side: Side, has_endpoints: bool| {
-            let endpoints = if has_endpoints {
+            let endpoints = if *self.is_edited.of(side) {
+                Endpoints::Edited
+            } else if has_endpoints {
                 Endpoints::Same
             } else if self.is_copied {
                 Endpoints::ToCopy
@@ -220,11 +221,9 @@ impl World {
                 Place::Spare => Own::Elsewhere("has address 10.1.1.1".to_owned()),
                 Place::Absent => Own::Away(None),
             },
-            old: helper(Side::Old, self.has_endpoints.0),
-            new: helper(Side::New, self.has_endpoints.1),
+            helpers: Sides::each(|side| helper(side, *self.has_endpoints.of(side))),
             taken: Taken {
-                old: taken(Side::Old),
-                new: taken(Side::New),
+                addresses: Sides::each(taken),
                 node_port: self
                     .stolen_port
                     .then(|| "Service thief has node port 30080".to_owned()),
@@ -284,8 +283,6 @@ fn wait(message: &str) -> Wait {
     }
 }
 
-const SIDES: [Side; 2] = [Side::Old, Side::New];
-
 /// Every state that the three objects can be in without two of them having the same address.
 fn every_state() -> Vec<World> {
     let mut worlds = Vec::new();
@@ -306,12 +303,14 @@ fn every_state() -> Vec<World> {
     for service in services {
         for old in helper_places(Side::Old) {
             for new in helper_places(Side::New) {
-                for (bits, goal) in (0..32).flat_map(|bits| SIDES.map(|goal| (bits, goal))) {
+                for (bits, goal) in (0..32).flat_map(|bits| Side::ALL.map(|goal| (bits, goal))) {
                     let world = World {
                         service,
-                        old,
-                        new,
-                        has_endpoints: (bits & 1 != 0, bits & 2 != 0),
+                        helpers: Sides { old, new },
+                        has_endpoints: Sides {
+                            old: bits & 1 != 0,
+                            new: bits & 2 != 0,
+                        },
                         left_is_used: bits & 4 != 0,
                         is_marked: bits & 8 != 0,
                         is_copied: bits & 16 != 0,
@@ -389,7 +388,7 @@ fn what_answers_nobody_comes_first() {
 
 #[test]
 fn nobody_notices_an_exchange() {
-    for goal in SIDES {
+    for goal in Side::ALL {
         let mut world = World::start(goal);
         let mut swapped = false;
         let ended = world.go_on(None, |world, write| {
@@ -413,7 +412,7 @@ fn nobody_notices_an_exchange() {
 #[test]
 fn killed_after_any_write_it_goes_on_and_the_name_never_leads_to_nothing() {
     let mut kills = 0;
-    for goal in SIDES {
+    for goal in Side::ALL {
         for killed_after in 1..20 {
             let mut world = World::start(goal);
             let mut left_was_dead = 0;
@@ -438,7 +437,7 @@ fn killed_after_any_write_it_goes_on_and_the_name_never_leads_to_nothing() {
 
 #[test]
 fn turned_around_after_any_write_it_is_as_before() {
-    for goal in SIDES {
+    for goal in Side::ALL {
         for turned_after in 1..20 {
             let mut world = World::start(goal);
             let mut writes = 0;
@@ -466,9 +465,57 @@ fn turned_around_after_any_write_it_is_as_before() {
             world.left_is_used = false;
             assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled);
             assert_eq!(world.service, before, "{turned_after}: {world:?}");
-            assert_eq!((world.old, world.new), (Place::Absent, Place::Absent));
+            assert_eq!(world.helpers, Sides::each(|_| Place::Absent));
         }
     }
+}
+
+#[test]
+fn edited_after_any_write_its_helpers_say_the_same_before_anything_is_exchanged() {
+    let mut edits = 0;
+    for goal in Side::ALL {
+        for (is_copied, edited_after) in (0..16).flat_map(|after| [false, true].map(|copied| (copied, after)))
+        {
+            let mut world = World {
+                is_copied,
+                ..World::start(goal)
+            };
+            let (mut writes, mut refreshed) = (0, 0);
+            for _ in 0..40 {
+                let step = match decide(&world.view()) {
+                    Decision::Run(step) => step,
+                    Decision::Wait(_) => {
+                        world.endpoints_are_made();
+                        continue;
+                    }
+                    Decision::Settled => break,
+                    Decision::Halt(halt) => panic!("{halt:?}"),
+                };
+                // Only to give back an address that nobody answers at comes before it.
+                let is_urgent = !world.alive.contains(&goal.other());
+                let is_edited = world.is_edited != Sides::default();
+                assert!(
+                    !is_edited || !step.is_primed() || is_urgent,
+                    "{step:?} in {world:?}"
+                );
+                for write in step.writes(goal) {
+                    world.write(write).unwrap();
+                    writes += 1;
+                    refreshed += usize::from(matches!(write, Write::HelperLike(_)));
+                    if writes == edited_after {
+                        world.edit();
+                        edits += 1;
+                        break;
+                    }
+                }
+                world.sync();
+            }
+            is_arrived(&world);
+            assert_eq!(world.is_edited, Sides::default(), "{world:?}");
+            assert!(refreshed <= 2, "{refreshed}: {world:?}");
+        }
+    }
+    assert!(edits > 30, "{edits}");
 }
 
 /// What somebody else may take.
@@ -486,7 +533,7 @@ fn whatever_somebody_else_takes_after_any_write_is_named_and_what_can_answer_doe
         Theft::NodePort,
     ];
     let mut stolen = 0;
-    let cases = SIDES
+    let cases = Side::ALL
         .into_iter()
         .flat_map(|goal| thefts.map(|theft| (goal, theft)));
     for (goal, theft, is_killed) in

@@ -1,0 +1,408 @@
+//! The next step of the whole migration. Level-triggered: the same facts give the same step, whatever was decided before, so that a
+//! restart or a crash changes nothing.
+//!
+//! There and back are the same way between two ranges: one is made to give addresses, every Service exchanges its address for one of
+//! it, the default range is deleted so that the API servers make it again of their flag, what was left is seen to be used by nobody,
+//! and goes. Until then every address answers.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::covers::{covers, holds};
+use super::ranges::{DEFAULT, ServiceCidr, goes_with};
+use super::settings::{Settings, cover_name, is_cover, range_names};
+use super::side::Side;
+use super::step::{Missing, Stage, Step};
+use super::swap;
+use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
+
+/// Which Services go before others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Turn {
+    /// `default/kubernetes`.
+    Kubernetes,
+    /// The cluster's name servers.
+    NameServer,
+    /// All others.
+    Other,
+}
+
+/// One Service that changes its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceView {
+    /// `namespace/name`.
+    pub name: String,
+    /// When it goes.
+    pub turn: Turn,
+    /// Whether it has the address that it is to have.
+    pub is_there: bool,
+    /// Whether it has none now: somebody was killed in the middle.
+    pub is_away: bool,
+    /// What comes next for it.
+    pub decision: Decision<swap::Step>,
+}
+
+/// Everything that the decision depends on.
+#[derive(Clone, Debug)]
+pub struct View<'facts> {
+    /// The address that Services are led to.
+    pub goal: Side,
+    /// What the migration works with.
+    pub settings: &'facts Settings,
+    /// Every `ServiceCIDR`.
+    pub ranges: &'facts [ServiceCidr],
+    /// Which API servers have another flag than the goal's, and what a person does; `None` when all have it.
+    pub api_servers: Option<Wait>,
+    /// Every Service that changes, in the order in which they go.
+    pub services: &'facts [ServiceView],
+    /// Addresses of load balancers that are of a range that is left: they stay.
+    pub kept: &'facts [IpAddr],
+    /// Who else says an address that is left, and who changes it.
+    pub follow_up: Option<Wait>,
+    /// Pods that were told an address that is left.
+    pub carriers: Option<Missing>,
+    /// Why the addresses that are left are not given up yet, though nobody is known to use them; `None` when it is time.
+    pub soak: Option<Wait>,
+}
+
+/// Limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// How many Services exchange their addresses at the same time.
+    pub services_at_once: usize,
+    /// Why nothing is done now: somebody said so, or has to look first.
+    pub hold: Option<Wait>,
+}
+
+/// Where the migration is, and what comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// Where it is.
+    pub stage: Stage,
+    /// What comes next.
+    pub decision: Decision<Step>,
+}
+
+/// Chooses the next step.
+pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
+    let next = range_is_there(view)
+        .or_else(|| exchanged(view, policy))
+        .or_else(|| left(view))
+        .unwrap_or_else(|| over(view));
+    match (&next.decision, &policy.hold) {
+        // Who has no address is brought back first: nobody who stopped the migration meant that.
+        (Decision::Run(step), Some(hold)) if !brings_back(step, view) => wait(next.stage, hold.clone()),
+        (Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_), _) => next,
+    }
+}
+
+fn brings_back(step: &Step, view: &View<'_>) -> bool {
+    let is_away = |name: &String| {
+        view.services
+            .iter()
+            .any(|service| service.name == *name && service.is_away)
+    };
+    matches!(step, Step::Exchange(steps) if steps.iter().all(|(name, _)| is_away(name)))
+}
+
+impl View<'_> {
+    fn default_range(&self) -> Option<&ServiceCidr> {
+        self.range(DEFAULT)
+    }
+
+    fn range(&self, name: &str) -> Option<&ServiceCidr> {
+        self.ranges.iter().find(|range| range.name == name)
+    }
+
+    /// The ranges that Services are led to.
+    fn target(&self) -> Vec<IpNet> {
+        self.settings.changed().of(self.goal).clone()
+    }
+
+    /// The ranges that they leave.
+    fn leaves(&self) -> Vec<IpNet> {
+        self.settings.changed().of(self.goal.other()).clone()
+    }
+
+    /// Whether the default range is as it is to be in the end.
+    fn is_default_there(&self) -> bool {
+        let wanted = self.settings.defaults();
+        self.default_range()
+            .is_some_and(|range| range.ready && !range.terminating && range.ranges == *wanted.of(self.goal))
+    }
+}
+
+impl ServiceView {
+    fn is_on_the_way(&self) -> bool {
+        self.is_away || matches!(&self.decision, Decision::Run(_) | Decision::Wait(_))
+    }
+}
+
+/// What is missing until addresses can be asked for.
+fn range_is_there(view: &View<'_>) -> Option<Next> {
+    let target = view.target();
+    let gives = |range: &&ServiceCidr| range.ready && !range.terminating;
+    let is_given = |wanted: &IpNet| {
+        let mut giving = view.ranges.iter().filter(gives);
+        giving.any(|range| range.ranges.iter().any(|range| range.contains(wanted)))
+    };
+    if target.iter().all(is_given) {
+        return None;
+    }
+    // One that is being deleted holds what it has, and goes once the other one does.
+    let names = range_names(view.goal);
+    let ours = names.iter().filter_map(|name| view.range(name));
+    let Some(range) = ours.clone().find(|range| !range.terminating) else {
+        let free = names.iter().find(|name| view.range(name).is_none());
+        let all_go = || {
+            let message = format!("ServiceCIDRs {} are being deleted", names.join(" and "));
+            wait(Stage::Range, waits(WaitReason::ServiceRanges, message))
+        };
+        return Some(free.map_or_else(all_go, |name| {
+            run(Stage::Range, Step::CreateRange(name.clone(), target.clone()))
+        }));
+    };
+    Some(if range.ranges == target {
+        let message = format!(
+            "ServiceCIDR {} is not Ready yet: kube-controller-manager and the API servers see to that",
+            range.name
+        );
+        wait(Stage::Range, waits(WaitReason::ServiceRanges, message))
+    } else {
+        let message = format!(
+            "ServiceCIDR {} says {}, and this migration needs {}: delete it, it is made again",
+            range.name,
+            list(&range.ranges),
+            list(&target)
+        );
+        Next {
+            stage: Stage::Range,
+            decision: Decision::Halt(Halt {
+                reason: HaltReason::Drift,
+                message,
+            }),
+        }
+    })
+}
+
+/// What is missing until every Service has the address that it is to have, and its other one answers or is given up.
+fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
+    let there = view.services.iter().all(|service| service.is_there);
+    let stage = if !there {
+        Stage::Exchange
+    } else if view.soak.is_none() && view.follow_up.is_none() && view.carriers.is_none() {
+        Stage::Release
+    } else {
+        Stage::Exchange
+    };
+    let begun = view
+        .services
+        .iter()
+        .any(|service| service.is_there || service.is_away);
+    // On the way there nobody starts with what an API server with the old flag would take back. On the way back both flags are as
+    // good until the range is closed, and people need their addresses first.
+    if view.goal == Side::New
+        && !there
+        && !begun
+        && let Some(wait) = &view.api_servers
+    {
+        return Some(self::wait(Stage::ControlPlane, wait.clone()));
+    }
+    let halts: Vec<&Halt> = view
+        .services
+        .iter()
+        .filter_map(|service| match &service.decision {
+            Decision::Halt(halt) => Some(halt),
+            Decision::Run(_) | Decision::Wait(_) | Decision::Settled => None,
+        })
+        .collect();
+    let mut batch: Vec<&ServiceView> = Vec::new();
+    let first_turn = view
+        .services
+        .iter()
+        .filter(|service| !service.is_there)
+        .map(|service| service.turn)
+        .min();
+    for service in view.services {
+        let is_in_turn = service.is_there || first_turn.is_none_or(|turn| service.turn <= turn);
+        // Where one cannot go on no other begins.
+        let may = halts.is_empty() || service.is_away || service.is_there;
+        if service.is_on_the_way() && is_in_turn && may {
+            batch.push(service);
+        }
+    }
+    // Whoever is in the middle of it is nobody's to wait for.
+    batch.sort_by_key(|service| !service.is_away);
+    batch.truncate(policy.services_at_once.max(1));
+    let steps = |primed: bool| -> Vec<(String, swap::Step)> {
+        let steps = batch.iter().filter_map(|service| match &service.decision {
+            Decision::Run(step) if step.is_primed() == primed => Some((service.name.clone(), *step)),
+            Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_) => None,
+        });
+        steps.collect()
+    };
+    let (simple, primed) = (steps(false), steps(true));
+    if !simple.is_empty() {
+        return Some(run(stage, Step::Exchange(simple)));
+    }
+    let waiting = batch.iter().find_map(|service| match &service.decision {
+        Decision::Wait(wait) => Some(wait),
+        Decision::Run(_) | Decision::Settled | Decision::Halt(_) => None,
+    });
+    match (waiting, primed.is_empty()) {
+        // All of a batch are exchanged in one moment.
+        (Some(found), _) => Some(wait(stage, found.clone())),
+        (None, false) => Some(run(stage, Step::Exchange(primed))),
+        (None, true) => halts.first().map(|halt| Next {
+            stage,
+            decision: Decision::Halt((*halt).clone()),
+        }),
+    }
+}
+
+/// What is missing until nobody has or uses an address of the range that is left. Every Service has its address here.
+fn left(view: &View<'_>) -> Option<Next> {
+    closed(view)
+        .or_else(|| view.follow_up.clone().map(|found| wait(Stage::FollowUp, found)))
+        .or_else(|| {
+            view.carriers.clone().map(|missing| match missing {
+                Missing::Evict(pods) => run(Stage::Restart, Step::Evict(pods)),
+                Missing::Answer(found) => wait(Stage::Restart, found),
+            })
+        })
+        .or_else(|| view.soak.clone().map(|found| wait(Stage::Soak, found)))
+        .or_else(|| covered(view))
+        .or_else(|| defaulted(view))
+}
+
+/// Until no Service can get an address of the range that is left.
+fn closed(view: &View<'_>) -> Option<Next> {
+    let leaves = view.leaves();
+    let gives = |range: &&ServiceCidr| {
+        let is_left = range.ranges.iter().any(|range| leaves.contains(range));
+        is_left && !range.terminating
+    };
+    // The default one first: two that hold each other's addresses are never deleted together.
+    let found = view.default_range().filter(gives);
+    let found = found.or_else(|| view.ranges.iter().find(gives))?;
+    if found.name == DEFAULT
+        && let Some(wait) = &view.api_servers
+    {
+        // It would be made again of the old flag.
+        return Some(self::wait(Stage::ControlPlane, wait.clone()));
+    }
+    Some(delete(Stage::Close, found, view.ranges))
+}
+
+/// Until load balancers keep their addresses without the range that is left.
+fn covered(view: &View<'_>) -> Option<Next> {
+    if view.is_default_there() {
+        return None;
+    }
+    let wanted = covers(view.kept);
+    let missing = wanted.iter().find(|cover| {
+        let name = cover_name(cover);
+        view.range(&name)
+            .is_none_or(|range| !range.ready || range.terminating)
+    })?;
+    let name = cover_name(missing);
+    Some(match view.range(&name) {
+        None => run(Stage::Default, Step::CreateRange(name, vec![*missing])),
+        Some(_) => wait(
+            Stage::Default,
+            waits(
+                WaitReason::ServiceRanges,
+                format!("ServiceCIDR {name} is not Ready yet"),
+            ),
+        ),
+    })
+}
+
+/// Until the default range is the one that Services are led to, and the only one that gives addresses.
+fn defaulted(view: &View<'_>) -> Option<Next> {
+    if !view.is_default_there() {
+        let wanted = view.settings.defaults();
+        let words = match view.default_range() {
+            None => "is gone; an API server makes it again within some seconds".to_owned(),
+            Some(range) if range.terminating => {
+                "is being deleted, and goes once no address needs it".to_owned()
+            }
+            Some(range) => format!(
+                "has {}: an API server with another flag has made it",
+                list(&range.ranges)
+            ),
+        };
+        let message = format!(
+            "ServiceCIDR {DEFAULT} {words}. It has to have {}",
+            list(wanted.of(view.goal))
+        );
+        return Some(wait(Stage::Default, waits(WaitReason::ServiceRanges, message)));
+    }
+    // What still holds an address of a load balancer goes with that address.
+    let holds_one = |range: &&ServiceCidr| {
+        let held = |address: &IpAddr| range.ranges.iter().any(|range| holds(range, address));
+        view.kept.iter().any(held)
+    };
+    let ours = |range: &&ServiceCidr| is_ours(&range.name);
+    let mut mine = view.ranges.iter().filter(ours);
+    if let Some(open) = mine.clone().find(|range| !range.terminating) {
+        return Some(delete(Stage::Default, open, view.ranges));
+    }
+    let going = mine.find(|range| !holds_one(range))?;
+    let message = format!(
+        "ServiceCIDR {} is being deleted, and goes once no address needs it",
+        going.name
+    );
+    Some(wait(Stage::Default, waits(WaitReason::ServiceRanges, message)))
+}
+
+fn is_ours(name: &str) -> bool {
+    let mut ours = Side::ALL.into_iter().flat_map(range_names);
+    is_cover(name) || ours.any(|ours| ours == name)
+}
+
+fn delete(stage: Stage, range: &ServiceCidr, all: &[ServiceCidr]) -> Next {
+    match goes_with(range, all) {
+        None => run(stage, Step::DeleteRange(range.name.clone())),
+        Some(other) => {
+            let message = format!(
+                "ServiceCIDR {} is being deleted, and overlaps {}: of two that are deleted together both go, and nobody holds their \
+                 addresses then",
+                other.name, range.name
+            );
+            wait(stage, waits(WaitReason::ServiceRanges, message))
+        }
+    }
+}
+
+fn over(_view: &View<'_>) -> Next {
+    run(Stage::CleanUp, Step::Complete)
+}
+
+fn list(ranges: &[IpNet]) -> String {
+    let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+    texts.join(",")
+}
+
+fn waits(reason: WaitReason, message: String) -> Wait {
+    Wait {
+        reason,
+        message,
+        until: None,
+    }
+}
+
+fn run(stage: Stage, step: Step) -> Next {
+    Next {
+        stage,
+        decision: Decision::Run(step),
+    }
+}
+
+fn wait(stage: Stage, wait: Wait) -> Next {
+    Next {
+        stage,
+        decision: Decision::Wait(wait),
+    }
+}

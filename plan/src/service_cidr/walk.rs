@@ -1,0 +1,345 @@
+//! Every state that a change of the Services' range can be in, by every step, every answer of the cluster and of people, turned around
+//! at any moment: no address is ever held by nobody, no write is ever refused, and whoever is led somewhere arrives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::LazyLock;
+
+use ipnet::IpNet;
+
+use super::decide::{Next, Policy, ServiceView, Turn, View, decide};
+use super::ranges::{DEFAULT, Fate, ServiceCidr, can_be_asked_for, fate};
+use super::settings::Settings;
+use super::side::{Side, Sides};
+use super::step::{Missing, Stage, Step};
+use super::swap;
+use crate::decision::{Decision, Wait, WaitReason};
+use crate::evict::PodName;
+use crate::sourced::Sourced;
+
+const RANGES: Sides<&str> = Sides {
+    old: "10.96.0.0/16",
+    new: "172.30.0.0/16",
+};
+/// Addresses of the Service that moves.
+const ADDRESSES: Sides<&str> = Sides {
+    old: "10.96.0.1",
+    new: "172.30.0.1",
+};
+/// That of a load balancer.
+const KEPT: &str = "10.96.3.9";
+
+/// A `ServiceCIDR` that is there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Range {
+    ranges: Vec<IpNet>,
+    ready: bool,
+    terminating: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct World {
+    goal: Side,
+    ranges: BTreeMap<String, Range>,
+    /// Where the Service has its address, and whether a helper has the other one.
+    service: (Side, bool),
+    has_load_balancer: bool,
+    /// What the API servers' flag says, and those who say addresses.
+    flag: Side,
+    said: Side,
+    /// Of which side a pod was told addresses when it started.
+    told: Side,
+    soaked: bool,
+    done: bool,
+}
+
+fn ranges(text: &str) -> Vec<IpNet> {
+    vec![text.parse().unwrap()]
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn waits(message: &str) -> Wait {
+    Wait {
+        reason: WaitReason::ConfigurationFollowUp,
+        message: message.to_owned(),
+        until: None,
+    }
+}
+
+static SETTINGS: LazyLock<Settings> = LazyLock::new(settings);
+
+fn settings() -> Settings {
+    fn sourced<T: Clone>(value: T) -> Sourced<T> {
+        Sourced::choose(Some(value.clone()), None, value)
+    }
+    Settings {
+        from: sourced(ranges(RANGES.old)),
+        to: sourced(ranges(RANGES.new)),
+        domain: sourced("cluster.local".to_owned()),
+        min_sync_period_milliseconds: sourced(1000),
+    }
+}
+
+impl World {
+    fn start(has_load_balancer: bool) -> Self {
+        let default = Range {
+            ranges: ranges(RANGES.old),
+            ready: true,
+            terminating: false,
+        };
+        Self {
+            goal: Side::New,
+            ranges: BTreeMap::from([(DEFAULT.to_owned(), default)]),
+            service: (Side::Old, false),
+            has_load_balancer,
+            flag: Side::Old,
+            said: Side::Old,
+            told: Side::Old,
+            soaked: false,
+            done: false,
+        }
+    }
+
+    fn cidrs(&self) -> Vec<ServiceCidr> {
+        self.ranges
+            .iter()
+            .map(|(name, range)| ServiceCidr {
+                name: name.clone(),
+                ranges: range.ranges.clone(),
+                ready: range.ready && !range.terminating,
+                terminating: range.terminating,
+            })
+            .collect()
+    }
+
+    fn kept(&self) -> Vec<IpAddr> {
+        let is_left = self.goal == Side::New;
+        (self.has_load_balancer && is_left)
+            .then(|| address(KEPT))
+            .into_iter()
+            .collect()
+    }
+
+    /// Addresses that somebody has.
+    fn held(&self) -> Vec<IpAddr> {
+        let (side, shadow) = self.service;
+        let own = address(ADDRESSES.of(side));
+        let other = shadow.then(|| address(ADDRESSES.of(side.other())));
+        let kept = self.has_load_balancer.then(|| address(KEPT));
+        [Some(own), other, kept].into_iter().flatten().collect()
+    }
+
+    fn left_is_used(&self) -> bool {
+        !self.soaked || self.said != self.goal || self.told != self.goal
+    }
+
+    fn next(&self) -> Next {
+        let (side, shadow) = self.service;
+        let service = ServiceView {
+            name: "default/kubernetes".to_owned(),
+            turn: Turn::Kubernetes,
+            is_there: side == self.goal,
+            is_away: false,
+            decision: match (side == self.goal, shadow) {
+                (false, _) => Decision::Run(swap::Step::Swap),
+                (true, true) if !self.left_is_used() => Decision::Run(swap::Step::Remove(self.goal.other())),
+                (true, _) => Decision::Settled,
+            },
+        };
+        let pod = PodName {
+            namespace: "shop".to_owned(),
+            name: "web-1".to_owned(),
+            uid: "1".to_owned(),
+        };
+        let view = View {
+            goal: self.goal,
+            settings: &SETTINGS,
+            ranges: &self.cidrs(),
+            api_servers: (self.flag != self.goal).then(|| waits("the flag")),
+            services: &[service],
+            kept: &self.kept(),
+            follow_up: (self.said != self.goal).then(|| waits("clusterDNS")),
+            carriers: (self.told != self.goal).then(|| Missing::Evict(vec![pod])),
+            soak: self.left_is_used().then(|| waits("soak")),
+        };
+        let policy = Policy {
+            services_at_once: 1,
+            hold: None,
+        };
+        decide(&view, &policy)
+    }
+
+    /// Makes a step, as the API would.
+    fn make(&mut self, step: Step) {
+        match step {
+            Step::CreateRange(name, ranges) => {
+                assert!(!self.ranges.contains_key(&name), "{name} in {self:?}");
+                let range = Range {
+                    ranges,
+                    ready: false,
+                    terminating: false,
+                };
+                self.ranges.insert(name, range);
+            }
+            Step::DeleteRange(name) => self.ranges.get_mut(&name).unwrap().terminating = true,
+            Step::Exchange(steps) => {
+                for (_, step) in steps {
+                    match step {
+                        swap::Step::Swap => {
+                            self.service = (self.goal, true);
+                            // Also an address that a helper has is given up and asked for.
+                            let own = address(ADDRESSES.of(self.goal));
+                            assert!(can_be_asked_for(&own, &self.cidrs()), "{own}: {self:?}");
+                        }
+                        swap::Step::Remove(_) => self.service.1 = false,
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            Step::Evict(_) => {
+                // Its successor is told what Services have then.
+                self.told = self.service.0;
+            }
+            Step::Complete => self.done = true,
+        }
+    }
+
+    /// What the cluster and people may do next.
+    fn answers(&self) -> Vec<Self> {
+        let mut worlds = Vec::new();
+        let mut with = |change: &dyn Fn(&mut Self)| {
+            let mut world = self.clone();
+            change(&mut world);
+            if world != *self {
+                worlds.push(world);
+            }
+        };
+        let cidrs = self.cidrs();
+        for cidr in &cidrs {
+            let name = cidr.name.clone();
+            if cidr.terminating && fate(cidr, &cidrs, &self.held()) == Fate::Goes {
+                with(&|world| {
+                    world.ranges.remove(&name);
+                });
+            } else if !cidr.terminating {
+                with(&|world| world.ranges.get_mut(&name).unwrap().ready = true);
+            }
+        }
+        if !self.ranges.contains_key(DEFAULT) {
+            with(&|world| {
+                let range = Range {
+                    ranges: ranges(RANGES.of(world.flag)),
+                    ready: false,
+                    terminating: false,
+                };
+                world.ranges.insert(DEFAULT.to_owned(), range);
+            });
+        }
+        if let Decision::Wait(wait) = self.next().decision {
+            match wait.message.as_str() {
+                "the flag" => with(&|world| world.flag = world.goal),
+                "clusterDNS" => with(&|world| world.said = world.goal),
+                "soak" => with(&|world| world.soaked = true),
+                _ => {}
+            }
+        }
+        worlds
+    }
+
+    fn turned(&self) -> Self {
+        Self {
+            goal: self.goal.other(),
+            soaked: false,
+            ..self.clone()
+        }
+    }
+
+    /// No address is held by nobody: it could be given out twice.
+    fn is_safe(&self) {
+        let cidrs = self.cidrs();
+        for address in self.held() {
+            let held = cidrs.iter().any(|cidr| {
+                cidr.ranges
+                    .iter()
+                    .any(|range| super::covers::holds(range, &address))
+            });
+            assert!(held, "{address} is held by nobody: {self:?}");
+        }
+    }
+}
+
+/// By steps and answers alone. `known` are those that were seen to.
+fn arrives(from: &World, known: &mut BTreeSet<World>) {
+    let mut world = from.clone();
+    let mut path = BTreeSet::new();
+    for _ in 0..80 {
+        if known.contains(&world) {
+            known.extend(path);
+            return;
+        }
+        if world.done {
+            break;
+        }
+        path.insert(world.clone());
+        match world.next().decision {
+            Decision::Run(step) => world.make(step),
+            Decision::Wait(wait) => {
+                world =
+                    world.answers().into_iter().next().unwrap_or_else(|| {
+                        panic!("waits for ever: {} in {world:?} from {from:?}", wait.message)
+                    });
+            }
+            Decision::Settled => break,
+            Decision::Halt(halt) => panic!("{}: {world:?}", halt.message),
+        }
+        world.is_safe();
+    }
+    assert!(world.done, "{world:?} from {from:?}");
+    known.extend(path);
+    assert_eq!(world.service, (world.goal, false), "{world:?}");
+    assert_eq!(world.ranges[DEFAULT].ranges, ranges(RANGES.of(world.goal)));
+    let giving: Vec<&String> = world
+        .ranges
+        .iter()
+        .filter(|(_, range)| !range.terminating)
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(giving, [DEFAULT], "{world:?}");
+    if !world.has_load_balancer {
+        assert_eq!(world.ranges.len(), 1, "{world:?}");
+    }
+}
+
+#[test]
+fn whoever_is_led_somewhere_arrives_and_no_address_is_held_by_nobody() {
+    for has_load_balancer in [false, true] {
+        let mut seen = BTreeSet::from([World::start(has_load_balancer)]);
+        let mut to_see: Vec<World> = seen.iter().cloned().collect();
+        let (mut stages, mut known) = (BTreeSet::new(), BTreeSet::new());
+        while let Some(world) = to_see.pop() {
+            world.is_safe();
+            let next = world.next();
+            stages.insert(next.stage);
+            arrives(&world, &mut known);
+            let mut after = world.answers();
+            if !world.done {
+                after.push(world.turned());
+                if let Decision::Run(step) = next.decision {
+                    let mut made = world.clone();
+                    made.make(step);
+                    after.push(made);
+                }
+            }
+            for world in after {
+                if seen.insert(world.clone()) {
+                    to_see.push(world);
+                }
+            }
+        }
+        assert!(seen.len() > 1000, "{}", seen.len());
+        assert_eq!(stages, BTreeSet::from(Stage::ALL), "every stage is seen");
+    }
+}
