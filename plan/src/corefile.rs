@@ -20,11 +20,47 @@ pub fn lameduck(corefile: &str) -> SignedDuration {
     said.and_then(|said| said.parse().ok()).unwrap_or_default()
 }
 
+/// The domain of the cluster's names: the zone of plugin `kubernetes` that is not for reverse names. `None` where none is said.
+pub fn domain(corefile: &str) -> Option<&str> {
+    let lines = corefile
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim());
+    let zones = lines.filter_map(|line| {
+        let (word, rest) = line.split_once(char::is_whitespace)?;
+        (word == "kubernetes").then_some(rest)
+    });
+    let mut zones = zones.flat_map(|rest| rest.split('{').next().unwrap_or_default().split_whitespace());
+    // Names for addresses have a zone of their own.
+    let is_reverse = |zone: &str| zone.rsplit('.').next() == Some("arpa");
+    zones
+        .by_ref()
+        .map(|zone| zone.trim_end_matches('.'))
+        .find(|zone| !is_reverse(zone))
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[rstest]
+    #[case(
+        ".:53 {\n    kubernetes cluster.local in-addr.arpa ip6.arpa {\n pods insecure\n }\n}",
+        Some("cluster.local")
+    )]
+    #[case(
+        ".:53 {\n    kubernetes in-addr.arpa k8s.example.org. {\n }\n}",
+        Some("k8s.example.org")
+    )]
+    #[case(
+        ".:53 {\n    # kubernetes cluster.local\n forward . /etc/resolv.conf\n}",
+        None
+    )]
+    #[case(".:53 {\n    kubernetes {\n }\n}", None)]
+    fn which_domain_it_answers_for(#[case] corefile: &str, #[case] expected: Option<&str>) {
+        assert_eq!(domain(corefile), expected);
+    }
 
     #[rstest]
     #[case(".:53 {\n    errors\n    health {\n       lameduck 5s\n    }\n}", 5_000)]

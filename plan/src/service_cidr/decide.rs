@@ -406,3 +406,7 @@ fn wait(stage: Stage, wait: Wait) -> Next {
         decision: Decision::Wait(wait),
     }
 }
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

@@ -1,10 +1,13 @@
 //! Another range for the Services of a cluster: every address exchanged without a request lost, `kubernetes` and DNS first.
 
 pub mod addresses;
+pub mod checks;
 pub mod class;
 pub mod covers;
 pub mod decide;
+pub mod detect;
 pub mod endpoints;
+pub mod facts;
 pub mod objects;
 pub mod prime;
 pub mod ranges;

@@ -1,0 +1,243 @@
+//! Which Services go together, who waits for whom, and what a load balancer keeps.
+
+use std::net::IpAddr;
+
+use rstest::rstest;
+
+use super::*;
+use crate::sourced::Sourced;
+
+fn settings() -> Settings {
+    fn sourced<T: Clone>(value: T) -> Sourced<T> {
+        Sourced::choose(Some(value.clone()), None, value)
+    }
+    Settings {
+        from: sourced(vec!["10.96.0.0/16".parse().unwrap()]),
+        to: sourced(vec!["172.30.0.0/16".parse().unwrap()]),
+        domain: sourced("cluster.local".to_owned()),
+        min_sync_period_milliseconds: sourced(1000),
+    }
+}
+
+fn range(name: &str, range: &str, terminating: bool) -> ServiceCidr {
+    ServiceCidr {
+        name: name.to_owned(),
+        ranges: vec![range.parse().unwrap()],
+        ready: !terminating,
+        terminating,
+    }
+}
+
+/// Both ranges give addresses.
+fn both() -> Vec<ServiceCidr> {
+    vec![
+        range(DEFAULT, "10.96.0.0/16", false),
+        range("replumb-new", "172.30.0.0/16", false),
+    ]
+}
+
+fn service(name: &str, turn: Turn, decision: Decision<swap::Step>) -> ServiceView {
+    ServiceView {
+        name: name.to_owned(),
+        turn,
+        is_there: decision == Decision::Settled,
+        is_away: false,
+        decision,
+    }
+}
+
+fn missing(message: &str) -> Wait {
+    waits(WaitReason::ConfigurationFollowUp, message.to_owned())
+}
+
+fn halted() -> Decision<swap::Step> {
+    Decision::Halt(Halt {
+        reason: HaltReason::Drift,
+        message: "somebody has its address".to_owned(),
+    })
+}
+
+const SWAP: Decision<swap::Step> = Decision::Run(swap::Step::Swap);
+const MAKE: Decision<swap::Step> = Decision::Run(swap::Step::MakeHome(Side::New));
+
+/// What is done about these, two at once.
+fn with(services: &[ServiceView], change: impl FnOnce(&mut View<'_>, &mut Policy)) -> Next {
+    let (settings, ranges) = (settings(), both());
+    let mut view = View {
+        goal: Side::New,
+        settings: &settings,
+        ranges: &ranges,
+        api_servers: None,
+        services,
+        kept: &[],
+        follow_up: None,
+        carriers: None,
+        soak: Some(missing("soak")),
+    };
+    let mut policy = Policy {
+        services_at_once: 2,
+        hold: None,
+    };
+    change(&mut view, &mut policy);
+    decide(&view, &policy)
+}
+
+/// Names of the Services that are written.
+fn written(services: &[ServiceView]) -> Vec<String> {
+    match with(services, |_, _| {}).decision {
+        Decision::Run(Step::Exchange(steps)) => steps.into_iter().map(|(name, _)| name).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn kubernetes_goes_first_then_name_servers_then_two_at_a_time() {
+    let mut services = vec![
+        service("default/kubernetes", Turn::Kubernetes, SWAP),
+        service("kube-system/kube-dns", Turn::NameServer, SWAP),
+        service("shop/a", Turn::Other, SWAP),
+        service("shop/b", Turn::Other, SWAP),
+        service("shop/c", Turn::Other, SWAP),
+    ];
+    for expected in [
+        vec!["default/kubernetes"],
+        vec!["kube-system/kube-dns"],
+        vec!["shop/a", "shop/b"],
+        vec!["shop/c"],
+    ] {
+        assert_eq!(written(&services), expected);
+        for service in services
+            .iter_mut()
+            .filter(|service| expected.contains(&service.name.as_str()))
+        {
+            service.decision = Decision::Settled;
+            service.is_there = true;
+        }
+    }
+}
+
+#[test]
+fn a_batch_is_exchanged_when_all_of_it_are_ready() {
+    let mut services = vec![
+        service("shop/a", Turn::Other, SWAP),
+        service("shop/b", Turn::Other, MAKE),
+    ];
+    assert_eq!(written(&services), ["shop/b"], "what makes it ready comes first");
+    services[1].decision = Decision::Wait(missing("endpoints"));
+    let next = with(&services, |_, _| {});
+    assert_eq!(next.decision, Decision::Wait(missing("endpoints")));
+    services[1].decision = SWAP;
+    assert_eq!(written(&services), ["shop/a", "shop/b"]);
+}
+
+#[test]
+fn where_one_cannot_go_on_no_other_begins_and_who_has_no_address_comes_back() {
+    let mut services = vec![
+        service("shop/a", Turn::Other, halted()),
+        service("shop/b", Turn::Other, MAKE),
+        service("shop/c", Turn::Other, Decision::Run(swap::Step::Finish)),
+    ];
+    services[2].is_away = true;
+    assert_eq!(written(&services), ["shop/c"]);
+    services[2].is_away = false;
+    let next = with(&services, |_, _| {});
+    let Decision::Halt(halt) = next.decision else {
+        panic!("{next:?}");
+    };
+    assert_eq!(halt.message, "somebody has its address");
+}
+
+#[test]
+fn whoever_stopped_it_does_not_leave_a_service_without_an_address() {
+    let mut services = vec![
+        service("shop/a", Turn::Other, SWAP),
+        service("shop/b", Turn::Other, Decision::Run(swap::Step::Own(Side::Old))),
+    ];
+    let stop = |view: &[ServiceView]| with(view, |_, policy| policy.hold = Some(missing("paused"))).decision;
+    assert_eq!(stop(&services), Decision::Wait(missing("paused")));
+    services[1].is_away = true;
+    let Decision::Run(Step::Exchange(steps)) = stop(&services) else {
+        panic!("{:?}", stop(&services));
+    };
+    assert_eq!(steps, [("shop/b".to_owned(), swap::Step::Own(Side::Old))]);
+}
+
+#[rstest]
+#[case::there(Side::New, Stage::ControlPlane)]
+#[case::back(Side::Old, Stage::Exchange)]
+fn api_servers_have_the_flag_before_anybody_moves_there(#[case] goal: Side, #[case] stage: Stage) {
+    let services = [service("default/kubernetes", Turn::Kubernetes, SWAP)];
+    let next = with(&services, |view, _| {
+        view.goal = goal;
+        view.api_servers = Some(missing("the flag"));
+    });
+    assert_eq!(next.stage, stage, "{next:?}");
+    // Whoever has begun goes on: an API server that was started again with the old flag changes nothing of that.
+    let services = [
+        service("default/kubernetes", Turn::Kubernetes, Decision::Settled),
+        service("shop/a", Turn::Other, SWAP),
+    ];
+    let next = with(&services, |view, _| view.api_servers = Some(missing("the flag")));
+    assert_eq!(next.stage, Stage::Exchange, "{next:?}");
+    // But nothing is deleted that it would make again.
+    let services = [service("default/kubernetes", Turn::Kubernetes, Decision::Settled)];
+    let next = with(&services, |view, _| view.api_servers = Some(missing("the flag")));
+    assert_eq!(next.decision, Decision::Wait(missing("the flag")));
+}
+
+#[test]
+fn a_load_balancer_keeps_its_address_by_a_cover_that_gives_out_nothing_in_the_end() {
+    let services = [service("default/kubernetes", Turn::Kubernetes, Decision::Settled)];
+    let kept: [IpAddr; 1] = ["10.96.3.9".parse().unwrap()];
+    let cover = "replumb-keep-10-96-3-8-30";
+    let mut ranges = vec![
+        range(DEFAULT, "10.96.0.0/16", true),
+        range("replumb-new", "172.30.0.0/16", false),
+    ];
+    let decided = decide_on(&services, &kept, &ranges);
+    let wanted = vec!["10.96.3.8/30".parse().unwrap()];
+    assert_eq!(
+        decided,
+        Decision::Run(Step::CreateRange(cover.to_owned(), wanted))
+    );
+    ranges.push(range(cover, "10.96.3.8/30", false));
+    assert!(
+        matches!(decide_on(&services, &kept, &ranges), Decision::Wait(wait) if wait.message.contains("being deleted"))
+    );
+    // The default range goes, and an API server makes it again.
+    ranges[0] = range(DEFAULT, "172.30.0.0/16", false);
+    let Decision::Run(Step::DeleteRange(first)) = decide_on(&services, &kept, &ranges) else {
+        panic!("{:?}", decide_on(&services, &kept, &ranges));
+    };
+    for range in ranges.iter_mut().filter(|range| range.name != DEFAULT) {
+        (range.ready, range.terminating) = (false, true);
+    }
+    assert!([cover, "replumb-new"].contains(&first.as_str()));
+    ranges.retain(|range| range.name != "replumb-new");
+    assert_eq!(
+        decide_on(&services, &kept, &ranges),
+        Decision::Run(Step::Complete),
+        "it holds what it has"
+    );
+}
+
+/// What is done once nobody uses an address that is left.
+fn decide_on(services: &[ServiceView], kept: &[IpAddr], ranges: &[ServiceCidr]) -> Decision<Step> {
+    let settings = settings();
+    let view = View {
+        goal: Side::New,
+        settings: &settings,
+        ranges,
+        api_servers: None,
+        services,
+        kept,
+        follow_up: None,
+        carriers: None,
+        soak: None,
+    };
+    let policy = Policy {
+        services_at_once: 1,
+        hold: None,
+    };
+    decide(&view, &policy).decision
+}
