@@ -164,7 +164,15 @@ impl Bench {
         .unwrap();
     }
 
+    /// A Service; with an address of the cluster's own range, unless it says one. The API server would give it any, also of a range
+    /// that another test is about to delete.
     fn service(&self, name: &str, spec: &Value) {
+        static GIVEN: AtomicUsize = AtomicUsize::new(10);
+        let mut spec = spec.clone();
+        if spec["clusterIP"].is_null() {
+            // The lower end is not handed out before the rest is: nobody else gets it by chance.
+            spec["clusterIP"] = format!("10.96.0.{}", GIVEN.fetch_add(1, Ordering::SeqCst)).into();
+        }
         self.apply(&json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": {

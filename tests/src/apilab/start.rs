@@ -1,6 +1,7 @@
 //! Starting etcd and the API server, so that they end with the process, whatever ends it.
 
 use std::fs::{self, File};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -191,7 +192,13 @@ fn folder() -> Result<PathBuf> {
         if let Some(owner) = owner
             && !Path::new(&format!("/proc/{owner}")).exists()
         {
-            fs::remove_dir_all(&path).with_context(|| format!("remove the old {}", path.display()))?;
+            // Another program's lab may be about to take it away as well.
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("remove the old {}", path.display()));
+                }
+                Ok(()) | Err(_) => {}
+            }
         }
     }
     let folder = parent.join(format!("{FOLDER}{}", std::process::id()));

@@ -95,10 +95,20 @@ pub fn archives(sources: &Sources, folder: &Path) -> Result<Vec<PathBuf>> {
     let archives = archives?;
     for path in superseded(folder)? {
         if !archives.contains(&path) {
-            std::fs::remove_file(&path).with_context(|| format!("remove the old {}", path.display()))?;
+            unless_gone(std::fs::remove_file(&path))
+                .with_context(|| format!("remove the old {}", path.display()))?;
         }
     }
     Ok(archives)
+}
+
+/// `None` for a file that is not there any more: another lab takes old archives away at the same time.
+fn unless_gone<T>(result: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Archives of earlier contents: all but the newest few of each image. Those few are for another build that is used in
@@ -109,7 +119,9 @@ fn superseded(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut of_image: BTreeMap<String, Vec<(SystemTime, PathBuf)>> = BTreeMap::new();
     for entry in std::fs::read_dir(folder).with_context(list)? {
         let entry = entry.with_context(list)?;
-        let metadata = entry.metadata().with_context(list)?;
+        let Some(metadata) = unless_gone(entry.metadata()).with_context(list)? else {
+            continue;
+        };
         let name = entry.file_name().to_string_lossy().into_owned();
         if metadata.is_file() {
             of_image
