@@ -6,35 +6,41 @@ use tokio::sync::watch;
 
 use crate::flannel_to_calico::work::Worker;
 use crate::goal::Seen;
-use crate::pod_cidr::observe::Observer;
 use crate::probe::LEAST_MTU;
 use crate::report::{Report, chain};
+use crate::{pod_cidr, service_cidr};
 
 /// The agent's hands on its host, for each kind.
 #[derive(Debug)]
 pub struct Kinds {
     flannel_to_calico: Worker,
-    pod_cidr: Observer,
+    pod_cidr: pod_cidr::observe::Observer,
+    service_cidr: service_cidr::observe::Observer,
     /// Whether nothing of a change of range is on the host any more.
     released: bool,
 }
 
 impl Kinds {
     /// Nothing has been looked at yet.
-    pub fn new(flannel_to_calico: Worker, pod_cidr: Observer) -> Self {
+    pub fn new(
+        flannel_to_calico: Worker,
+        pod_cidr: pod_cidr::observe::Observer,
+        service_cidr: service_cidr::observe::Observer,
+    ) -> Self {
         Self {
             flannel_to_calico,
             pod_cidr,
+            service_cidr,
             released: false,
         }
     }
 
     /// Looks at the host and does what is asked of it. `goals` says whether something else has been asked meanwhile.
     pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
-        let settings = spec.map(|spec| (&spec.flannel_to_calico, &spec.pod_cidr));
-        match settings {
+        let asked = spec.map(|spec| (&spec.flannel_to_calico, &spec.pod_cidr, &spec.service_cidr));
+        match asked {
             // Orders of flannel's kind may be in its journal when nobody asks any more.
-            None | Some((_, None)) => {
+            None | Some((_, None, None)) => {
                 let report = self.flannel_to_calico.work(spec, goals).await;
                 // Nobody knows yet what is asked for: an agent that starts in the middle of it takes nothing away.
                 if matches!(*goals.borrow(), Seen::NotYet) {
@@ -42,12 +48,16 @@ impl Kinds {
                 }
                 self.release(report).await
             }
-            Some((None, Some(settings))) => {
+            Some((None, Some(settings), None)) => {
                 self.released = false;
                 self.pod_cidr.look(settings).await
             }
-            Some((Some(_), Some(_))) => {
-                let message = "spec.flannelToCalico and spec.podCidr are both set, needed one of them; \
+            Some((None, None, Some(settings))) => {
+                let report = self.service_cidr.look(settings).await;
+                self.release(report).await
+            }
+            Some((Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_))) => {
+                let message = "more than one of spec.flannelToCalico, spec.podCidr and spec.serviceCidr is set, needed one of them; \
                                nothing is looked at and nothing is changed";
                 Report {
                     message: message.to_owned(),

@@ -15,5 +15,6 @@ pub mod metrics;
 pub mod pod_cidr;
 pub mod probe;
 pub mod report;
+pub mod service_cidr;
 pub mod traffic;
 pub mod turn;

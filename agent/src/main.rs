@@ -120,7 +120,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     let watching = Client::try_from(config.clone()).context("building the client of the watch")?;
     // A watch is long and has a limit of its own; every other request has this one.
     config.read_timeout = Some(REQUEST_LIMIT);
-    let client = Client::try_from(config).context("building the client")?;
+    let client = Client::try_from(config.clone()).context("building the client")?;
 
     let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
     let health = Arc::new(Health::new(Timestamp::now()));
@@ -133,6 +133,12 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     let observer = Observer::new(
         CNI_CONFIGURATION_DIRECTORY.into(),
         Arc::clone(&folders),
+        Arc::clone(&metrics),
+        Arc::clone(&health),
+    );
+    let services = agent::service_cidr::observe::Observer::new(
+        proc_dir.clone(),
+        config,
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
@@ -157,7 +163,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     );
     let hub = Hub::listen(&node, &run_dir)?;
     let agent = Agent::new(
-        Kinds::new(worker, observer),
+        Kinds::new(worker, observer, services),
         Api::all(client),
         seen,
         changed,

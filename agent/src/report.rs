@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 use plan::check::Check;
 use plan::flannel_to_calico::facts::HostFacts;
 use plan::flannel_to_calico::phase::{Goal, Phase};
-use plan::pod_cidr;
+use plan::{pod_cidr, service_cidr};
 use serde_json::{Value, json};
 use thiserror::Error;
 
@@ -28,6 +28,8 @@ pub struct Report {
     pub facts: Option<HostFacts>,
     /// What it found of the two ranges of pods, where they were asked for.
     pub pod_cidr: Option<pod_cidr::host::HostFacts>,
+    /// What it found of the two ranges of Services, where they were asked for.
+    pub service_cidr: Option<service_cidr::host::HostFacts>,
     /// What of the old network is there.
     pub leftovers: Vec<String>,
     /// What is different from before the migration.
@@ -95,6 +97,7 @@ pub fn status(
         failure,
         facts,
         pod_cidr,
+        service_cidr,
         leftovers,
         changes,
         goal,
@@ -131,6 +134,7 @@ pub fn status(
         failure: failure.clone(),
         facts: facts.clone(),
         pod_cidr: pod_cidr.clone(),
+        service_cidr: service_cidr.clone(),
         leftovers: leftovers.clone(),
         changes: changes.clone(),
         goal: *goal,
@@ -176,6 +180,7 @@ pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     let without_facts = |status: &NodeMigrationStatus| NodeMigrationStatus {
         facts: None,
         pod_cidr: None,
+        service_cidr: None,
         leftovers: Vec::new(),
         traffic: status.traffic.clone().map(|traffic| TrafficReport {
             classes: Vec::new(),
@@ -192,7 +197,13 @@ pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
         (Some(before), Some(after)) => pod_cidr::host::is_news(before, after),
         (None, Some(_)) | (Some(_), None) => true,
     };
+    let services = match (&old.service_cidr, &new.service_cidr) {
+        (None, None) => false,
+        (Some(before), Some(after)) => service_cidr::host::is_news(before, after),
+        (None, Some(_)) | (Some(_), None) => true,
+    };
     ranges
+        || services
         || old.facts.is_some() != new.facts.is_some()
         || without_facts(old) != without_facts(new)
         || (asked && pods(old) != pods(new))

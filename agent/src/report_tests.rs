@@ -17,6 +17,7 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
             goal: Goal::Hold,
             flannel_to_calico: None,
             pod_cidr: None,
+            service_cidr: None,
             probes: Vec::new(),
             flows: Vec::new(),
             gates: None,

@@ -6,6 +6,7 @@
 )]
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -13,11 +14,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
 use plan::check::Check;
+pub use plan::decision::Direction;
 pub use plan::document::Action;
 pub use plan::flannel_to_calico::settings::{LegacyPods, Strategy};
 use plan::flannel_to_calico::settings::{Options, Settings};
-pub use plan::pod_cidr::decide::{Direction, Stage};
+pub use plan::pod_cidr::decide::Stage;
 pub use plan::pod_cidr::settings::{Family, Mode};
+use plan::service_cidr::side::Sides;
+use plan::service_cidr::step::Stage as ServiceStage;
+use plan::service_cidr::subjects::Book;
 use plan::standstill::Standstill;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,6 +51,8 @@ use crate::traffic::{ClassCount, GateBreach, GateRules};
     .message("flannelToCalico is immutable: delete this Migration while it is not running and apply another"))]
 #[x_kube(validation = Rule::new("has(self.podCidr) == has(oldSelf.podCidr) && (!has(self.podCidr) || self.podCidr == oldSelf.podCidr)")
     .message("podCidr is immutable: delete this Migration while it is not running and apply another"))]
+#[x_kube(validation = Rule::new("has(self.serviceCidr) == has(oldSelf.serviceCidr) && (!has(self.serviceCidr) || self.serviceCidr == oldSelf.serviceCidr)")
+    .message("serviceCidr is immutable: delete this Migration while it is not running and apply another"))]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationSpec {
     /// flannel VXLAN → Calico VXLAN.
@@ -54,9 +61,9 @@ pub struct MigrationSpec {
     /// Another range for the pods: a new pool of Calico's, every pod moved, the old pool deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<PodCidr>,
-    /// Change of the service range. Not in this version: refused when set.
+    /// Another range for the Services: every address exchanged while both answer, the old ones given up at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service_cidr: Option<NotInThisVersion>,
+    pub service_cidr: Option<ServiceCidr>,
     /// Calico v2 (etcd v2) → v3 (etcd v3). Not in this version: refused when set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calico_datastore: Option<NotInThisVersion>,
@@ -141,6 +148,52 @@ pub struct PodCidr {
     #[serde(default)]
     pub delete_bare_pods: bool,
 }
+
+/// Another range for the Services: every address exchanged while both answer, the old ones given up at the end.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(validation = Rule::new("self.to.all(range, isCIDR(range) && cidr(range) == cidr(range).masked())")
+    .message("to has to be ranges without bits behind their prefix, such as 172.30.0.0/16"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ServiceCidr {
+    /// Ranges that Services come to: one of each family that changes.
+    #[schemars(with = "Vec<ServiceRange>", length(min = 1, max = 2))]
+    pub to: Vec<IpNet>,
+    /// Whether Services of type LoadBalancer keep their cluster addresses: a cloud would delete the balancer with an exchange. Where
+    /// they do not, the migration waits before its end until their owners have replaced them. Default true.
+    #[serde(default = "yes")]
+    pub keep_load_balancers: bool,
+    /// Services that go before others, as `namespace/name`. `default/kubernetes` and the name servers go first in any case.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub order: Vec<String>,
+    /// How many Services exchange their addresses at the same time. Default 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 50))]
+    pub services_at_once: Option<u32>,
+    /// How many pods may start again at the same time. Default 5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub pods_at_once: Option<u32>,
+    /// Evict pods that no controller creates again, after all others.
+    #[serde(default)]
+    pub delete_bare_pods: bool,
+    /// How long both addresses answer once nobody is seen to use the old one, in seconds. Default 86400.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soak_seconds: Option<u32>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The schema of one range.
+#[derive(JsonSchema)]
+#[schemars(transparent)]
+struct ServiceRange(
+    #[expect(dead_code, reason = "only its schema is used")]
+    #[schemars(length(max = 43))]
+    String,
+);
 
 /// What is wanted now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -317,6 +370,9 @@ pub struct MigrationStatus {
     /// What is known of a change of the pods' range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<PodCidrStatus>,
+    /// What is known of a change of the Services' range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_cidr: Option<ServiceCidrStatus>,
     /// What will be done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
@@ -370,10 +426,10 @@ pub struct PodCidrStatus {
     pub settings: plan::pod_cidr::settings::Settings,
     /// Where it is; absent before the first change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stage: Option<StageNow>,
+    pub stage: Option<StageNow<Stage>>,
     /// Stages that are over, in order, with their times; the newest are kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub history: Vec<StageDone>,
+    pub history: Vec<StageDone<Stage>>,
     /// Pods that have an address of the old range and have to move.
     #[serde(default)]
     pub pods_in_old_range: u32,
@@ -418,13 +474,104 @@ impl PodCidrStatus {
     }
 }
 
-/// Where a change of the pods' range is.
+/// What is known of a change of the Services' range.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceCidrStatus {
+    /// What it works with, each value with its source; saved before the first change.
+    pub settings: plan::service_cidr::settings::Settings,
+    /// Where it is; absent before the first change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<StageNow<ServiceStage>>,
+    /// Stages that are over, in order, with their times; the newest are kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<StageDone<ServiceStage>>,
+    /// Addresses of every Service that changes, by namespace/name; written down before anything of it is changed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub addresses: BTreeMap<String, ServiceAddresses>,
+    /// Services that have an address of the old range, those that keep theirs included.
+    #[serde(default)]
+    pub services_in_old_range: u32,
+    /// Services that have an address of the new range.
+    #[serde(default)]
+    pub services_in_new_range: u32,
+    /// Pods that were told an address of the range that is left when they started; absent before somebody has looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pods_told_left: Option<u32>,
+    /// Connections to an address of the range that is left, as the nodes' kernels track them; absent before somebody has looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections_to_left: Option<u32>,
+    /// Since when a pod that starts is told no address of the range that is left; absent while it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub told_new_since: Option<Timestamp>,
+    /// Since when nobody is seen to use an address that is left; absent while somebody is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub unused_since: Option<Timestamp>,
+}
+
+impl ServiceCidrStatus {
+    /// Nothing has been done yet.
+    pub fn of(settings: plan::service_cidr::settings::Settings) -> Self {
+        Self {
+            settings,
+            stage: None,
+            history: Vec::new(),
+            addresses: BTreeMap::new(),
+            services_in_old_range: 0,
+            services_in_new_range: 0,
+            pods_told_left: None,
+            connections_to_left: None,
+            told_new_since: None,
+            unused_since: None,
+        }
+    }
+
+    /// The addresses as decisions use them.
+    pub fn book(&self) -> Book {
+        let sides = |both: &ServiceAddresses| Sides {
+            old: both.old.clone(),
+            new: both.new.clone(),
+        };
+        self.addresses
+            .iter()
+            .map(|(name, both)| (name.clone(), sides(both)))
+            .collect()
+    }
+
+    /// Writes them down.
+    pub fn write(&mut self, book: Book) {
+        let written = |both: Sides<Vec<IpAddr>>| ServiceAddresses {
+            old: both.old,
+            new: both.new,
+        };
+        self.addresses = book
+            .into_iter()
+            .map(|(name, both)| (name, written(both)))
+            .collect();
+    }
+}
+
+/// The addresses of one Service that change, in its order of families.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct StageNow {
+pub struct ServiceAddresses {
+    /// As they were before.
+    #[schemars(with = "Vec<String>")]
+    pub old: Vec<IpAddr>,
+    /// In the new range.
+    #[schemars(with = "Vec<String>")]
+    pub new: Vec<IpAddr>,
+}
+
+/// Where a change of a range is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StageNow<Stage> {
     /// The stage.
     pub name: Stage,
-    /// Where the pods are led.
+    /// Where the migration leads.
     pub direction: Direction,
     /// When it began.
     #[schemars(with = "String")]
@@ -434,10 +581,10 @@ pub struct StageNow {
 /// A stage that is over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct StageDone {
+pub struct StageDone<Stage> {
     /// The stage.
     pub name: Stage,
-    /// Where the pods were led.
+    /// Where the migration led.
     pub direction: Direction,
     /// When it began.
     #[schemars(with = "String")]

@@ -14,6 +14,7 @@ pub use plan::flannel_to_calico::host::Patience;
 use plan::flannel_to_calico::import::ImportedAddress;
 use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::pod_cidr::host::{HostFacts as PodCidrFacts, HostSettings as PodCidrSettings};
+use plan::service_cidr::host::{HostFacts as ServiceCidrFacts, HostSettings as ServiceCidrSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,9 @@ pub struct NodeMigrationSpec {
     /// addresses of `tunnelEnds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<PodCidrSettings>,
+    /// What the agent looks for while the range of Services changes: it answers in `status.serviceCidr`, and changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_cidr: Option<ServiceCidrSettings>,
     /// Addresses that the agent probes from its host, until the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeTarget>,
@@ -228,6 +232,9 @@ pub struct NodeMigrationStatus {
     /// asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<PodCidrFacts>,
+    /// What the agent found on its host, as `spec.serviceCidr` asks; absent while it could not look, and where nobody asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_cidr: Option<ServiceCidrFacts>,
     /// What of the old network is still there.
     #[serde(default)]
     pub leftovers: Vec<String>,

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use api::migration::Direction;
 use api::{MigrationSpec, MigrationStatus};
+use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::{flannel_to_calico, pod_cidr};
+use crate::{flannel_to_calico, pod_cidr, service_cidr};
 
 /// The kind of a Migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,8 @@ pub enum Settings<'status> {
     FlannelToCalico(&'status plan::flannel_to_calico::settings::Settings),
     /// Another range for the pods.
     PodCidr(&'status plan::pod_cidr::settings::Settings),
+    /// Another range for the Services.
+    ServiceCidr(&'status plan::service_cidr::settings::Settings),
 }
 
 impl<'status> Settings<'status> {
@@ -83,9 +87,11 @@ impl<'status> Settings<'status> {
     pub fn of(status: &'status MigrationStatus) -> Option<Self> {
         let flannel = status.flannel_to_calico.as_ref();
         let range = status.pod_cidr.as_ref();
+        let services = status.service_cidr.as_ref();
         flannel
             .map(|known| Self::FlannelToCalico(&known.settings))
             .or_else(|| range.map(|known| Self::PodCidr(&known.settings)))
+            .or_else(|| services.map(|known| Self::ServiceCidr(&known.settings)))
     }
 
     /// Every setting with its value and its source.
@@ -93,6 +99,59 @@ impl<'status> Settings<'status> {
         match self {
             Self::FlannelToCalico(settings) => flannel_to_calico::settings::rows(settings),
             Self::PodCidr(settings) => pod_cidr::settings::rows(settings),
+            Self::ServiceCidr(settings) => service_cidr::settings::rows(settings),
+        }
+    }
+}
+
+/// How far a change of a range is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum RangeView {
+    /// Of the pods'.
+    Pods(pod_cidr::status::PodsView),
+    /// Of the Services'.
+    Services(service_cidr::status::ServicesView),
+}
+
+impl RangeView {
+    /// What the status says of it; `None` of another kind.
+    pub fn of(status: &MigrationStatus) -> Option<Self> {
+        let services = || service_cidr::status::ServicesView::of(status).map(Self::Services);
+        pod_cidr::status::PodsView::of(status)
+            .map(Self::Pods)
+            .or_else(services)
+    }
+
+    fn direction(&self) -> Option<Direction> {
+        match self {
+            Self::Pods(view) => view.direction,
+            Self::Services(view) => view.direction,
+        }
+    }
+
+    /// Whether they are led back.
+    pub fn goes_back(&self) -> bool {
+        self.direction() == Some(Direction::Back)
+    }
+
+    /// The stage, in words; `None` before the first change and after the last.
+    pub fn stage_words(&self) -> Option<String> {
+        let stage = match self {
+            Self::Pods(view) => view.stage?.as_str(),
+            Self::Services(view) => view.stage?.as_str(),
+        };
+        Some(match self.direction()? {
+            Direction::There => stage.to_owned(),
+            Direction::Back => format!("{stage} on the way back"),
+        })
+    }
+
+    /// Lines of the status: name and text. Before the first change nobody has counted.
+    pub fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Pods(view) => view.rows(begun, now),
+            Self::Services(view) => view.rows(begun, now),
         }
     }
 }

@@ -26,6 +26,7 @@ mod planned;
 mod pod_cidr;
 mod render;
 mod say;
+mod service_cidr;
 mod value;
 mod wanted;
 

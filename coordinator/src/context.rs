@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kube::Client;
+use kube::{Client, Config};
 
 use crate::metrics::Metrics;
 use crate::tell::Teller;
@@ -11,6 +11,10 @@ use crate::tell::Teller;
 pub struct Context {
     /// Client of every read and write; each request has a time limit.
     pub client: Client,
+    /// Client of watches, which are long.
+    pub watching: Client,
+    /// How the API server is reached, and who asks.
+    pub config: Config,
     /// Namespace of the coordinator, its Lease and its probe pods.
     pub namespace: String,
     /// Node that the coordinator runs on.

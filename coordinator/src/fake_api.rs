@@ -142,7 +142,9 @@ impl FakeApi {
         let client = self.client();
         Context {
             teller: Teller::new(client.clone(), "coordinator-0"),
+            watching: client.clone(),
             client,
+            config: kube::Config::new("http://192.0.2.1".parse().unwrap()),
             namespace: "replumb-system".to_owned(),
             node_name: "c".to_owned(),
             agent_image: "replumb.dev/agent:test".to_owned(),

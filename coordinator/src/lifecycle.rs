@@ -35,6 +35,7 @@ pub(crate) trait Kind {
         &self,
         context: &Context,
         cache: &Cache,
+        memory: &mut Memory,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<Self::Facts, WriteError>;
 

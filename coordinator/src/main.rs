@@ -58,13 +58,15 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let watching = Client::try_from(config.clone()).context("building the client of the watches")?;
     // Watches are long and have a limit of their own; every other request has this one.
     config.read_timeout = Some(REQUEST_LIMIT);
-    let client = Client::try_from(config).context("building the client")?;
+    let client = Client::try_from(config.clone()).context("building the client")?;
 
     let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
     let health = Arc::new(Health::new(Timestamp::now()));
     let context = Context {
         teller: Teller::new(client.clone(), &pod_name),
         client: client.clone(),
+        watching: watching.clone(),
+        config,
         namespace: namespace.clone(),
         node_name,
         agent_image,

@@ -7,9 +7,10 @@ use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
 use crate::evict::Refusals;
-use crate::pod_cidr::Looks;
 use crate::tell::Tone;
 use crate::traffic::Services;
+use crate::workloads::Workloads;
+use crate::{pod_cidr, service_cidr};
 
 /// What outlives a pass.
 #[derive(Default)]
@@ -26,8 +27,12 @@ pub struct Memory {
     pub clock: Clock,
     /// Addresses of Services that traffic pods send to.
     pub services: Services,
+    /// Workloads, and what others need pods for.
+    pub workloads: Workloads,
     /// What no watch brings, of a change of the pods' range.
-    pub pod_cidr: Looks,
+    pub pod_cidr: pod_cidr::Looks,
+    /// The same of a change of the Services' range.
+    pub service_cidr: service_cidr::Looks,
 }
 
 impl Memory {

@@ -18,6 +18,13 @@ pub fn short(node: &str) -> String {
     )
 }
 
+/// Whether this pod is one of our own that prove and watch.
+pub fn is_ours(pod: &Pod, namespace: &str) -> bool {
+    let component = pod.labels().get(names::COMPONENT_LABEL).map(String::as_str);
+    pod.namespace().as_deref() == Some(namespace)
+        && [Some(names::TRAFFIC_COMPONENT), Some(names::PROBE_COMPONENT)].contains(&component)
+}
+
 /// Creates a pod from its manifest; `object` says in errors which.
 pub async fn create(context: &Context, object: &str, manifest: Value) -> Result<(), WriteError> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);

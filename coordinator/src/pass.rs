@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::migration::{Desired, FlannelToCalico, MigrationPhase, MigrationSpec, PodCidr};
+use api::migration::{Desired, FlannelToCalico, MigrationPhase, MigrationSpec, PodCidr, ServiceCidr};
 use api::{Migration, MigrationStatus};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
@@ -175,6 +175,7 @@ async fn one(
             lifecycle::reconcile(kind, context, cache, memory, migration).await
         }
         Ok(Kind::PodCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
+        Ok(Kind::ServiceCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
         Err(message) => Ok(refused(migration, "KindNotSupported", message)),
     }
 }
@@ -183,31 +184,35 @@ async fn one(
 enum Kind<'spec> {
     FlannelToCalico(&'spec FlannelToCalico),
     PodCidr(&'spec PodCidr),
+    ServiceCidr(&'spec ServiceCidr),
 }
 
 /// The kind of the Migration. The API server's own rule lets exactly one be set.
 fn kind(spec: &MigrationSpec) -> Result<Kind<'_>, String> {
-    let unknown: Vec<&str> = [
-        ("serviceCidr", spec.service_cidr.is_some()),
-        ("calicoDatastore", spec.calico_datastore.is_some()),
-    ]
-    .into_iter()
-    .filter_map(|(name, set)| set.then_some(name))
-    .collect();
-    match (&spec.flannel_to_calico, &spec.pod_cidr, unknown.as_slice()) {
-        (Some(kind), None, []) => Ok(Kind::FlannelToCalico(kind)),
-        (None, Some(kind), []) => Ok(Kind::PodCidr(kind)),
-        (None, None, []) => Err("no kind is set; set spec.flannelToCalico or spec.podCidr".to_owned()),
-        (Some(_), Some(_), []) => {
-            Err("two kinds are set; set one of spec.flannelToCalico and spec.podCidr".to_owned())
-        }
-        (_, _, names) => Err(format!(
-            "spec.{} is not performed by version {}; set spec.flannelToCalico or spec.podCidr alone",
-            names.join(", spec."),
+    let MigrationSpec {
+        flannel_to_calico,
+        pod_cidr,
+        service_cidr,
+        calico_datastore,
+        ..
+    } = spec;
+    if calico_datastore.is_some() {
+        return Err(format!(
+            "spec.calicoDatastore is not performed by version {}; {ONE_OF} alone",
             env!("CARGO_PKG_VERSION")
-        )),
+        ));
+    }
+    match (flannel_to_calico, pod_cidr, service_cidr) {
+        (Some(kind), None, None) => Ok(Kind::FlannelToCalico(kind)),
+        (None, Some(kind), None) => Ok(Kind::PodCidr(kind)),
+        (None, None, Some(kind)) => Ok(Kind::ServiceCidr(kind)),
+        (None, None, None) => Err(format!("no kind is set; {ONE_OF}")),
+        _ => Err(format!("more than one kind is set; {ONE_OF}")),
     }
 }
+
+/// What a person does about a Migration of no kind, or of several.
+const ONE_OF: &str = "set one of spec.flannelToCalico, spec.podCidr and spec.serviceCidr";
 
 fn refused(migration: &Migration, reason: &str, message: String) -> MigrationStatus {
     MigrationStatus {

@@ -47,6 +47,28 @@ impl WriteError {
         }
     }
 
+    /// The API server's words, where it has looked at the write and says no: not where it could not answer, or knows better by now.
+    pub fn refusal(&self) -> Option<&str> {
+        match self {
+            Self::Api {
+                source: kube::Error::Api(status),
+                ..
+            } if [400, 403, 422].contains(&status.code) => Some(&status.message),
+            Self::Api { .. } | Self::Conflict { .. } => None,
+        }
+    }
+
+    /// Whether the object that was to be made is there already.
+    pub fn is_there_already(&self) -> bool {
+        match self {
+            Self::Api {
+                source: kube::Error::Api(status),
+                ..
+            } => status.reason == "AlreadyExists",
+            Self::Api { .. } | Self::Conflict { .. } => false,
+        }
+    }
+
     /// A label for metrics.
     pub fn category(&self) -> &'static str {
         match self {

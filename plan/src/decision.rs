@@ -4,6 +4,15 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Where a migration of ranges leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum Direction {
+    /// To the new range.
+    There,
+    /// To the old range, as it was before.
+    Back,
+}
+
 /// The outcome of one look at one node (or at the cluster).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision<Step> {
@@ -94,6 +103,12 @@ pub enum WaitReason {
     ServicesChange,
     /// Ranges of Services are not there, or not gone, yet.
     ServiceRanges,
+    /// An API server runs with another range for Services than it has to, or its certificate is not for the address.
+    ApiServers,
+    /// kube-proxy of a node has no rules for an address yet.
+    ProxyRules,
+    /// Nobody is seen to use the addresses that are left, and they stay for a while.
+    ServiceSoak,
 }
 
 /// Why something halted.
@@ -126,6 +141,7 @@ impl WaitReason {
             | Self::ProbeUnanswered
             | Self::CalicoObjects
             | Self::ConfigurationFollowUp
+            | Self::ApiServers
             | Self::Leftovers => true,
             Self::Turn
             | Self::Paused
@@ -142,6 +158,8 @@ impl WaitReason {
             | Self::TrafficUnwatched
             | Self::ServicesChange
             | Self::ServiceRanges
+            | Self::ProxyRules
+            | Self::ServiceSoak
             | Self::MovedPodsNotReady
             | Self::PoolSoak
             | Self::DaemonSetRollout => false,
@@ -156,6 +174,8 @@ impl WaitReason {
             | Self::CanarySoak
             | Self::Interval
             | Self::ConfigurationFollowUp
+            | Self::ApiServers
+            | Self::ServiceSoak
             | Self::PoolSoak => true,
             Self::NodeNotReady
             | Self::AgentSilent
@@ -177,6 +197,7 @@ impl WaitReason {
             | Self::TrafficUnwatched
             | Self::ServicesChange
             | Self::ServiceRanges
+            | Self::ProxyRules
             | Self::Leftovers => false,
         }
     }
@@ -187,7 +208,7 @@ impl WaitReason {
     }
 
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 30] = [
         Self::Turn,
         Self::Paused,
         Self::CanarySoak,
@@ -215,6 +236,9 @@ impl WaitReason {
         Self::TrafficUnwatched,
         Self::ServicesChange,
         Self::ServiceRanges,
+        Self::ApiServers,
+        Self::ProxyRules,
+        Self::ServiceSoak,
     ];
 
     /// The reason as it stands in metrics, Events and the runbook.
@@ -247,6 +271,9 @@ impl WaitReason {
             Self::TrafficUnwatched => "TrafficUnwatched",
             Self::ServicesChange => "ServicesChange",
             Self::ServiceRanges => "ServiceRanges",
+            Self::ApiServers => "ApiServers",
+            Self::ProxyRules => "ProxyRules",
+            Self::ServiceSoak => "ServiceSoak",
         }
     }
 }

@@ -224,13 +224,14 @@ impl Bench {
                 old: vec![address(spec["clusterIP"].as_str().unwrap())],
                 new: vec![address(new)],
             },
+            spare: Vec::new(),
             goal: Side::New,
             left_is_used: true,
         }
     }
 
     async fn look(&self, client: &Client, subject: &Subject) -> Option<Seen> {
-        let observed = Observed::read(client).await.unwrap();
+        let observed = Observed::read(client, "v1").await.unwrap();
         let nodes = Nodes {
             unknown: &|_| None,
             unquiet: None,

@@ -252,7 +252,8 @@ async fn base_rules(backend: FirewallBackend, place: &Place) -> Result<Vec<Strin
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-async fn save(backend: FirewallBackend, table: &str) -> Result<Vec<String>, ProgramError> {
+/// The rules of one table, as the backend saves them.
+pub async fn save(backend: FirewallBackend, table: &str) -> Result<Vec<String>, ProgramError> {
     let save = format!("{}-save", program(backend));
     let text = run(&save, &["-t", table], None).await?;
     Ok(text.lines().map(str::to_owned).collect())
@@ -278,7 +279,7 @@ fn is_incompatible(error: &ProgramError) -> bool {
 }
 
 /// Tables that the legacy backend of a family has. Asking that backend itself would create them.
-fn legacy_tables(proc: &Path, backend: FirewallBackend) -> Result<BTreeSet<String>, FileError> {
+pub fn legacy_tables(proc: &Path, backend: FirewallBackend) -> Result<BTreeSet<String>, FileError> {
     let name = if backend == FirewallBackend::Ip6tablesLegacy {
         "ip6_tables_names"
     } else {
@@ -297,7 +298,7 @@ fn legacy_tables(proc: &Path, backend: FirewallBackend) -> Result<BTreeSet<Strin
 }
 
 /// Tables and chains of nftables by name, without their rules: a node may have hundreds of thousands of those.
-struct Nftables {
+pub struct Nftables {
     /// Family and name.
     tables: BTreeSet<(String, String)>,
     /// Family, table and name.
@@ -305,7 +306,19 @@ struct Nftables {
 }
 
 impl Nftables {
-    async fn read() -> Result<Self, ProgramError> {
+    /// Whether there is a table of this family and name.
+    pub fn has_table(&self, family: &str, table: &str) -> bool {
+        self.tables.contains(&(family.to_owned(), table.to_owned()))
+    }
+
+    /// Whether a table of this family has a chain of this name.
+    pub fn has_chain(&self, family: &str, table: &str, chain: &str) -> bool {
+        self.chains
+            .contains(&(family.to_owned(), table.to_owned(), chain.to_owned()))
+    }
+
+    /// Looks which there are.
+    pub async fn read() -> Result<Self, ProgramError> {
         let tables = list("tables", "table").await?;
         let chains = if tables.is_empty() {
             Vec::new()

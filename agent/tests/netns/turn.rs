@@ -171,6 +171,12 @@ pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Outpu
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
+    let services = agent::service_cidr::observe::Observer::new(
+        host.paths.proc.clone(),
+        kube::Config::new("http://192.0.2.1".parse().unwrap()),
+        Arc::clone(&metrics),
+        Arc::clone(&health),
+    );
     let worker = Worker::new(
         Configuration {
             node: "a".to_owned(),
@@ -184,7 +190,7 @@ pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Outpu
     );
     let hub = Hub::listen("a", &host.folder.path().join("run")).unwrap();
     let agent = Agent::new(
-        Kinds::new(worker, observer),
+        Kinds::new(worker, observer, services),
         Api::all(client),
         seen,
         changed,

@@ -1,5 +1,6 @@
 //! `apply`: shows the plan, asks, and starts it.
 
+use ::plan::service_cidr::ranges::listed;
 use api::MigrationSpec;
 use api::migration::{Desired, MigrationPhase};
 use serde::Serialize;
@@ -156,9 +157,11 @@ fn question(address: &str, planned: &Planned) -> String {
     } else {
         "Start"
     };
-    let of = match &planned.migration.spec.pod_cidr {
-        Some(range) => format!(", which leads the pods from {} to {},", range.from, range.to),
-        None => format!(" of {} nodes", planned.nodes.len()),
+    let spec = &planned.migration.spec;
+    let of = match (&spec.pod_cidr, &spec.service_cidr) {
+        (Some(range), _) => format!(", which leads the pods from {} to {},", range.from, range.to),
+        (None, Some(range)) => format!(", which leads the Services to {},", listed(&range.to)),
+        (None, None) => format!(" of {} nodes", planned.nodes.len()),
     };
     format!(
         "{what} Migration {}{of} in the cluster at {address}?",

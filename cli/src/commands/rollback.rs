@@ -15,11 +15,10 @@ use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::patience::patiently;
-use crate::pod_cidr;
 use crate::render::status::line;
 use crate::render::table::table;
 use crate::render::view::View;
-use crate::say;
+use crate::{pod_cidr, say, service_cidr};
 
 /// What happens on a node.
 #[derive(Serialize)]
@@ -55,10 +54,12 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     change::open(&there)?;
     change::begun(&there)?;
     pod_cidr::rollback::possible(&there, rollback.all)?;
+    service_cidr::rollback::possible(&there, rollback.all)?;
     let nodes = cluster.nodes(&there.name_any()).await?;
     let meant = meant(&there, &nodes, rollback)?;
     if rollback.shown.output == Output::Table {
-        let of_range = pod_cidr::rollback::describe(&there);
+        let of_range =
+            pod_cidr::rollback::describe(&there).or_else(|| service_cidr::rollback::describe(&there));
         say::answer(&of_range.unwrap_or_else(|| describe(&meant, rollback.all)))?;
     }
     if !rollback.yes {

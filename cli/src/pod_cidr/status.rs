@@ -10,7 +10,7 @@ use crate::age::age;
 /// How far it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RangeView {
+pub struct PodsView {
     /// The stage; absent before the first change and after the last.
     pub stage: Option<Stage>,
     /// Where the pods are led; absent likewise.
@@ -29,7 +29,7 @@ pub struct RangeView {
     pub blocks_left: Option<u32>,
 }
 
-impl RangeView {
+impl PodsView {
     /// What the status says of it; `None` of another kind.
     pub fn of(status: &MigrationStatus) -> Option<Self> {
         let known = status.pod_cidr.as_ref()?;
@@ -46,28 +46,22 @@ impl RangeView {
         })
     }
 
-    /// Whether the pods are led back.
-    pub fn goes_back(&self) -> bool {
-        self.direction == Some(Direction::Back)
-    }
-
-    /// The stage, in words; `None` before the first change and after the last.
-    pub fn stage_words(&self) -> Option<String> {
-        let stage = self.stage?.as_str();
-        Some(match self.direction? {
-            Direction::There => stage.to_owned(),
-            Direction::Back => format!("{stage} on the way back"),
-        })
-    }
-
     /// Lines of the status: name and text. Before the first change nobody has counted.
     pub fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut rows = vec![("Range", format!("{} → {}", self.from, self.to))];
         if !begun {
             return rows;
         }
-        if let (Some(words), Some(since)) = (self.stage_words(), self.since) {
-            rows.push(("Stage", format!("{words} for {}", age(since, now))));
+        if let (Some(stage), Some(direction), Some(since)) = (self.stage, self.direction, self.since) {
+            let back = if direction == Direction::Back {
+                " on the way back"
+            } else {
+                ""
+            };
+            rows.push((
+                "Stage",
+                format!("{}{back} for {}", stage.as_str(), age(since, now)),
+            ));
         }
         rows.push((
             "Pods",

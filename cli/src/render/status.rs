@@ -9,7 +9,7 @@ use super::table::{cut, table, wrap};
 use super::view::View;
 use crate::age::age;
 use crate::cluster::phase_text;
-use crate::pod_cidr::status::RangeView;
+use crate::kinds::RangeView;
 
 /// The migration on a line, without what changes with the clock alone.
 pub fn line(view: &View) -> String {

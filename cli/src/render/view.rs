@@ -10,7 +10,7 @@ use plan::flannel_to_calico::phase::Phase;
 use serde::Serialize;
 
 use crate::exit::Outcome;
-use crate::pod_cidr::status::RangeView;
+use crate::kinds::RangeView;
 
 /// The reason of a Migration that was to go back and cannot any more.
 const PAST_RETURN: &str = "PastReturn";
@@ -50,7 +50,7 @@ pub struct View {
     pub traffic: Vec<ClassCount>,
     /// Nodes in order.
     pub nodes: Vec<NodeView>,
-    /// How far a change of the pods' range is; absent of another kind.
+    /// How far a change of a range is; absent of another kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<RangeView>,
 }

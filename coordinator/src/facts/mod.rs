@@ -7,6 +7,7 @@ pub mod nodes;
 pub mod pods;
 mod quantity;
 pub mod webhooks;
+pub mod workloads;
 
 use std::collections::BTreeSet;
 

@@ -64,6 +64,7 @@ impl Kind for FlannelToCalico {
         &self,
         context: &Context,
         cache: &Cache,
+        _memory: &mut Memory,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
         Box::pin(dereference::dereference(context, cache, node_migrations)).await

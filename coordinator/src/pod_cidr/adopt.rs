@@ -40,7 +40,7 @@ pub fn look_back(kind: &PodCidr) -> HostSettings {
 /// Whether agents keep the addresses of tunnels that are exchanged: from the moment at which that may be done until blocks go. What
 /// is kept stays so when the migration falls behind that moment again: a place that has to be widened anew, a name server that is
 /// not Ready, somebody who turns around.
-pub fn keeps(cache: &Cache, stage: Option<&StageNow>) -> bool {
+pub fn keeps(cache: &Cache, stage: Option<&StageNow<Stage>>) -> bool {
     stage.is_some_and(|stage| {
         stage.name <= Stage::Soak && (stage.name >= Stage::Switch || somebody_keeps(cache, |_| true))
     })

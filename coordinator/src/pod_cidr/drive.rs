@@ -14,18 +14,19 @@ use plan::pod_cidr::facts::Pool;
 use plan::pod_cidr::{mentions, pools};
 
 use super::apply::{Hands, Made};
-use super::looks::{Blocks, Pace};
+use super::looks::Blocks;
 use super::redundancy::RAISED_TO;
 use super::saved::Saved;
 use super::{adopt, progress, read};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::lifecycle::wait;
+use crate::looks::Pace;
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::tell::Tone;
 use crate::write::WriteError;
-use crate::{stop, traffic};
+use crate::{stages, stop, traffic};
 
 /// Where the pods are led.
 fn direction(desired: Desired) -> Direction {
@@ -57,7 +58,7 @@ pub async fn go_on(
         Direction::Back => adopt::look_back(kind),
     };
     let blocks = if adopt::keeps(cache, known.stage.as_ref()) {
-        let switches = |stage: &StageNow| stage.name == Stage::Switch || stage.direction != direction;
+        let switches = |stage: &StageNow<Stage>| stage.name == Stage::Switch || stage.direction != direction;
         if known.stage.as_ref().is_some_and(switches) && adopt::somebody_returns(cache, &look.from) {
             // Before a pool is opened, what was free in it a moment ago counts for nothing.
             memory.pod_cidr.forget_blocks();
@@ -101,7 +102,7 @@ pub async fn go_on(
         return Ok(());
     }
     let (next, stop) = Box::pin(pass.look(memory, &mut known, status)).await?;
-    progress::enter(&mut known, next.stage, direction, now);
+    stages::enter(&mut known.stage, &mut known.history, next.stage, direction, now);
     status.phase = progress::phase(next.stage, direction);
     Box::pin(pass.act(memory, next.decision, &mut known, status)).await?;
     if let Some(stop) = stop
@@ -250,7 +251,7 @@ impl Pass<'_> {
             "every pod has an address of {range}; IPPool {pool}, its blocks and every route into it are gone{still}"
         );
         crash_point::reach(Step::Complete.name(), Edge::Changed, None).await;
-        progress::finish(known, self.now);
+        stages::finish(&mut known.stage, &mut known.history, self.now);
         status.phase = phase;
         status.completed_at = Some(self.now);
         status.blocked = String::new();

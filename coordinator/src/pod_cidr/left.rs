@@ -19,7 +19,7 @@ use plan::pod_cidr::pools::{self, OFF_LABEL};
 use plan::pod_cidr::returns::{self, Held, Standing, Told, standing};
 
 use super::drive::Pass;
-use super::looks::Pace;
+use crate::looks::Pace;
 use crate::memory::Memory;
 use crate::write::WriteError;
 use crate::{cordon, facts, limits};

@@ -3,17 +3,18 @@
 use api::MigrationStatus;
 use api::migration::PodCidrStatus;
 use jiff::SignedDuration;
+use plan::moves;
 use plan::pod_cidr::decide::{Next, Policy, PoolView, View, Which, decide};
+use plan::pod_cidr::mentions;
 use plan::pod_cidr::pools::{self, Openness};
-use plan::pod_cidr::residents::{health, residents, workloads_of};
 use plan::pod_cidr::settings::Mode;
-use plan::pod_cidr::{mentions, moves};
+use plan::residents::{health, residents, workloads_of};
 
 use super::drive::Pass;
 use super::left::Left;
-use super::looks::Pace;
 use super::watched::{Held, openness};
 use super::{progress, soak_seconds};
+use crate::looks::Pace;
 use crate::memory::Memory;
 use crate::snapshot::node_order;
 use crate::stop::Stop;
@@ -46,18 +47,18 @@ impl Pass<'_> {
         progress::count(known, pods, self.direction, status);
 
         let workloads = workloads_of(pods);
-        let needed = memory.pod_cidr.needed(self.context, pods, Pace::Seldom).await?;
+        let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
         let residents = residents(pods, &workloads, &needed, known.closed_at);
         let ranges = self.pools.values().map(|pool| (pool.name.as_str(), pool.range));
         let targets = known.settings.stay(&target, ranges);
-        let have_to_move = !moves::left(&residents, &targets).is_empty();
+        let have_to_move = !moves::left(&residents, moves::Movers::OutOf(&targets)).is_empty();
         let (while_moving, once_moved) = if have_to_move {
             (Pace::Soon, Pace::Seldom)
         } else {
             (Pace::Seldom, Pace::Soon)
         };
         let wanted_pods = memory
-            .pod_cidr
+            .workloads
             .workloads(self.context, self.cache, while_moving)
             .await?;
         let started_at = status.started_at.unwrap_or(self.now);
@@ -101,7 +102,7 @@ impl Pass<'_> {
             rolling: self.rolling(known),
             moves: moves::View {
                 residents: &residents,
-                targets: &targets,
+                movers: moves::Movers::OutOf(&targets),
                 budgets: &self.snapshot.budgets,
                 refusals: &memory.refusals,
                 workloads: &workload_health,

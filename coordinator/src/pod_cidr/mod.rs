@@ -33,7 +33,6 @@ use plan::pod_cidr::checks::{self, CheckPolicy};
 use plan::pod_cidr::detect::detect;
 use plan::pod_cidr::document::{Wishes, document};
 use plan::pod_cidr::facts::ClusterFacts;
-use plan::pod_cidr::residents::Needed;
 use plan::pod_cidr::settings::{Options, Settings};
 
 use crate::cache::Cache;
@@ -65,6 +64,7 @@ impl Kind for PodCidr {
         &self,
         context: &Context,
         cache: &Cache,
+        _memory: &mut Memory,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
         Box::pin(read::cluster(context, cache, node_migrations)).await
@@ -100,16 +100,11 @@ impl Kind for PodCidr {
     }
 
     fn document(&self, settings: &Settings, facts: &ClusterFacts, _coordinator_node: &str) -> Document {
-        let needed = Needed {
-            name_servers: facts.name_servers.clone(),
-            admission: Needed::admission_of(&facts.webhooks),
-            ..Needed::default()
-        };
         let wishes = Wishes {
             mode: self.mode,
             soak_seconds: soak_seconds(self),
             delete_bare_pods: self.delete_bare_pods,
-            needed: &needed,
+            needed: &facts.needed(),
         };
         document(settings, facts, &wishes)
     }

@@ -1,41 +1,9 @@
 //! How far a change of the range is, as it is written down.
 
 use api::MigrationStatus;
-use api::migration::{Direction, MigrationPhase, PodCidrStatus, Stage, StageDone, StageNow};
+use api::migration::{Direction, MigrationPhase, PodCidrStatus, Stage};
 use ipnet::IpNet;
-use jiff::Timestamp;
 use plan::drain::Pod;
-
-/// More stages than this are not kept: who goes there and back again and again has seen the first ones.
-const MOST_STAGES: usize = 60;
-
-/// Writes down that this is the stage now; one that is over goes into the history.
-pub fn enter(known: &mut PodCidrStatus, stage: Stage, direction: Direction, now: Timestamp) {
-    let same = |current: &StageNow| current.name == stage && current.direction == direction;
-    if known.stage.as_ref().is_some_and(same) {
-        return;
-    }
-    finish(known, now);
-    known.stage = Some(StageNow {
-        name: stage,
-        direction,
-        since: now,
-    });
-}
-
-/// Writes down that the stage is over.
-pub fn finish(known: &mut PodCidrStatus, now: Timestamp) {
-    if let Some(over) = known.stage.take() {
-        known.history.push(StageDone {
-            name: over.name,
-            direction: over.direction,
-            started_at: over.since,
-            finished_at: now,
-        });
-        let surplus = known.history.len().saturating_sub(MOST_STAGES);
-        known.history.drain(..surplus);
-    }
-}
 
 /// The phase of the Migration in this stage.
 pub fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
@@ -94,37 +62,6 @@ mod tests {
         }))
         .unwrap();
         PodCidrStatus::of(settings)
-    }
-
-    #[test]
-    fn each_stage_is_written_down_once() {
-        let mut known = known();
-        let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).unwrap();
-        for (second, stage) in [
-            (0, Stage::Switch),
-            (1, Stage::Move),
-            (2, Stage::Move),
-            (5, Stage::Verify),
-        ] {
-            enter(&mut known, stage, Direction::There, at(second));
-        }
-        enter(&mut known, Stage::Verify, Direction::Back, at(6));
-        finish(&mut known, at(9));
-        let history: Vec<(Stage, i64)> = known
-            .history
-            .iter()
-            .map(|done| (done.name, (done.finished_at - done.started_at).get_seconds()))
-            .collect();
-        assert_eq!(
-            history,
-            [
-                (Stage::Switch, 1),
-                (Stage::Move, 4),
-                (Stage::Verify, 1),
-                (Stage::Verify, 3)
-            ]
-        );
-        assert_eq!(known.stage, None);
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! Reading what this kind depends on. Changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::{NodeMigration, names};
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use api::NodeMigration;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, ServiceCIDR};
 use kube::ResourceExt;
@@ -12,20 +11,17 @@ use kube::core::DynamicObject;
 use plan::calico::looks_like_calico;
 use plan::cluster::{DaemonSet, Malformed};
 use plan::pod_cidr::checks::PERMISSIONS;
-use plan::pod_cidr::facts::{Block, ClusterFacts, Pool, WorkloadFacts};
+use plan::pod_cidr::facts::{Block, ClusterFacts, Pool};
 use plan::pod_cidr::mentions::Mention;
-use plan::pod_cidr::moves::Workload;
-use plan::pod_cidr::residents::Needed;
 
 use super::{objects, places};
 use crate::cache::Cache;
 use crate::calico::{self, Kind};
 use crate::context::Context;
+use crate::facts::workloads::{backends, is_name_service};
 use crate::write::WriteError;
-use crate::{facts, read};
+use crate::{facts, own_pods, read, workloads};
 
-/// The label that every distribution gives to its name servers.
-const NAME_SERVERS: (&str, &str) = ("k8s-app", "kube-dns");
 /// Calico's kinds that hold ranges for policies.
 const POLICIES: [Kind; 4] = [
     Kind("GlobalNetworkPolicy", "globalnetworkpolicies"),
@@ -53,7 +49,7 @@ pub async fn cluster(
     let (namespaces, permissions, workloads) = tokio::try_join!(
         read::list::<Namespace>(context, "Namespaces"),
         read::permissions(context, &PERMISSIONS),
-        workloads(context, cache),
+        workloads::workloads(context, cache),
     )?;
     let mut malformed = Vec::new();
     let nodes = cache.nodes.state();
@@ -62,7 +58,7 @@ pub async fn cluster(
         &mut malformed,
     );
     let objects = cache.pods.state();
-    let is_ours = |pod: &k8s_openapi::api::core::v1::Pod| is_ours(pod, &context.namespace);
+    let is_ours = |pod: &k8s_openapi::api::core::v1::Pod| own_pods::is_ours(pod, &context.namespace);
     let watched = || objects.iter().map(AsRef::as_ref).filter(|pod| !is_ours(pod));
     let mut pods = facts::understood(watched().map(facts::pods::pod), &mut malformed);
     pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
@@ -78,8 +74,8 @@ pub async fn cluster(
         .filter(|service| is_name_service(service))
         .cloned()
         .collect();
-    let name_servers = objects::backends(&of_name_servers, &pods);
-    let corefiles = corefiles(context, objects.iter().map(AsRef::as_ref), &name_servers).await?;
+    let name_servers = backends(&of_name_servers, &pods);
+    let corefiles = workloads::corefiles(context, objects.iter().map(AsRef::as_ref), &name_servers).await?;
     Ok(ClusterFacts {
         nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
         pins: objects::pins(objects.iter().map(AsRef::as_ref), &namespaces, is_ours),
@@ -109,66 +105,6 @@ pub async fn cluster(
         permissions,
         malformed,
         hosts: read::said_by_agents(&reports, |status| status.pod_cidr.clone()),
-    })
-}
-
-/// Whether this pod is one of our own that prove and watch.
-fn is_ours(pod: &k8s_openapi::api::core::v1::Pod, namespace: &str) -> bool {
-    let component = pod.labels().get(names::COMPONENT_LABEL).map(String::as_str);
-    pod.namespace().as_deref() == Some(namespace)
-        && [Some(names::TRAFFIC_COMPONENT), Some(names::PROBE_COMPONENT)].contains(&component)
-}
-
-fn is_name_service(service: &Service) -> bool {
-    service.namespace().as_deref() == Some("kube-system")
-        && service.labels().get(NAME_SERVERS.0).map(String::as_str) == Some(NAME_SERVERS.1)
-}
-
-/// What these name servers read as their Corefile.
-async fn corefiles<'pods>(
-    context: &Context,
-    pods: impl Iterator<Item = &'pods k8s_openapi::api::core::v1::Pod>,
-    name_servers: &BTreeSet<(String, String)>,
-) -> Result<Vec<(String, String)>, WriteError> {
-    let of_name_servers = pods.filter(|pod| {
-        let name = (pod.namespace().unwrap_or_default(), pod.name_any());
-        name_servers.contains(&name)
-    });
-    let maps = read::config_maps(context, facts::name_servers::mounted_config_maps(of_name_servers)).await?;
-    Ok(maps.iter().filter_map(facts::name_servers::corefile).collect())
-}
-
-/// Every workload that makes pods again.
-pub async fn workloads(
-    context: &Context,
-    cache: &Cache,
-) -> Result<BTreeMap<Workload, WorkloadFacts>, WriteError> {
-    let (deployments, stateful_sets, replica_sets) = tokio::try_join!(
-        read::list::<Deployment>(context, "Deployments"),
-        read::list::<StatefulSet>(context, "StatefulSets"),
-        read::list::<ReplicaSet>(context, "ReplicaSets"),
-    )?;
-    let daemon_sets = cache.daemon_sets.state();
-    Ok(objects::workloads(
-        &deployments,
-        &stateful_sets,
-        &replica_sets,
-        &daemon_sets,
-    ))
-}
-
-/// What others need pods for. `pods` are those of the cluster.
-pub async fn needed(context: &Context, pods: &[plan::drain::Pod]) -> Result<Needed, WriteError> {
-    let (services, webhooks) = tokio::try_join!(
-        read::list::<Service>(context, "Services"),
-        read::webhooks(context)
-    )?;
-    let webhooks = facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &services, pods);
-    let of_name_servers: Vec<Service> = services.into_iter().filter(is_name_service).collect();
-    Ok(Needed {
-        coordinator: (context.namespace.clone(), "coordinator".to_owned()),
-        name_servers: objects::backends(&of_name_servers, pods),
-        admission: Needed::admission_of(&webhooks),
     })
 }
 

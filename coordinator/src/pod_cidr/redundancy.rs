@@ -5,9 +5,8 @@ use std::time::Instant;
 
 use api::migration::PodCidrStatus;
 use plan::decision::{Wait, WaitReason};
+use plan::moves::{Resident, Role, Workload, WorkloadFacts};
 use plan::pod_cidr::decide::{Missing, Step};
-use plan::pod_cidr::facts::WorkloadFacts;
-use plan::pod_cidr::moves::{Resident, Role, Workload};
 
 use super::drive::Pass;
 use crate::drift::Restores;

@@ -3,20 +3,17 @@
 use std::collections::BTreeMap;
 
 use api::migration::PodCidr;
-use plan::pod_cidr::moves::Workload;
-use plan::pod_cidr::residents::{ill, workloads_of};
-use serde_json::{Value, json};
+use plan::moves::Workload;
+use serde_json::Value;
 
 use super::read;
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::facts;
+use crate::ill::{self, ILL};
 use crate::write::WriteError;
 
 /// Key of `status.before`: the spec of the old pool, as JSON.
 const OLD_POOL: &str = "IPPool";
-/// Key: how many pods of which workload were not Ready.
-const ILL: &str = "pods not Ready";
 
 /// What was there.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,19 +36,9 @@ pub async fn read(
         .values()
         .find(|pool| pool.range == kind.from)
         .map_or(Value::Null, |pool| pool.spec.clone());
-    let pods: Vec<plan::drain::Pod> = cache
-        .pods
-        .state()
-        .iter()
-        .filter_map(|pod| facts::pods::pod(pod).ok())
-        .collect();
-    let ill: Vec<Value> = ill(&pods, &workloads_of(&pods))
-        .into_iter()
-        .map(|(workload, count)| json!([workload.kind, workload.namespace, workload.name, count]))
-        .collect();
     Ok(BTreeMap::from([
         (OLD_POOL.to_owned(), old.to_string()),
-        (ILL.to_owned(), Value::Array(ill).to_string()),
+        (ILL.to_owned(), ill::read(cache)),
     ]))
 }
 
@@ -63,27 +50,11 @@ pub fn understand(before: &BTreeMap<String, String>) -> Result<Saved, String> {
         serde_json::from_str(text).map_err(|_| gone())
     };
     let old_pool = part(OLD_POOL)?;
-    let ill: Vec<(String, String, String, usize)> =
-        serde_json::from_value(part(ILL)?).map_err(|_| format!("status.before[\"{ILL}\"]"))?;
+    let ill = ill::understand(before)?;
     if !old_pool.is_object() {
         return Err(format!("status.before[\"{OLD_POOL}\"]"));
     }
-    Ok(Saved {
-        old_pool,
-        ill: ill
-            .into_iter()
-            .map(|(kind, namespace, name, count)| {
-                (
-                    Workload {
-                        kind,
-                        namespace,
-                        name,
-                    },
-                    count,
-                )
-            })
-            .collect(),
-    })
+    Ok(Saved { old_pool, ill })
 }
 
 #[cfg(test)]

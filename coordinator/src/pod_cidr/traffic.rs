@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use plan::pod_cidr::decide::{Direction, Which};
+use plan::decision::Direction;
+use plan::pod_cidr::decide::Which;
 use plan::pod_cidr::pools::Openness;
 use plan::traffic::Generation;
 use plan::traffic::pods::Fate;

@@ -46,7 +46,8 @@ impl Pass<'_> {
         let is_ipv4 = Family::of(&settings.from.value) == Family::Ipv4;
         let networks = fates::networks(&settings.old_pool.value, &settings.new_pool.value, is_ipv4);
         // Once all is done nobody watches any more; what changes that begins another stage.
-        let is_over = |stage: &StageNow| stage.name == Stage::CleanUp && stage.direction == self.direction;
+        let is_over =
+            |stage: &StageNow<Stage>| stage.name == Stage::CleanUp && stage.direction == self.direction;
         let wanted = if known.stage.as_ref().is_some_and(is_over) {
             Fates::new()
         } else {

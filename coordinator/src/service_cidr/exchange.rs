@@ -23,6 +23,8 @@ pub struct Subject {
     pub name: String,
     /// Its addresses that change: as they were before, and in the new range.
     pub addresses: Sides<Vec<IpAddr>>,
+    /// Addresses that nobody has and nobody is to have, for a helper that is to have any: one of each family that changes.
+    pub spare: Vec<IpAddr>,
     /// Which of both it is to have.
     pub goal: Side,
     /// Whether somebody may still use the other one.
@@ -61,6 +63,7 @@ impl Exchange<'_> {
                 domain: self.domain,
                 service: &seen.service,
                 addresses: &subject.addresses,
+                spare: &subject.spare,
             };
             let Some(request) = objects.request(write) else {
                 // `objects::own` calls it away only where what was saved is there.

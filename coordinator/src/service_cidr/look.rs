@@ -39,6 +39,7 @@ pub fn look(observed: &Observed, domain: &str, subject: &Subject, nodes: &Nodes<
         domain,
         service: &service,
         addresses: &subject.addresses,
+        spare: &subject.spare,
     };
     let endpoints = |side: Side, helper: &Value| {
         let of_helper = of_helpers.of(side);

@@ -1,9 +1,177 @@
 //! Another range for the Services: what reads and writes the cluster. What is done, and when, `plan::service_cidr` decides.
+//!
+//! `read` and `view` read, `plan` decides, `apply` makes one step. There and back are the same way between two ranges.
 
+mod adopt;
+mod api_servers;
+mod apply;
 pub mod batch;
+mod drive;
 pub mod exchange;
+mod knowledge;
 pub mod look;
+mod looks;
+mod mentions;
 mod objects;
 pub mod observed;
 pub mod prime;
 pub mod quiet;
+mod read;
+mod trial;
+mod view;
+mod watched;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::migration::{ServiceCidr, ServiceCidrStatus};
+use api::node_migration::NodeMigrationSpec;
+use api::traffic::TrafficGate;
+use api::{Migration, MigrationStatus, NodeMigration};
+use plan::check::Check;
+use plan::document::Document;
+use plan::service_cidr::checks::{self, CheckPolicy};
+use plan::service_cidr::detect::detect;
+use plan::service_cidr::document::{Wishes, document};
+use plan::service_cidr::facts::ClusterFacts;
+use plan::service_cidr::settings::Settings;
+use plan::service_cidr::side::Side;
+use plan::service_cidr::subjects::{Book, book};
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::ill::{self, ILL};
+use crate::lifecycle::Kind;
+use crate::limits;
+use crate::memory::Memory;
+use crate::write::WriteError;
+
+pub use looks::Looks;
+
+/// How long both addresses answer at the end, when nobody says.
+const SOAK_SECONDS: u32 = 24 * 60 * 60;
+/// How many Services exchange their addresses at the same time, when nobody says.
+const SERVICES_AT_ONCE: u32 = 10;
+
+/// How long both addresses answer once nobody is seen to use the old one.
+fn soak_seconds(kind: &ServiceCidr) -> u32 {
+    kind.soak_seconds.unwrap_or(SOAK_SECONDS)
+}
+
+fn services_at_once(kind: &ServiceCidr) -> usize {
+    usize::try_from(kind.services_at_once.unwrap_or(SERVICES_AT_ONCE)).unwrap_or(1)
+}
+
+impl Kind for ServiceCidr {
+    type Facts = ClusterFacts;
+    type Settings = Settings;
+
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+        let left = read::default_ranges(context).await?;
+        adopt::adopt(context, cache, migration, &adopt::first_look(&left, &self.to)).await
+    }
+
+    async fn read(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        node_migrations: &[Arc<NodeMigration>],
+    ) -> Result<ClusterFacts, WriteError> {
+        Box::pin(read::cluster(context, cache, memory, node_migrations, &self.to)).await
+    }
+
+    fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
+        facts
+            .linux_nodes()
+            .filter(|node| !facts.hosts.contains_key(&node.name))
+            .map(|node| node.name.clone())
+            .collect()
+    }
+
+    fn judge(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
+        let settings = match detect(&self.to, facts) {
+            Ok(settings) => settings,
+            Err(checks) => return (None, checks),
+        };
+        let policy = CheckPolicy {
+            permissions: limits::permissions(migration),
+            delete_bare_pods: self.delete_bare_pods,
+            keep_load_balancers: self.keep_load_balancers,
+            order: self.order.clone(),
+            services_at_once: services_at_once(self),
+            is_unwatched: migration.spec.gates.traffic == TrafficGate::Off,
+        };
+        let found = checks::check(&settings, facts, &policy);
+        (Some(settings), found)
+    }
+
+    fn document(&self, settings: &Settings, facts: &ClusterFacts, _coordinator_node: &str) -> Document {
+        let taken: BTreeSet<IpAddr> = facts.services.iter().flat_map(addresses_of).collect();
+        // A range that has no room was refused by a check.
+        let book = book(&Book::new(), &facts.services, &taken, Side::New, settings).unwrap_or_default();
+        let wishes = Wishes {
+            book: &book,
+            order: &self.order,
+            services_at_once: services_at_once(self),
+            soak_seconds: soak_seconds(self),
+            keep_load_balancers: self.keep_load_balancers,
+        };
+        document(settings, facts, &wishes)
+    }
+
+    /// What agents look for was asked when their objects were made: the checks need the answer.
+    fn ask(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
+
+    fn save(&self, settings: Settings, status: &mut MigrationStatus) {
+        status.service_cidr = Some(ServiceCidrStatus::of(settings));
+    }
+
+    async fn before(
+        &self,
+        _context: &Context,
+        cache: &Cache,
+    ) -> Result<BTreeMap<String, String>, WriteError> {
+        Ok(BTreeMap::from([(ILL.to_owned(), ill::read(cache))]))
+    }
+
+    async fn go_on(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        migration: &Migration,
+        status: &mut MigrationStatus,
+    ) -> Result<Vec<&'static str>, WriteError> {
+        // By an edit of the status by hand, or an update of replumb that reads another version's.
+        let gone = |status: &mut MigrationStatus, what: &str| {
+            "SettingsGone".clone_into(&mut status.blocked);
+            status.message = format!(
+                "{what}, which was saved before the first change, is gone: nobody knows what this migration works with, and nothing is \
+                 done. Go back to the version of replumb that began it, or write it again from a backup of the Migration"
+            );
+        };
+        let Some(known) = status.service_cidr.clone() else {
+            gone(status, "status.serviceCidr");
+            return Ok(Vec::new());
+        };
+        let ill = match ill::understand(&status.before) {
+            Ok(ill) => ill,
+            Err(what) => {
+                gone(status, &what);
+                return Ok(Vec::new());
+            }
+        };
+        Box::pin(drive::go_on(
+            context, cache, memory, migration, self, &ill, known, status,
+        ))
+        .await?;
+        Ok(Vec::new())
+    }
+}
+
+/// Addresses that a Service has.
+fn addresses_of(service: &serde_json::Value) -> Vec<IpAddr> {
+    plan::service_cidr::class::addresses(&service["spec"])
+}

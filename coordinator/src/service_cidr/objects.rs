@@ -1,13 +1,24 @@
 //! Services, their endpoints and their addresses, read and written as they are stored.
 
+use ipnet::IpNet;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, Preconditions,
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    Preconditions,
 };
 use kube::{Api, Client, ResourceExt};
-use serde_json::Value;
+use plan::cluster::Malformed;
+use plan::service_cidr::ranges::ServiceCidr;
+use serde_json::{Value, json};
 
 use crate::write::{WriteError, parameters, post_parameters};
+
+/// The group of ranges and their addresses.
+const GROUP: &str = "networking.k8s.io";
+/// Ranges, as the API calls them.
+const RANGES: &str = "servicecidrs";
+/// Its versions that have them as they are here, the newest first.
+const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
 /// Every field is kept: what this version of ours does not know of would be lost in its own types.
 fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
@@ -22,8 +33,12 @@ fn slice_kind() -> ApiResource {
     kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
 }
 
-fn ip_address_kind() -> ApiResource {
-    kind("networking.k8s.io", "v1", "IPAddress", "ipaddresses")
+fn ip_address_kind(version: &str) -> ApiResource {
+    kind(GROUP, version, "IPAddress", "ipaddresses")
+}
+
+fn range_kind(version: &str) -> ApiResource {
+    kind(GROUP, version, "ServiceCIDR", RANGES)
 }
 
 fn services(client: &Client, namespace: &str) -> Api<DynamicObject> {
@@ -64,8 +79,83 @@ pub async fn all_slices(client: &Client) -> Result<Vec<Value>, WriteError> {
 }
 
 /// Every address of a Service, by Kubernetes' own record.
-pub async fn all_addresses(client: &Client) -> Result<Vec<Value>, WriteError> {
-    all(client, &ip_address_kind(), "IPAddresses").await
+pub async fn all_addresses(client: &Client, version: &str) -> Result<Vec<Value>, WriteError> {
+    all(client, &ip_address_kind(version), "IPAddresses").await
+}
+
+/// The newest version of the API that has ranges of Services as objects; `None` where none does.
+pub async fn api_version(client: &Client) -> Result<Option<String>, WriteError> {
+    for version in VERSIONS {
+        let name = format!("{GROUP}/{version}");
+        match client.list_api_group_resources(&name).await {
+            Ok(list) if list.resources.iter().any(|resource| resource.name == RANGES) => {
+                return Ok(Some(version.to_owned()));
+            }
+            Ok(_) => {}
+            // A group that nobody serves is answered with a plain text, without the reason NotFound.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(source) => return Err(WriteError::of("listing", name, source)),
+        }
+    }
+    Ok(None)
+}
+
+/// Every `ServiceCIDR`. One that is not understood is told of by name.
+pub async fn all_ranges(
+    client: &Client,
+    version: &str,
+) -> Result<Result<Vec<ServiceCidr>, Malformed>, WriteError> {
+    let objects = all(client, &range_kind(version), "ServiceCIDRs").await?;
+    Ok(objects.iter().map(range).collect())
+}
+
+fn range(object: &Value) -> Result<ServiceCidr, Malformed> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let ranges = serde_json::from_value(object["spec"]["cidrs"].clone()).map_err(|error| Malformed {
+        object: format!("ServiceCIDR {name}"),
+        problem: format!("spec.cidrs {}: {error}", object["spec"]["cidrs"]),
+    })?;
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+    Ok(ServiceCidr {
+        name: name.to_owned(),
+        ranges,
+        ready: ready.any(|condition| condition["status"] == "True"),
+        terminating: object["metadata"]["deletionTimestamp"].is_string(),
+    })
+}
+
+/// Makes a `ServiceCIDR`; one that is there already is looked at again.
+pub async fn create_range(
+    client: &Client,
+    version: &str,
+    name: &str,
+    ranges: &[IpNet],
+) -> Result<(), WriteError> {
+    let what = format!("ServiceCIDR {name}");
+    let object = json!({
+        "apiVersion": format!("{GROUP}/{version}"),
+        "kind": "ServiceCIDR",
+        "metadata": { "name": name, "labels": { "app.kubernetes.io/managed-by": "replumb" } },
+        "spec": { "cidrs": ranges },
+    });
+    let object = parsed(&object, "creating", &what)?;
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &range_kind(version));
+    match api.create(&post_parameters(), &object).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+        Err(source) => Err(WriteError::of("creating", what, source)),
+    }
+}
+
+/// Deletes a `ServiceCIDR`: it goes once no address needs it. One that is gone is deleted.
+pub async fn delete_range(client: &Client, version: &str, name: &str) -> Result<(), WriteError> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &range_kind(version));
+    match api.delete(name, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(source) => Err(WriteError::of("deleting", format!("ServiceCIDR {name}"), source)),
+    }
 }
 
 async fn all(client: &Client, kind: &ApiResource, what: &str) -> Result<Vec<Value>, WriteError> {
@@ -89,6 +179,37 @@ pub async fn create_service(client: &Client, namespace: &str, object: &Value) ->
         .await
         .map_err(|source| WriteError::of("creating", what, source))?;
     Ok(stored(&made))
+}
+
+/// Asks whether a Service could be created; nothing is.
+pub async fn try_create_service(client: &Client, object: &Value) -> Result<(), WriteError> {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    let namespace = text("namespace");
+    let what = format!("Service {namespace}/{}", text("name"));
+    let object = parsed(object, "asking to create", &what)?;
+    let parameters = PostParams {
+        dry_run: true,
+        ..post_parameters()
+    };
+    let made = services(client, namespace).create(&parameters, &object).await;
+    made.map_err(|source| WriteError::of("asking to create", what, source))?;
+    Ok(())
+}
+
+/// Asks whether a Service could be patched; nothing is.
+pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) -> Result<(), WriteError> {
+    let text = |field: &str| read["metadata"][field].as_str().unwrap_or_default();
+    let (namespace, name) = (text("namespace"), text("name"));
+    let parameters = PatchParams {
+        dry_run: true,
+        ..parameters()
+    };
+    let patched = services(client, namespace)
+        .patch(name, &parameters, &Patch::Merge(change))
+        .await;
+    patched
+        .map_err(|source| WriteError::of("asking to patch", format!("Service {namespace}/{name}"), source))?;
+    Ok(())
 }
 
 /// Merge-patches a Service as it was read; returns it as it is stored then.

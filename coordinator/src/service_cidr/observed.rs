@@ -1,6 +1,6 @@
 //! Every Service, its endpoints, and who has which address: read at once, so that a look at a thousand Services is three requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use kube::Client;
@@ -22,12 +22,12 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Reads the cluster.
-    pub async fn read(client: &Client) -> Result<Self, WriteError> {
+    /// Reads the cluster. `version` is the one of the API that has addresses of Services as objects.
+    pub async fn read(client: &Client, version: &str) -> Result<Self, WriteError> {
         // Addresses last: a Service that has none in the first list and one in the last has been given it meanwhile, and whoever
         // writes by the older of the two is refused.
         let (services, slices) = tokio::try_join!(all_services(client), all_slices(client))?;
-        let addresses = all_addresses(client).await?;
+        let addresses = all_addresses(client, version).await?;
         let mut by_service: BTreeMap<Name, Vec<Value>> = BTreeMap::new();
         for slice in slices {
             if let Some(service) = slice["metadata"]["labels"][OF_SERVICE_LABEL].as_str() {
@@ -48,6 +48,11 @@ impl Observed {
     /// Every Service.
     pub fn services(&self) -> impl Iterator<Item = &Value> {
         self.services.values()
+    }
+
+    /// Every address that somebody has, by Kubernetes' own record.
+    pub fn taken(&self) -> BTreeSet<IpAddr> {
+        self.holders.keys().copied().collect()
     }
 
     /// A Service, if there is one.

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use jiff::SignedDuration;
 use kube::Client;
+use plan::service_cidr::side::Side;
+use plan::service_cidr::subjects::OURS_LABEL;
 use serde_json::json;
 
 use super::objects::{create_service, delete_service, patch_service, service};
 use crate::write::WriteError;
 
-/// Name of the Service.
-const NAME: &str = "replumb-prime";
 /// Its two ports: it has one, then the other.
 const PORTS: [u64; 2] = [9, 10];
 
@@ -22,6 +22,8 @@ pub struct Prime<'pass> {
     pub client: &'pass Client,
     /// Namespace of the Service.
     pub namespace: &'pass str,
+    /// Which addresses are come to: on the way back it is another Service, since its address holds the range that it is of.
+    pub goal: Side,
     /// Address of the Service. It is asked for: one that the API chose could be of the range that is left, and hold it.
     pub address: IpAddr,
 }
@@ -29,7 +31,7 @@ pub struct Prime<'pass> {
 impl Prime<'_> {
     /// Changes the Service, and says how long the API server took for it. The first time it is made.
     pub async fn make(&self) -> Result<SignedDuration, WriteError> {
-        let found = service(self.client, self.namespace, NAME).await?;
+        let found = service(self.client, self.namespace, &name(self.goal)).await?;
         let asked = Instant::now();
         match found {
             None => {
@@ -37,9 +39,9 @@ impl Prime<'_> {
                     "apiVersion": "v1",
                     "kind": "Service",
                     "metadata": {
-                        "name": NAME,
+                        "name": name(self.goal),
                         "namespace": self.namespace,
-                        "labels": { "app.kubernetes.io/managed-by": "replumb" },
+                        "labels": { "app.kubernetes.io/managed-by": "replumb", OURS_LABEL: "prime" },
                     },
                     // Nobody is behind it, and nobody asks it.
                     "spec": { "clusterIP": self.address, "ports": [{ "port": PORTS[0] }] },
@@ -56,12 +58,16 @@ impl Prime<'_> {
         }
         Ok(SignedDuration::try_from(asked.elapsed()).unwrap_or(SignedDuration::MAX))
     }
+}
 
-    /// Deletes the Service.
-    pub async fn remove(&self) -> Result<(), WriteError> {
-        match service(self.client, self.namespace, NAME).await? {
-            Some(found) => delete_service(self.client, &found).await,
-            None => Ok(()),
-        }
+fn name(goal: Side) -> String {
+    format!("replumb-prime-{}", goal.as_str())
+}
+
+/// Deletes the Service of this way.
+pub async fn remove(client: &Client, namespace: &str, goal: Side) -> Result<(), WriteError> {
+    match service(client, namespace, &name(goal)).await? {
+        Some(found) => delete_service(client, &found).await,
+        None => Ok(()),
     }
 }

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::moves;
 use crate::decision::{Wait, WaitReason};
 use crate::evict;
+use crate::moves;
 
 /// Whose cordon a Node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,7 +58,7 @@ pub fn next(
     at_once: usize,
     now: Timestamp,
 ) -> Option<Next> {
-    let left = moves::left(view.residents, view.targets);
+    let left = moves::left(view.residents, view.movers);
     let is_evicted = |wave: &moves::Wave| wave.is_evicted(policy.delete_bare_pods);
     let on_nodes = |evicted: bool| -> BTreeSet<&str> {
         left.iter()

@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 
-use super::super::moves::{Health, Policy, Resident, Role, View, Workload};
 use super::*;
 use crate::drain::{Permissions, Pod};
+use crate::moves::{Health, Movers, Policy, Resident, Role, View, Workload};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -93,7 +93,7 @@ impl Cluster {
         let targets: Vec<IpNet> = vec!["10.200.0.0/16".parse().unwrap()];
         let view = View {
             residents: &residents,
-            targets: &targets,
+            movers: Movers::OutOf(&targets),
             budgets: &[],
             refusals: &BTreeMap::new(),
             workloads: &health,

@@ -15,10 +15,10 @@ mod wishes;
 mod workloads;
 
 use super::facts::ClusterFacts;
-use super::residents::{Needed, residents, with_one_pod, workloads_of};
 use super::settings::{Mode, Settings};
 use crate::check::{Check, Permission, Verdict, access};
 use crate::drain::Permissions;
+use crate::residents::{residents, with_one_pod, workloads_of};
 
 /// What the user allows, as far as a check depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -181,7 +181,7 @@ pub const PERMISSIONS: [Permission; 10] = [
 /// Judges every prerequisite.
 pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
     let workloads = workloads_of(&facts.pods);
-    let residents = residents(&facts.pods, &workloads, &Needed::of(facts), None);
+    let residents = residents(&facts.pods, &workloads, &facts.needed(), None);
     let leaving = pods::leaving(settings, facts, &residents);
     let raised = with_one_pod(&residents, &facts.workloads, facts.places());
     [

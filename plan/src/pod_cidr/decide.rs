@@ -13,23 +13,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::by_node;
-use super::moves;
 use super::pools::{self, Openness};
 use super::returns::Held;
-use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
+use crate::decision::{Decision, Direction, Halt, HaltReason, Wait, WaitReason};
 use crate::evict::{self, PodName};
+use crate::moves;
 
 /// Between the two looks that both have to find nothing in the range.
 const TWICE: SignedDuration = SignedDuration::from_secs(30);
-
-/// Where the pods are led.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub enum Direction {
-    /// To the new pool.
-    There,
-    /// To the old pool, as it was before.
-    Back,
-}
 
 /// Where the migration is. Ordered; the name is a metric label, an Event reason and a line of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]

@@ -4,11 +4,11 @@ use ipnet::IpNet;
 
 use super::facts::ClusterFacts;
 use super::mentions::{self, Change};
-use super::moves::{self, Resident, Wave, Workload};
 use super::pools::{self, NO_NODE, OFF_LABEL};
-use super::residents::{AT_LEAST, Needed, residents, with_one_pod, workloads_of};
 use super::settings::{Mode, Settings};
 use crate::document::{Action, Document};
+use crate::moves::{self, Movers, Resident, Wave, Workload};
+use crate::residents::{AT_LEAST, Needed, residents, with_one_pod, workloads_of};
 
 /// kops puts this label on its Nodes.
 const KOPS_LABEL: &str = "kops.k8s.io/instancegroup";
@@ -144,7 +144,10 @@ fn moving(
     wishes: &Wishes<'_>,
 ) -> Vec<Action> {
     let pools = facts.pools.values().map(|pool| (pool.name.as_str(), pool.range));
-    let left = moves::left(residents, &settings.stay(&settings.to.value, pools));
+    let left = moves::left(
+        residents,
+        Movers::OutOf(&settings.stay(&settings.to.value, pools)),
+    );
     let nodes = match wishes.mode {
         Mode::ByWorkload => None,
         Mode::ByNode => Some(Action::new(

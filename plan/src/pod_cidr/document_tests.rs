@@ -9,7 +9,7 @@ use crate::pod_cidr::mentions::Needs;
 fn planned_with(change: impl FnOnce(&mut ClusterFacts), delete_bare_pods: bool) -> Document {
     let mut facts = fixture::cluster();
     change(&mut facts);
-    let needed = Needed::of(&facts);
+    let needed = facts.needed();
     let wishes = Wishes {
         mode: Mode::ByWorkload,
         soak_seconds: 86400,
@@ -176,7 +176,7 @@ fn the_hash_changes_with_what_is_done(#[case] change: fn(&mut ClusterFacts)) {
 #[test]
 fn the_hash_changes_with_what_is_wished() {
     let facts = fixture::cluster();
-    let needed = Needed::of(&facts);
+    let needed = facts.needed();
     let settings = fixture::settings(&facts);
     let hash = |settings: &Settings, soak_seconds, delete_bare_pods| {
         let wishes = Wishes {

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use jiff::Timestamp;
 use serde_json::Value;
 
 use super::holders::Allocation;
 use super::host::HostFacts;
 use super::mentions::Mention;
-use super::moves::Workload;
 use crate::calico::ConfigMaps;
 use crate::cluster::{DaemonSet, Malformed, Node, Webhook};
 use crate::drain::{Budget, Pod};
+use crate::moves::{Workload, WorkloadFacts};
+use crate::residents::Needed;
 
 /// The cluster, as far as the checks and the plan need it.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +60,15 @@ pub struct ClusterFacts {
 }
 
 impl ClusterFacts {
+    /// What others need pods for, as far as it is known; of the coordinator nothing is.
+    pub fn needed(&self) -> Needed {
+        Needed {
+            name_servers: self.name_servers.clone(),
+            admission: Needed::admission_of(&self.webhooks),
+            ..Needed::default()
+        }
+    }
+
     /// Nodes whose pods Calico serves.
     pub fn linux_nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes
@@ -112,17 +121,6 @@ pub struct IpamConfiguration {
     pub strict_affinity: bool,
     /// `maxBlocksPerHost`; `None` is Calico's default.
     pub blocks_per_node: Option<u64>,
-}
-
-/// A workload that makes pods again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WorkloadFacts {
-    /// How many pods it has to have.
-    pub wanted: usize,
-    /// When it was made.
-    pub made_at: Option<Timestamp>,
-    /// Whether its controller replaces no pod by itself (`OnDelete`).
-    pub on_delete: bool,
 }
 
 /// What an object says of the pools or addresses of its pods.

@@ -15,7 +15,7 @@ pub use entry::{Address, BIRD, FELIX, Hop, KERNEL, Listed, MAIN_TABLE, Route, Ro
 use ipnet::IpNet;
 pub use kept::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress, TunnelEnd, changes};
 use schemars::JsonSchema;
-pub use select::{Tables, facts};
+pub use select::{Tables, facts, in_new};
 use serde::{Deserialize, Serialize};
 
 use crate::found::Found;

@@ -12,9 +12,7 @@ pub mod holders;
 pub mod host;
 pub mod kops;
 pub mod mentions;
-pub mod moves;
 pub mod pools;
-pub mod residents;
 pub mod returns;
 pub mod settings;
 #[cfg(test)]

@@ -10,12 +10,12 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::by_node::{self, Cordon};
-use super::decide::{Direction, Policy, PoolView, Step, View, Which, decide};
-use super::moves::{self, Health, Resident, Role, Workload};
+use super::decide::{Policy, PoolView, Step, View, Which, decide};
 use super::pools::{self, NO_NODE, Openness};
-use crate::decision::{Decision, Wait, WaitReason};
+use crate::decision::{Decision, Direction, Wait, WaitReason};
 use crate::drain::{Permissions, Pod};
 use crate::evict::PodName;
+use crate::moves::{self, Health, Resident, Role, Workload};
 
 /// The nodes, in the order in which they are worked on.
 const NODES: [&str; 2] = ["a", "b"];
@@ -256,7 +256,7 @@ impl World {
             rolling: None,
             moves: moves::View {
                 residents: &residents,
-                targets: target,
+                movers: moves::Movers::OutOf(target),
                 budgets: &[],
                 refusals: &BTreeMap::new(),
                 workloads: &health,

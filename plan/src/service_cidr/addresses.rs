@@ -46,6 +46,17 @@ pub fn room(range: &IpNet) -> u128 {
     all.saturating_sub(if range.addr().is_ipv4() { 2 } else { 1 })
 }
 
+/// The addresses of a range that Services can have, the last one first.
+pub fn from_the_end(range: &IpNet) -> impl Iterator<Item = IpAddr> {
+    let range = *range;
+    let last = room(&range);
+    // The first and the tenth have their owners.
+    (1..=last)
+        .rev()
+        .filter(|place| !RESERVED.contains(place))
+        .filter_map(move |place| at(&range, place))
+}
+
 /// Gives each of these addresses of `from` one of `to`: at the same place where that is free, and else at the first free place
 /// that none of the others has. `taken` are addresses of `to` that somebody has.
 ///

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::covers::{covers, holds};
-use super::ranges::{DEFAULT, ServiceCidr, goes_with};
-use super::settings::{Settings, cover_name, is_cover, range_names};
+use super::ranges::{DEFAULT, ServiceCidr, goes_with, listed};
+use super::settings::{Settings, cover_name, is_ours, range_names};
 use super::side::Side;
 use super::step::{Missing, Stage, Step};
 use super::swap;
@@ -173,8 +173,8 @@ fn range_is_there(view: &View<'_>) -> Option<Next> {
         let message = format!(
             "ServiceCIDR {} says {}, and this migration needs {}: delete it, it is made again",
             range.name,
-            list(&range.ranges),
-            list(&target)
+            listed(&range.ranges),
+            listed(&target)
         );
         Next {
             stage: Stage::Range,
@@ -330,12 +330,12 @@ fn defaulted(view: &View<'_>) -> Option<Next> {
             }
             Some(range) => format!(
                 "has {}: an API server with another flag has made it",
-                list(&range.ranges)
+                listed(&range.ranges)
             ),
         };
         let message = format!(
             "ServiceCIDR {DEFAULT} {words}. It has to have {}",
-            list(wanted.of(view.goal))
+            listed(wanted.of(view.goal))
         );
         return Some(wait(Stage::Default, waits(WaitReason::ServiceRanges, message)));
     }
@@ -357,11 +357,6 @@ fn defaulted(view: &View<'_>) -> Option<Next> {
     Some(wait(Stage::Default, waits(WaitReason::ServiceRanges, message)))
 }
 
-fn is_ours(name: &str) -> bool {
-    let mut ours = Side::ALL.into_iter().flat_map(range_names);
-    is_cover(name) || ours.any(|ours| ours == name)
-}
-
 fn delete(stage: Stage, range: &ServiceCidr, all: &[ServiceCidr]) -> Next {
     match goes_with(range, all) {
         None => run(stage, Step::DeleteRange(range.name.clone())),
@@ -378,11 +373,6 @@ fn delete(stage: Stage, range: &ServiceCidr, all: &[ServiceCidr]) -> Next {
 
 fn over(_view: &View<'_>) -> Next {
     run(Stage::CleanUp, Step::Complete)
-}
-
-fn list(ranges: &[IpNet]) -> String {
-    let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
-    texts.join(",")
 }
 
 fn waits(reason: WaitReason, message: String) -> Wait {

@@ -1,14 +1,18 @@
 //! What the coordinator reads off the API before it decides: the cluster as facts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde_json::Value;
 
+use super::host::HostFacts;
 use super::ranges::ServiceCidr;
-use crate::cluster::{Malformed, Node};
+use crate::cluster::{Malformed, Node, Webhook};
+use crate::drain::{Budget, Pod};
 use crate::kube_proxy::Configuration;
+use crate::moves::{Workload, WorkloadFacts};
+use crate::residents::Needed;
 
 /// The cluster, as far as the checks and the plan need it.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +37,53 @@ pub struct ClusterFacts {
     pub permissions: BTreeMap<String, bool>,
     /// Objects that were read and not understood: nobody knows what they say.
     pub malformed: Vec<Malformed>,
+    /// What the agents said, by node; a node whose agent is silent is not in it.
+    pub hosts: BTreeMap<String, HostFacts>,
+    /// Every pod.
+    pub pods: Vec<Pod>,
+    /// Every workload that makes pods again.
+    pub workloads: BTreeMap<Workload, WorkloadFacts>,
+    /// Every `PodDisruptionBudget`.
+    pub budgets: Vec<Budget>,
+    /// Every admission webhook.
+    pub webhooks: Vec<Webhook>,
+    /// Namespace and name of the cluster's name servers' pods.
+    pub name_servers: BTreeSet<(String, String)>,
+    /// Who else says an address or a range of Services: the object and its field, what it says, and what a person does.
+    pub mentions: Vec<Mention>,
+    /// Writes that the API server, asked whether it would take them, has refused: the object and the API server's words.
+    pub refused: Vec<(String, String)>,
+    /// Host, or address, by which the coordinator reaches the API server.
+    pub own_path: String,
+}
+
+/// A place that says addresses of Services, and is nobody's but people's to change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mention {
+    /// The object and its field: `ConfigMap kube-system/kubelet-config: clusterDNS`.
+    pub object: String,
+    /// Addresses and ranges that it says.
+    pub says: Vec<IpNet>,
+    /// What a person does about it; `{new}` stands for what has to be written.
+    pub fix: String,
+}
+
+impl ClusterFacts {
+    /// Nodes that an agent can run on.
+    pub fn linux_nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes
+            .values()
+            .filter(|node| node.operating_system != "windows")
+    }
+
+    /// What others need pods for, as far as it is known; of the coordinator nothing is.
+    pub fn needed(&self) -> Needed {
+        Needed {
+            name_servers: self.name_servers.clone(),
+            admission: Needed::admission_of(&self.webhooks),
+            ..Needed::default()
+        }
+    }
 }
 
 /// One API server.

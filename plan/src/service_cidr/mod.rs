@@ -6,14 +6,18 @@ pub mod class;
 pub mod covers;
 pub mod decide;
 pub mod detect;
+pub mod document;
 pub mod endpoints;
 pub mod facts;
+pub mod host;
+pub mod mentions;
 pub mod objects;
 pub mod prime;
 pub mod ranges;
 pub mod settings;
 pub mod side;
 pub mod step;
+pub mod subjects;
 pub mod swap;
 #[cfg(test)]
 mod walk;

@@ -55,6 +55,8 @@ pub struct Objects<'objects> {
     pub service: &'objects Value,
     /// Its addresses that change, in its order: as they were before, and in the new range.
     pub addresses: &'objects Sides<Vec<IpAddr>>,
+    /// Addresses that nobody has and nobody is to have, one of each family that changes: for a helper that is to have any.
+    pub spare: &'objects [IpAddr],
 }
 
 /// Name of the helper of this Service for this address.
@@ -166,11 +168,11 @@ impl Objects<'_> {
             Write::ServiceAt(side) => Request::PatchService(self.at(side)?),
             Write::ServiceUnmarked => Request::PatchService(unmarked()),
             Write::HelperLike(side) => Request::RefreshHelper(side),
-            Write::CreateHome(side) => Request::Create(self.helper(side, Some(self.of(side)))),
-            Write::CreateWarm(side) => Request::Create(self.helper(side, None)),
+            Write::CreateHome(side) => Request::Create(self.helper(side, self.of(side))),
+            Write::CreateWarm(side) => Request::Create(self.helper(side, self.spare)),
             Write::CopyEndpoints(side) => Request::CopyEndpoints(side),
-            Write::HelperWarm(side) => Request::PatchHelper(side, self.with_address(None)),
-            Write::HelperHome(side) => Request::PatchHelper(side, self.with_address(Some(self.of(side)))),
+            Write::HelperWarm(side) => Request::PatchHelper(side, self.with_address(self.spare)),
+            Write::HelperHome(side) => Request::PatchHelper(side, self.with_address(self.of(side))),
             Write::HelperParked(side) => {
                 Request::PatchHelper(side, json!({ "spec": self.name_of(side.other()) }))
             }
@@ -282,8 +284,8 @@ impl Objects<'_> {
         Some(patch)
     }
 
-    /// A helper: with these addresses, or with any.
-    fn helper(&self, side: Side, addresses: Option<&[IpAddr]>) -> Value {
+    /// A helper with these addresses.
+    fn helper(&self, side: Side, addresses: &[IpAddr]) -> Value {
         let like = self.like();
         let mut helper = self.with_address(addresses);
         merge(&mut helper, &like);
@@ -318,8 +320,9 @@ impl Objects<'_> {
         helper
     }
 
-    /// A helper's spec with these addresses, or with any, of the families that change.
-    fn with_address(&self, addresses: Option<&[IpAddr]>) -> Value {
+    /// A helper's spec with these addresses, of the families that change. Of no address is asked for by name: the API gives any then,
+    /// also one that another Service is to have.
+    fn with_address(&self, addresses: &[IpAddr]) -> Value {
         let families: Vec<&str> = self.addresses.old.iter().map(family).collect();
         let policy = if families.len() > 1 {
             "RequireDualStack"
@@ -338,7 +341,7 @@ impl Objects<'_> {
         if let Some(policy) = self.spec().get(TRAFFIC_POLICY) {
             patch["spec"][TRAFFIC_POLICY] = policy.clone();
         }
-        if let Some([first, ..]) = addresses {
+        if let [first, ..] = addresses {
             patch["spec"]["clusterIP"] = json!(first);
             patch["spec"]["clusterIPs"] = json!(addresses);
         }

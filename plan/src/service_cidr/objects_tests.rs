@@ -90,6 +90,7 @@ fn objects<'objects>(service: &'objects Value, addresses: &'objects Sides<Vec<Ip
         domain: "cluster.local",
         service,
         addresses,
+        spare: &[],
     }
 }
 

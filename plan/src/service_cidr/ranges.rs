@@ -81,6 +81,12 @@ pub fn goes_with<'all>(deleted: &ServiceCidr, all: &'all [ServiceCidr]) -> Optio
     })
 }
 
+/// The ranges as the API servers' flag has them.
+pub fn listed(ranges: &[IpNet]) -> String {
+    let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+    texts.join(",")
+}
+
 /// The ranges that the cluster has afterwards: those of the default one, each family's replaced where there is another for it.
 pub fn afterwards(default: &[IpNet], to: &[IpNet]) -> Vec<IpNet> {
     default

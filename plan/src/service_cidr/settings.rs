@@ -72,6 +72,12 @@ pub fn cover_name(range: &IpNet) -> String {
     format!("{OURS}keep-{}-{}", address.trim_matches('-'), range.prefix_len())
 }
 
+/// Whether we have made the `ServiceCIDR` of this name.
+pub fn is_ours(name: &str) -> bool {
+    let mut ours = Side::ALL.into_iter().flat_map(range_names);
+    is_cover(name) || ours.any(|ours| ours == name)
+}
+
 /// Whether a `ServiceCIDR` of this name holds addresses of load balancers.
 pub fn is_cover(name: &str) -> bool {
     name.starts_with(&format!("{OURS}keep-"))

@@ -11,12 +11,12 @@ use crate::check::{Check, Verdict};
 use crate::cluster::{Container, DaemonSet, Node, Webhook};
 use crate::drain::{Budget, Pod, Selector};
 use crate::found::Found;
+use crate::moves::{Workload, WorkloadFacts};
 use crate::pod_cidr::detect::detect;
-use crate::pod_cidr::facts::{Block, ClusterFacts, ControllerManager, Pool, WorkloadFacts};
+use crate::pod_cidr::facts::{Block, ClusterFacts, ControllerManager, Pool};
 use crate::pod_cidr::holders::Allocation;
 use crate::pod_cidr::host::{Conflist, Device, HostFacts, InNew, InOld};
 use crate::pod_cidr::mentions::{Mention, Needs};
-use crate::pod_cidr::moves::Workload;
 use crate::pod_cidr::settings::{Options, Settings};
 
 /// The pool that pods leave.

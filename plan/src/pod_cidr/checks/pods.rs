@@ -7,9 +7,9 @@ use ipnet::IpNet;
 use super::{CheckName, CheckPolicy};
 use crate::check::{Check, Finding, Report, names, pods};
 use crate::drain::Pod;
+use crate::moves::{Movers, Resident, Wave};
 use crate::pod_cidr::facts::ClusterFacts;
 use crate::pod_cidr::holders::holders_besides_tunnels;
-use crate::pod_cidr::moves::{Resident, Wave, has_to_move};
 use crate::pod_cidr::settings::Settings;
 
 pub(super) fn check(
@@ -43,7 +43,7 @@ pub(super) fn leaving<'facts>(
     let targets = settings.stay(&settings.to.value, pools);
     residents
         .iter()
-        .filter(|resident| resident.pod.deleted_at.is_none() && has_to_move(resident.pod, &targets))
+        .filter(|resident| resident.pod.deleted_at.is_none() && Movers::OutOf(&targets).has(resident.pod))
         .collect()
 }
 

@@ -220,9 +220,9 @@ fn pods_of_another_pool_stay() {
         facts
     };
     let settings = fixture::settings(&facts);
-    let workloads = crate::pod_cidr::residents::workloads_of(&facts.pods);
-    let needed = crate::pod_cidr::residents::Needed::of(&facts);
-    let residents = crate::pod_cidr::residents::residents(&facts.pods, &workloads, &needed, None);
+    let workloads = crate::residents::workloads_of(&facts.pods);
+    let needed = facts.needed();
+    let residents = crate::residents::residents(&facts.pods, &workloads, &needed, None);
     let found = leaving(&settings, &facts, &residents);
     let leaving: Vec<&str> = found.iter().map(|resident| resident.pod.name.as_str()).collect();
     assert_eq!(

@@ -7,8 +7,8 @@ use ipnet::IpNet;
 
 use super::CheckName;
 use crate::check::{Check, Finding, Report, names};
+use crate::moves::{Resident, Workload};
 use crate::pod_cidr::facts::ClusterFacts;
-use crate::pod_cidr::moves::{Resident, Workload};
 
 pub(super) fn check(
     facts: &ClusterFacts,

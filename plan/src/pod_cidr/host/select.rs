@@ -65,7 +65,8 @@ fn in_old(settings: &HostSettings, tables: &Tables) -> InOld {
     }
 }
 
-fn in_new(to: &IpNet, tables: &Tables) -> InNew {
+/// What shares an address with this range, and is not Calico's.
+pub fn in_new(to: &IpNet, tables: &Tables) -> InNew {
     let shares = |net: &IpNet| net.prefix_len() > 0 && overlap(net, to);
     let routes = listed_routes(tables, |route| shares(&route.destination) && !is_calicos(route));
     // The one that reaches beyond the pool is nobody's block.

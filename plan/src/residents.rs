@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::facts::{ClusterFacts, WorkloadFacts};
-use super::moves::{Health, Resident, Role, Workload};
 use crate::cluster::Webhook;
 use crate::drain::Pod;
+use crate::moves::{Health, Resident, Role, Workload, WorkloadFacts};
 
 /// The label by which a Deployment's `ReplicaSet` and its pods are told from those of another template.
 const TEMPLATE_HASH: &str = "pod-template-hash";
@@ -45,15 +44,6 @@ pub struct Needed {
 }
 
 impl Needed {
-    /// As the facts have it; of the coordinator nothing is known.
-    pub fn of(facts: &ClusterFacts) -> Self {
-        Self {
-            name_servers: facts.name_servers.clone(),
-            admission: Self::admission_of(&facts.webhooks),
-            ..Self::default()
-        }
-    }
-
     /// Pods behind webhooks without which no pod is admitted.
     pub fn admission_of(webhooks: &[Webhook]) -> BTreeSet<(String, String)> {
         webhooks

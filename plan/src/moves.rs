@@ -1,7 +1,7 @@
-//! Which pods have to move, in which order, and who may go now.
+//! Which pods have to move, or to start again, in which order, and who may go now.
 //!
-//! A pod moves if and only if it has an address of the family that is in no target pool. It moves by eviction, so a
-//! `PodDisruptionBudget` holds; and where there is none, one of a workload goes only while every other one of it is Ready.
+//! A pod goes by eviction, so a `PodDisruptionBudget` holds; and where there is none, one of a workload goes only while every other
+//! one of it is Ready.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,8 +52,19 @@ pub struct Resident<'facts> {
     pub workload: Option<&'facts Workload>,
     /// What others need it for.
     pub role: Role,
-    /// Whether it was made after the pool that it has its address of was closed: whoever gave it that would give it again.
+    /// Whether it was made after nobody was to be given any more what it has to lose: whoever gave it that would give it again.
     pub made_since: bool,
+}
+
+/// A workload that makes pods again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkloadFacts {
+    /// How many pods it has to have.
+    pub wanted: usize,
+    /// When it was made.
+    pub made_at: Option<Timestamp>,
+    /// Whether its controller replaces no pod by itself (`OnDelete`).
+    pub on_delete: bool,
 }
 
 /// What is known of a workload that was there before the first pod moved. One that came later keeps nobody waiting.
@@ -151,8 +162,8 @@ impl Wave {
 pub struct View<'facts> {
     /// Every pod of the cluster.
     pub residents: &'facts [Resident<'facts>],
-    /// Ranges of every pool that stays: of the one that pods are led to, and of those that this migration is not about.
-    pub targets: &'facts [IpNet],
+    /// Which of them have to go.
+    pub movers: Movers<'facts>,
     /// Every `PodDisruptionBudget`.
     pub budgets: &'facts [Budget],
     /// Refused evictions by pod UID.
@@ -174,30 +185,79 @@ pub struct Policy {
     pub delete_bare_pods: bool,
 }
 
-/// Whether this pod has to move: it runs, has a network of its own, and an address that is in no target pool.
-pub fn has_to_move(pod: &Pod, targets: &[IpNet]) -> bool {
+/// Which pods have to go.
+#[derive(Clone, Copy, Debug)]
+pub enum Movers<'facts> {
+    /// Whoever has an address of a family of these ranges, and not of one of them: those of every pool that stays, of the one that
+    /// pods are led to and of those that the migration is not about.
+    OutOf(&'facts [IpNet]),
+    /// Whoever was told an address of a Service that is left, by UID.
+    Told(&'facts BTreeSet<String>),
+}
+
+impl Movers<'_> {
+    /// Whether this pod has to go.
+    pub fn has(self, pod: &Pod) -> bool {
+        self.counts(pod)
+            && match self {
+                Self::OutOf(targets) => is_out_of(pod, targets),
+                Self::Told(uids) => uids.contains(&pod.uid),
+            }
+    }
+
+    /// Whether this pod is one of those that others of its workload are Ready beside.
+    fn counts(self, pod: &Pod) -> bool {
+        match self {
+            Self::OutOf(_) => pod.uses_pod_network() && !pod.mirror,
+            // One on the host's network was told addresses of Services, too.
+            Self::Told(_) => !pod.finished && !pod.mirror,
+        }
+    }
+
+    /// What they leave, for people.
+    fn place(self) -> &'static str {
+        match self {
+            Self::OutOf(_) => "the old range",
+            Self::Told(_) => "what they were told",
+        }
+    }
+
+    /// What is the matter with them, for people.
+    fn matter(self) -> &'static str {
+        match self {
+            Self::OutOf(_) => "have addresses of the old range",
+            Self::Told(_) => "were told addresses of the old range when they started",
+        }
+    }
+
+    /// The field by which somebody says that bare pods are deleted.
+    fn field(self) -> &'static str {
+        match self {
+            Self::OutOf(_) => "podCidr.deleteBarePods",
+            Self::Told(_) => "serviceCidr.deleteBarePods",
+        }
+    }
+}
+
+fn is_out_of(pod: &Pod, targets: &[IpNet]) -> bool {
     let of_a_family = |address: &std::net::IpAddr| {
         targets
             .iter()
             .any(|target| target.addr().is_ipv4() == address.is_ipv4())
     };
     let in_target = |address: &std::net::IpAddr| targets.iter().any(|target| target.contains(address));
-    pod.uses_pod_network()
-        && !pod.mirror
-        && pod
-            .addresses
-            .iter()
-            .any(|address| of_a_family(address) && !in_target(address))
+    let mut addresses = pod.addresses.iter();
+    addresses.any(|address| of_a_family(address) && !in_target(address))
 }
 
-/// Pods that have to move still, by wave.
+/// Pods that have to go still, by wave.
 pub fn left<'facts>(
     residents: &'facts [Resident<'facts>],
-    targets: &[IpNet],
+    movers: Movers<'_>,
 ) -> BTreeMap<Wave, Vec<&'facts Resident<'facts>>> {
     let mut left: BTreeMap<Wave, Vec<&Resident<'_>>> = BTreeMap::new();
     for resident in residents {
-        if has_to_move(resident.pod, targets) {
+        if movers.has(resident.pod) {
             left.entry(Wave::of(resident)).or_default().push(resident);
         }
     }
@@ -228,7 +288,7 @@ fn order<'facts>(
 
 /// What comes next; `None` once no pod has to move.
 pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::Next> {
-    let mut left = left(view.residents, view.targets);
+    let mut left = left(view.residents, view.movers);
     if let Some(nodes) = view.only {
         for residents in left.values_mut() {
             residents.retain(|resident| nodes.contains(resident.pod.node.as_str()));
@@ -242,7 +302,7 @@ pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::N
         let message = format!("{count} pods terminate; the first is {}", first.pod.key());
         return Some(wait(WaitReason::PodsTerminating, message));
     };
-    if let Some(wait) = not_ours(*wave, pods, policy) {
+    if let Some(wait) = not_ours(*wave, pods, policy, view.movers) {
         return Some(evict::Next::Wait(wait));
     }
     let health = health(view);
@@ -269,7 +329,7 @@ pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::N
         (true, _) => stay,
     };
     let leaving = Leaving {
-        place: "the old range",
+        place: view.movers.place(),
         pods: &asked,
         terminating: &[],
         static_pods: &[],
@@ -345,26 +405,33 @@ fn one_of_each<'facts>(
 }
 
 /// Pods that are not evicted, and what a person does about them.
-fn not_ours(wave: Wave, pods: &[&Resident<'_>], policy: &Policy) -> Option<Wait> {
+fn not_ours(wave: Wave, pods: &[&Resident<'_>], policy: &Policy, movers: Movers<'_>) -> Option<Wait> {
     if let Some(again) = pods.iter().find(|resident| resident.made_since) {
-        return Some(refused(format!(
-            "pod {} was made after the pool was closed, and has an address of it all the same: evicted, it would get another such. See \
-             its annotations `cni.projectcalico.org/ipAddrs` and `…/ipv4pools`, and those of its namespace",
-            again.pod.key()
-        )));
+        let key = again.pod.key();
+        return Some(refused(match movers {
+            Movers::OutOf(_) => format!(
+                "pod {key} was made after the pool was closed, and has an address of it all the same: evicted, it would get another such. \
+                 See its annotations `cni.projectcalico.org/ipAddrs` and `…/ipv4pools`, and those of its namespace"
+            ),
+            Movers::Told(_) => format!(
+                "pod {key} was made after every Service had its new address, and was told an old one all the same: evicted, it would be told \
+                 it again. Its own manifest says it, in its environment or its dnsConfig: change it there"
+            ),
+        }));
     }
+    let matter = movers.matter();
     let first = pods.first()?;
     match wave {
         Wave::Jobs => Some(refused(format!(
-            "{} pods of Jobs have addresses of the old range and end by themselves; the first is {}. Wait for it, or delete it",
+            "{} pods of Jobs {matter} and end by themselves; the first is {}. Wait for it, or delete it",
             pods.len(),
             first.pod.key()
         ))),
         Wave::Bare if !policy.delete_bare_pods => Some(refused(format!(
-            "{} pods have addresses of the old range and no controller that makes them again; the first is {}. Delete them, or set \
-             podCidr.deleteBarePods",
+            "{} pods {matter} and have no controller that makes them again; the first is {}. Delete them, or set {}",
             pods.len(),
-            first.pod.key()
+            first.pod.key(),
+            movers.field()
         ))),
         Wave::Bare
         | Wave::Coordinator
@@ -423,12 +490,12 @@ fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
     let mut lacking = Vec::new();
     let mut of_workload: BTreeMap<&Workload, Vec<&Resident<'_>>> = BTreeMap::new();
     for resident in view.residents {
-        if !resident.pod.uses_pod_network() || resident.pod.mirror {
+        if !view.movers.counts(resident.pod) {
             continue;
         }
         match resident.workload {
             Some(workload) => of_workload.entry(workload).or_default().push(resident),
-            None if resident.pod.deleted_at.is_some() && has_to_move(resident.pod, view.targets) => {
+            None if resident.pod.deleted_at.is_some() && view.movers.has(resident.pod) => {
                 lacking.push(Lacking {
                     wave: Wave::of(resident),
                     workload: None,
@@ -463,7 +530,7 @@ fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
             continue;
         };
         let unready = |pod: &&&Resident<'_>| {
-            pod.pod.deleted_at.is_none() && !pod.pod.ready && !has_to_move(pod.pod, view.targets)
+            pod.pod.deleted_at.is_none() && !pod.pod.ready && !view.movers.has(pod.pod)
         };
         // As many as were ill before may be ill still.
         let unready = pods.iter().filter(unready).skip(known.ill);

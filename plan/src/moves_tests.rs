@@ -97,7 +97,7 @@ impl World {
             .collect();
         let view = View {
             residents: &residents,
-            targets: &targets(),
+            movers: Movers::OutOf(&targets()),
             budgets: &[],
             refusals: &self.refusals,
             workloads: &self.workloads,
@@ -153,7 +153,7 @@ impl World {
 #[case::without_an_address_yet(pod("a", ""), false)]
 #[case::of_another_family(pod("a", "fd00::7"), false)]
 fn a_pod_moves_if_its_address_is_in_no_target_pool(#[case] pod: Pod, #[case] moves: bool) {
-    assert_eq!(has_to_move(&pod, &targets()), moves);
+    assert_eq!(Movers::OutOf(&targets()).has(&pod), moves);
 }
 
 /// Everybody moves, in the order of the waves, one of each workload at a time; nobody else goes while one is not Ready.

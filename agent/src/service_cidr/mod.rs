@@ -1,0 +1,8 @@
+//! Another range for Services, on this host: read what kube-proxy knows, what the kubelet tells new pods, and who was told an address
+//! that is left. Nothing is changed.
+
+pub mod carriers;
+pub mod connections;
+pub mod kubelet;
+pub mod observe;
+pub mod proxy;

@@ -1,0 +1,92 @@
+//! One `NodeMigration` for each Node, with what its agent looks for.
+
+use std::collections::BTreeMap;
+
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, NodeMigration};
+use ipnet::IpNet;
+use kube::Api;
+use plan::service_cidr::host::HostSettings;
+use plan::service_cidr::ranges::afterwards;
+use plan::service_cidr::settings::Settings;
+use plan::service_cidr::side::Side;
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::node_migrations::{self, belongs_to};
+use crate::write::{self, WriteError};
+
+/// What agents look for before the settings are known: by the default range as it is, and what the user wrote.
+pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
+    let after = afterwards(from, to);
+    HostSettings {
+        left: from
+            .iter()
+            .filter(|range| !after.contains(range))
+            .copied()
+            .collect(),
+        target: to.to_vec(),
+        known: Vec::new(),
+    }
+}
+
+/// What agents look for while Services are led there.
+pub fn look(settings: &Settings, goal: Side) -> HostSettings {
+    let changed = settings.changed();
+    HostSettings {
+        left: changed.of(goal.other()).clone(),
+        target: changed.of(goal).clone(),
+        known: Vec::new(),
+    }
+}
+
+/// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not look for yet. What it was asked of
+/// kube-proxy stays as long as the ranges do.
+pub async fn adopt(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    look: &HostSettings,
+) -> Result<(), WriteError> {
+    for object in node_migrations::without_node(cache, migration) {
+        node_migrations::delete(context, &object).await?;
+    }
+    // From the start: an agent that does not know better looks for flannel.
+    let ask = |spec: &mut NodeMigrationSpec| spec.service_cidr = Some(look.clone());
+    node_migrations::adopt(context, cache, migration, ask).await?;
+    let is_same = |asked: &HostSettings| asked.left == look.left && asked.target == look.target;
+    for object in cache.node_migrations.state() {
+        let asked = object.spec.service_cidr.as_ref();
+        if belongs_to(&object, migration) && !asked.is_some_and(is_same) {
+            write(context, &object, look.clone()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Asks every agent whether kube-proxy knows these.
+pub async fn ask(
+    context: &Context,
+    node_migrations: &BTreeMap<String, std::sync::Arc<NodeMigration>>,
+    look: &HostSettings,
+) -> Result<(), WriteError> {
+    for object in node_migrations.values() {
+        if object.spec.service_cidr.as_ref() != Some(look) {
+            write(context, object, look.clone()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn write(context: &Context, object: &NodeMigration, look: HostSettings) -> Result<(), WriteError> {
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
+    let spec = NodeMigrationSpec {
+        service_cidr: Some(look),
+        ..object.spec.clone()
+    };
+    match write::patch_spec(&api, object, &object.spec, &spec).await {
+        // Written by an earlier part of this very pass: the next one asks again.
+        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,262 @@
+//! One pass of a change of the Services' range: what is there becomes a view, the view a decision, the decision one step.
+
+use std::collections::BTreeMap;
+
+use api::migration::{Desired, Direction, MigrationPhase, ServiceCidr, ServiceCidrStatus};
+use api::{Migration, MigrationStatus};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use plan::decision::{Decision, WaitReason};
+use plan::moves::Workload;
+use plan::service_cidr::ranges::{ServiceCidr as Range, listed};
+use plan::service_cidr::side::Side;
+use plan::service_cidr::step::{Stage, Step};
+use plan::service_cidr::subjects::{book, counts};
+
+use super::apply::Hands;
+use super::objects::{all_ranges, api_version};
+use super::observed::Observed;
+use super::{adopt, prime};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::lifecycle::wait;
+use crate::memory::Memory;
+use crate::snapshot::Snapshot;
+use crate::tell::Tone;
+use crate::write::WriteError;
+use crate::{stages, stop, traffic};
+
+/// The addresses that Services are led to.
+fn goal(desired: Desired) -> Side {
+    match desired {
+        Desired::Rollback => Side::Old,
+        Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort => Side::New,
+    }
+}
+
+fn direction(goal: Side) -> Direction {
+    match goal {
+        Side::New => Direction::There,
+        Side::Old => Direction::Back,
+    }
+}
+
+/// The phase of the Migration in this stage.
+fn phase(stage: Stage, goal: Side) -> MigrationPhase {
+    match (goal, stage) {
+        (Side::Old, _) => MigrationPhase::RollingBack,
+        (Side::New, Stage::Range | Stage::ControlPlane) => MigrationPhase::Preparing,
+        (Side::New, Stage::Exchange) => MigrationPhase::Rolling,
+        (
+            Side::New,
+            Stage::Close
+            | Stage::FollowUp
+            | Stage::Restart
+            | Stage::Soak
+            | Stage::Release
+            | Stage::Default
+            | Stage::CleanUp,
+        ) => MigrationPhase::Finishing,
+    }
+}
+
+/// What one pass is made on.
+pub(super) struct Pass<'pass> {
+    pub(super) context: &'pass Context,
+    pub(super) cache: &'pass Cache,
+    pub(super) migration: &'pass Migration,
+    pub(super) kind: &'pass ServiceCidr,
+    /// Pods that were not Ready before the first change.
+    pub(super) ill: &'pass BTreeMap<Workload, usize>,
+    pub(super) snapshot: &'pass Snapshot,
+    pub(super) observed: &'pass Observed,
+    pub(super) ranges: &'pass [Range],
+    /// Version of the API that has ranges as objects.
+    pub(super) version: &'pass str,
+    pub(super) goal: Side,
+    /// Whether nothing is left to do but to take away what was made for the time of the migration.
+    pub(super) is_over: bool,
+    pub(super) now: Timestamp,
+}
+
+/// One pass of a migration that has begun.
+#[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
+pub async fn go_on(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    kind: &ServiceCidr,
+    ill: &BTreeMap<Workload, usize>,
+    mut known: ServiceCidrStatus,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    if status.phase.is_over() {
+        return Ok(());
+    }
+    let goal = goal(migration.spec.desired);
+    adopt::adopt(context, cache, migration, &adopt::look(&known.settings, goal)).await?;
+    let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
+    if let Some(message) = snapshot.malformed() {
+        wait(status, WaitReason::CheckFailing, message);
+        return Ok(());
+    }
+    let Some(version) = api_version(&context.client).await? else {
+        let message = "the API serves no ServiceCIDRs any more: nothing is done until it does";
+        wait(status, WaitReason::ServiceRanges, message.to_owned());
+        return Ok(());
+    };
+    let (observed, ranges) = tokio::try_join!(
+        Observed::read(&context.client, &version),
+        all_ranges(&context.client, &version)
+    )?;
+    let ranges = match ranges {
+        Ok(ranges) => ranges,
+        Err(malformed) => {
+            let message = format!(
+                "{}: {}; nothing is done until it is corrected",
+                malformed.object, malformed.problem
+            );
+            wait(status, WaitReason::ServiceRanges, message);
+            return Ok(());
+        }
+    };
+    let services: Vec<_> = observed.services().cloned().collect();
+    let found = counts(&services, &known.settings);
+    known.services_in_old_range = u32::try_from(found.old).unwrap_or(u32::MAX);
+    known.services_in_new_range = u32::try_from(found.new).unwrap_or(u32::MAX);
+    let written = known.book();
+    match book(&written, &services, &observed.taken(), goal, &known.settings) {
+        Ok(book) if book == written => {}
+        // Nothing is done for who is not written down yet: whoever goes on after a crash has to know both addresses.
+        Ok(book) => {
+            let new = book.len().saturating_sub(written.len());
+            known.write(book);
+            status.message = format!("the addresses of {new} Services are written down");
+            status.service_cidr = Some(known);
+            return Ok(());
+        }
+        Err(no_room) => {
+            wait(status, WaitReason::ServiceRanges, no_room.to_string());
+            return Ok(());
+        }
+    }
+    let before = migration
+        .status
+        .as_ref()
+        .and_then(|status| status.service_cidr.as_ref());
+    let stage = before.and_then(|known| known.stage.as_ref());
+    let pass = Pass {
+        context,
+        cache,
+        migration,
+        kind,
+        ill,
+        snapshot: &snapshot,
+        observed: &observed,
+        ranges: &ranges,
+        version: &version,
+        goal,
+        is_over: stage
+            .is_some_and(|stage| stage.name == Stage::CleanUp && stage.direction == direction(goal)),
+        now: Timestamp::now(),
+    };
+    let (next, stop, seen) = Box::pin(pass.look(memory, &mut known, status)).await?;
+    stages::enter(
+        &mut known.stage,
+        &mut known.history,
+        next.stage,
+        direction(goal),
+        pass.now,
+    );
+    status.phase = phase(next.stage, goal);
+    let (there, all) = match goal {
+        Side::New => (found.new, found.old),
+        Side::Old => (found.old, found.new),
+    };
+    status.progress.text = format!("{there}/{} services", there + all);
+    let hands = Hands { pass: &pass, seen };
+    match next.decision {
+        Decision::Run(Step::Complete) => pass.complete(&mut known, status).await?,
+        Decision::Run(step) => {
+            let said = Box::pin(hands.make(&step, &known, memory)).await?;
+            match said {
+                Ok(said) => {
+                    status.blocked = String::new();
+                    status.message = said;
+                }
+                Err(found) => wait(status, found.reason, found.message),
+            }
+        }
+        Decision::Wait(found) => wait(status, found.reason, found.message),
+        Decision::Halt(halt) => {
+            status.phase = MigrationPhase::Halted;
+            halt.reason.as_str().clone_into(&mut status.blocked);
+            status.message = halt.message;
+        }
+        Decision::Settled => {}
+    }
+    if let Some(stop) = stop
+        && status.phase != MigrationPhase::Halted
+        && !status.phase.is_over()
+    {
+        stop::halt(status, &stop);
+    }
+    status.service_cidr = Some(known);
+    Ok(())
+}
+
+impl Pass<'_> {
+    /// Takes away what was made for the time of the migration, and says that it is over.
+    async fn complete(
+        &self,
+        known: &mut ServiceCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        use crash_point::Edge;
+        crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
+        for side in Side::ALL {
+            prime::remove(&self.context.client, &self.context.namespace, side).await?;
+        }
+        traffic::end(self.context, self.snapshot).await?;
+        if let Some(message) = traffic::ending(self.snapshot) {
+            wait(status, WaitReason::PodsTerminating, message);
+            return Ok(());
+        }
+        let changed = known.settings.changed();
+        let (left, target) = (
+            listed(changed.of(self.goal.other())),
+            listed(changed.of(self.goal)),
+        );
+        let kept = match self.goal {
+            Side::New => known.services_in_old_range,
+            Side::Old => known.services_in_new_range,
+        };
+        let kept = match kept {
+            0 => String::new(),
+            kept => format!(" but for {kept} load balancers, which keep theirs"),
+        };
+        status.message = format!(
+            "every Service has an address of {target}{kept}; nobody answers at addresses of {left} any more"
+        );
+        crash_point::reach(Step::Complete.name(), Edge::Changed, None).await;
+        stages::finish(&mut known.stage, &mut known.history, self.now);
+        status.phase = match self.goal {
+            Side::New => MigrationPhase::Completed,
+            Side::Old => MigrationPhase::RolledBack,
+        };
+        status.completed_at = Some(self.now);
+        status.blocked = String::new();
+        let phase = status.phase;
+        self.context
+            .teller
+            .migration(
+                self.migration,
+                Tone::Normal,
+                &format!("{phase:?}"),
+                &status.message,
+            )
+            .await;
+        Ok(())
+    }
+}

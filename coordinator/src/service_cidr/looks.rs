@@ -1,0 +1,68 @@
+//! What outlives a pass of this kind, and is lost at a restart.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use plan::service_cidr::facts::{ApiServer, Mention};
+use tokio::task::JoinSet;
+
+use super::knowledge::Confirmed;
+use super::quiet::Quiet;
+use super::trial::Trials;
+use super::{api_servers, mentions};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::looks::{Pace, is_old};
+use crate::write::WriteError;
+
+/// What was read last, and when; and what watches.
+#[derive(Default)]
+pub struct Looks {
+    api_servers: Option<(Instant, BTreeMap<IpAddr, ApiServer>)>,
+    mentions: Option<(Instant, Vec<Mention>)>,
+    quiet: Option<(Quiet, JoinSet<()>)>,
+    /// Addresses that every node is known to know.
+    pub confirmed: Confirmed,
+    /// Which writes the API server would take.
+    pub trials: Trials,
+}
+
+impl Looks {
+    /// Every API server.
+    pub async fn api_servers(
+        &mut self,
+        context: &Context,
+        cache: &Cache,
+        pace: Pace,
+    ) -> Result<BTreeMap<IpAddr, ApiServer>, WriteError> {
+        if is_old(self.api_servers.as_ref(), pace) {
+            self.api_servers = Some((Instant::now(), api_servers::read(context, cache).await?));
+        }
+        let found = self.api_servers.as_ref();
+        Ok(found.map(|(_, found)| found.clone()).unwrap_or_default())
+    }
+
+    /// Who else says addresses of Services.
+    pub async fn mentions(
+        &mut self,
+        context: &Context,
+        cache: &Cache,
+        pace: Pace,
+    ) -> Result<Vec<Mention>, WriteError> {
+        if is_old(self.mentions.as_ref(), pace) {
+            self.mentions = Some((Instant::now(), mentions::read(context, cache).await?));
+        }
+        let found = self.mentions.as_ref();
+        Ok(found.map(|(_, found)| found.clone()).unwrap_or_default())
+    }
+
+    /// When something changed the last time; from the first question on somebody watches.
+    pub fn quiet(&mut self, context: &Context) -> Quiet {
+        let (quiet, _) = self.quiet.get_or_insert_with(|| {
+            let mut tasks = JoinSet::new();
+            (Quiet::watch(&context.watching, &mut tasks), tasks)
+        });
+        quiet.clone()
+    }
+}

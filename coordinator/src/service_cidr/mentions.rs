@@ -1,0 +1,174 @@
+//! Places that say addresses of Services, as the API shows them: objects come in, mentions go out.
+
+use ipnet::IpNet;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, PodSpec};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::ResourceExt;
+use plan::service_cidr::facts::Mention;
+use plan::service_cidr::mentions::addresses_in;
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::read;
+use crate::write::WriteError;
+
+/// `ConfigMap`s of `kube-system` that say addresses of Services, with what a person does about each.
+const CONFIG_MAPS: [(&str, &str); 4] = [
+    (
+        "kubelet-config",
+        "`kubectl edit configmap kubelet-config -n kube-system`: clusterDNS the name servers' address of {new}; a kubelet reads it when its \
+         node joins, or by `kubeadm upgrade node`",
+    ),
+    (
+        "kubeadm-config",
+        "`kubectl edit configmap kubeadm-config -n kube-system`: networking.serviceSubnet {new}",
+    ),
+    (
+        "node-local-dns",
+        "`kubectl edit configmap node-local-dns -n kube-system`: the address of the name servers, of {new}; then roll its DaemonSet, with the \
+         same address in its arguments",
+    ),
+    (
+        "coredns",
+        "`kubectl edit configmap coredns -n kube-system`: it leads questions to an address of a Service; the new one is of {new}",
+    ),
+];
+
+/// Reads every place that is known to say such addresses.
+pub async fn read(context: &Context, cache: &Cache) -> Result<Vec<Mention>, WriteError> {
+    let named = CONFIG_MAPS
+        .iter()
+        .map(|(name, _)| ("kube-system".to_owned(), (*name).to_owned()));
+    let (maps, policies, deployments, stateful_sets) = tokio::try_join!(
+        read::config_maps(context, named.collect()),
+        read::list::<NetworkPolicy>(context, "NetworkPolicies"),
+        read::list::<Deployment>(context, "Deployments"),
+        read::list::<StatefulSet>(context, "StatefulSets"),
+    )?;
+    let mut mentions: Vec<Mention> = maps.iter().filter_map(config_map).collect();
+    mentions.extend(policies.iter().filter_map(network_policy));
+    let of_deployments = deployments.iter().filter_map(|object| {
+        let spec = object.spec.as_ref()?.template.spec.as_ref()?;
+        workload(
+            "Deployment",
+            &object.namespace().unwrap_or_default(),
+            &object.name_any(),
+            spec,
+        )
+    });
+    let of_stateful_sets = stateful_sets.iter().filter_map(|object| {
+        let spec = object.spec.as_ref()?.template.spec.as_ref()?;
+        workload(
+            "StatefulSet",
+            &object.namespace().unwrap_or_default(),
+            &object.name_any(),
+            spec,
+        )
+    });
+    let daemon_sets = cache.daemon_sets.state();
+    let of_daemon_sets = daemon_sets.iter().filter_map(|object| {
+        let spec = object.spec.as_ref()?.template.spec.as_ref()?;
+        workload(
+            "DaemonSet",
+            &object.namespace().unwrap_or_default(),
+            &object.name_any(),
+            spec,
+        )
+    });
+    mentions.extend(of_deployments.chain(of_stateful_sets).chain(of_daemon_sets));
+    Ok(mentions)
+}
+
+fn config_map(map: &ConfigMap) -> Option<Mention> {
+    let name = map.name_any();
+    let (_, fix) = CONFIG_MAPS.iter().find(|(known, _)| *known == name)?;
+    let texts = map.data.iter().flatten().map(|(_, text)| text.as_str());
+    mention(format!("ConfigMap kube-system/{name}"), texts, fix)
+}
+
+fn network_policy(policy: &NetworkPolicy) -> Option<Mention> {
+    // All of it that may hold a range: `ipBlock` in either direction.
+    let text = serde_json::to_string(policy.spec.as_ref()?).ok()?;
+    let object = format!(
+        "NetworkPolicy {}/{}",
+        policy.namespace().unwrap_or_default(),
+        policy.name_any()
+    );
+    mention(
+        object,
+        [text.as_str()].into_iter(),
+        "write the address or range of {new} in its place",
+    )
+}
+
+/// A pod template that says addresses itself: in variables, arguments, or as name servers.
+fn workload(kind: &str, namespace: &str, name: &str, spec: &PodSpec) -> Option<Mention> {
+    let containers = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten());
+    let mut texts: Vec<&str> = Vec::new();
+    for container in containers {
+        let words = container.command.iter().chain(&container.args).flatten();
+        texts.extend(words.map(String::as_str));
+        let variables = container.env.iter().flatten();
+        texts.extend(variables.filter_map(|variable| variable.value.as_deref()));
+    }
+    let dns = spec
+        .dns_config
+        .iter()
+        .flat_map(|dns| dns.nameservers.iter().flatten());
+    texts.extend(dns.map(String::as_str));
+    mention(
+        format!("{kind} {namespace}/{name}: its pod template"),
+        texts.into_iter(),
+        "write the name of the Service in its place, or the address of {new}; its pods start again with it",
+    )
+}
+
+fn mention<'text>(object: String, texts: impl Iterator<Item = &'text str>, fix: &str) -> Option<Mention> {
+    let mut says: Vec<IpNet> = texts.flat_map(addresses_in).collect();
+    says.sort();
+    says.dedup();
+    (!says.is_empty()).then(|| Mention {
+        object,
+        says,
+        fix: fix.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_template_is_read_where_it_may_say_addresses() {
+        let spec: PodSpec = serde_json::from_value(json!({
+            "containers": [{
+                "name": "web", "args": ["--resolver=10.96.0.10:53"],
+                "env": [{ "name": "no_proxy", "value": "localhost,10.96.0.0/12,.svc" }],
+            }],
+            "dnsConfig": { "nameservers": ["10.96.0.10"] },
+        }))
+        .unwrap();
+        let found = workload("Deployment", "shop", "web", &spec).unwrap();
+        let says: Vec<String> = found.says.iter().map(ToString::to_string).collect();
+        assert_eq!(says, ["10.96.0.0/12", "10.96.0.10/32"]);
+        assert_eq!(found.object, "Deployment shop/web: its pod template");
+    }
+
+    #[test]
+    fn a_config_map_that_nobody_knows_says_nothing() {
+        let map = |name: &str| -> ConfigMap {
+            serde_json::from_value(
+                json!({ "metadata": { "name": name }, "data": { "kubelet": "clusterDNS:\n- 10.96.0.10\n" } }),
+            )
+            .unwrap()
+        };
+        assert_eq!(config_map(&map("kubelet-config")).unwrap().says.len(), 1);
+        assert_eq!(config_map(&map("shop")), None);
+    }
+}

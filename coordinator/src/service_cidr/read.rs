@@ -1,0 +1,187 @@
+//! Reading what the checks and the plan depend on. Changes nothing.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::NodeMigration;
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use kube::ResourceExt;
+use plan::cluster::Malformed;
+use plan::corefile;
+use plan::kube_proxy::{Configuration, configuration};
+use plan::service_cidr::checks::PERMISSIONS;
+use plan::service_cidr::class::Class;
+use plan::service_cidr::facts::ClusterFacts;
+use plan::service_cidr::ranges::{DEFAULT, ServiceCidr, afterwards};
+use plan::service_cidr::subjects::of_migration;
+use serde_json::Value;
+
+use super::objects::{all_ranges, all_services, api_version};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::facts::workloads::{backends, is_name_service};
+use crate::looks::Pace;
+use crate::memory::Memory;
+use crate::write::WriteError;
+use crate::{calico, facts, own_pods, read, workloads};
+
+/// The ranges of the default `ServiceCIDR`; none where there is no such object, or it is not understood.
+pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, WriteError> {
+    let Some(version) = api_version(&context.client).await? else {
+        return Ok(Vec::new());
+    };
+    let all = all_ranges(&context.client, &version).await?.unwrap_or_default();
+    let default = all.into_iter().find(|range| range.name == DEFAULT);
+    Ok(default.map(|range| range.ranges).unwrap_or_default())
+}
+
+/// Everything that the checks and the plan need.
+pub async fn cluster(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    node_migrations: &[Arc<NodeMigration>],
+    to: &[IpNet],
+) -> Result<ClusterFacts, WriteError> {
+    let mut malformed = Vec::new();
+    let api_version = api_version(&context.client).await?;
+    let ranges = ranges(context, api_version.as_deref(), &mut malformed).await?;
+    let (services, webhooks, permissions, workload_facts, kube_proxy) = tokio::try_join!(
+        all_services(&context.client),
+        read::webhooks(context),
+        read::permissions(context, &PERMISSIONS),
+        workloads::workloads(context, cache),
+        read::config_maps(
+            context,
+            [("kube-system".to_owned(), "kube-proxy".to_owned())].into()
+        ),
+    )?;
+    let typed: Vec<Service> = services
+        .iter()
+        .filter_map(|service| serde_json::from_value(service.clone()).ok())
+        .collect();
+    let nodes = cache.nodes.state();
+    let nodes = facts::understood(
+        nodes.iter().map(|found| facts::nodes::node(found)),
+        &mut malformed,
+    );
+    let objects = cache.pods.state();
+    let watched = || {
+        let pods = objects.iter().map(AsRef::as_ref);
+        pods.filter(|pod| !own_pods::is_ours(pod, &context.namespace))
+    };
+    let mut pods = facts::understood(watched().map(facts::pods::pod), &mut malformed);
+    pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
+    let of_name_servers: Vec<Service> = typed
+        .iter()
+        .filter(|service| is_name_service(service))
+        .cloned()
+        .collect();
+    let name_servers = backends(&of_name_servers, &pods);
+    let corefiles = workloads::corefiles(context, objects.iter().map(AsRef::as_ref), &name_servers).await?;
+    let domain = corefiles.iter().find_map(|(_, text)| corefile::domain(text));
+    let refused = match domain {
+        Some(domain) => {
+            let moving = moving(&services, &ranges, to);
+            memory.service_cidr.trials.ask(context, domain, &moving).await?
+        }
+        // Without it a check refuses.
+        None => Vec::new(),
+    };
+    let reports = read::reports(context, cache, node_migrations);
+    malformed.sort();
+    Ok(ClusterFacts {
+        api_version,
+        pod_ranges: pod_ranges(context, &nodes).await?,
+        ranges,
+        api_servers: memory
+            .service_cidr
+            .api_servers(context, cache, Pace::Seldom)
+            .await?,
+        kube_proxy: kube_proxy.first().and_then(proxy),
+        corefiles: corefiles.clone(),
+        permissions,
+        malformed,
+        hosts: read::said_by_agents(&reports, |status| status.service_cidr.clone()),
+        workloads: workload_facts,
+        budgets: cache
+            .budgets
+            .state()
+            .iter()
+            .map(|found| facts::pods::budget(found))
+            .collect(),
+        webhooks: facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &typed, &pods),
+        name_servers,
+        mentions: memory.service_cidr.mentions(context, cache, Pace::Seldom).await?,
+        refused,
+        own_path: own_path(context),
+        pods,
+        services,
+        nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
+    })
+}
+
+async fn ranges(
+    context: &Context,
+    version: Option<&str>,
+    malformed: &mut Vec<Malformed>,
+) -> Result<Vec<ServiceCidr>, WriteError> {
+    let Some(version) = version else {
+        return Ok(Vec::new());
+    };
+    Ok(match all_ranges(&context.client, version).await? {
+        Ok(ranges) => ranges,
+        Err(what) => {
+            malformed.push(what);
+            Vec::new()
+        }
+    })
+}
+
+/// Services that would exchange an address, as things are.
+fn moving<'services>(
+    services: &'services [Value],
+    ranges: &[ServiceCidr],
+    to: &[IpNet],
+) -> Vec<&'services Value> {
+    let default = ranges.iter().find(|range| range.name == DEFAULT);
+    let from = default.map(|range| range.ranges.clone()).unwrap_or_default();
+    let after = afterwards(&from, to);
+    let left: Vec<IpNet> = from.into_iter().filter(|range| !after.contains(range)).collect();
+    of_migration(services)
+        .filter(|service| matches!(Class::of(&service["spec"], &left), Class::Moves(_)))
+        .collect()
+}
+
+/// Ranges that pods have their addresses of: of every Node, and of every pool of Calico's.
+async fn pod_ranges(
+    context: &Context,
+    nodes: &[plan::cluster::Node],
+) -> Result<Vec<(String, IpNet)>, WriteError> {
+    let pools = calico::IP_POOL.list(&context.client).await?;
+    let of_pools = pools.iter().filter_map(|pool| {
+        let range = pool.data["spec"]["cidr"].as_str()?.parse().ok()?;
+        Some((format!("IPPool {}", pool.name_any()), range))
+    });
+    let of_nodes = nodes.iter().flat_map(|node| {
+        let ranges = node.pod_cidrs.iter().filter_map(|text| text.parse().ok());
+        ranges.map(|range| (format!("Node {}", node.name), range))
+    });
+    Ok(of_pools.chain(of_nodes).collect())
+}
+
+/// What kube-proxy is told; `None` where its `ConfigMap` has no configuration.
+fn proxy(map: &ConfigMap) -> Option<Result<Configuration, String>> {
+    let text = map.data.as_ref()?.get("config.conf")?;
+    let object = yaml_serde::from_str::<Value>(text).map_err(|error| error.to_string());
+    Some(object.and_then(|object| configuration(&object)))
+}
+
+/// Host, or address, by which we reach the API server.
+pub fn own_path(context: &Context) -> String {
+    let host = context.config.cluster_url.host().unwrap_or_default();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.parse::<IpAddr>()
+        .map_or_else(|_| host.to_owned(), |address| address.to_string())
+}

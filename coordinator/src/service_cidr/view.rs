@@ -1,0 +1,467 @@
+//! Everything that a decision depends on, of one pass; and the decision.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use api::MigrationStatus;
+use api::migration::ServiceCidrStatus;
+use jiff::{SignedDuration, Timestamp};
+use plan::decision::{Wait, WaitReason};
+use plan::evict;
+use plan::found::Found;
+use plan::moves::{self, Movers};
+use plan::residents::{health, residents, workloads_of};
+use plan::service_cidr::addresses::first;
+use plan::service_cidr::class::Class;
+use plan::service_cidr::decide::{Next, Policy, ServiceView, View, decide};
+use plan::service_cidr::facts::ApiServer;
+use plan::service_cidr::mentions;
+use plan::service_cidr::prime::unquiet;
+use plan::service_cidr::ranges::listed;
+use plan::service_cidr::side::Side;
+use plan::service_cidr::step::{Missing, Stage};
+use plan::service_cidr::subjects::{key, of_migration, sort, spare, turn};
+use plan::service_cidr::swap::{self, Own};
+
+use super::adopt;
+use super::apply::period;
+use super::drive::Pass;
+use super::exchange::{Seen, Subject};
+use super::knowledge::{Answer, Answers, Knowledge};
+use super::look::{Nodes, look};
+use super::watched::Held;
+use super::{services_at_once, soak_seconds};
+use crate::looks::Pace;
+use crate::memory::Memory;
+use crate::stop::Stop;
+use crate::write::WriteError;
+use crate::{facts, limits};
+
+/// Pods that may start again at the same time, when nobody says.
+const PODS_AT_ONCE: u32 = 5;
+/// Places and connections that are told one by one.
+const TOLD: usize = 5;
+
+/// What comes next, what a person has to look at first, and every Service that changes, as it was read.
+pub(super) type Looked = (Next, Option<Stop>, BTreeMap<String, (Subject, Seen)>);
+
+impl Pass<'_> {
+    /// What comes next.
+    pub(super) async fn look(
+        &self,
+        memory: &mut Memory,
+        known: &mut ServiceCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<Looked, WriteError> {
+        let answers = self.answers();
+        let Held { hold, stop } = self.traffic(memory, status).await?;
+        let stage = known.stage.as_ref().map(|stage| stage.name);
+        let is_at_the_end = stage.is_some_and(|stage| stage >= Stage::Close);
+        let (api_pace, end_pace) = match stage {
+            None | Some(Stage::Range | Stage::ControlPlane) => (Pace::Soon, Pace::Seldom),
+            Some(_) if is_at_the_end => (Pace::Soon, Pace::Soon),
+            Some(_) => (Pace::Seldom, Pace::Seldom),
+        };
+        let servers = memory
+            .service_cidr
+            .api_servers(self.context, self.cache, api_pace)
+            .await?;
+        let api_servers = self.api_servers(&servers, known);
+        let mentions = memory
+            .service_cidr
+            .mentions(self.context, self.cache, end_pace)
+            .await?;
+        let follow_up = self.follow_up(&mentions, &answers, known);
+        let is_closed = self.is_closed(known);
+        known.told_new_since = if is_closed && follow_up.is_none() {
+            known.told_new_since.or(Some(self.now))
+        } else {
+            None
+        };
+        let carriers = self.carriers(memory, &answers, known, status).await?;
+        let soak = self.soak(
+            &answers,
+            known,
+            is_closed && follow_up.is_none() && carriers.is_none(),
+        );
+        let left_is_used = follow_up.is_some() || carriers.is_some() || soak.is_some();
+
+        let subjects = self.subjects(known, left_is_used);
+        let quiet = memory.service_cidr.quiet(self.context);
+        let knowledge = Knowledge::new(&answers, &memory.service_cidr.confirmed);
+        let mut seen = BTreeMap::new();
+        let mut services = Vec::new();
+        for subject in subjects {
+            let name = format!("{}/{}", subject.namespace, subject.name);
+            let service = self.observed.service(&subject.namespace, &subject.name);
+            let unknown = |side| {
+                service
+                    .and_then(|service| knowledge.unknown(&name, service, side, subject.addresses.of(side)))
+            };
+            let nodes = Nodes {
+                unknown: &unknown,
+                unquiet: unquiet(&quiet.last(), period(known)),
+            };
+            let Some(found) = look(self.observed, &known.settings.domain.value, &subject, &nodes) else {
+                continue;
+            };
+            services.push(ServiceView {
+                turn: turn(&name, &found.service),
+                is_there: found.view.own == Own::At(self.goal),
+                is_away: matches!(found.view.own, Own::Away(_)),
+                decision: swap::decide(&found.view),
+                name: name.clone(),
+            });
+            seen.insert(name, (subject, found));
+        }
+        let (confirmed, ports) = knowledge.finish();
+        memory.service_cidr.confirmed = confirmed;
+        let mut wanted = adopt::look(&known.settings, self.goal);
+        wanted.known = ports;
+        adopt::ask(self.context, &self.snapshot.node_migrations, &wanted).await?;
+        sort(&mut services, &self.kind.order, |service| {
+            (service.turn, service.name.clone())
+        });
+        let view = View {
+            goal: self.goal,
+            settings: &known.settings,
+            ranges: self.ranges,
+            api_servers,
+            services: &services,
+            kept: &self.kept(known),
+            follow_up,
+            carriers,
+            soak,
+        };
+        let policy = Policy {
+            services_at_once: services_at_once(self.kind),
+            hold,
+        };
+        Ok((decide(&view, &policy), stop, seen))
+    }
+
+    /// What every node says to what it is asked now.
+    fn answers(&self) -> Answers<'_> {
+        let mut answers = Answers::new();
+        for (name, object) in &self.snapshot.node_migrations {
+            // One that is away learns of everything when it comes back: kube-proxy begins with all that there is.
+            let is_ready = self
+                .snapshot
+                .nodes
+                .get(name)
+                .is_some_and(|node| facts::nodes::is_ready(node));
+            if !is_ready {
+                continue;
+            }
+            let is_current = |status: &&api::node_migration::NodeMigrationStatus| {
+                Some(status.observed_generation) == object.metadata.generation
+                    && self.snapshot.agent_ready(name)
+            };
+            let said = object
+                .status
+                .as_ref()
+                .filter(is_current)
+                .and_then(|status| status.service_cidr.as_ref());
+            let answer = said
+                .zip(object.spec.service_cidr.as_ref())
+                .map(|(said, asked)| Answer { asked, said });
+            answers.insert(name.as_str(), answer);
+        }
+        answers
+    }
+
+    fn subjects(&self, known: &ServiceCidrStatus, left_is_used: bool) -> Vec<Subject> {
+        let book = known.book();
+        // Each has its own, in an order that stays as long as nobody comes or goes.
+        let spares = self.spare(known, book.len() + 1);
+        let mut spares = spares.into_iter().skip(1);
+        book.into_iter()
+            .filter_map(|(name, addresses)| {
+                let (namespace, name) = name.split_once('/')?;
+                Some(Subject {
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                    addresses,
+                    spare: spares.next().unwrap_or_default(),
+                    goal: self.goal,
+                    left_is_used,
+                })
+            })
+            .collect()
+    }
+
+    /// Addresses that nobody has and nobody is to have.
+    pub(super) fn spare(&self, known: &ServiceCidrStatus, count: usize) -> Vec<Vec<IpAddr>> {
+        let taken = self.observed.taken();
+        spare(count, self.goal, &known.book(), &taken, &known.settings)
+    }
+
+    /// Whether the range that is left gives out nothing more.
+    fn is_closed(&self, known: &ServiceCidrStatus) -> bool {
+        let changed = known.settings.changed();
+        let left = changed.of(self.goal.other());
+        let gives = |range: &plan::service_cidr::ranges::ServiceCidr| {
+            !range.terminating && range.ranges.iter().any(|range| left.contains(range))
+        };
+        !self.ranges.iter().any(gives)
+    }
+
+    /// Addresses of load balancers that stay.
+    fn kept(&self, known: &ServiceCidrStatus) -> Vec<IpAddr> {
+        if !self.kind.keep_load_balancers {
+            return Vec::new();
+        }
+        self.load_balancers(known)
+            .into_iter()
+            .flat_map(|(_, addresses)| addresses)
+            .collect()
+    }
+
+    fn load_balancers(&self, known: &ServiceCidrStatus) -> Vec<(String, Vec<IpAddr>)> {
+        let changed = known.settings.changed();
+        let services: Vec<_> = self.observed.services().cloned().collect();
+        of_migration(&services)
+            .filter_map(
+                |service| match Class::of(&service["spec"], changed.of(self.goal.other())) {
+                    Class::LoadBalancer(addresses) => Some((key(service), addresses)),
+                    Class::Moves(_) | Class::Headless | Class::ExternalName | Class::Elsewhere => None,
+                },
+            )
+            .collect()
+    }
+
+    /// Which API server does not have what it has to.
+    fn api_servers(&self, servers: &BTreeMap<IpAddr, ApiServer>, known: &ServiceCidrStatus) -> Option<Wait> {
+        let defaults = known.settings.defaults();
+        let wanted = defaults.of(self.goal);
+        let changed = known.settings.changed();
+        let firsts: Vec<IpAddr> = Side::ALL
+            .into_iter()
+            .flat_map(|side| changed.of(side).iter().filter_map(first))
+            .collect();
+        let mut missing = Vec::new();
+        if servers.is_empty() {
+            missing.push("no API server is behind Service default/kubernetes".to_owned());
+        }
+        for (address, server) in servers {
+            match &server.ranges {
+                Ok(ranges) if ranges == wanted => {}
+                Ok(ranges) => missing.push(format!(
+                    "API server {address} has --service-cluster-ip-range={}, needed {}",
+                    listed(ranges),
+                    listed(wanted)
+                )),
+                Err(why) => missing.push(format!("nobody knows the flag of API server {address}: {why}")),
+            }
+            match &server.addresses {
+                Ok(names) => {
+                    let lacks: Vec<String> = firsts
+                        .iter()
+                        .filter(|first| !names.contains(first))
+                        .map(ToString::to_string)
+                        .collect();
+                    if !lacks.is_empty() {
+                        missing.push(format!(
+                            "the certificate of API server {address} is not for {}",
+                            lacks.join(", ")
+                        ));
+                    }
+                }
+                Err(why) => missing.push(format!(
+                    "nobody knows the certificate of API server {address}: {why}"
+                )),
+            }
+        }
+        (!missing.is_empty()).then(|| Wait {
+            reason: WaitReason::ApiServers,
+            message: format!("people change what only they may: {}", few(&missing)),
+            until: None,
+        })
+    }
+
+    /// Who else says an address that is left.
+    fn follow_up(
+        &self,
+        found: &[plan::service_cidr::facts::Mention],
+        answers: &Answers<'_>,
+        known: &ServiceCidrStatus,
+    ) -> Option<Wait> {
+        let changed = known.settings.changed();
+        let (left, target) = (changed.of(self.goal.other()), changed.of(self.goal));
+        let is_left = |address: &IpAddr| left.iter().any(|range| range.contains(address));
+        let mut lines: Vec<String> = mentions::follow_up(found, left, target)
+            .iter()
+            .map(mentions::Change::line)
+            .collect();
+        for (node, answer) in answers {
+            match answer.as_ref().map(|answer| &answer.said.cluster_dns) {
+                Some(Found::Present(said)) => lines.extend(said.iter().filter(|said| is_left(said)).map(|said| {
+                    format!(
+                        "kubelet of Node {node}: clusterDNS: found {said}, needed an address of {}. Fix: in the kubelet's configuration \
+                         (/var/lib/kubelet/config.yaml, or --cluster-dns), then `systemctl restart kubelet`",
+                        listed(target)
+                    )
+                })),
+                Some(Found::Malformed(what)) => lines.push(format!("kubelet of Node {node}: clusterDNS is not known: {what}")),
+                Some(Found::Absent) => {}
+                None => lines.push(format!("the agent of Node {node} has not said what its kubelet says")),
+            }
+        }
+        if !self.kind.keep_load_balancers {
+            lines.extend(self.load_balancers(known).into_iter().map(|(name, addresses)| {
+                let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                format!(
+                    "Service {name} of type LoadBalancer has {}. Fix: lead its clients to another Service and delete it, or set \
+                     keepLoadBalancers",
+                    texts.join(",")
+                )
+            }));
+        }
+        (!lines.is_empty()).then(|| Wait {
+            reason: WaitReason::ConfigurationFollowUp,
+            message: format!("people change what only they may: {}", few(&lines)),
+            until: None,
+        })
+    }
+
+    /// Pods that were told an address that is left, and what is done about them.
+    async fn carriers(
+        &self,
+        memory: &mut Memory,
+        answers: &Answers<'_>,
+        known: &mut ServiceCidrStatus,
+        status: &MigrationStatus,
+    ) -> Result<Option<Missing>, WriteError> {
+        let mut told: BTreeSet<String> = BTreeSet::new();
+        let mut silent = Vec::new();
+        let since = known.told_new_since.unwrap_or(Timestamp::MAX);
+        let pods = self.snapshot.pods();
+        for (node, answer) in answers {
+            match answer.as_ref().map(|answer| &answer.said.carriers) {
+                Some(Found::Present(carriers)) => {
+                    told.extend(carriers.pods.iter().map(|carrier| carrier.pod_uid.clone()));
+                    // Who cannot be looked into was told what everybody was told at that time.
+                    let is_older = |uid: &&String| {
+                        let mut pods = pods.iter();
+                        pods.any(|pod| pod.uid == **uid && pod.made_at.is_none_or(|made| made < since))
+                    };
+                    told.extend(carriers.unread.iter().filter(is_older).cloned());
+                }
+                Some(Found::Absent) => {}
+                Some(Found::Malformed(what)) => silent.push(format!("node {node}: {what}")),
+                None => silent.push(format!("node {node}: its agent has not said")),
+            }
+        }
+        told.retain(|uid| {
+            pods.iter()
+                .any(|pod| pod.uid == *uid && !pod.finished && !pod.mirror)
+        });
+        known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
+        if let Some(first) = silent.first() {
+            return Ok(Some(Missing::Answer(Wait {
+                reason: WaitReason::AgentSilent,
+                message: format!("nobody knows yet which pods were told addresses that are left: {first}"),
+                until: None,
+            })));
+        }
+        crate::evict::forget(&mut memory.refusals, |uid| pods.iter().any(|pod| pod.uid == uid));
+        let workloads = workloads_of(pods);
+        let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
+        let residents = residents(pods, &workloads, &needed, known.told_new_since);
+        let pace = if told.is_empty() { Pace::Seldom } else { Pace::Soon };
+        let wanted = memory.workloads.workloads(self.context, self.cache, pace).await?;
+        let health = health(&wanted, self.ill, status.started_at.unwrap_or(self.now));
+        let view = moves::View {
+            residents: &residents,
+            movers: Movers::Told(&told),
+            budgets: &self.snapshot.budgets,
+            refusals: &memory.refusals,
+            workloads: &health,
+            only: None,
+        };
+        let policy = moves::Policy {
+            pods_at_once: usize::try_from(self.kind.pods_at_once.unwrap_or(PODS_AT_ONCE)).unwrap_or(1),
+            permissions: limits::permissions(self.migration),
+            delete_bare_pods: self.kind.delete_bare_pods,
+        };
+        if let Some(next) = moves::next(&view, &policy, self.now) {
+            return Ok(Some(match next {
+                evict::Next::Evict(pods) => Missing::Evict(pods),
+                evict::Next::Wait(wait) => Missing::Answer(wait),
+            }));
+        }
+        // Nobody is left, and the last ones are not Ready yet.
+        Ok(moves::on_their_way(&view).map(|found| Missing::Answer(found.wait)))
+    }
+
+    /// Why the addresses that are left stay for now, though nobody is known to have been told one.
+    fn soak(
+        &self,
+        answers: &Answers<'_>,
+        known: &mut ServiceCidrStatus,
+        nobody_was_told: bool,
+    ) -> Option<Wait> {
+        let mut count = 0;
+        let mut first: Vec<String> = Vec::new();
+        let mut unknown: Vec<String> = Vec::new();
+        for (node, answer) in answers {
+            match answer.as_ref().map(|answer| &answer.said.connections) {
+                Some(Found::Present(connections)) => {
+                    count += connections.count();
+                    first.extend(
+                        connections
+                            .first
+                            .iter()
+                            .map(|found| format!("{found} (node {node})")),
+                    );
+                }
+                Some(Found::Absent) => {}
+                Some(Found::Malformed(what)) => unknown.push(format!("node {node}: {what}")),
+                None => unknown.push(format!("node {node}: its agent has not said")),
+            }
+        }
+        known.connections_to_left = Some(u32::try_from(count).unwrap_or(u32::MAX));
+        known.unused_since = if nobody_was_told && count == 0 && unknown.is_empty() {
+            known.unused_since.or(Some(self.now))
+        } else {
+            None
+        };
+        // Whoever goes back wants to be back.
+        if self.goal == Side::Old {
+            return None;
+        }
+        let message = match known.unused_since {
+            None if count > 0 => format!(
+                "{count} connections lead to addresses that are left; the first: {}. Each of them answers still",
+                few(&first)
+            ),
+            None => unknown
+                .first()
+                .cloned()
+                .unwrap_or_else(|| "pods were told addresses that are left".to_owned()),
+            Some(since) => {
+                let until = since + SignedDuration::from_secs(i64::from(soak_seconds(self.kind)));
+                if self.now >= until {
+                    return None;
+                }
+                format!(
+                    "nobody is seen to use an address that is left since {since:.0}; each of them answers until {until:.0}"
+                )
+            }
+        };
+        Some(Wait {
+            reason: WaitReason::ServiceSoak,
+            message,
+            until: None,
+        })
+    }
+}
+
+/// The first few, and how many more there are.
+fn few(lines: &[String]) -> String {
+    let first = lines.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
+    match lines.len().saturating_sub(TOLD) {
+        0 => first,
+        more => format!("{first}; and {more} more"),
+    }
+}

@@ -1,0 +1,82 @@
+//! Stages of a change of a range, as they are written down.
+
+use api::migration::{Direction, StageDone, StageNow};
+use jiff::Timestamp;
+
+/// More stages than this are not kept: who goes there and back again and again has seen the first ones.
+const MOST_STAGES: usize = 60;
+
+/// Writes down that this is the stage now; one that is over goes into the history.
+pub fn enter<Stage: Copy + PartialEq>(
+    current: &mut Option<StageNow<Stage>>,
+    history: &mut Vec<StageDone<Stage>>,
+    stage: Stage,
+    direction: Direction,
+    now: Timestamp,
+) {
+    let same = |current: &StageNow<Stage>| current.name == stage && current.direction == direction;
+    if current.as_ref().is_some_and(same) {
+        return;
+    }
+    finish(current, history, now);
+    *current = Some(StageNow {
+        name: stage,
+        direction,
+        since: now,
+    });
+}
+
+/// Writes down that the stage is over.
+pub fn finish<Stage>(
+    current: &mut Option<StageNow<Stage>>,
+    history: &mut Vec<StageDone<Stage>>,
+    now: Timestamp,
+) {
+    if let Some(over) = current.take() {
+        history.push(StageDone {
+            name: over.name,
+            direction: over.direction,
+            started_at: over.since,
+            finished_at: now,
+        });
+        let surplus = history.len().saturating_sub(MOST_STAGES);
+        history.drain(..surplus);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::migration::Stage;
+
+    use super::*;
+
+    #[test]
+    fn each_stage_is_written_down_once() {
+        let (mut current, mut history) = (None, Vec::new());
+        let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).unwrap();
+        for (second, stage) in [
+            (0, Stage::Switch),
+            (1, Stage::Move),
+            (2, Stage::Move),
+            (5, Stage::Verify),
+        ] {
+            enter(&mut current, &mut history, stage, Direction::There, at(second));
+        }
+        enter(&mut current, &mut history, Stage::Verify, Direction::Back, at(6));
+        finish(&mut current, &mut history, at(9));
+        let history: Vec<(Stage, i64)> = history
+            .iter()
+            .map(|done| (done.name, (done.finished_at - done.started_at).get_seconds()))
+            .collect();
+        assert_eq!(
+            history,
+            [
+                (Stage::Switch, 1),
+                (Stage::Move, 4),
+                (Stage::Verify, 1),
+                (Stage::Verify, 3)
+            ]
+        );
+        assert_eq!(current, None);
+    }
+}

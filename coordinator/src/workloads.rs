@@ -1,0 +1,109 @@
+//! What is read of workloads, and of what others need pods for: before pods go by eviction, whatever for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+use plan::drain;
+use plan::moves::{Workload, WorkloadFacts};
+use plan::residents::Needed;
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::facts::workloads::{backends, is_name_service};
+use crate::looks::{Pace, is_old};
+use crate::write::WriteError;
+use crate::{facts, read};
+
+/// What was read last, and when. Lost at a restart: then it is read again.
+#[derive(Debug, Default)]
+pub struct Workloads {
+    workloads: Option<(Instant, BTreeMap<Workload, WorkloadFacts>)>,
+    needed: Option<(Instant, Needed)>,
+}
+
+impl Workloads {
+    /// Workloads that make pods again.
+    pub async fn workloads(
+        &mut self,
+        context: &Context,
+        cache: &Cache,
+        pace: Pace,
+    ) -> Result<BTreeMap<Workload, WorkloadFacts>, WriteError> {
+        if is_old(self.workloads.as_ref(), pace) {
+            self.workloads = Some((Instant::now(), workloads(context, cache).await?));
+        }
+        Ok(self
+            .workloads
+            .as_ref()
+            .map(|(_, found)| found.clone())
+            .unwrap_or_default())
+    }
+
+    /// What others need pods for.
+    pub async fn needed(
+        &mut self,
+        context: &Context,
+        pods: &[drain::Pod],
+        pace: Pace,
+    ) -> Result<Needed, WriteError> {
+        if is_old(self.needed.as_ref(), pace) {
+            self.needed = Some((Instant::now(), needed(context, pods).await?));
+        }
+        Ok(self
+            .needed
+            .as_ref()
+            .map(|(_, found)| found.clone())
+            .unwrap_or_default())
+    }
+}
+
+/// Every workload that makes pods again.
+pub async fn workloads(
+    context: &Context,
+    cache: &Cache,
+) -> Result<BTreeMap<Workload, WorkloadFacts>, WriteError> {
+    let (deployments, stateful_sets, replica_sets) = tokio::try_join!(
+        read::list::<Deployment>(context, "Deployments"),
+        read::list::<StatefulSet>(context, "StatefulSets"),
+        read::list::<ReplicaSet>(context, "ReplicaSets"),
+    )?;
+    let daemon_sets = cache.daemon_sets.state();
+    Ok(facts::workloads::workloads(
+        &deployments,
+        &stateful_sets,
+        &replica_sets,
+        &daemon_sets,
+    ))
+}
+
+/// What others need pods for. `pods` are those of the cluster.
+async fn needed(context: &Context, pods: &[drain::Pod]) -> Result<Needed, WriteError> {
+    let (services, webhooks) = tokio::try_join!(
+        read::list::<Service>(context, "Services"),
+        read::webhooks(context)
+    )?;
+    let webhooks = facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &services, pods);
+    let of_name_servers: Vec<Service> = services.into_iter().filter(is_name_service).collect();
+    Ok(Needed {
+        coordinator: (context.namespace.clone(), "coordinator".to_owned()),
+        name_servers: backends(&of_name_servers, pods),
+        admission: Needed::admission_of(&webhooks),
+    })
+}
+
+/// What these name servers read as their Corefile.
+pub async fn corefiles<'pods>(
+    context: &Context,
+    pods: impl Iterator<Item = &'pods Pod>,
+    name_servers: &BTreeSet<(String, String)>,
+) -> Result<Vec<(String, String)>, WriteError> {
+    let of_name_servers = pods.filter(|pod| {
+        let name = (pod.namespace().unwrap_or_default(), pod.name_any());
+        name_servers.contains(&name)
+    });
+    let maps = read::config_maps(context, facts::name_servers::mounted_config_maps(of_name_servers)).await?;
+    Ok(maps.iter().filter_map(facts::name_servers::corefile).collect())
+}

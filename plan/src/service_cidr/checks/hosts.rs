@@ -1,0 +1,55 @@
+//! What the agents say: is there one on every node, and how does kube-proxy work there?
+
+use super::CheckName;
+use crate::check::{Check, Finding, Report, agents};
+use crate::found::Found;
+use crate::service_cidr::facts::ClusterFacts;
+use crate::service_cidr::host::ProxyMode;
+use crate::service_cidr::settings::Settings;
+
+pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
+    let reports = |node: &str| facts.hosts.contains_key(node);
+    [
+        agents::missing(CheckName::AgentMissing, facts.linux_nodes(), reports),
+        kube_proxy(settings, facts),
+    ]
+    .concat()
+}
+
+fn kube_proxy(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
+    let mut report = Report::new(CheckName::KubeProxy);
+    let needed = "rules of kube-proxy in mode iptables or nftables";
+    for (node, host) in &facts.hosts {
+        let (found, fix) = match &host.proxy_mode {
+            Found::Present(ProxyMode::Iptables | ProxyMode::Nftables) => continue,
+            Found::Present(ProxyMode::Ipvs) => {
+                report.fail(
+                    "Node",
+                    node,
+                    Finding::new(
+                        "kube-proxy",
+                        "mode ipvs",
+                        needed,
+                        "in mode ipvs each change of a Service is made by itself: an address is dropped before the other has it, and \
+                         connections with it. Let kube-proxy work by nftables first (mode: nftables, node by node)",
+                    ),
+                );
+                continue;
+            }
+            Found::Absent => (
+                "no rules of kube-proxy".to_owned(),
+                "another proxy than kube-proxy (Cilium, kube-router, …) is not supported: nobody has measured what it does while addresses \
+                 are exchanged",
+            ),
+            Found::Malformed(what) => (what.clone(), "see the agent's log on that node"),
+        };
+        report.unknown("Node", node, Finding::new("kube-proxy", found, needed, fix));
+    }
+    report.finish(
+        "kube-proxy on every node",
+        format!(
+            "by iptables or nftables, minSyncPeriod {} ms",
+            settings.min_sync_period_milliseconds.value
+        ),
+    )
+}

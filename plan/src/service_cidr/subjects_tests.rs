@@ -1,0 +1,108 @@
+use ipnet::IpNet;
+use serde_json::json;
+
+use super::*;
+use crate::sourced::Sourced;
+
+fn settings() -> Settings {
+    fn sourced<T: Clone>(value: T) -> Sourced<T> {
+        Sourced::choose(Some(value.clone()), None, value)
+    }
+    let range = |text: &str| -> IpNet { text.parse().unwrap() };
+    Settings {
+        from: sourced(vec![range("10.96.0.0/16"), range("fd00:96::/112")]),
+        to: sourced(vec![range("172.30.0.0/16")]),
+        domain: sourced("cluster.local".to_owned()),
+        min_sync_period_milliseconds: sourced(1000),
+    }
+}
+
+fn service(name: &str, kind: &str, addresses: &[&str]) -> Value {
+    let (namespace, name) = name.split_once('/').unwrap();
+    json!({
+        "metadata": { "namespace": namespace, "name": name },
+        "spec": { "type": kind, "clusterIP": addresses.first(), "clusterIPs": addresses },
+    })
+}
+
+fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn what_is_written_once_stays_and_who_comes_is_added() {
+    let settings = settings();
+    let mut helper = service("shop/web-replumb-new", "ClusterIP", &["172.30.0.5"]);
+    helper["metadata"]["labels"] = json!({ ROLE_LABEL: "new" });
+    let mut services = vec![
+        service("shop/web", "ClusterIP", &["fd00:96::5", "10.96.0.5"]),
+        service("shop/front", "LoadBalancer", &["10.96.0.6"]),
+        service("shop/none", "ClusterIP", &["None"]),
+        helper,
+    ];
+    let first = book(&Book::new(), &services, &BTreeSet::new(), Side::New, &settings).unwrap();
+    let web = Sides {
+        old: addresses(&["10.96.0.5"]),
+        new: addresses(&["172.30.0.5"]),
+    };
+    assert_eq!(first, Book::from([("shop/web".to_owned(), web.clone())]));
+
+    // It has its new address, and somebody comes with the old one's place.
+    services[0] = service("shop/web", "ClusterIP", &["fd00:96::5", "172.30.0.5"]);
+    services.push(service("shop/late", "NodePort", &["10.96.0.5"]));
+    let second = book(&first, &services, &BTreeSet::new(), Side::New, &settings).unwrap();
+    assert_eq!(second["shop/web"], web);
+    assert_ne!(second["shop/late"].new, web.new, "{second:?}");
+
+    // On the way back who was made in the new range gets one of the old.
+    services.push(service("shop/born", "ClusterIP", &["172.30.7.7"]));
+    let back = book(&second, &services, &BTreeSet::new(), Side::Old, &settings).unwrap();
+    assert_eq!(back["shop/born"].old, addresses(&["10.96.7.7"]));
+
+    services.remove(0);
+    let gone = book(&second, &services, &BTreeSet::new(), Side::New, &settings).unwrap();
+    assert!(!gone.contains_key("shop/web"));
+}
+
+#[test]
+fn kubernetes_goes_first_then_name_servers_then_as_somebody_wrote() {
+    let mut dns = service("kube-system/kube-dns", "ClusterIP", &["10.96.0.10"]);
+    dns["metadata"]["labels"] = json!({ "k8s-app": "kube-dns" });
+    let services = [
+        service("a/a", "ClusterIP", &["10.96.0.3"]),
+        service("b/b", "ClusterIP", &["10.96.0.4"]),
+        dns,
+        service("default/kubernetes", "ClusterIP", &["10.96.0.1"]),
+    ];
+    let mut ordered: Vec<(Turn, String)> = services
+        .iter()
+        .map(|service| (turn(&key(service), service), key(service)))
+        .collect();
+    sort(&mut ordered, &["b/b".to_owned()], Clone::clone);
+    let names: Vec<&str> = ordered.iter().map(|(_, name)| name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["default/kubernetes", "kube-system/kube-dns", "b/b", "a/a"]
+    );
+}
+
+#[test]
+fn spare_addresses_are_nobodys() {
+    let settings = settings();
+    let book = Book::from([(
+        "shop/web".to_owned(),
+        Sides {
+            old: addresses(&["10.96.255.254"]),
+            new: addresses(&["172.30.255.254"]),
+        },
+    )]);
+    let taken: BTreeSet<IpAddr> = addresses(&["172.30.255.253"]).into_iter().collect();
+    assert_eq!(
+        spare(2, Side::New, &book, &taken, &settings),
+        [addresses(&["172.30.255.252"]), addresses(&["172.30.255.251"])]
+    );
+    assert_eq!(
+        counts(&[service("shop/web", "ClusterIP", &["172.30.0.5"])], &settings).new,
+        1
+    );
+}
