@@ -1,189 +1,210 @@
 //! What kube-proxy has written into the kernel: how it works, and which addresses it knows. Reads the rules that packets go by.
 
-use std::collections::BTreeSet;
+mod iptables;
+mod nftables;
+mod virtual_servers;
+
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
 use plan::flannel_to_calico::facts::FirewallBackend;
 use plan::found::Found;
 use plan::service_cidr::host::{ProxyMode, ServicePort};
-use serde_json::Value;
 
-use crate::host::firewall::{FirewallError, Nftables, legacy_tables, save};
-use crate::host::program::run;
+use crate::host::files;
+use crate::host::firewall::{FirewallError, Nftables, chain, legacy_tables, save};
+use crate::host::program::{ProgramError, command_line, run};
 
-/// kube-proxy's chain of iptables that every connection to a Service goes through, in the tables nat and filter.
+/// kube-proxy's chain of iptables that every new connection goes through. In table filter it is there in mode iptables alone; in table
+/// nat mode ipvs has one of this name, too.
 const CHAIN: &str = "KUBE-SERVICES";
-/// Its table of nftables, and the two maps in it: of Services with endpoints, and of those without.
+/// Tables of iptables that have rules for Services: those without endpoints, and those with.
+const TABLES: [&str; 2] = ["filter", "nat"];
+/// kube-proxy's table of nftables, and the two maps in it: of Services with endpoints, and of those without.
 const TABLE: &str = "kube-proxy";
 const MAPS: [&str; 2] = ["service-ips", "no-endpoint-services"];
-/// The backends of iptables with the families that nftables calls them by.
-const BACKENDS: [(FirewallBackend, &str); 4] = [
-    (FirewallBackend::IptablesNft, "ip"),
-    (FirewallBackend::Ip6tablesNft, "ip6"),
-    (FirewallBackend::IptablesLegacy, ""),
-    (FirewallBackend::Ip6tablesLegacy, ""),
-];
-/// Tables of iptables that have rules for Services: those with endpoints, and those without.
-const TABLES: [&str; 2] = ["nat", "filter"];
+/// Families as `nft` calls them.
+const FAMILIES: [&str; 2] = ["ip", "ip6"];
+/// The kernel's list of virtual servers; it is not there while nobody has used any.
+const VIRTUAL_SERVERS: &str = "thread-self/net/ip_vs";
+
+/// Where kube-proxy can have rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// iptables with the backend `nf_tables`.
+    Iptables,
+    /// iptables with the legacy backend.
+    IptablesLegacy,
+    /// Its own table of nftables.
+    Nftables,
+    /// The kernel's virtual servers.
+    Ipvs,
+}
+
+impl Place {
+    fn mode(self) -> ProxyMode {
+        match self {
+            Self::Iptables | Self::IptablesLegacy => ProxyMode::Iptables,
+            Self::Nftables => ProxyMode::Nftables,
+            Self::Ipvs => ProxyMode::Ipvs,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables (nf_tables)",
+            Self::IptablesLegacy => "iptables (legacy)",
+            Self::Nftables => "nftables",
+            Self::Ipvs => "ipvs",
+        }
+    }
+}
 
 /// What kube-proxy knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// How it works; both at once where it was changed and not tidied up.
-    pub modes: BTreeSet<ProxyMode>,
+    /// Where it has rules; more than one where its mode was changed and not tidied up.
+    places: BTreeSet<Place>,
     /// Every port of every Service that it has a rule for.
-    pub known: BTreeSet<ServicePort>,
+    known: HashSet<ServicePort>,
 }
 
 impl Rules {
-    /// How it works, in the agent's words.
+    /// How it works.
     pub fn mode(&self) -> Found<ProxyMode> {
-        let names: Vec<&str> = self.modes.iter().map(|mode| mode.as_str()).collect();
-        match self.modes.iter().next() {
-            None => Found::Absent,
-            Some(mode) if names.len() == 1 => Found::Present(*mode),
-            Some(_) => Found::Malformed(format!(
-                "rules of kube-proxy in modes {}: `kube-proxy --cleanup` takes away those of the mode that it does not work in",
-                names.join(" and ")
-            )),
+        let mut places = self.places.iter();
+        match (places.next(), places.next()) {
+            (None, _) => Found::Absent,
+            (Some(place), None) => Found::Present(place.mode()),
+            (Some(_), Some(_)) => {
+                let names: Vec<&str> = self.places.iter().map(|place| place.as_str()).collect();
+                Found::Malformed(format!(
+                    "rules of kube-proxy in {} at once: `kube-proxy --cleanup` on this node takes all of them away, and its kube-proxy, \
+                     started again, makes its own",
+                    names.join(" and ")
+                ))
+            }
         }
+    }
+
+    /// Which of these it has no rule for. Where it works in two ways, one of them is left over and knows old addresses for ever.
+    pub fn unknown(&self, asked: &[ServicePort]) -> Found<Vec<ServicePort>> {
+        match self.mode() {
+            Found::Malformed(what) => Found::Malformed(what),
+            Found::Absent | Found::Present(_) => {
+                let unknown = asked.iter().filter(|port| !self.known.contains(port));
+                Found::Present(unknown.cloned().collect())
+            }
+        }
+    }
+
+    fn has(&mut self, place: Place, known: impl IntoIterator<Item = ServicePort>) {
+        self.places.insert(place);
+        self.known.extend(known);
     }
 }
 
-/// Reads every mode's rules.
-pub async fn read(proc: &Path) -> Result<Rules, FirewallError> {
+/// Reads every mode's rules. `bound` are the addresses on kube-proxy's link of mode ipvs: virtual servers elsewhere are somebody
+/// else's, who shares out connections to API servers by them.
+pub async fn read(proc: &Path, bound: &HashSet<IpAddr>) -> Result<Rules, FirewallError> {
     let mut rules = Rules::default();
     let nft = Nftables::read().await?;
-    for family in ["ip", "ip6"] {
+    for family in FAMILIES {
         if nft.has_table(family, TABLE) {
-            rules.modes.insert(ProxyMode::Nftables);
             for map in MAPS {
-                let text = run("nft", &["-j", "list", "map", family, TABLE, map], None).await?;
-                rules.known.extend(of_map(&text));
+                rules.has(Place::Nftables, read_map(family, map).await?);
             }
         }
     }
-    for (backend, family) in BACKENDS {
-        let legacy = if family.is_empty() {
-            legacy_tables(proc, backend)?
-        } else {
-            BTreeSet::new()
-        };
+    for (backend, family) in [
+        (FirewallBackend::IptablesNft, "ip"),
+        (FirewallBackend::Ip6tablesNft, "ip6"),
+    ] {
+        if !nft.has_chain(family, "filter", CHAIN) {
+            continue;
+        }
         for table in TABLES {
-            if !legacy.contains(table) && !nft.has_chain(family, table, CHAIN) {
-                continue;
-            }
-            let lines = save(backend, table).await?;
-            if lines.iter().any(|line| line.starts_with(&format!(":{CHAIN} "))) {
-                rules.modes.insert(ProxyMode::Iptables);
-                rules.known.extend(lines.iter().filter_map(|line| of_rule(line)));
+            if nft.has_chain(family, table, CHAIN) {
+                let lines = chain(backend, table, CHAIN).await?;
+                rules.has(Place::Iptables, iptables::ports(&lines));
             }
         }
     }
-    if has_virtual_servers(proc) {
-        rules.modes.insert(ProxyMode::Ipvs);
+    for backend in [FirewallBackend::IptablesLegacy, FirewallBackend::Ip6tablesLegacy] {
+        let tables = legacy_tables(proc, backend)?;
+        if !tables.contains("filter") {
+            continue;
+        }
+        let filter = save(backend, "filter").await?;
+        if !iptables::has_chain(&filter) {
+            continue;
+        }
+        rules.has(Place::IptablesLegacy, iptables::ports(&filter));
+        if tables.contains("nat") {
+            let nat = save(backend, "nat").await?;
+            rules.has(Place::IptablesLegacy, iptables::ports(&nat));
+        }
+    }
+    if let Some(bytes) = files::read_if_there(&proc.join(VIRTUAL_SERVERS))? {
+        let mut servers = virtual_servers::ports(&String::from_utf8_lossy(&bytes));
+        servers.retain(|server| bound.contains(&server.address));
+        if !servers.is_empty() {
+            rules.has(Place::Ipvs, servers);
+        }
     }
     Ok(rules)
 }
 
-/// `-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m comment --comment "…" -m udp --dport 53 -j KUBE-SVC-…`, or `-j REJECT …`.
-fn of_rule(line: &str) -> Option<ServicePort> {
-    let mut words = line.split_ascii_whitespace();
-    if words.next() != Some("-A") || words.next() != Some(CHAIN) {
-        return None;
-    }
-    let (mut address, mut protocol, mut port) = (None, None, None);
-    while let Some(word) = words.next() {
-        match word {
-            "-d" => address = words.next().and_then(single),
-            "-p" => protocol = words.next(),
-            "--dport" => port = words.next().and_then(|text| text.parse().ok()),
-            _ => {}
-        }
-    }
-    Some(ServicePort {
-        address: address?,
-        protocol: protocol?.to_ascii_uppercase(),
-        port: port?,
+async fn read_map(family: &str, map: &str) -> Result<Vec<ServicePort>, ProgramError> {
+    let arguments = ["-j", "list", "map", family, TABLE, map];
+    let text = run("nft", &arguments, None).await?;
+    nftables::ports(&text).map_err(|problem| ProgramError::Answer {
+        command: command_line("nft", &arguments),
+        problem,
     })
-}
-
-fn single(text: &str) -> Option<IpAddr> {
-    text.split('/').next()?.parse().ok()
-}
-
-/// Elements of a map whose keys are an address, a protocol and a port.
-fn of_map(text: &str) -> Vec<ServicePort> {
-    let listed: Value = serde_json::from_str(text).unwrap_or_default();
-    let objects = listed["nftables"].as_array().into_iter().flatten();
-    objects
-        .flat_map(|object| object["map"]["elem"].as_array().into_iter().flatten())
-        .filter_map(|element| {
-            let key = element.get(0)?;
-            // With a comment or a time the key is one level deeper.
-            let key = if key["elem"].is_object() {
-                &key["elem"]["val"]
-            } else {
-                key
-            };
-            let parts = key["concat"].as_array()?;
-            let [address, protocol, port] = parts.as_slice() else {
-                return None;
-            };
-            Some(ServicePort {
-                address: address.as_str()?.parse().ok()?,
-                protocol: protocol.as_str()?.to_ascii_uppercase(),
-                port: u16::try_from(port.as_u64()?).ok()?,
-            })
-        })
-        .collect()
-}
-
-/// Whether the kernel has virtual servers: three lines of headings, and one for each.
-fn has_virtual_servers(proc: &Path) -> bool {
-    std::fs::read_to_string(proc.join("thread-self/net/ip_vs")).is_ok_and(|text| text.lines().count() > 3)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn texts(ports: impl IntoIterator<Item = ServicePort>) -> Vec<String> {
-        ports.into_iter().map(|port| port.to_string()).collect()
+    fn port(address: &str) -> ServicePort {
+        ServicePort {
+            address: address.parse().unwrap(),
+            protocol: "TCP".to_owned(),
+            port: 443,
+        }
     }
 
     #[test]
-    fn rules_of_iptables() {
-        let lines = [
-            r#"-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m comment --comment "kube-system/kube-dns:dns cluster IP" -m udp --dport 53 -j KUBE-SVC-TCOU7JCQXEZGVUNU"#,
-            r#"-A KUBE-SERVICES -d 10.96.7.7/32 -p tcp -m comment --comment "shop/web has no endpoints" -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable"#,
-            r#"-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"#,
-            r#"-A KUBE-SVC-TCOU7JCQXEZGVUNU ! -s 10.244.0.0/16 -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-MARK-MASQ"#,
-        ];
-        assert_eq!(
-            texts(lines.iter().filter_map(|line| of_rule(line))),
-            ["10.96.0.10:53/UDP", "10.96.7.7:80/TCP"]
-        );
-    }
-
-    #[test]
-    fn elements_of_a_map_of_nftables() {
-        let text = r#"{"nftables":[{"metainfo":{"version":"1.0.6"}},{"map":{"family":"ip","name":"service-ips","table":"kube-proxy",
-            "type":["ipv4_addr","inet_proto","inet_service"],"handle":9,"map":"verdict","elem":[
-            [{"concat":["10.96.0.1","tcp",443]},{"goto":{"target":"service-2QRHZV4L-default/kubernetes/tcp/https"}}],
-            [{"elem":{"val":{"concat":["10.96.0.10","udp",53]},"comment":"x"}},{"drop":null}]]}}]}"#;
-        assert_eq!(texts(of_map(text)), ["10.96.0.1:443/TCP", "10.96.0.10:53/UDP"]);
-        assert_eq!(of_map("{}"), Vec::new());
-    }
-
-    #[test]
-    fn two_modes_at_once_are_none() {
+    fn what_it_has_no_rule_for_is_unknown() {
+        let asked = [port("10.96.0.1"), port("172.30.0.1")];
         let mut rules = Rules::default();
         assert_eq!(rules.mode(), Found::Absent);
-        rules.modes.insert(ProxyMode::Nftables);
+        assert_eq!(rules.unknown(&asked), Found::Present(asked.to_vec()));
+        rules.has(Place::Nftables, [port("10.96.0.1")]);
         assert_eq!(rules.mode(), Found::Present(ProxyMode::Nftables));
-        rules.modes.insert(ProxyMode::Iptables);
-        assert!(matches!(rules.mode(), Found::Malformed(what) if what.contains("iptables and nftables")));
+        assert_eq!(rules.unknown(&asked), Found::Present(vec![port("172.30.0.1")]));
+        assert_eq!(rules.unknown(&[]), Found::Present(Vec::new()));
+    }
+
+    #[test]
+    fn of_two_ways_nobody_knows_which_packets_go() {
+        for (one, other, words) in [
+            (Place::Nftables, Place::Ipvs, "in nftables and ipvs at once"),
+            (
+                Place::Iptables,
+                Place::IptablesLegacy,
+                "in iptables (nf_tables) and iptables (legacy) at once",
+            ),
+        ] {
+            let mut rules = Rules::default();
+            rules.has(one, [port("10.96.0.1")]);
+            rules.has(other, []);
+            assert!(matches!(rules.mode(), Found::Malformed(what) if what.contains(words)));
+            let unknown = rules.unknown(&[port("10.96.0.1")]);
+            assert!(matches!(unknown, Found::Malformed(what) if what.contains(words)));
+        }
     }
 }

@@ -15,7 +15,8 @@ pub use entry::{Address, BIRD, FELIX, Hop, KERNEL, Listed, MAIN_TABLE, Route, Ro
 use ipnet::IpNet;
 pub use kept::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress, TunnelEnd, changes};
 use schemars::JsonSchema;
-pub use select::{Tables, facts, in_new};
+pub(crate) use select::shared;
+pub use select::{Tables, facts};
 use serde::{Deserialize, Serialize};
 
 use crate::found::Found;

@@ -1,14 +1,18 @@
-//! The node agent's side: what it looks for, and what it found on its host. In this kind of migration an agent changes nothing.
+//! The node agent's side: what it looks for, and what it found on its host. In this kind of migration an agent changes nothing; what
+//! of the kernel's tables counts is chosen in [`select`].
+
+mod select;
 
 use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use schemars::JsonSchema;
+pub use select::{IPVS_LINK, in_target};
 use serde::{Deserialize, Serialize};
 
 use crate::found::Found;
-use crate::pod_cidr::host::{Address, Listed, Route, Rule, Tables, in_new};
+use crate::pod_cidr::host::{Address, Listed, Route, Rule};
 
 /// What an agent looks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -83,7 +87,8 @@ impl ProxyMode {
 pub struct HostFacts {
     /// How kube-proxy leads connections, by the kernel's own rules; malformed where there are rules of two modes.
     pub proxy_mode: Found<ProxyMode>,
-    /// Those of `known` that kube-proxy has no rule for; malformed where its rules cannot be read.
+    /// Those of `known` that kube-proxy has no rule for; malformed where its rules cannot be read, and where there are rules of two
+    /// modes: nobody knows then which of them packets go by.
     pub unknown: Found<Vec<ServicePort>>,
     /// The kubelet's `clusterDNS`, as it runs: what new pods are told.
     #[schemars(with = "Found<Vec<String>>")]
@@ -94,7 +99,8 @@ pub struct HostFacts {
     pub in_target: InTarget,
     /// Pods of this node that were told an address of the ranges that are left.
     pub carriers: Found<Carriers>,
-    /// Connections through this host to an address of the ranges that are left; malformed where the kernel does not list them.
+    /// Connections through this host, of TCP, UDP and SCTP, to an address of the ranges that are left; malformed where the kernel does
+    /// not list them.
     pub connections: Found<Listed<Connection>>,
 }
 
@@ -112,32 +118,6 @@ pub struct InTarget {
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub rules: Listed<Rule>,
 }
-
-/// Chooses what shares an address with the ranges that Services come to.
-pub fn in_target(target: &[IpNet], tables: &Tables) -> InTarget {
-    let mut found = InTarget::default();
-    for range in target {
-        let shares = in_new(range, tables);
-        for routes in [shares.routes, shares.announced] {
-            found.routes.first.extend(routes.first);
-            found.routes.more = found.routes.more.saturating_add(routes.more);
-        }
-        // kube-proxy's own, in mode ipvs: another check tells of that.
-        let others = shares
-            .addresses
-            .first
-            .into_iter()
-            .filter(|address| address.link != IPVS_LINK);
-        found.addresses.first.extend(others);
-        found.addresses.more = found.addresses.more.saturating_add(shares.addresses.more);
-        found.rules.first.extend(shares.rules.first);
-        found.rules.more = found.rules.more.saturating_add(shares.rules.more);
-    }
-    found
-}
-
-/// The link on which kube-proxy has every address of a Service in mode ipvs.
-const IPVS_LINK: &str = "kube-ipvs0";
 
 /// Whether what an agent found now is news: connections come and go, and wait a little.
 pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
@@ -166,10 +146,10 @@ pub struct Carriers {
     /// Each once, in the order of their UIDs; at most 500.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<Carrier>,
-    /// UIDs of pods whose processes cannot be looked into, and the kernel's word for the first; at most 500.
+    /// UIDs of pods of which a process cannot be looked into, or says nothing of what it was told; at most 500.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<String>,
-    /// Why the first of those cannot be looked into; empty where every one can.
+    /// Why the first of those cannot be; empty where every one can.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why_unread: String,
 }
@@ -217,14 +197,80 @@ impl Display for Connection {
 mod tests {
     use super::*;
 
-    #[test]
-    fn ports_are_told_as_people_write_them() {
-        let port = |address: &str| ServicePort {
+    fn port(address: &str) -> ServicePort {
+        ServicePort {
             address: address.parse().unwrap(),
             protocol: "TCP".to_owned(),
             port: 443,
-        };
+        }
+    }
+
+    #[test]
+    fn ports_are_told_as_people_write_them() {
         assert_eq!(port("10.96.0.1").to_string(), "10.96.0.1:443/TCP");
         assert_eq!(port("fd00:96::1").to_string(), "[fd00:96::1]:443/TCP");
+    }
+
+    fn facts() -> HostFacts {
+        HostFacts {
+            proxy_mode: Found::Present(ProxyMode::Iptables),
+            unknown: Found::Present(Vec::new()),
+            cluster_dns: Found::Absent,
+            api_server: "10.96.0.1".to_owned(),
+            in_target: InTarget::default(),
+            carriers: Found::Absent,
+            connections: Found::Absent,
+        }
+    }
+
+    fn connections(sources: &[&str]) -> Found<Listed<Connection>> {
+        let connection = |source: &&str| Connection {
+            source: source.parse().unwrap(),
+            service: port("10.96.0.1"),
+        };
+        Found::Present(sources.iter().map(connection).collect())
+    }
+
+    #[test]
+    fn connections_alone_are_no_news_but_the_first_and_the_last() {
+        let with = |found| HostFacts {
+            connections: found,
+            ..facts()
+        };
+        let (none, one) = (facts(), with(connections(&["10.244.1.5"])));
+        let two = with(connections(&["10.244.1.5", "10.244.1.6"]));
+        assert!(is_news(&none, &one) && is_news(&one, &none));
+        assert!(!is_news(&one, &two) && !is_news(&two, &one));
+        assert!(!is_news(&none, &none));
+        let blind = with(Found::Malformed("not listed".to_owned()));
+        assert!(is_news(&none, &blind) && is_news(&two, &blind));
+    }
+
+    #[test]
+    fn everything_else_is_news() {
+        let carriers = Carriers {
+            unread: vec!["u".to_owned()],
+            ..Carriers::default()
+        };
+        for after in [
+            HostFacts {
+                unknown: Found::Present(vec![port("10.96.0.1")]),
+                ..facts()
+            },
+            HostFacts {
+                carriers: Found::Present(carriers),
+                ..facts()
+            },
+            HostFacts {
+                cluster_dns: Found::Present(vec!["10.96.0.10".parse().unwrap()]),
+                ..facts()
+            },
+            HostFacts {
+                proxy_mode: Found::Absent,
+                ..facts()
+            },
+        ] {
+            assert!(is_news(&facts(), &after), "{after:?}");
+        }
     }
 }

@@ -41,21 +41,7 @@ pub fn prepare(directory: &Directory, authority: &Authority, address: Ipv4Addr) 
         let text = std::fs::read_to_string(&from).with_context(|| format!("read {}", from.display()))?;
         write(&pki.join(name), &text)?;
     }
-    let names = [
-        "kubernetes",
-        "kubernetes.default",
-        "kubernetes.default.svc",
-        "kubernetes.default.svc.cluster.local",
-        "localhost",
-    ];
-    let addresses = [
-        IpAddr::V4(address),
-        IpAddr::V4(KUBERNETES_SERVICE),
-        IpAddr::V4(Ipv4Addr::LOCALHOST),
-    ];
-    authority
-        .server(API_SERVER, &names, &addresses)?
-        .write(&pki, "apiserver")?;
+    certify(directory, authority, address, &[KUBERNETES_SERVICE])?;
     authority
         .client("kube-apiserver-kubelet-client", Some("system:masters"))?
         .write(&pki, "kubelet-client")?;
@@ -76,15 +62,41 @@ pub fn prepare(directory: &Directory, authority: &Authority, address: Ipv4Addr) 
     )
 }
 
+/// Writes a certificate of the API server's for its own address, and for these of Service `default/kubernetes`.
+pub fn certify(
+    directory: &Directory,
+    authority: &Authority,
+    address: Ipv4Addr,
+    services: &[Ipv4Addr],
+) -> Result<()> {
+    let names = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "localhost",
+    ];
+    let own = [address, Ipv4Addr::LOCALHOST];
+    let addresses: Vec<IpAddr> = own
+        .iter()
+        .chain(services)
+        .map(|address| IpAddr::V4(*address))
+        .collect();
+    let pki = directory.machine(CONTROL_PLANE).join("root/etc/kubernetes/pki");
+    authority
+        .server(API_SERVER, &names, &addresses)?
+        .write(&pki, "apiserver")
+}
+
 /// What holds the cluster's state, in the order in which it is started.
 pub fn stores(address: Ipv4Addr, families: IpFamilies) -> [Service; 2] {
-    [etcd(), api_server(address, families)]
+    [etcd(), api_server(address, &families.service_networks())]
 }
 
 /// What acts on it; each ends at once if there is no API server yet.
 pub fn controllers(families: IpFamilies) -> [Service; 2] {
     [
-        controller_manager(families, &NodeRanges::of(families)),
+        controller_manager(families, &NodeRanges::of(families), &families.service_networks()),
         scheduler(),
     ]
 }
@@ -117,9 +129,8 @@ fn etcd() -> Service {
     service("etcd", command, &[])
 }
 
-/// The API server.
-pub fn api_server(address: Ipv4Addr, families: IpFamilies) -> Service {
-    let services = families.service_networks();
+/// The API server, with these ranges of Services.
+pub fn api_server(address: Ipv4Addr, services: &str) -> Service {
     let command = format!(
         "kube-apiserver --etcd-servers=http://127.0.0.1:2379 --bind-address=0.0.0.0 --secure-port={PORT} \
         --advertise-address={address} --service-cluster-ip-range={services} --allow-privileged=true \
@@ -142,9 +153,8 @@ pub fn api_server(address: Ipv4Addr, families: IpFamilies) -> Service {
 }
 
 /// The controller manager.
-pub fn controller_manager(families: IpFamilies, ranges: &NodeRanges) -> Service {
+pub fn controller_manager(families: IpFamilies, ranges: &NodeRanges, services: &str) -> Service {
     let NodeRanges { allocate, cluster } = ranges;
-    let services = families.service_networks();
     let masks = if *allocate {
         families.node_mask_arguments()
     } else {

@@ -260,6 +260,11 @@ impl Cluster {
             .map(drop)
     }
 
+    /// The machine that the API server runs on.
+    pub async fn control_plane_address(&self) -> std::net::Ipv4Addr {
+        self.state.lock().await.control_plane()
+    }
+
     /// Ends the API server: from now on nobody is answered.
     pub async fn stop_api_server(&self) -> Result<()> {
         self.control(CONTROL_PLANE)
@@ -274,9 +279,29 @@ impl Cluster {
             (state.control_plane(), state.ip_families)
         };
         self.control(CONTROL_PLANE)
-            .start(control_plane::api_server(address, families))
+            .start(control_plane::api_server(address, &families.service_networks()))
             .await?;
         self.api.ready(Duration::from_mins(1)).await
+    }
+
+    /// Starts the API server and the controller manager anew with these ranges of Services, and a certificate for these addresses of
+    /// `default/kubernetes`; as a person does it on a control plane of one node.
+    pub async fn restart_with_services(&self, services: &str, first: &[std::net::Ipv4Addr]) -> Result<()> {
+        let (address, families) = {
+            let state = self.state.lock().await;
+            (state.control_plane(), state.ip_families)
+        };
+        let authority = authority::Authority::open(&self.directory.keys())?;
+        control_plane::certify(&self.directory, &authority, address, first)?;
+        let control = self.control(CONTROL_PLANE);
+        control
+            .start(control_plane::api_server(address, services))
+            .await?;
+        self.api.ready(Duration::from_mins(1)).await?;
+        let ranges = NodeRanges::of(families);
+        control
+            .start(control_plane::controller_manager(families, &ranges, services))
+            .await
     }
 
     /// Starts the controller manager anew, told of these ranges; none is what the lab is made with.
@@ -287,6 +312,7 @@ impl Cluster {
             .start(control_plane::controller_manager(
                 families,
                 ranges.unwrap_or(&usual),
+                &families.service_networks(),
             ))
             .await
     }

@@ -141,6 +141,10 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     })
 }
 
+/// Crashes between its writes are tested one Service at a time.
+const NO_MATRIX: &str = "--migration service-cidr has no matrix of crashes in a lab: `cargo test -p lab --test api_services -- --ignored` \
+                         kills between any two writes on a real API server";
+
 fn list(arguments: &Arguments) -> Result<()> {
     match arguments.migration {
         Kind::FlannelToCalico => {
@@ -162,6 +166,7 @@ fn list(arguments: &Arguments) -> Result<()> {
                 );
             }
         }
+        Kind::ServiceCidr => bail!(NO_MATRIX),
     }
     Ok(())
 }
@@ -191,6 +196,7 @@ impl Job {
                 };
                 Ok(Self::PodCidr(wanted, cells(arguments)?))
             }
+            Kind::ServiceCidr => bail!(NO_MATRIX),
         }
     }
 

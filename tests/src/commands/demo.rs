@@ -2,6 +2,7 @@
 
 mod flannel_to_calico;
 pub mod pod_cidr;
+mod service_cidr;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -55,6 +56,8 @@ pub enum Kind {
     FlannelToCalico,
     /// Another range for the pods of a cluster with Calico.
     PodCidr,
+    /// Another range for the Services.
+    ServiceCidr,
 }
 
 impl Kind {
@@ -62,6 +65,7 @@ impl Kind {
         match self {
             Self::FlannelToCalico => demo::flannel_to_calico::cases::CASES,
             Self::PodCidr => demo::pod_cidr::cases::CASES,
+            Self::ServiceCidr => &[],
         }
     }
 }
@@ -77,6 +81,7 @@ pub enum Then {
 enum Job {
     FlannelToCalico(Box<flannel_to_calico::Job>),
     PodCidr(pod_cidr::Job),
+    ServiceCidr(service_cidr::Job),
 }
 
 impl Job {
@@ -86,6 +91,7 @@ impl Job {
                 Self::FlannelToCalico(Box::new(flannel_to_calico::Job::prepare(arguments)?))
             }
             Kind::PodCidr => Self::PodCidr(pod_cidr::Job::prepare(arguments)?),
+            Kind::ServiceCidr => Self::ServiceCidr(service_cidr::Job::prepare(arguments)?),
         })
     }
 
@@ -93,6 +99,7 @@ impl Job {
         match self {
             Self::FlannelToCalico(job) => job.perform(cluster, tools, report).await,
             Self::PodCidr(job) => job.perform(cluster, tools, report).await,
+            Self::ServiceCidr(job) => job.perform(cluster, tools, report).await,
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod pod_cidr;
 pub mod report;
 pub mod same;
 pub mod scene;
+pub mod service_cidr;
 pub mod traffic;
 pub mod untouched;
 pub mod watch;

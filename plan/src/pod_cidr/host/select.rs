@@ -66,9 +66,12 @@ fn in_old(settings: &HostSettings, tables: &Tables) -> InOld {
 }
 
 /// What shares an address with this range, and is not Calico's.
-pub fn in_new(to: &IpNet, tables: &Tables) -> InNew {
-    let shares = |net: &IpNet| net.prefix_len() > 0 && overlap(net, to);
-    let routes = listed_routes(tables, |route| shares(&route.destination) && !is_calicos(route));
+fn in_new(to: &IpNet, tables: &Tables) -> InNew {
+    let Shared {
+        routes,
+        addresses,
+        rules,
+    } = shared(std::slice::from_ref(to), tables, is_calicos, is_calicos_link);
     // The one that reaches beyond the pool is nobody's block.
     let (announced, routes): (Vec<Route>, Vec<Route>) = routes
         .into_iter()
@@ -76,8 +79,33 @@ pub fn in_new(to: &IpNet, tables: &Tables) -> InNew {
     InNew {
         routes: routes.into_iter().collect(),
         announced: announced.into_iter().collect(),
+        addresses,
+        rules,
+    }
+}
+
+/// What shares an address with some ranges, whatever kind of migration asks.
+pub(crate) struct Shared {
+    /// Routes, all of them.
+    pub(crate) routes: Vec<Route>,
+    /// Addresses of links.
+    pub(crate) addresses: Listed<Address>,
+    /// Rules.
+    pub(crate) rules: Listed<Rule>,
+}
+
+/// What shares an address with any of these ranges; default routes aside, and the routes and links of whom the ranges are for.
+pub(crate) fn shared(
+    ranges: &[IpNet],
+    tables: &Tables,
+    is_its_route: impl Fn(&Route) -> bool,
+    is_its_link: impl Fn(&str) -> bool,
+) -> Shared {
+    let shares = |net: &IpNet| net.prefix_len() > 0 && ranges.iter().any(|range| overlap(net, range));
+    Shared {
+        routes: listed_routes(tables, |route| shares(&route.destination) && !is_its_route(route)),
         addresses: addresses(tables, |address| {
-            shares(&address.address) && !is_calicos_link(&address.link)
+            shares(&address.address) && !is_its_link(&address.link)
         }),
         rules: rules(tables, shares),
     }

@@ -71,6 +71,12 @@ pub struct Options {
     /// The time between two questions for it, in intervals: a name server has more to do than whoever echoes.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub resolve_every: u32,
+    /// An address that is asked, too, as a Service is: NAME=ADDRESS:PORT. It may not be there yet: see --settle-ms.
+    #[arg(long, value_name = "NAME=ADDRESS:PORT", value_delimiter = ',', value_parser = named)]
+    pub also: Vec<(String, SocketAddr)>,
+    /// A name server that is asked in place of those of /etc/resolv.conf.
+    #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',')]
+    pub name_server: Vec<SocketAddr>,
     /// The time between two probes of a flow.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub interval_ms: u64,
@@ -188,8 +194,15 @@ impl Prober {
         for address in targets::service_addresses(client.clone(), namespace, service, *port).await {
             self.flows.set_service(service, address);
         }
+        for (name, address) in &self.options.also {
+            self.flows.set_service(name, *address);
+        }
         if let Some(name) = &self.options.resolve {
-            for name_server in names::servers().await? {
+            let name_servers = match self.options.name_server.as_slice() {
+                [] => names::servers().await?,
+                said => said.to_vec(),
+            };
+            for name_server in name_servers {
                 self.flows.set_name(name, name_server, self.options.resolve_every);
             }
         }
@@ -353,6 +366,17 @@ impl Prober {
         };
         self.writer.write(report).await
     }
+}
+
+/// `NAME=ADDRESS:PORT`.
+fn named(text: &str) -> Result<(String, SocketAddr)> {
+    let (name, address) = text.split_once('=').context("NAME=ADDRESS:PORT is needed")?;
+    Ok((
+        name.to_owned(),
+        address
+            .parse()
+            .with_context(|| format!("{address} is no ADDRESS:PORT"))?,
+    ))
 }
 
 /// A target as a socket of this address has to name it: one of both families has IPv4 addresses within IPv6 ones.

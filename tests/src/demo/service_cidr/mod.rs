@@ -1,0 +1,229 @@
+//! Another range for the Services of a cluster.
+
+mod follow_up;
+pub mod report;
+mod sample;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use api::names;
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::operator::Exit;
+use super::report::probes;
+use super::scene::Scene;
+use super::{LIMIT, MIGRATION, Tools, merge, migration};
+use crate::cluster::Cluster;
+use crate::cluster::control_plane::DNS_SERVICE;
+use crate::cluster::wait::{Look, until};
+use follow_up::FollowUp;
+use report::Report;
+use sample::{Asked, at_the_same_place};
+
+/// Where the Services of the demo go.
+const NEW_RANGE: &str = "172.31.0.0/16";
+/// How long both addresses answer at the end, in seconds: who looks at a demo does not wait for a day.
+const SOAK: u32 = 15;
+/// Milliseconds between two questions to each address.
+const INTERVAL: u64 = 50;
+/// Who asks the addresses that Services have before, and those that they get.
+const ASKS_OLD: &str = "asks-old";
+const ASKS_NEW: &str = "asks-new";
+
+/// What the demo is asked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The range that Services come to.
+    pub to: Ipv4Net,
+    /// More fields of the spec, as JSON to merge.
+    pub spec: Value,
+}
+
+impl Wanted {
+    /// The demo's range.
+    pub fn new() -> Result<Self> {
+        Ok(Self {
+            to: NEW_RANGE.parse().context("the demo's new range")?,
+            spec: json!({}),
+        })
+    }
+}
+
+/// The Migration as a user would write it.
+pub fn manifest(wanted: &Wanted) -> Value {
+    let mut spec = json!({ "serviceCidr": { "to": [wanted.to], "soakSeconds": SOAK } });
+    merge(&mut spec, &wanted.spec);
+    migration(&spec)
+}
+
+/// A migration that has been prepared: what was there before is known.
+pub struct Run<'cluster> {
+    /// The cluster, and what was there before.
+    pub scene: Scene<'cluster>,
+    wanted: Wanted,
+    before: BTreeMap<String, Value>,
+}
+
+/// Every pod starts again: nobody's are counted as moved without need.
+fn counts(pod: &Pod) -> bool {
+    pod.labels().get(names::COMPONENT_LABEL).map(String::as_str) != Some(names::TRAFFIC_COMPONENT)
+}
+
+/// The status of the Migration.
+async fn status(cluster: &Cluster) -> Result<Value> {
+    let text = cluster
+        .api()
+        .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
+        .await?;
+    let migration: Value = serde_json::from_str(&text).context("parse the Migration")?;
+    Ok(migration["status"].clone())
+}
+
+impl<'cluster> Run<'cluster> {
+    /// Makes the sample and who asks it, lets replumb reach the API server by its own address, and looks at every Service.
+    pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, wanted: Wanted) -> Result<Self> {
+        let api = cluster.api();
+        let image = "jsonpath={.spec.template.spec.containers[0].image}";
+        let image = api
+            .kubectl(&["get", "deployment", "echo", "-n", "traffic", "-o", image])
+            .await?;
+        api.apply(&sample::objects(&image).to_string()).await?;
+        api.rolled_out("deployment/answer", sample::NAMESPACE, LIMIT)
+            .await?;
+        let asked = Asked::of(&sample::all(cluster).await?, wanted.to.network());
+        let new_dns = at_the_same_place(DNS_SERVICE, wanted.to.network());
+        for (name, asked, dns) in [
+            (ASKS_OLD, &asked.old, DNS_SERVICE),
+            (ASKS_NEW, &asked.new, new_dns),
+        ] {
+            api.apply(&sample::prober(name, &image, asked, dns, INTERVAL).to_string())
+                .await?;
+            api.rolled_out(&format!("deployment/{name}"), "traffic", LIMIT)
+                .await?;
+        }
+        own_path(cluster).await?;
+        let scene = Scene::look(cluster, tools, counts).await?;
+        scene.say(format_args!(
+            "{} Services are there; {} of them are asked at both of their addresses every {INTERVAL} ms",
+            sample::all(cluster).await?.len(),
+            asked.old.len()
+        ));
+        Ok(Self {
+            before: sample::all(cluster).await?,
+            scene,
+            wanted,
+        })
+    }
+
+    /// Shows checks and plan, starts the migration, follows it to its end, and does meanwhile what it asks a person for.
+    pub async fn migrate(&self) -> Result<Vec<FollowUp>> {
+        let mut done = Vec::new();
+        let work = async {
+            let operator = &self.scene.operator;
+            let file = operator.write_manifest(&manifest(&self.wanted))?;
+            let file = file.to_string_lossy();
+            self.scene.say("kubectl replumb plan");
+            operator
+                .expect(Exit::Done, &["plan", "--filename", &file])
+                .await?;
+            self.scene.say("kubectl replumb apply --yes --watch");
+            let apply = ["apply", "--filename", &file, "--yes", "--watch"];
+            let followed = operator.expect_within(Exit::Done, &apply, LIMIT);
+            // Who asks an address that is given up gets no answer any more: that ends before.
+            tokio::try_join!(followed, self.end_asking())?;
+            anyhow::Ok(())
+        };
+        tokio::select! {
+            result = work => result?,
+            ended = follow_up::play(&self.scene, &self.wanted, &mut done) => match ended? {},
+        }
+        Ok(done)
+    }
+
+    /// Ends whoever asks addresses that are about to be given up, once nobody else does.
+    async fn end_asking(&self) -> Result<()> {
+        let cluster = self.scene.cluster;
+        until(
+            "the last pods have started again",
+            LIMIT,
+            &cluster.directory().logs(),
+            async || {
+                let status = status(cluster).await?;
+                let stage = status["serviceCidr"]["stage"]["name"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
+                Ok(if stage == "Soak" {
+                    Look::Done(())
+                } else {
+                    Look::NotYet(stage)
+                })
+            },
+        )
+        .await?;
+        let deployment = format!("deployment/{ASKS_OLD}");
+        cluster
+            .api()
+            .kubectl(&["-n", "traffic", "delete", &deployment, "--cascade=foreground"])
+            .await?;
+        self.scene
+            .say("nobody of the demo's asks by an old address any more");
+        Ok(())
+    }
+
+    /// Ends the traffic, looks at every Service again, and says how it went.
+    pub async fn report(&self, followed: Vec<FollowUp>) -> Result<Report> {
+        let cluster = self.scene.cluster;
+        let deployment = format!("deployment/{ASKS_NEW}");
+        cluster
+            .api()
+            .kubectl(&["-n", "traffic", "delete", &deployment, "--cascade=foreground"])
+            .await?;
+        let status = status(cluster).await?;
+        let after = sample::all(cluster).await?;
+        let read = async |kind: &str| -> Result<Value> {
+            let text = cluster.api().kubectl(&["get", kind, "-A", "-o", "json"]).await?;
+            serde_json::from_str(&text).with_context(|| format!("parse {kind}"))
+        };
+        let (ranges, events) = (read("servicecidrs").await?, read("events").await?);
+        let requests = probes(cluster).await?;
+        Ok(Report::of(
+            &status,
+            [&self.before, &after],
+            &ranges,
+            &events,
+            requests,
+            followed,
+        ))
+    }
+}
+
+/// As a person does before: coordinator and agents reach the API server by no address of a Service.
+async fn own_path(cluster: &Cluster) -> Result<()> {
+    let address: Ipv4Addr = cluster.control_plane_address().await;
+    let (host, port) = (
+        format!("KUBERNETES_SERVICE_HOST={address}"),
+        format!("KUBERNETES_SERVICE_PORT={}", crate::cluster::control_plane::PORT),
+    );
+    let namespace = names::NAMESPACE;
+    let workloads = ["daemonset/replumb-agent", "deployment/replumb-coordinator"];
+    for workload in workloads {
+        cluster
+            .api()
+            .kubectl(&["-n", namespace, "set", "env", workload, &host, &port])
+            .await?;
+    }
+    for workload in workloads {
+        cluster
+            .api()
+            .rolled_out(workload, namespace, Duration::from_mins(2))
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! How a change of the Services' range went: for people as text, for programs as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use plan::service_cidr::objects::differences;
+use serde::Serialize;
+use serde_json::Value;
+use traffic::report::Summary;
+
+use super::follow_up::FollowUp;
+use crate::demo::report::{self as common, Pods};
+
+/// Events that tell of a Service whose address is nobody's.
+const WRONG: [&str; 2] = ["ClusterIPOutOfRange", "ClusterIPNotAllocated"];
+/// Of the metadata, what whoever owns a Service has written, or is known by.
+const KEPT: [&str; 6] = [
+    "uid",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "creationTimestamp",
+];
+
+/// How it went.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Where the migration ended.
+    pub phase: String,
+    /// From the first change to the last.
+    pub stages: Vec<String>,
+    /// The requests, by class of path.
+    pub requests: Requests,
+    /// The Services.
+    pub services: Services,
+    /// Ranges that give out addresses at the end, by the name of their object.
+    pub ready_ranges: BTreeMap<String, Vec<String>>,
+    /// Events of Services whose address is nobody's.
+    pub wrong_events: Vec<String>,
+    /// What a person was asked for on the way, and did.
+    pub follow_ups: Vec<FollowUp>,
+    /// What is not as it should be; empty is well.
+    pub problems: Vec<String>,
+}
+
+/// The requests.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Requests {
+    /// How many were lost.
+    pub lost: u64,
+    /// By class.
+    #[serde(flatten)]
+    pub summary: Summary,
+}
+
+/// The Services.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Services {
+    /// How many there are.
+    pub all: usize,
+    /// How many have another address than before.
+    pub moved: usize,
+    /// What of a Service is different besides its address.
+    pub changed_other_than_ip: Vec<String>,
+}
+
+impl Report {
+    /// Puts it together, and judges it.
+    pub fn of(
+        status: &Value,
+        [before, after]: [&BTreeMap<String, Value>; 2],
+        ranges: &Value,
+        events: &Value,
+        requests: Summary,
+        follow_ups: Vec<FollowUp>,
+    ) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let history = status["serviceCidr"]["history"].as_array().into_iter().flatten();
+        let mut report = Self {
+            phase: text(&status["phase"]),
+            stages: history.map(|stage| text(&stage["name"])).collect(),
+            requests: Requests {
+                lost: requests.all.lost,
+                summary: requests,
+            },
+            services: compare(before, after),
+            ready_ranges: ready(ranges),
+            wrong_events: wrong(events),
+            follow_ups,
+            problems: Vec::new(),
+        };
+        report.problems = report.judge();
+        report
+    }
+
+    fn judge(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.phase != "Completed" {
+            problems.push(format!("the migration ended as {:?}", self.phase));
+        }
+        if self.requests.lost > 0 {
+            problems.push(format!("{} requests were lost", self.requests.lost));
+        }
+        problems.extend(self.services.changed_other_than_ip.iter().cloned());
+        if self.ready_ranges.len() != 1 {
+            problems.push(format!(
+                "these ranges give out addresses: {:?}",
+                self.ready_ranges
+            ));
+        }
+        problems.extend(self.wrong_events.iter().cloned());
+        if self.services.moved < 30 {
+            problems.push(format!(
+                "{} Services have another address: too few",
+                self.services.moved
+            ));
+        }
+        problems
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "migration {}: {}", self.phase, self.stages.join(" → "));
+        let _ = writeln!(
+            text,
+            "Services: {} of {} have another address, {} differ otherwise",
+            self.services.moved,
+            self.services.all,
+            self.services.changed_other_than_ip.len()
+        );
+        for (name, ranges) in &self.ready_ranges {
+            let _ = writeln!(
+                text,
+                "range {} gives out addresses (ServiceCIDR {name})",
+                ranges.join(",")
+            );
+        }
+        text.push_str(&common::text(&self.requests.summary, &Pods::default()));
+        for problem in &self.problems {
+            let _ = writeln!(text, "PROBLEM: {problem}");
+        }
+        text
+    }
+}
+
+fn compare(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) -> Services {
+    let mut services = Services {
+        all: after.len(),
+        ..Services::default()
+    };
+    for (name, old) in before {
+        let Some(new) = after.get(name) else {
+            services
+                .changed_other_than_ip
+                .push(format!("Service {name} is gone"));
+            continue;
+        };
+        services.moved += usize::from(old["spec"]["clusterIP"] != new["spec"]["clusterIP"]);
+        let fields = differences(&old["spec"], &new["spec"]).into_iter();
+        services
+            .changed_other_than_ip
+            .extend(fields.map(|what| format!("Service {name}: {what}")));
+        for field in KEPT
+            .iter()
+            .filter(|field| old["metadata"][**field] != new["metadata"][**field])
+        {
+            services.changed_other_than_ip.push(format!(
+                "Service {name}: metadata.{field}: {} became {}",
+                old["metadata"][*field], new["metadata"][*field]
+            ));
+        }
+    }
+    let new = after.keys().filter(|name| !before.contains_key(*name));
+    services
+        .changed_other_than_ip
+        .extend(new.map(|name| format!("Service {name} was not there before")));
+    services
+}
+
+fn ready(ranges: &Value) -> BTreeMap<String, Vec<String>> {
+    let all = ranges["items"].as_array().into_iter().flatten();
+    all.filter(|range| range["metadata"]["deletionTimestamp"].is_null())
+        .map(|range| {
+            let cidrs = range["spec"]["cidrs"].as_array().into_iter().flatten();
+            let name = range["metadata"]["name"].as_str().unwrap_or_default();
+            (
+                name.to_owned(),
+                cidrs
+                    .filter_map(|text| text.as_str().map(str::to_owned))
+                    .collect(),
+            )
+        })
+        .collect()
+}
+
+fn wrong(events: &Value) -> Vec<String> {
+    let all = events["items"].as_array().into_iter().flatten();
+    all.filter(|event| WRONG.iter().any(|reason| event["reason"] == *reason))
+        .map(|event| format!("event {}: {}", event["reason"], event["message"]))
+        .collect()
+}

@@ -1,0 +1,239 @@
+//! Services of every class, and who asks each of them at both of its addresses.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+
+/// Where the sample lives.
+pub const NAMESPACE: &str = "services";
+/// Who stands behind the Services.
+const ANSWER: &str = "answer";
+/// The port of both protocols.
+const PORT: u16 = 7000;
+
+/// Namespace, pods that answer, and Services: more than forty, of every class that a Service may be of.
+pub fn objects(image: &str) -> Value {
+    let mut items = vec![
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }),
+        deployment(image),
+    ];
+    for (name, spec) in services() {
+        items.push(json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "name": name, "namespace": NAMESPACE,
+                "labels": { "app.kubernetes.io/part-of": "shop" }, "annotations": { "example.org/owner": "team-a" },
+            },
+            "spec": spec,
+        }));
+    }
+    // Nobody selects pods for it: its endpoints are somebody's own.
+    items.push(json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": { "name": "by-hand-1", "namespace": NAMESPACE, "labels": { "kubernetes.io/service-name": "by-hand" } },
+        "addressType": "IPv4", "endpoints": [{ "addresses": ["172.30.0.2"] }],
+        "ports": [{ "name": "https", "port": 6443, "protocol": "TCP" }],
+    }));
+    json!({ "apiVersion": "v1", "kind": "List", "items": items })
+}
+
+fn deployment(image: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": ANSWER, "namespace": NAMESPACE },
+        "spec": {
+            "replicas": 3, "selector": { "matchLabels": { "app": ANSWER } },
+            "template": {
+                "metadata": { "labels": { "app": ANSWER } },
+                "spec": {
+                    "terminationGracePeriodSeconds": 8,
+                    "topologySpreadConstraints": [{
+                        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+                        "labelSelector": { "matchLabels": { "app": ANSWER } },
+                    }],
+                    "containers": [{
+                        "name": ANSWER, "image": image, "imagePullPolicy": "Never", "args": ["serve"],
+                        "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
+                        "env": [{ "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
+                        "readinessProbe": { "tcpSocket": { "port": PORT }, "periodSeconds": 1 },
+                    }],
+                },
+            },
+        },
+    })
+}
+
+/// Every Service, by name.
+fn services() -> Vec<(String, Value)> {
+    let both = json!([
+        { "name": "udp", "port": PORT, "protocol": "UDP" }, { "name": "tcp", "port": PORT, "protocol": "TCP" },
+    ]);
+    let selector = json!({ "app": ANSWER });
+    let of = |more: &Value| {
+        let mut spec = json!({ "selector": selector, "ports": both });
+        super::super::merge(&mut spec, more);
+        spec
+    };
+    let mut all: Vec<(String, Value)> = (0..26)
+        .map(|number| (format!("plain-{number}"), of(&json!({}))))
+        .collect();
+    for number in 0..5 {
+        all.push((format!("node-port-{number}"), of(&json!({ "type": "NodePort" }))));
+    }
+    for number in 0..2 {
+        let spec = json!({ "type": "NodePort", "externalTrafficPolicy": "Local" });
+        all.push((format!("node-port-local-{number}"), of(&spec)));
+        let spec = json!({ "sessionAffinity": "ClientIP", "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 600 } } });
+        all.push((format!("sticky-{number}"), of(&spec)));
+        all.push((
+            format!("balanced-{number}"),
+            of(&json!({ "type": "LoadBalancer" })),
+        ));
+        all.push((format!("headless-{number}"), of(&json!({ "clusterIP": "None" }))));
+        let name = format!("plain-{number}.{NAMESPACE}.svc.cluster.local");
+        all.push((
+            format!("alias-{number}"),
+            json!({ "type": "ExternalName", "externalName": name }),
+        ));
+    }
+    all.push((
+        "local".to_owned(),
+        of(&json!({ "internalTrafficPolicy": "Local" })),
+    ));
+    all.push((
+        "unready".to_owned(),
+        of(&json!({ "publishNotReadyAddresses": true })),
+    ));
+    all.push((
+        "without-pods".to_owned(),
+        json!({ "selector": { "app": "nobody" }, "ports": both }),
+    ));
+    all.push((
+        "by-hand".to_owned(),
+        json!({ "ports": [{ "name": "https", "port": 443, "targetPort": 6443 }] }),
+    ));
+    all
+}
+
+/// Whether somebody asks this Service and gets an echo.
+fn echoes(service: &Value) -> bool {
+    let spec = &service["spec"];
+    let has_address = spec["clusterIP"]
+        .as_str()
+        .is_some_and(|address| address != "None");
+    has_address && spec["selector"]["app"] == ANSWER && spec["type"] != "LoadBalancer"
+}
+
+/// Every Service of the cluster, by `namespace/name`, as it is stored.
+pub async fn all(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
+    let text = cluster
+        .api()
+        .kubectl(&["get", "services", "-A", "-o", "json"])
+        .await?;
+    let list: Value = serde_json::from_str(&text).context("parse the Services")?;
+    let items = list["items"].as_array().cloned().unwrap_or_default();
+    Ok(items
+        .into_iter()
+        .map(|service| (plan::service_cidr::subjects::key(&service), service))
+        .collect())
+}
+
+/// Addresses that are asked, each with a name.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// As Services have them before.
+    pub old: Vec<String>,
+    /// As they will have them.
+    pub new: Vec<String>,
+}
+
+impl Asked {
+    /// By what Services have now, and the new range: each gets the same place in it.
+    pub fn of(services: &BTreeMap<String, Value>, range: Ipv4Addr) -> Self {
+        let mut asked = Self::default();
+        let of_sample = services
+            .iter()
+            .filter(|(name, _)| name.starts_with(&format!("{NAMESPACE}/")));
+        for (name, service) in of_sample.filter(|(_, service)| echoes(service)) {
+            let Some(address) = service["spec"]["clusterIP"]
+                .as_str()
+                .and_then(|text| text.parse::<Ipv4Addr>().ok())
+            else {
+                continue;
+            };
+            asked.old.push(format!("{name}={address}:{PORT}"));
+            asked
+                .new
+                .push(format!("{name}={}:{PORT}", at_the_same_place(address, range)));
+        }
+        asked
+    }
+}
+
+/// Where the address is in another range of 65 536.
+pub fn at_the_same_place(address: Ipv4Addr, range: Ipv4Addr) -> Ipv4Addr {
+    let [_, _, third, fourth] = address.octets();
+    let [first, second, _, _] = range.octets();
+    Ipv4Addr::new(first, second, third, fourth)
+}
+
+/// A prober that asks these addresses, and this name server for a name, without pause.
+pub fn prober(name: &str, image: &str, asked: &[String], name_server: Ipv4Addr, interval: u64) -> Value {
+    // Some addresses are not there yet: such a flow counts from its first answer on.
+    let arguments = json!([
+        "probe",
+        "--from=pod",
+        "--namespace=traffic",
+        "--service=echo",
+        format!("--interval-ms={interval}"),
+        "--settle-ms=86400000",
+        "--resolve=echo.traffic.svc.cluster.local",
+        format!("--name-server={name_server}:53"),
+        format!("--also={}", asked.join(",")),
+    ]);
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": name, "namespace": "traffic" },
+        "spec": {
+            "replicas": 1, "selector": { "matchLabels": { "asks": name } },
+            "template": {
+                "metadata": { "labels": { "asks": name } },
+                "spec": {
+                    "serviceAccountName": "traffic", "terminationGracePeriodSeconds": 10,
+                    "containers": [{
+                        "name": "prober", "image": image, "imagePullPolicy": "Never", "args": arguments,
+                        "env": [
+                            { "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
+                            { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } },
+                        ],
+                        "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
+                        "volumeMounts": [{ "name": "reports", "mountPath": "/var/log/traffic" }],
+                    }],
+                    "volumes": [{ "name": "reports", "hostPath": { "path": "/var/log/traffic", "type": "DirectoryOrCreate" } }],
+                },
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_more_than_forty_and_each_class_is_there() {
+        let all = services();
+        assert!(all.len() >= 44, "{}", all.len());
+        let kinds: Vec<&str> = all
+            .iter()
+            .map(|(_, spec)| spec["type"].as_str().unwrap_or("ClusterIP"))
+            .collect();
+        for kind in ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"] {
+            assert!(kinds.contains(&kind), "{kind}");
+        }
+    }
+}
