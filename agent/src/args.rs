@@ -21,7 +21,7 @@ pub struct Arguments {
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Look after this node until the process is ended (the default).
-    Run(Run),
+    Run(Box<Run>),
     /// Answer probes on UDP and TCP: the probe pod.
     Echo(Echo),
     /// Answer probes, and send without pause what the agent of the node asks for: the traffic pod.
@@ -58,6 +58,9 @@ pub struct Run {
     /// Where the host's processes and kernel parameters are.
     #[arg(long, env = "REPLUMB_PROC_DIR", default_value = "/proc")]
     pub proc_dir: PathBuf,
+    /// UID of the agent's own pod: its processes do not always say it themselves.
+    #[arg(long, env = "POD_UID", default_value = "")]
+    pub pod_uid: String,
     /// How log lines are written.
     #[arg(long, env = "REPLUMB_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,

@@ -19,4 +19,10 @@ fn pods_are_as_wide_as_the_settings_of_any_kind_say() {
         "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d",
     });
     assert_eq!(pod_mtu(Some(&spec("flannelToCalico", flannel))), 1450);
+    let services = json!({ "left": ["10.96.0.0/12"], "target": ["172.30.0.0/16"] });
+    assert_eq!(
+        pod_mtu(Some(&spec("serviceCidr", services))),
+        LEAST_MTU,
+        "of pods that kind knows nothing"
+    );
 }

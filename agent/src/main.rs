@@ -49,7 +49,7 @@ async fn main() -> ExitCode {
                 () = sends => Err(anyhow::anyhow!("it sends no more")),
             });
         }
-        Some(Command::Run(run)) => run,
+        Some(Command::Run(run)) => *run,
         None => run,
     };
     start_log(run.log_format, &run.log_filter);
@@ -111,6 +111,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         cni_plugins_dir,
         sysctl_dir,
         proc_dir,
+        pod_uid,
         log_format: _,
         log_filter: _,
     } = run;
@@ -138,7 +139,8 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     );
     let services = agent::service_cidr::observe::Observer::new(
         proc_dir.clone(),
-        config,
+        pod_uid,
+        &config,
         Arc::clone(&metrics),
         Arc::clone(&health),
     );

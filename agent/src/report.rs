@@ -68,10 +68,12 @@ pub enum Pending {
     Nothing,
     /// What was asked is so, and has to stay so.
     Reached,
-    /// The end of a process, which nobody announces.
+    /// What somebody waits for and nobody announces: the end of a process, a rule of kube-proxy's.
     Process,
     /// Anything else that somebody has to do first.
     Change,
+    /// Nothing is asked of this host, and what is looked for there is announced by nobody.
+    Unannounced,
 }
 
 /// The status could not be written.

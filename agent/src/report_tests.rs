@@ -211,6 +211,62 @@ fn an_old_range_that_is_empty_is_told_at_once() {
     assert_eq!((none.phase, none.phase_since, none.goal), (None, None, None));
 }
 
+/// What is found of Services: connections come and go and can wait, everything else cannot.
+#[test]
+fn of_services_only_connections_can_wait() {
+    use plan::found::Found;
+    use plan::service_cidr::host::{Connection, HostFacts, InTarget, ProxyMode, ServicePort};
+    let port = ServicePort {
+        address: "172.30.0.1".parse().unwrap(),
+        protocol: "TCP".to_owned(),
+        port: 443,
+    };
+    let connections = |sources: &[&str]| {
+        let connection = |source: &&str| Connection {
+            source: source.parse().unwrap(),
+            service: port.clone(),
+        };
+        Found::Present(sources.iter().map(connection).collect())
+    };
+    let one = HostFacts {
+        proxy_mode: Found::Present(ProxyMode::Iptables),
+        unknown: Found::Present(vec![port.clone()]),
+        cluster_dns: Found::Absent,
+        api_server: "10.96.0.1".to_owned(),
+        in_target: InTarget::default(),
+        carriers: Found::Absent,
+        connections: connections(&["10.244.1.5"]),
+    };
+    let told = |facts: Option<HostFacts>, old: &NodeMigrationStatus| {
+        let report = Report {
+            phase: None,
+            service_cidr: facts,
+            ..report()
+        };
+        status(&report, 3, old, at(200))
+    };
+    let nobody = told(None, &NodeMigrationStatus::default());
+    let before = told(Some(one.clone()), &nobody);
+    assert_eq!(before.service_cidr, Some(one.clone()));
+    assert!(is_urgent(&nobody, &before), "the first report");
+    let two = HostFacts {
+        connections: connections(&["10.244.1.5", "10.244.1.6"]),
+        ..one.clone()
+    };
+    let two = told(Some(two), &before);
+    assert_ne!(two, before);
+    assert!(!is_urgent(&before, &two));
+    let known = HostFacts {
+        unknown: Found::Present(Vec::new()),
+        ..one
+    };
+    assert!(is_urgent(&before, &told(Some(known), &before)));
+    assert!(
+        is_urgent(&before, &told(None, &before)),
+        "nobody can look any more"
+    );
+}
+
 #[test]
 fn an_error_is_told_with_its_causes() {
     let error = ReportError {

@@ -28,6 +28,8 @@ const CALM: Duration = Duration::from_secs(1);
 const PROCESS: Duration = Duration::from_millis(500);
 /// Next look while anything else is waited for: links and files announce themselves, this is the second net.
 const WORKING: Duration = Duration::from_secs(2);
+/// Next look while others are watched who announce nothing: what pods were told, and whom they have connections to.
+const UNANNOUNCED: Duration = Duration::from_secs(5);
 /// Next try after something failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 /// Next look while nothing changes: what no event announces (a kernel parameter, a firewall chain) is seen then.
@@ -160,6 +162,7 @@ impl Agent {
             (Some(_), _) => (AFTER_FAILURE, CALM),
             (None, Pending::Process) => (PROCESS, BURST),
             (None, Pending::Change) => (WORKING, BURST),
+            (None, Pending::Unannounced) => (UNANNOUNCED, CALM),
             (None, Pending::Nothing) => (slow, CALM),
             (None, Pending::Reached) => (slow, BURST),
         };

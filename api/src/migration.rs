@@ -158,7 +158,7 @@ pub struct ServiceCidr {
     /// Ranges that Services come to: one of each family that changes.
     #[schemars(with = "Vec<ServiceRange>", length(min = 1, max = 2))]
     pub to: Vec<IpNet>,
-    /// Whether Services of type LoadBalancer keep their cluster addresses: a cloud would delete the balancer with an exchange. Where
+    /// Whether Services of type `LoadBalancer` keep their cluster addresses: a cloud would delete the balancer with an exchange. Where
     /// they do not, the migration waits before its end until their owners have replaced them. Default true.
     #[serde(default = "yes")]
     pub keep_load_balancers: bool,

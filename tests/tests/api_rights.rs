@@ -139,9 +139,23 @@ async fn may(client: &Client, question: &Question) -> bool {
     answer.status.is_some_and(|status| status.allowed)
 }
 
-/// Every verb on every resource and subresource that this API server serves.
+/// What a kubelet asks the API server about before it answers: no API server serves it.
+const OF_KUBELETS: [&str; 8] = [
+    "nodes/checkpoint",
+    "nodes/configz",
+    "nodes/healthz",
+    "nodes/log",
+    "nodes/metrics",
+    "nodes/pods",
+    "nodes/spec",
+    "nodes/stats",
+];
+
+/// Every verb on every resource and subresource that this API server serves, or a kubelet.
 async fn everything(client: &Client) -> Vec<Question> {
-    let mut resources: Vec<(String, String)> = Vec::new();
+    let mut resources: Vec<(String, String)> = OF_KUBELETS
+        .map(|resource| (String::new(), resource.to_owned()))
+        .to_vec();
     let core = client.list_core_api_resources("v1").await.unwrap();
     resources.extend(
         core.resources
@@ -199,7 +213,7 @@ fn set(own: &[&str]) -> BTreeSet<String> {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn an_agent_may_read_goals_and_patch_facts_and_nothing_else() {
+async fn an_agent_may_read_goals_and_how_its_kubelet_runs_and_patch_facts_and_nothing_else() {
     let client = agent(&nodes().await.left).await;
     let questions = everything(&ApiLab::shared().unwrap().admin().await.unwrap()).await;
     let wanted = set(&[
@@ -207,6 +221,7 @@ async fn an_agent_may_read_goals_and_patch_facts_and_nothing_else() {
         "list nodemigrations.replumb.dev",
         "watch nodemigrations.replumb.dev",
         "patch nodemigrations/status.replumb.dev",
+        "get nodes/configz.",
     ]);
     assert_eq!(
         allowed(&client, questions.clone()).await,

@@ -684,6 +684,10 @@ fn full_node_spec() -> Value {
             "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d", "blockSize": 25,
             "nodeRangeLength": 23,
         },
+        "serviceCidr": {
+            "left": ["10.96.0.0/12"], "target": ["172.30.0.0/16", "fd00:30::/108"],
+            "known": [{"address": "172.30.0.1", "protocol": "TCP", "port": 443}],
+        },
         "label": {"written": "none", "next": "calico"},
         "imported": [{"address": "10.244.1.7", "handle": "k8s-pod-network.16cc"}],
         "returning": true, "returnedAt": "2026-03-01T10:06:00Z",
@@ -717,7 +721,76 @@ fn full_node_status() -> Value {
             {"target": target(), "reached": true, "message": "UDP, TCP, 1450 B", "at": "2026-03-01T10:00:00Z"},
         ],
         "facts": serde_json::to_value(full_facts()).unwrap(),
+        "serviceCidr": serde_json::to_value(full_service_facts()).unwrap(),
     })
+}
+
+/// The same of Services.
+fn full_service_facts() -> plan::service_cidr::host::HostFacts {
+    use plan::found::Found;
+    use plan::pod_cidr::host::{Address, Hop, Listed, Route, RouteKind, Rule};
+    use plan::service_cidr::host::{
+        Carrier, Carriers, Connection, HostFacts, InTarget, ProxyMode, ServicePort, ToldBy,
+    };
+    let port = ServicePort {
+        address: "172.30.0.1".parse().unwrap(),
+        protocol: "TCP".to_owned(),
+        port: 443,
+    };
+    HostFacts {
+        proxy_mode: Found::Present(ProxyMode::Nftables),
+        unknown: Found::Present(vec![port.clone()]),
+        cluster_dns: Found::Present(vec!["10.96.0.10".parse().unwrap()]),
+        api_server: "10.96.0.1".to_owned(),
+        in_target: InTarget {
+            routes: Listed {
+                first: vec![Route {
+                    kind: RouteKind::Unicast,
+                    destination: "172.30.4.0/26".parse().unwrap(),
+                    hops: vec![Hop {
+                        gateway: Some("192.0.2.9".parse().unwrap()),
+                        link: Some("eth0".to_owned()),
+                    }],
+                    table: 254,
+                    protocol: 80,
+                    metric: 7,
+                }],
+                more: 3,
+            },
+            addresses: Listed {
+                first: vec![Address {
+                    address: "172.30.128.1/24".parse().unwrap(),
+                    link: "docker0".to_owned(),
+                }],
+                more: 2,
+            },
+            rules: Listed {
+                first: vec![Rule {
+                    priority: 901,
+                    from: Some("10.244.0.0/16".parse().unwrap()),
+                    to: Some("172.30.0.0/16".parse().unwrap()),
+                    table: Some(77),
+                }],
+                more: 1,
+            },
+        },
+        carriers: Found::Present(Carriers {
+            pods: vec![Carrier {
+                pod_uid: "8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11".to_owned(),
+                told_by: ToldBy::Environment,
+                address: "10.96.0.1".parse().unwrap(),
+            }],
+            unread: vec!["11111111-1111-1111-1111-111111111111".to_owned()],
+            why_unread: "could not read environ of a process".to_owned(),
+        }),
+        connections: Found::Present(Listed {
+            first: vec![Connection {
+                source: "10.244.1.5".parse().unwrap(),
+                service: port,
+            }],
+            more: 4,
+        }),
+    }
 }
 
 /// Facts with every field set, by the type itself: a new field does not compile until it is here.

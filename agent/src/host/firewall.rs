@@ -252,11 +252,7 @@ async fn base_rules(backend: FirewallBackend, place: &Place) -> Result<Vec<Strin
 
 /// The rules of one chain that is there. With the newer backend that is much cheaper than its table: of 10 000 Services, a second
 /// instead of a quarter of a minute. With the legacy one it is not, and takes the lock.
-pub async fn chain(
-    backend: FirewallBackend,
-    table: &str,
-    chain: &str,
-) -> Result<Vec<String>, ProgramError> {
+pub async fn chain(backend: FirewallBackend, table: &str, chain: &str) -> Result<Vec<String>, ProgramError> {
     let arguments = ["-w", LOCK_SECONDS, "-t", table, "-S", chain];
     let text = run(program(backend), &arguments, None).await?;
     Ok(text.lines().map(str::to_owned).collect())

@@ -1,84 +1,216 @@
-//! What the kubelet tells new pods: its own answer to how it runs.
+//! What the kubelet tells new pods: its own answer to how it runs. Asks it over the loopback.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use http::Uri;
 use kube::{Client, Config};
 use plan::found::Found;
 use serde_json::Value;
 
 use crate::report::chain;
 
-/// The kubelet of this host. Its certificate is often one that it made itself, for its own name: it is asked on the loopback, where
-/// nobody but root of this host answers.
+/// The kubelet of this host.
 const URL: &str = "https://127.0.0.1:10250";
+/// Where it says how it runs.
+const PATH: &str = "/configz";
 /// A kubelet that does not answer within this time is busy.
 const LIMIT: Duration = Duration::from_secs(2);
+/// How old its answer may be: another one comes with a restart of the kubelet alone.
+const PACE: Duration = Duration::from_secs(5);
 
-/// Asks it.
-pub async fn cluster_dns(config: &Config) -> Found<Vec<IpAddr>> {
-    match ask(config).await {
-        Ok(page) => addresses(&page),
-        Err(what) => Found::Malformed(what),
-    }
+/// The kubelet of this host, and its newest answer.
+#[derive(Debug)]
+pub struct Kubelet {
+    config: Config,
+    answer: Option<(Instant, Found<Vec<IpAddr>>)>,
 }
 
-async fn ask(config: &Config) -> Result<Value, String> {
-    let mut config = config.clone();
-    config.cluster_url = URL.parse().map_err(|error| format!("{URL}: {error}"))?;
-    config.tls_server_name = None;
-    config.accept_invalid_certs = true;
-    config.read_timeout = Some(LIMIT);
-    let client = Client::try_from(config).map_err(|error| chain(&error))?;
-    let request = http::Request::get("/configz")
-        .body(Vec::new())
-        .map_err(|error| error.to_string())?;
-    match tokio::time::timeout(LIMIT, client.request::<Value>(request)).await {
-        Ok(Ok(page)) => Ok(page),
-        Ok(Err(kube::Error::Api(status))) if [401, 403].contains(&status.code) => Err(format!(
-            "the kubelet does not tell how it runs (GET {URL}/configz: {}); the agent's ClusterRole needs get on nodes/configz, and the \
-             kubelet Kubernetes 1.33",
-            status.message
-        )),
-        Ok(Err(error)) => Err(format!("GET {URL}/configz: {}", chain(&error))),
-        Err(_) => Err(format!(
-            "GET {URL}/configz: no answer within {} s",
-            LIMIT.as_secs()
-        )),
+impl Kubelet {
+    /// Nothing has been asked yet. `config` is how the agent reaches the API server, and who it is: the kubelet asks the API server
+    /// whether that may know.
+    ///
+    /// The kubelet's certificate is not verified: it is often one that it made itself, in nobody's name. Who answers on this port of
+    /// the loopback is the kubelet as long as it runs; while it does not, it could be a pod in the host's network, which has the
+    /// node's trust already.
+    pub fn new(config: &Config) -> Self {
+        Self::at(Uri::from_static(URL), config)
+    }
+
+    fn at(url: Uri, config: &Config) -> Self {
+        let mut config = config.clone();
+        config.cluster_url = url;
+        config.tls_server_name = None;
+        config.proxy_url = None;
+        config.accept_invalid_certs = true;
+        config.connect_timeout = Some(LIMIT);
+        config.read_timeout = Some(LIMIT);
+        Self { config, answer: None }
+    }
+
+    /// Its `clusterDNS`, five seconds old at most.
+    pub async fn cluster_dns(&mut self) -> Found<Vec<IpAddr>> {
+        match &self.answer {
+            Some((at, found)) if at.elapsed() < PACE => found.clone(),
+            Some(_) | None => {
+                let found = match self.ask().await {
+                    Ok(page) => addresses(&page),
+                    Err(what) => Found::Malformed(what),
+                };
+                self.answer = Some((Instant::now(), found.clone()));
+                found
+            }
+        }
+    }
+
+    async fn ask(&self) -> Result<Value, String> {
+        let asked = format!(
+            "GET {}{PATH}",
+            self.config.cluster_url.to_string().trim_end_matches('/')
+        );
+        // A client for each question: a kubelet that was started anew knows nothing of a connection to the one before.
+        let client =
+            Client::try_from(self.config.clone()).map_err(|error| format!("{asked}: {}", chain(&error)))?;
+        let request = http::Request::get(PATH)
+            .body(Vec::new())
+            .map_err(|error| format!("{asked}: {error}"))?;
+        match tokio::time::timeout(LIMIT, client.request::<Value>(request)).await {
+            Ok(Ok(page)) => Ok(page),
+            Ok(Err(kube::Error::Api(status))) if status.code == 401 => Err(format!(
+                "{asked}: the kubelet does not know the agent: it has to ask the API server who somebody is \
+                 (authentication.webhook.enabled: true)"
+            )),
+            Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(format!(
+                "{asked}: the agent's ClusterRole needs get on nodes/configz, and the kubelet Kubernetes 1.33: {}",
+                status.message.trim()
+            )),
+            Ok(Err(error)) => Err(format!("{asked}: {}", chain(&error))),
+            Err(_) => Err(format!("{asked}: no answer within {} s", LIMIT.as_secs())),
+        }
     }
 }
 
 fn addresses(page: &Value) -> Found<Vec<IpAddr>> {
-    let said = &page["kubeletconfig"]["clusterDNS"];
-    let Some(all) = said.as_array() else {
-        return if page["kubeletconfig"].is_object() {
-            Found::Absent
-        } else {
-            Found::Malformed("GET /configz: no kubeletconfig in the answer".to_owned())
-        };
-    };
-    let parsed: Option<Vec<IpAddr>> = all.iter().map(|text| text.as_str()?.parse().ok()).collect();
-    parsed.map_or_else(|| Found::Malformed(format!("clusterDNS {said}")), Found::Present)
+    let configuration = &page["kubeletconfig"];
+    if !configuration.is_object() {
+        return Found::Malformed(format!("GET {PATH}: no kubeletconfig in the answer"));
+    }
+    let said = &configuration["clusterDNS"];
+    if said.is_null() {
+        return Found::Absent;
+    }
+    let address = |text: &Value| text.as_str()?.parse().ok();
+    let parsed: Option<Vec<IpAddr>> = said.as_array().and_then(|all| all.iter().map(address).collect());
+    match parsed {
+        None => Found::Malformed(format!(
+            "GET {PATH}: clusterDNS {said}, needed a list of addresses"
+        )),
+        Some(addresses) if addresses.is_empty() => Found::Absent,
+        Some(addresses) => Found::Present(addresses),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::http::{HeaderMap, StatusCode};
+    use axum::routing::get;
+    use kube::config::AuthInfo;
+    use rstest::rstest;
     use serde_json::json;
 
     use super::*;
 
-    #[test]
-    fn the_answer_of_a_kubelet() {
-        let page = json!({ "kubeletconfig": { "clusterDNS": ["10.96.0.10"] } });
-        assert_eq!(
-            addresses(&page),
-            Found::Present(vec!["10.96.0.10".parse().unwrap()])
+    /// A kubelet that answers with this, if somebody has a token.
+    async fn kubelet(status: StatusCode, page: String) -> Kubelet {
+        let answer = move |headers: HeaderMap| async move {
+            assert_eq!(headers["authorization"], "Bearer the-agents-own");
+            (status, page)
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async { axum::serve(listener, Router::new().route(PATH, get(answer))).await });
+        asked_at(&url)
+    }
+
+    fn asked_at(url: &str) -> Kubelet {
+        let mut config = Config::new("http://192.0.2.1:6443".parse().unwrap());
+        // A proxy on the way to the API server is none on the way to the kubelet.
+        config.proxy_url = Some("http://192.0.2.2:3128".parse().unwrap());
+        config.auth_info = AuthInfo {
+            token: Some("the-agents-own".to_owned().into()),
+            ..AuthInfo::default()
+        };
+        Kubelet::at(url.parse().unwrap(), &config)
+    }
+
+    #[rstest]
+    #[case::one(json!({ "kubeletconfig": { "clusterDNS": ["10.96.0.10"] } }), Found::Present(vec!["10.96.0.10".parse().unwrap()]))]
+    #[case::none(json!({ "kubeletconfig": {} }), Found::Absent)]
+    #[case::an_empty_list(json!({ "kubeletconfig": { "clusterDNS": [] } }), Found::Absent)]
+    #[case::another_page(json!({}), Found::Malformed("GET /configz: no kubeletconfig in the answer".to_owned()))]
+    #[case::a_name(
+        json!({ "kubeletconfig": { "clusterDNS": ["dns"] } }),
+        Found::Malformed("GET /configz: clusterDNS [\"dns\"], needed a list of addresses".to_owned())
+    )]
+    #[case::no_list(
+        json!({ "kubeletconfig": { "clusterDNS": "10.96.0.10" } }),
+        Found::Malformed("GET /configz: clusterDNS \"10.96.0.10\", needed a list of addresses".to_owned())
+    )]
+    #[tokio::test]
+    async fn what_it_says(#[case] page: Value, #[case] expected: Found<Vec<IpAddr>>) {
+        let mut kubelet = kubelet(StatusCode::OK, page.to_string()).await;
+        assert_eq!(kubelet.cluster_dns().await, expected);
+    }
+
+    /// A kubelet answers in plain words, not in an object of the API.
+    #[rstest]
+    #[case::no_right(
+        StatusCode::FORBIDDEN,
+        "Forbidden (user=system:serviceaccount:replumb-system:replumb-agent, verb=get, resource=nodes, subresource(s)=[configz proxy])",
+        "needs get on nodes/configz, and the kubelet Kubernetes 1.33: "
+    )]
+    #[case::nobody(
+        StatusCode::UNAUTHORIZED,
+        "Unauthorized",
+        "authentication.webhook.enabled: true"
+    )]
+    #[case::no_such_page(StatusCode::NOT_FOUND, "404 page not found", "/configz")]
+    #[case::no_json(StatusCode::OK, "ok", "/configz")]
+    #[tokio::test]
+    async fn what_it_does_not_say(#[case] status: StatusCode, #[case] page: &str, #[case] words: &str) {
+        let mut kubelet = kubelet(status, page.to_owned()).await;
+        let found = kubelet.cluster_dns().await;
+        assert!(
+            matches!(&found, Found::Malformed(what) if what.contains(words) && what.starts_with("GET http://127.0.0.1:")),
+            "{found:?}"
         );
-        assert_eq!(addresses(&json!({ "kubeletconfig": {} })), Found::Absent);
-        assert!(matches!(addresses(&json!({})), Found::Malformed(_)));
-        assert!(matches!(
-            addresses(&json!({ "kubeletconfig": { "clusterDNS": ["dns"] } })),
-            Found::Malformed(_)
-        ));
+    }
+
+    #[tokio::test]
+    async fn nobody_listens_and_nobody_answers() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let found = asked_at(&url).cluster_dns().await;
+        assert!(
+            matches!(&found, Found::Malformed(what) if what.contains("no answer within 2 s")),
+            "{found:?}"
+        );
+        drop(listener);
+        let mut kubelet = asked_at(&url);
+        let found = kubelet.cluster_dns().await;
+        assert!(
+            matches!(&found, Found::Malformed(what) if what.contains("onnection refused")),
+            "{found:?}"
+        );
+        // Not asked again at once.
+        assert_eq!(kubelet.answer.as_ref().map(|(_, answer)| answer), Some(&found));
+    }
+
+    #[test]
+    fn it_is_asked_on_the_loopback_whoever_it_is() {
+        let kubelet = Kubelet::new(&Config::new("https://10.96.0.1".parse().unwrap()));
+        assert_eq!(kubelet.config.cluster_url.to_string(), "https://127.0.0.1:10250/");
+        assert!(kubelet.config.accept_invalid_certs);
     }
 }

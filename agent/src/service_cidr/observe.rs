@@ -1,5 +1,6 @@
 //! Reads the host and reports what of Services is there.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,29 +10,57 @@ use api::node_migration::Failure;
 use ipnet::IpNet;
 use kube::Config;
 use plan::found::Found;
-use plan::service_cidr::host::{Carriers, HostFacts, HostSettings, ProxyMode, ServicePort, in_target};
+use plan::pod_cidr::host::{Listed, Tables};
+use plan::service_cidr::host::{
+    Carriers, Connection, HostFacts, HostSettings, IPVS_LINK, ProxyMode, ServicePort, in_target,
+};
 
-use super::{carriers, connections, kubelet, proxy};
+use super::apart::Apart;
+use super::kubelet::Kubelet;
+use super::{carriers, connections, proxy};
 use crate::admin::Health;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::metrics::Metrics;
 use crate::pod_cidr::facts::tables;
 use crate::report::{Pending, Report, chain};
 
-/// How often the kubelet is asked, and every process looked into, at most.
-const PACE: Duration = Duration::from_secs(2);
-/// How often kube-proxy's rules are read while nobody waits for one of them: a host may have many thousands.
+/// How old what is known of kube-proxy's rules may be while nobody waits for one of them: a host may have many thousands.
 const SELDOM: Duration = Duration::from_secs(15);
+/// While somebody waits for one, reading them may take one part of the time in this many.
+const SHARE: u32 = 4;
 
 /// The agent's eyes on its host.
 pub struct Observer {
     proc: PathBuf,
-    config: Config,
+    own_pod: String,
+    api_server: String,
+    kubelet: Kubelet,
+    rules: Option<RulesRead>,
+    carriers: Apart<Vec<IpNet>, Found<Carriers>>,
+    connections: Apart<Vec<IpNet>, Found<Listed<Connection>>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
-    cluster_dns: Option<(Instant, Found<Vec<IpAddr>>)>,
-    carriers: Option<(Instant, Vec<IpNet>, Found<Carriers>)>,
-    mode: Option<(Instant, Found<ProxyMode>)>,
+}
+
+/// What kube-proxy's rules said when they were read last.
+#[derive(Clone, Debug)]
+struct RulesRead {
+    at: Instant,
+    took: Duration,
+    asked: Vec<ServicePort>,
+    mode: Found<ProxyMode>,
+    unknown: Found<Vec<ServicePort>>,
+}
+
+impl RulesRead {
+    /// Whether it answers this question at this age. A question that is new is never answered by rules that are older than it.
+    fn answers(&self, known: &[ServicePort], age: Duration) -> bool {
+        if known.is_empty() {
+            age < SELDOM
+        } else {
+            self.asked == known && age < self.took * SHARE
+        }
+    }
 }
 
 impl std::fmt::Debug for Observer {
@@ -39,21 +68,32 @@ impl std::fmt::Debug for Observer {
         formatter
             .debug_struct("Observer")
             .field("proc", &self.proc)
+            .field("own_pod", &self.own_pod)
             .finish_non_exhaustive()
     }
 }
 
 impl Observer {
-    /// An observer that has not looked yet. `config` is how the agent itself reaches the API server, and who it is.
-    pub fn new(proc: PathBuf, config: Config, metrics: Arc<Metrics>, health: Arc<Health>) -> Self {
+    /// An observer that has not looked yet. `own_pod` is the UID of the agent's own pod, `config` how the agent reaches the API server,
+    /// and who it is.
+    pub fn new(
+        proc: PathBuf,
+        own_pod: String,
+        config: &Config,
+        metrics: Arc<Metrics>,
+        health: Arc<Health>,
+    ) -> Self {
+        let host = config.cluster_url.host().unwrap_or_default();
         Self {
             proc,
-            config,
+            own_pod,
+            api_server: host.trim_matches(['[', ']']).to_owned(),
+            kubelet: Kubelet::new(config),
+            rules: None,
+            carriers: Apart::new("the environments and name servers of pods"),
+            connections: Apart::new("the kernel's list of connections"),
             metrics,
             health,
-            cluster_dns: None,
-            carriers: None,
-            mode: None,
         }
     }
 
@@ -66,11 +106,7 @@ impl Observer {
         match seen {
             Ok(facts) => Report {
                 message: "looks at Services, and changes nothing".to_owned(),
-                // kube-proxy announces nothing, and neither does a pod that was told something.
-                pending: match &facts.unknown {
-                    Found::Present(unknown) if unknown.is_empty() => Pending::Change,
-                    Found::Present(_) | Found::Absent | Found::Malformed(_) => Pending::Process,
-                },
+                pending: pending(&settings.known, &facts.unknown),
                 service_cidr: Some(facts),
                 ..Report::default()
             },
@@ -89,63 +125,131 @@ impl Observer {
         }
     }
 
-    async fn observe(&mut self, settings: &HostSettings) -> Result<HostFacts, NetlinkError> {
+    /// Reads everything. What cannot be read says so in its own place, but for the kernel's tables.
+    pub async fn observe(&mut self, settings: &HostSettings) -> Result<HostFacts, NetlinkError> {
+        let HostSettings { left, target, known } = settings;
         // A socket of its own for each look: one that broke stays broken.
-        let kernel = Netlink::connect()?.tables().await?;
-        let (proxy_mode, unknown) = self.proxy(&settings.known).await;
-        let host = self.config.cluster_url.host().unwrap_or_default();
-        let api_server = host.trim_matches(['[', ']']).to_owned();
+        let tables = tables(&Netlink::connect()?.tables().await?);
+        let (proxy_mode, unknown) = self.proxy(known, &tables).await;
+        let cluster_dns = self.kubelet.cluster_dns().await;
+        let (proc, own_pod) = (self.proc.clone(), self.own_pod.clone());
+        let carriers = self
+            .carriers
+            .ask(left, move |left| carriers::read(&proc, &own_pod, left))
+            .await;
+        let proc = self.proc.clone();
+        let connections = self
+            .connections
+            .ask(left, move |left| connections::read(&proc, left))
+            .await;
         Ok(HostFacts {
             proxy_mode,
             unknown,
-            cluster_dns: self.cluster_dns().await,
-            api_server,
-            in_target: in_target(&settings.target, &tables(&kernel)),
-            carriers: self.carriers(&settings.left),
-            connections: connections::read(&self.proc, &settings.left),
+            cluster_dns,
+            api_server: self.api_server.clone(),
+            in_target: in_target(target, &tables),
+            carriers: carriers.unwrap_or_else(|error| Found::Malformed(chain(&error))),
+            connections: connections.unwrap_or_else(|error| Found::Malformed(chain(&error))),
         })
     }
 
     /// How kube-proxy works, and what of this it has no rule for.
-    async fn proxy(&mut self, known: &[ServicePort]) -> (Found<ProxyMode>, Found<Vec<ServicePort>>) {
-        if let Some((at, mode)) = &self.mode
-            && known.is_empty()
-            && at.elapsed() < SELDOM
+    async fn proxy(
+        &mut self,
+        known: &[ServicePort],
+        tables: &Tables,
+    ) -> (Found<ProxyMode>, Found<Vec<ServicePort>>) {
+        if let Some(read) = &self.rules
+            && read.answers(known, read.at.elapsed())
         {
-            return (mode.clone(), Found::Present(Vec::new()));
+            let unknown = if known.is_empty() {
+                Found::Present(Vec::new())
+            } else {
+                read.unknown.clone()
+            };
+            return (read.mode.clone(), unknown);
         }
-        match proxy::read(&self.proc).await {
+        self.rules = None;
+        let began = Instant::now();
+        match proxy::read(&self.proc, &bound(tables)).await {
             Ok(rules) => {
-                self.mode = Some((Instant::now(), rules.mode()));
-                let unknown = known.iter().filter(|port| !rules.known.contains(port));
-                (rules.mode(), Found::Present(unknown.cloned().collect()))
+                let (mode, unknown) = (rules.mode(), rules.unknown(known));
+                self.rules = Some(RulesRead {
+                    at: Instant::now(),
+                    took: began.elapsed(),
+                    asked: known.to_vec(),
+                    mode: mode.clone(),
+                    unknown: unknown.clone(),
+                });
+                (mode, unknown)
             }
             Err(error) => {
-                self.mode = None;
-                (Found::Malformed(chain(&error)), Found::Malformed(chain(&error)))
+                let what = format!("rules of kube-proxy: {}", chain(&error));
+                (Found::Malformed(what.clone()), Found::Malformed(what))
             }
         }
     }
+}
 
-    async fn cluster_dns(&mut self) -> Found<Vec<IpAddr>> {
-        match &self.cluster_dns {
-            Some((at, found)) if at.elapsed() < PACE => found.clone(),
-            Some(_) | None => {
-                let found = kubelet::cluster_dns(&self.config).await;
-                self.cluster_dns = Some((Instant::now(), found.clone()));
-                found
-            }
+/// Addresses that kube-proxy has on its link of mode ipvs.
+fn bound(tables: &Tables) -> BTreeSet<IpAddr> {
+    let devices = tables.devices.iter();
+    devices
+        .filter(|device| device.name == IPVS_LINK)
+        .flat_map(|device| device.addresses.iter().map(ipnet::IpNet::addr))
+        .collect()
+}
+
+/// How soon the next look is due: kube-proxy announces nothing, and neither does a pod that was told something.
+fn pending(known: &[ServicePort], unknown: &Found<Vec<ServicePort>>) -> Pending {
+    match unknown {
+        _ if known.is_empty() => Pending::Unannounced,
+        Found::Present(unknown) if unknown.is_empty() => Pending::Unannounced,
+        Found::Present(_) => Pending::Process,
+        Found::Absent | Found::Malformed(_) => Pending::Change,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(address: &str) -> ServicePort {
+        ServicePort {
+            address: address.parse().unwrap(),
+            protocol: "TCP".to_owned(),
+            port: 443,
         }
     }
 
-    fn carriers(&mut self, left: &[IpNet]) -> Found<Carriers> {
-        match &self.carriers {
-            Some((at, asked, found)) if at.elapsed() < PACE && asked == left => found.clone(),
-            Some(_) | None => {
-                let found = carriers::read(&self.proc, left);
-                self.carriers = Some((Instant::now(), left.to_vec(), found.clone()));
-                found
-            }
-        }
+    #[test]
+    fn the_next_look_is_soon_while_somebody_waits_for_a_rule() {
+        let asked = [port("172.30.0.1")];
+        let none = Found::Present(Vec::new());
+        let one = Found::Present(asked.to_vec());
+        let blind = Found::Malformed("no nft".to_owned());
+        assert_eq!(pending(&asked, &one), Pending::Process);
+        assert_eq!(pending(&asked, &none), Pending::Unannounced);
+        assert_eq!(pending(&asked, &blind), Pending::Change);
+        assert_eq!(pending(&[], &none), Pending::Unannounced);
+        assert_eq!(pending(&[], &blind), Pending::Unannounced, "nobody waits");
+    }
+
+    #[test]
+    fn rules_that_take_long_are_read_less_often_and_never_for_another_question() {
+        let asked = [port("172.30.0.1")];
+        let read = |milliseconds| RulesRead {
+            at: Instant::now(),
+            took: Duration::from_millis(milliseconds),
+            asked: asked.to_vec(),
+            mode: Found::Absent,
+            unknown: Found::Present(Vec::new()),
+        };
+        let (quick, slow) = (read(20), read(1000));
+        let age = Duration::from_millis(500);
+        assert!(!quick.answers(&asked, age) && slow.answers(&asked, age));
+        assert!(!slow.answers(&asked, Duration::from_secs(4)));
+        assert!(!slow.answers(&[port("10.96.0.1")], Duration::ZERO));
+        assert!(quick.answers(&[], age) && !quick.answers(&[], SELDOM));
     }
 }

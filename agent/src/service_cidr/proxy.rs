@@ -107,7 +107,7 @@ impl Rules {
 
 /// Reads every mode's rules. `bound` are the addresses on kube-proxy's link of mode ipvs: virtual servers elsewhere are somebody
 /// else's, who shares out connections to API servers by them.
-pub async fn read(proc: &Path, bound: &HashSet<IpAddr>) -> Result<Rules, FirewallError> {
+pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, FirewallError> {
     let mut rules = Rules::default();
     let nft = Nftables::read().await?;
     for family in FAMILIES {

@@ -15,6 +15,7 @@ mod ipv6;
 mod path;
 mod pod_cidr;
 mod rights;
+mod service_cidr;
 mod switch;
 mod turn;
 

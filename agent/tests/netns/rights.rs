@@ -14,7 +14,7 @@ use crate::host::{Host, in_namespace, run};
 const MANIFEST: &str = include_str!("../../../deploy/base/agent.yaml");
 
 /// The capabilities of the agent's container.
-fn granted() -> CapabilitySet {
+pub fn granted() -> CapabilitySet {
     let mut granted = CapabilitySet::empty();
     let lines = MANIFEST
         .lines()
@@ -49,7 +49,7 @@ pub fn live_as_the_container(host: &mut Host) {
 }
 
 /// Gives up what a container with these capabilities and without new privileges does not have.
-fn give_up_all_but(granted: CapabilitySet) {
+pub fn give_up_all_but(granted: CapabilitySet) {
     for capability in CapabilitySet::all().iter() {
         if !granted.contains(capability) {
             // A kernel that does not know it cannot grant it.

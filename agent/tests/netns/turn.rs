@@ -173,7 +173,8 @@ pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Outpu
     );
     let services = agent::service_cidr::observe::Observer::new(
         host.paths.proc.clone(),
-        kube::Config::new("http://192.0.2.1".parse().unwrap()),
+        String::new(),
+        &kube::Config::new("http://192.0.2.1".parse().unwrap()),
         Arc::clone(&metrics),
         Arc::clone(&health),
     );

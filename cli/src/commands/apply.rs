@@ -35,13 +35,13 @@ pub(super) async fn run(
         .plan_hash
         .clone()
         .or_else(|| asked.file.as_ref().and_then(|file| file.spec.plan_hash.clone()));
-    let planned = planned::plan(
+    let planned = Box::pin(planned::plan(
         cluster,
         apply.look.name.as_deref(),
         &asked,
         Purpose::Review,
         apply.look.timeout,
-    )
+    ))
     .await?;
     let table = apply.look.shown.output == Output::Table;
     if let Some(outcome) = over(&planned)? {

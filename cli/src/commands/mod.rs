@@ -54,7 +54,14 @@ async fn look(
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Planned, CliError> {
     let asked = asked(look, variables)?;
-    planned::plan(cluster, look.name.as_deref(), &asked, Purpose::Look, look.timeout).await
+    Box::pin(planned::plan(
+        cluster,
+        look.name.as_deref(),
+        &asked,
+        Purpose::Look,
+        look.timeout,
+    ))
+    .await
 }
 
 fn asked(look: &Look, variables: impl IntoIterator<Item = (String, String)>) -> Result<Asked, CliError> {

@@ -68,8 +68,8 @@ async fn addresses(context: &Context) -> Result<Vec<SocketAddr>, WriteError> {
     })?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for slice in slices {
-        let ports = slice.ports.iter().flatten();
-        let port = ports.filter_map(|port| u16::try_from(port.port?).ok()).next();
+        let mut ports = slice.ports.iter().flatten();
+        let port = ports.find_map(|port| u16::try_from(port.port?).ok());
         for endpoint in slice.endpoints {
             let said = endpoint
                 .addresses

@@ -6,7 +6,8 @@ use api::migration::{Desired, Direction, MigrationPhase, ServiceCidr, ServiceCid
 use api::{Migration, MigrationStatus};
 use jiff::Timestamp;
 use kube::ResourceExt;
-use plan::decision::{Decision, WaitReason};
+use plan::cluster::Malformed;
+use plan::decision::{Decision, Wait, WaitReason};
 use plan::moves::Workload;
 use plan::service_cidr::ranges::{ServiceCidr as Range, listed};
 use plan::service_cidr::side::Side;
@@ -113,11 +114,7 @@ pub async fn go_on(
     let ranges = match ranges {
         Ok(ranges) => ranges,
         Err(malformed) => {
-            let message = format!(
-                "{}: {}; nothing is done until it is corrected",
-                malformed.object, malformed.problem
-            );
-            wait(status, WaitReason::ServiceRanges, message);
+            wait(status, WaitReason::ServiceRanges, not_understood(&malformed));
             return Ok(());
         }
     };
@@ -125,21 +122,13 @@ pub async fn go_on(
     let found = counts(&services, &known.settings);
     known.services_in_old_range = u32::try_from(found.old).unwrap_or(u32::MAX);
     known.services_in_new_range = u32::try_from(found.new).unwrap_or(u32::MAX);
-    let written = known.book();
-    match book(&written, &services, &observed.taken(), goal, &known.settings) {
-        Ok(book) if book == written => {}
-        // Nothing is done for who is not written down yet: whoever goes on after a crash has to know both addresses.
-        Ok(book) => {
-            let new = book.len().saturating_sub(written.len());
-            known.write(book);
-            status.message = format!("the addresses of {new} Services are written down");
-            status.service_cidr = Some(known);
-            return Ok(());
+    if let Some(written) = write_down(&mut known, &services, &observed, goal) {
+        match written {
+            Ok(said) => status.message = said,
+            Err(found) => wait(status, found.reason, found.message),
         }
-        Err(no_room) => {
-            wait(status, WaitReason::ServiceRanges, no_room.to_string());
-            return Ok(());
-        }
+        status.service_cidr = Some(known);
+        return Ok(());
     }
     let before = migration
         .status
@@ -170,11 +159,7 @@ pub async fn go_on(
         pass.now,
     );
     status.phase = phase(next.stage, goal);
-    let (there, all) = match goal {
-        Side::New => (found.new, found.old),
-        Side::Old => (found.old, found.new),
-    };
-    status.progress.text = format!("{there}/{} services", there + all);
+    status.progress.text = format!("{}/{} services", found.of(goal), found.old + found.new);
     let hands = Hands { pass: &pass, seen };
     match next.decision {
         Decision::Run(Step::Complete) => pass.complete(&mut known, status).await?,
@@ -204,6 +189,37 @@ pub async fn go_on(
     }
     status.service_cidr = Some(known);
     Ok(())
+}
+
+fn not_understood(malformed: &Malformed) -> String {
+    format!(
+        "{}: {}; nothing is done until it is corrected",
+        malformed.object, malformed.problem
+    )
+}
+
+/// Writes down the addresses of Services that nobody knows of yet, and says so, or why it cannot; `None` where each is known. Nothing is
+/// done for who is not written down yet: whoever goes on after a crash has to know both addresses.
+fn write_down(
+    known: &mut ServiceCidrStatus,
+    services: &[serde_json::Value],
+    observed: &Observed,
+    goal: Side,
+) -> Option<Result<String, Wait>> {
+    let written = known.book();
+    match book(&written, services, &observed.taken(), goal, &known.settings) {
+        Ok(book) if book == written => None,
+        Ok(book) => {
+            let new = book.len().saturating_sub(written.len());
+            known.write(book);
+            Some(Ok(format!("the addresses of {new} Services are written down")))
+        }
+        Err(no_room) => Some(Err(Wait {
+            reason: WaitReason::ServiceRanges,
+            message: no_room.to_string(),
+            until: None,
+        })),
+    }
 }
 
 impl Pass<'_> {

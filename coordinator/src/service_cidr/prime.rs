@@ -29,6 +29,11 @@ pub struct Prime<'pass> {
 }
 
 impl Prime<'_> {
+    /// The Service as watches name it.
+    pub fn object(&self) -> String {
+        format!("Service {}/{}", self.namespace, name(self.goal))
+    }
+
     /// Changes the Service, and says how long the API server took for it. The first time it is made.
     pub async fn make(&self) -> Result<SignedDuration, WriteError> {
         let found = service(self.client, self.namespace, &name(self.goal)).await?;

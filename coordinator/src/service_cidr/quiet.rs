@@ -40,6 +40,18 @@ impl Quiet {
         quiet
     }
 
+    /// How long after this moment we heard that this Service changed; `None` where we have not, or something else changed since.
+    pub fn heard_of(&self, object: &str, since: Instant) -> Option<SignedDuration> {
+        let seen = self
+            .services
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let (at, last) = seen?;
+        let later = at.checked_duration_since(since).filter(|_| last == object)?;
+        SignedDuration::try_from(later).ok()
+    }
+
     /// The last change, of whichever kind.
     pub fn last(&self) -> LastChange {
         let read = |seen: &Seen| seen.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -356,7 +356,9 @@ impl Pass<'_> {
             pods.iter()
                 .any(|pod| pod.uid == *uid && !pod.finished && !pod.mirror)
         });
-        known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
+        if silent.is_empty() {
+            known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
+        }
         if let Some(first) = silent.first() {
             return Ok(Some(Missing::Answer(Wait {
                 reason: WaitReason::AgentSilent,
@@ -420,7 +422,9 @@ impl Pass<'_> {
                 None => unknown.push(format!("node {node}: its agent has not said")),
             }
         }
-        known.connections_to_left = Some(u32::try_from(count).unwrap_or(u32::MAX));
+        if unknown.is_empty() {
+            known.connections_to_left = Some(u32::try_from(count).unwrap_or(u32::MAX));
+        }
         known.unused_since = if nobody_was_told && count == 0 && unknown.is_empty() {
             known.unused_since.or(Some(self.now))
         } else {

@@ -5,6 +5,7 @@ use ipnet::IpNet;
 
 use super::facts::Mention;
 use super::ranges::listed;
+use crate::check::names;
 
 /// What a person writes in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub fn follow_up(mentions: &[Mention], left: &[IpNet], target: &[IpNet]) -> Vec<
             let said: Vec<String> = mention.says.iter().map(said).collect();
             Change {
                 object: mention.object.clone(),
-                found: said.join(", "),
+                found: names(&said),
                 fix: mention.fix.replace("{new}", &needed),
                 needed: format!("none of {}", listed(left)),
             }

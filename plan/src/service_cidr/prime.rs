@@ -51,6 +51,36 @@ pub fn unquiet(last: &LastChange, period: SignedDuration) -> Option<Wait> {
     })
 }
 
+/// Why nobody knows that every kube-proxy has heard of the change of no use: we have not, or late. `heard` is after which time we did.
+/// A node hears no sooner than we do where the API server is what is slow.
+pub fn heard_late(heard: Option<SignedDuration>) -> Option<Wait> {
+    let message = match heard {
+        Some(after) if after * 2 <= HEAD_START => return None,
+        Some(after) => format!(
+            "a change of a Service was heard of {} ms after it was made, and addresses are exchanged {} ms after it: a node may hear of it \
+             later, and write its rules in the middle of an exchange. It is tried again",
+            after.as_millis(),
+            HEAD_START.as_millis()
+        ),
+        None => format!(
+            "a change of a Service was not heard of within {} ms, or another one came: it is tried again",
+            HEAD_START.as_millis()
+        ),
+    };
+    Some(Wait {
+        reason: WaitReason::ServicesChange,
+        message,
+        until: None,
+    })
+}
+
+/// Whether there is time for one more exchange before kube-proxy may write its rules again. `passed` is the time since the head start,
+/// `longest` that of the longest exchange so far.
+pub fn is_time(passed: SignedDuration, longest: SignedDuration, period: SignedDuration) -> bool {
+    // One is begun in any case: that there is time for one was asked before.
+    passed.is_zero() || longest.is_zero() || passed + longest * 2 <= period - HEAD_START
+}
+
 /// Why an exchange would not be over before kube-proxy writes its rules again, where one write to the API server takes so long.
 pub fn too_slow(write: SignedDuration, period: SignedDuration) -> Option<Wait> {
     let (needed, there_is) = (write * WRITES, period - HEAD_START);
@@ -103,5 +133,27 @@ mod tests {
     #[case(188, false)]
     fn an_exchange_fits_into_what_is_left_of_a_period(#[case] write: i64, #[case] fits: bool) {
         assert_eq!(too_slow(ms(write), DEFAULT_PERIOD).is_none(), fits);
+    }
+
+    #[rstest]
+    #[case(Some(ms(0)), true)]
+    #[case(Some(ms(125)), true)]
+    #[case(Some(ms(126)), false)]
+    #[case(None, false)]
+    fn who_hears_late_does_not_exchange(#[case] heard: Option<SignedDuration>, #[case] goes: bool) {
+        assert_eq!(heard_late(heard).is_none(), goes);
+    }
+
+    #[rstest]
+    #[case::the_first(0, 0, true)]
+    #[case::fits(650, 50, true)]
+    #[case::would_end_late(651, 50, false)]
+    #[case::took_too_long(260, 260, false)]
+    fn one_after_the_other_as_long_as_there_is_time(
+        #[case] passed: i64,
+        #[case] longest: i64,
+        #[case] goes: bool,
+    ) {
+        assert_eq!(is_time(ms(passed), ms(longest), DEFAULT_PERIOD), goes);
     }
 }

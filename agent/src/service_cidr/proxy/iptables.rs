@@ -27,10 +27,7 @@ pub(super) fn ports(lines: &[String]) -> impl Iterator<Item = ServicePort> {
 fn port(line: &str) -> Option<ServicePort> {
     let rule = line.strip_prefix("-A ")?.strip_prefix(CHAIN)?.strip_prefix(' ')?;
     // What is between quotes is a comment, and may say anything.
-    let mut words = rule
-        .split('"')
-        .step_by(2)
-        .flat_map(str::split_ascii_whitespace);
+    let mut words = rule.split('"').step_by(2).flat_map(str::split_ascii_whitespace);
     let (mut address, mut protocol, mut port, mut target) = (None, None, None, None);
     while let Some(word) = words.next() {
         match word {
@@ -86,11 +83,11 @@ mod tests {
         Some("[fd00:96::7]:80/TCP")
     )]
     #[case::who_is_marked_only(
-        r#"-A KUBE-SERVICES ! -s 10.244.0.0/16 -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-MARK-MASQ"#,
+        "-A KUBE-SERVICES ! -s 10.244.0.0/16 -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-MARK-MASQ",
         None
     )]
     #[case::anybody_but_this_address(
-        r#"-A KUBE-SERVICES ! -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-SVC-TCOU7JCQXEZGVUNU"#,
+        "-A KUBE-SERVICES ! -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-SVC-TCOU7JCQXEZGVUNU",
         None
     )]
     #[case::node_ports(
@@ -98,7 +95,7 @@ mod tests {
         None
     )]
     #[case::a_whole_network(
-        r#"-A KUBE-SERVICES -d 10.96.0.0/12 -p tcp -m tcp --dport 80 -j KUBE-SVC-TCOU7JCQXEZGVUNU"#,
+        "-A KUBE-SERVICES -d 10.96.0.0/12 -p tcp -m tcp --dport 80 -j KUBE-SVC-TCOU7JCQXEZGVUNU",
         None
     )]
     #[case::a_comment_that_says_so(
@@ -106,7 +103,7 @@ mod tests {
         None
     )]
     #[case::another_chain(
-        r#"-A KUBE-SVC-TCOU7JCQXEZGVUNU -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-SVC-X"#,
+        "-A KUBE-SVC-TCOU7JCQXEZGVUNU -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-SVC-X",
         None
     )]
     #[case::mode_ipvs(
@@ -123,6 +120,8 @@ mod tests {
     fn only_a_chain_that_is_declared_is_there() {
         let lines = |text: &str| -> Vec<String> { text.lines().map(str::to_owned).collect() };
         assert!(has_chain(&lines("*filter\n:KUBE-SERVICES - [0:0]\nCOMMIT")));
-        assert!(!has_chain(&lines("*filter\n:KUBE-SERVICES-OF-OURS - [0:0]\n:KUBE-FIREWALL - [0:0]")));
+        assert!(!has_chain(&lines(
+            "*filter\n:KUBE-SERVICES-OF-OURS - [0:0]\n:KUBE-FIREWALL - [0:0]"
+        )));
     }
 }

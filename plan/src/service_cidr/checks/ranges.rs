@@ -85,7 +85,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     }
     let texts: Vec<String> = changed.of(Side::New).iter().map(IpNet::to_string).collect();
     report.finish(
-        &texts.join(","),
+        texts.join(","),
         "nobody's: no pod, node, route, rule or other ServiceCIDR has an address of it",
     )
 }

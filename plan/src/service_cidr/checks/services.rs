@@ -135,7 +135,7 @@ fn rooms(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec
         }
         said.push(format!("{} of {} addresses of {to}", addresses.len(), room(to)));
     }
-    report.finish(&listed(changed.of(Side::New)), said.join("; "))
+    report.finish(listed(changed.of(Side::New)), said.join("; "))
 }
 
 fn mentions(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {

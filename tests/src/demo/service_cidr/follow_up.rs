@@ -52,7 +52,8 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -
         };
         let first = at_the_same_place(KUBERNETES_SERVICE, wanted.to.network());
         let done = match status["blocked"].as_str() {
-            Some(API_SERVERS) => {
+            // One that is on its way has said nothing yet.
+            Some(API_SERVERS) if asked.contains("--service-cluster-ip-range=") => {
                 scene.say(format_args!("the migration asks a person: {asked}"));
                 scene
                     .cluster
@@ -87,6 +88,9 @@ async fn cluster_dns(cluster: &Cluster, address: Ipv4Addr) -> Result<()> {
         let what = || format!("the kubelet's configuration {}", file.display());
         let text = std::fs::read_to_string(&file).with_context(what)?;
         let mut configuration: Value = serde_json::from_str(&text).with_context(what)?;
+        if configuration["clusterDNS"] == json!([address]) {
+            continue;
+        }
         configuration["clusterDNS"] = json!([address]);
         std::fs::write(&file, serde_json::to_string_pretty(&configuration)?).with_context(what)?;
         cluster.kill_service(node, "kubelet").await?;

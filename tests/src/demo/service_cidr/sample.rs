@@ -181,7 +181,8 @@ pub fn at_the_same_place(address: Ipv4Addr, range: Ipv4Addr) -> Ipv4Addr {
     Ipv4Addr::new(first, second, third, fourth)
 }
 
-/// A prober that asks these addresses, and this name server for a name, without pause.
+/// A prober that asks these addresses, and this name server for a name, without pause. They stand in a file: a pod template that said
+/// them would be a place that says addresses of Services, and the migration would wait for a person to change it.
 pub fn prober(name: &str, image: &str, asked: &[String], name_server: Ipv4Addr, interval: u64) -> Value {
     // Some addresses are not there yet: such a flow counts from its first answer on.
     let arguments = json!([
@@ -192,12 +193,13 @@ pub fn prober(name: &str, image: &str, asked: &[String], name_server: Ipv4Addr, 
         format!("--interval-ms={interval}"),
         "--settle-ms=86400000",
         "--resolve=echo.traffic.svc.cluster.local",
-        format!("--name-server={name_server}:53"),
-        format!("--also={}", asked.join(",")),
+        "--also=/asked/also",
+        "--resolver=/asked/resolv.conf",
     ]);
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": { "name": name, "namespace": "traffic" },
+    let data = json!({ "also": asked.join("\n"), "resolv.conf": format!("nameserver {name_server}\n") });
+    let metadata = json!({ "name": name, "namespace": "traffic" });
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
         "spec": {
             "replicas": 1, "selector": { "matchLabels": { "asks": name } },
             "template": {
@@ -211,13 +213,20 @@ pub fn prober(name: &str, image: &str, asked: &[String], name_server: Ipv4Addr, 
                             { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } },
                         ],
                         "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
-                        "volumeMounts": [{ "name": "reports", "mountPath": "/var/log/traffic" }],
+                        "volumeMounts": [
+                            { "name": "reports", "mountPath": "/var/log/traffic" }, { "name": "asked", "mountPath": "/asked" },
+                        ],
                     }],
-                    "volumes": [{ "name": "reports", "hostPath": { "path": "/var/log/traffic", "type": "DirectoryOrCreate" } }],
+                    "volumes": [
+                        { "name": "reports", "hostPath": { "path": "/var/log/traffic", "type": "DirectoryOrCreate" } },
+                        { "name": "asked", "configMap": { "name": name } },
+                    ],
                 },
             },
         },
-    })
+    });
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
+    json!({ "apiVersion": "v1", "kind": "List", "items": [map, deployment] })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ mod writer;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -71,12 +71,13 @@ pub struct Options {
     /// The time between two questions for it, in intervals: a name server has more to do than whoever echoes.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub resolve_every: u32,
-    /// An address that is asked, too, as a Service is: NAME=ADDRESS:PORT. It may not be there yet: see --settle-ms.
-    #[arg(long, value_name = "NAME=ADDRESS:PORT", value_delimiter = ',', value_parser = named)]
-    pub also: Vec<(String, SocketAddr)>,
-    /// A name server that is asked in place of those of /etc/resolv.conf.
-    #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',')]
-    pub name_server: Vec<SocketAddr>,
+    /// A file of more addresses that are asked, as a Service is: NAME=ADDRESS:PORT on each line. One may not be there yet: see
+    /// --settle-ms.
+    #[arg(long, value_name = "FILE")]
+    pub also: Option<PathBuf>,
+    /// A file of name servers that are asked in place of those of /etc/resolv.conf, as it has them.
+    #[arg(long, value_name = "FILE", default_value = names::RESOLV_CONF)]
+    pub resolver: PathBuf,
     /// The time between two probes of a flow.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub interval_ms: u64,
@@ -194,14 +195,13 @@ impl Prober {
         for address in targets::service_addresses(client.clone(), namespace, service, *port).await {
             self.flows.set_service(service, address);
         }
-        for (name, address) in &self.options.also {
-            self.flows.set_service(name, *address);
+        if let Some(file) = &self.options.also {
+            for (name, address) in also(file)? {
+                self.flows.set_service(&name, address);
+            }
         }
         if let Some(name) = &self.options.resolve {
-            let name_servers = match self.options.name_server.as_slice() {
-                [] => names::servers().await?,
-                said => said.to_vec(),
-            };
+            let name_servers = names::servers(&self.options.resolver).await?;
             for name_server in name_servers {
                 self.flows.set_name(name, name_server, self.options.resolve_every);
             }
@@ -368,15 +368,19 @@ impl Prober {
     }
 }
 
-/// `NAME=ADDRESS:PORT`.
-fn named(text: &str) -> Result<(String, SocketAddr)> {
-    let (name, address) = text.split_once('=').context("NAME=ADDRESS:PORT is needed")?;
-    Ok((
-        name.to_owned(),
-        address
-            .parse()
-            .with_context(|| format!("{address} is no ADDRESS:PORT"))?,
-    ))
+/// Lines of `NAME=ADDRESS:PORT`.
+fn also(file: &Path) -> Result<Vec<(String, SocketAddr)>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let of_line = |line: &str| {
+        let (name, address) = line
+            .split_once('=')
+            .with_context(|| format!("{line:?} in {} is not NAME=ADDRESS:PORT", file.display()))?;
+        let parsed = address.parse();
+        let address =
+            parsed.with_context(|| format!("{address:?} in {} is not ADDRESS:PORT", file.display()))?;
+        Ok((name.to_owned(), address))
+    };
+    text.lines().map(of_line).collect()
 }
 
 /// A target as a socket of this address has to name it: one of both families has IPv4 addresses within IPv6 ones.

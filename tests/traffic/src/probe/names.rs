@@ -1,23 +1,24 @@
 //! Questions for a name, and what name servers answer.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE, TYPE};
 
 /// Where a pod finds its name servers, as it was when the pod was made.
-const RESOLV_CONF: &str = "/etc/resolv.conf";
+pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The port of DNS.
 const PORT: u16 = 53;
 
-/// The name servers of this machine.
-pub async fn servers() -> Result<Vec<SocketAddr>> {
-    let text = tokio::fs::read_to_string(RESOLV_CONF)
+/// The name servers that a file names.
+pub async fn servers(file: &Path) -> Result<Vec<SocketAddr>> {
+    let text = tokio::fs::read_to_string(file)
         .await
-        .with_context(|| format!("read {RESOLV_CONF}"))?;
-    let servers = of(&text).with_context(|| format!("understand {RESOLV_CONF}"))?;
-    ensure!(!servers.is_empty(), "{RESOLV_CONF} names no name server");
+        .with_context(|| format!("read {}", file.display()))?;
+    let servers = of(&text).with_context(|| format!("understand {}", file.display()))?;
+    ensure!(!servers.is_empty(), "{} names no name server", file.display());
     Ok(servers)
 }
 

@@ -1,0 +1,118 @@
+//! Addresses that a process was told: in its variables, and in its `resolv.conf`. Pure.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+/// What an environment says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Environment {
+    /// The smallest address that is left, if there is any in it.
+    Tells(Option<IpAddr>),
+    /// There is something, and no variable in it: its process has written over it.
+    Overwritten,
+}
+
+/// Looks through an environment, as /proc has it: variables with a zero behind each.
+pub(super) fn by_environment(text: &str, left: &[IpNet]) -> Environment {
+    let values: Vec<&str> = text.split('\0').filter_map(value).collect();
+    if values.is_empty() && !text.is_empty() {
+        return Environment::Overwritten;
+    }
+    let addresses = values.into_iter().filter_map(address);
+    Environment::Tells(addresses.filter(|address| is_left(*address, left)).min())
+}
+
+/// The smallest address that is left among the name servers of a `resolv.conf`.
+pub(super) fn by_resolver(text: &str, left: &[IpNet]) -> Option<IpAddr> {
+    let name_server = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        (words.next()? == "nameserver")
+            .then(|| words.next()?.parse().ok())
+            .flatten()
+    };
+    let servers = text.lines().filter_map(name_server);
+    servers.filter(|address| is_left(*address, left)).min()
+}
+
+fn is_left(address: IpAddr, left: &[IpNet]) -> bool {
+    left.iter().any(|range| range.contains(&address))
+}
+
+/// What a variable says. Names of variables have no blanks: what a program writes over them mostly has.
+fn value(variable: &str) -> Option<&str> {
+    let (name, value) = variable.split_once('=')?;
+    let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
+    is_name.then_some(value)
+}
+
+/// An address as it stands, with a port, or as the links of a kubelet have it: `tcp://10.96.0.1:443`, `tcp://[fd00:96::1]:443`.
+fn address(value: &str) -> Option<IpAddr> {
+    let rest = value.split_once("://").map_or(value, |(_, rest)| rest);
+    let with_port = || rest.parse().ok().map(|address: SocketAddr| address.ip());
+    let in_brackets = || rest.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    rest.parse().ok().or_else(with_port).or_else(in_brackets)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn left() -> [IpNet; 2] {
+        ["10.96.0.0/12".parse().unwrap(), "fd00:96::/112".parse().unwrap()]
+    }
+
+    #[rstest]
+    #[case::as_it_stands("PATH=/bin\0KUBERNETES_SERVICE_HOST=10.96.0.1\0", Some("10.96.0.1"))]
+    #[case::a_link("WEB_PORT=tcp://10.96.0.7:80\0", Some("10.96.0.7"))]
+    #[case::a_link_of_udp("DNS_PORT=udp://10.96.0.10:53\0", Some("10.96.0.10"))]
+    #[case::with_a_port("ETCD=10.96.0.9:2379\0", Some("10.96.0.9"))]
+    #[case::the_smallest("B=10.96.0.9\0A=10.96.0.2\0C=10.96.0.10\0", Some("10.96.0.2"))]
+    #[case::ipv6("KUBERNETES_SERVICE_HOST=fd00:96::1\0", Some("fd00:96::1"))]
+    #[case::ipv6_with_a_port("ETCD=[fd00:96::9]:2379\0", Some("fd00:96::9"))]
+    #[case::a_link_of_ipv6("KUBERNETES_PORT=tcp://[fd00:96::1]:443\0", Some("fd00:96::1"))]
+    #[case::in_brackets("HOST=[fd00:96::1]\0", Some("fd00:96::1"))]
+    #[case::another_range("KUBERNETES_SERVICE_HOST=172.30.0.1\0", None)]
+    #[case::in_a_sentence("NOTE=10.96.0.10 is old\0", None)]
+    #[case::in_a_path("URL=http://10.96.0.10/a\0", None)]
+    #[case::a_list("ALL=10.96.0.1,10.96.0.2\0", None)]
+    #[case::no_port("A=10.96.0.1:http\0", None)]
+    #[case::nothing("", None)]
+    #[case::an_empty_value("A=\0", None)]
+    fn by_variables(#[case] text: &str, #[case] expected: Option<&str>) {
+        let expected = expected.map(|address| address.parse().unwrap());
+        assert_eq!(by_environment(text, &left()), Environment::Tells(expected));
+    }
+
+    #[rstest]
+    #[case::zeros("\0\0\0\0\0\0")]
+    #[case::a_title("ster process nginx -g daemon off;\0\0\0\0")]
+    #[case::a_title_with_an_equals_sign("postgres: checkpointer mode = idle\0\0\0")]
+    fn what_was_written_over_says_nothing(#[case] text: &str) {
+        assert_eq!(by_environment(text, &left()), Environment::Overwritten);
+    }
+
+    #[test]
+    fn by_name_servers() {
+        let told = |text: &str| by_resolver(text, &left()).map(|address| address.to_string());
+        assert_eq!(
+            told(
+                "search default.svc.cluster.local\nnameserver 10.96.0.10\nnameserver 10.96.0.2 # second\noptions ndots:5\n"
+            ),
+            Some("10.96.0.2".to_owned())
+        );
+        assert_eq!(told("nameserver\tfd00:96::a\n"), Some("fd00:96::a".to_owned()));
+        for text in [
+            "",
+            "nameserver 192.0.2.53\n",
+            "# nameserver 10.96.0.10\n",
+            "nameservers 10.96.0.10\n",
+            "nameserver\n",
+            "search 10.96.0.10\n",
+        ] {
+            assert_eq!(told(text), None, "{text}");
+        }
+    }
+}

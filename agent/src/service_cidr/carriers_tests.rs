@@ -1,0 +1,163 @@
+use std::os::unix::fs::symlink;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use tempfile::TempDir;
+
+use super::*;
+
+const ONE: &str = "11111111-1111-1111-1111-111111111111";
+const TWO: &str = "22222222-2222-2222-2222-222222222222";
+const OWN: &str = "99999999-9999-9999-9999-999999999999";
+
+/// A /proc of files, in which the agent is in a namespace of groups of its own.
+fn proc() -> TempDir {
+    let proc = tempfile::tempdir().unwrap();
+    fs::create_dir(proc.path().join("thread-self")).unwrap();
+    fs::write(proc.path().join(OWN_GROUPS), "0::/\n").unwrap();
+    fs::create_dir(proc.path().join("sys")).unwrap();
+    proc
+}
+
+fn process(proc: &TempDir, number: u32, groups: &str, environment: &str, resolver: &str) -> PathBuf {
+    let process = proc.path().join(number.to_string());
+    fs::create_dir_all(process.join("root/etc")).unwrap();
+    fs::write(process.join("cgroup"), format!("{groups}\n")).unwrap();
+    fs::write(process.join("environ"), environment).unwrap();
+    if !resolver.is_empty() {
+        fs::write(process.join("root/etc/resolv.conf"), resolver).unwrap();
+    }
+    process
+}
+
+fn of_pod(uid: &str) -> String {
+    format!("0::/../../pod{uid}/x")
+}
+
+fn look(proc: &TempDir) -> Found<Carriers> {
+    read(proc.path(), OWN, &["10.96.0.0/12".parse().unwrap()])
+}
+
+fn words(found: &Found<Carriers>) -> Vec<String> {
+    let carriers = found.present().unwrap();
+    let words = carriers.pods.iter().map(|carrier| {
+        let Carrier {
+            pod_uid,
+            told_by,
+            address,
+        } = carrier;
+        format!("{pod_uid} {told_by:?} {address}")
+    });
+    words.collect()
+}
+
+#[test]
+fn each_pod_is_told_of_once_and_in_order() {
+    let proc = proc();
+    let name_server = "nameserver 10.96.0.10\n";
+    process(&proc, 7, &of_pod(TWO), "A=10.96.0.9\0", name_server);
+    process(&proc, 8, &of_pod(TWO), "A=10.96.0.2\0B=172.30.0.1\0", name_server);
+    process(&proc, 9, &of_pod(ONE), "A=172.30.0.1\0", name_server);
+    process(&proc, 10, "0::/", "KUBERNETES_SERVICE_HOST=10.96.0.1\0", "");
+    // Nobody's: the host's own, and the kernel's.
+    let host = "0::/../../../../../system.slice/kubelet.service";
+    process(&proc, 2, "0::/../../../../..", "", "");
+    process(&proc, 11, host, "A=10.96.0.1\0", name_server);
+    assert_eq!(
+        words(&look(&proc)),
+        [
+            format!("{ONE} Resolver 10.96.0.10"),
+            format!("{TWO} Environment 10.96.0.2"),
+            format!("{TWO} Resolver 10.96.0.10"),
+            format!("{OWN} Environment 10.96.0.1"),
+        ]
+    );
+    let found = look(&proc);
+    let carriers = found.present().unwrap();
+    assert_eq!((carriers.unread.len(), carriers.why_unread.as_str()), (0, ""));
+}
+
+#[test]
+fn nobody_who_was_told_one_is_not_nobody_who_could_be_asked() {
+    let proc = proc();
+    assert_eq!(look(&proc), Found::Absent);
+    process(
+        &proc,
+        7,
+        &of_pod(ONE),
+        "A=172.30.0.1\0",
+        "nameserver 172.30.0.10\n",
+    );
+    assert_eq!(look(&proc), Found::Absent);
+    let nowhere = read(Path::new("/nowhere"), OWN, &[]);
+    assert!(matches!(nowhere, Found::Malformed(what) if what.contains("/nowhere/thread-self/cgroup")));
+}
+
+#[test]
+fn who_ends_meanwhile_is_no_error() {
+    let proc = proc();
+    fs::create_dir(proc.path().join("7")).unwrap();
+    let half = process(&proc, 8, &of_pod(ONE), "", "");
+    fs::remove_file(half.join("environ")).unwrap();
+    fs::remove_dir_all(half.join("root")).unwrap();
+    assert_eq!(look(&proc), Found::Absent);
+}
+
+#[test]
+fn what_was_written_over_is_not_read_and_what_else_the_pod_says_counts() {
+    let proc = proc();
+    process(
+        &proc,
+        7,
+        &of_pod(ONE),
+        "worker process\0\0\0",
+        "nameserver 10.96.0.10\n",
+    );
+    let found = look(&proc);
+    assert_eq!(words(&found), [format!("{ONE} Resolver 10.96.0.10")]);
+    let carriers = found.present().unwrap();
+    assert_eq!(carriers.unread, [ONE]);
+    assert_eq!(carriers.why_unread, OVERWRITTEN);
+}
+
+/// A pod decides what is in its own files, and neither leads the agent elsewhere nor keeps it waiting.
+#[test]
+fn a_pod_leads_nobody_out_of_its_files() {
+    let proc = proc();
+    let outside = proc.path().join("outside");
+    fs::write(&outside, "nameserver 10.96.0.66\n").unwrap();
+
+    let led = process(&proc, 7, &of_pod(ONE), "A=1\0", "");
+    symlink(&outside, led.join("root/etc/resolv.conf")).unwrap();
+    let climbs = process(&proc, 8, &of_pod(ONE), "A=1\0", "");
+    symlink("../../../outside", climbs.join("root/etc/resolv.conf")).unwrap();
+    assert_eq!(look(&proc), Found::Absent, "links to nowhere within the pod");
+
+    // As an image has it in which systemd runs.
+    let inside = process(&proc, 9, &of_pod(ONE), "A=1\0", "");
+    fs::create_dir(inside.join("root/run")).unwrap();
+    fs::write(inside.join("root/run/stub"), "nameserver 10.96.0.10\n").unwrap();
+    symlink("/run/stub", inside.join("root/etc/resolv.conf")).unwrap();
+    assert_eq!(words(&look(&proc)), [format!("{ONE} Resolver 10.96.0.10")]);
+
+    let pipe = process(&proc, 10, &of_pod(TWO), "A=1\0", "");
+    mkfifo(&pipe.join("root/etc/resolv.conf"), Mode::S_IRWXU).unwrap();
+    let found = look(&proc);
+    let carriers = found.present().unwrap();
+    assert_eq!(carriers.unread, [TWO]);
+    assert!(
+        carriers
+            .why_unread
+            .contains("/etc/resolv.conf of a process: it is no file"),
+        "{}",
+        carriers.why_unread
+    );
+}
+
+#[test]
+fn more_than_anybody_may_start_with_is_not_read() {
+    let proc = proc();
+    let late = format!("A={}\0B=10.96.0.1\0", "x".repeat(9 << 20));
+    process(&proc, 7, &of_pod(ONE), &late, "");
+    assert_eq!(look(&proc), Found::Absent);
+}

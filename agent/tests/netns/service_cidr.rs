@@ -1,0 +1,555 @@
+//! Another range for Services: what the agent reads of kube-proxy's rules, of connections and of pods, and that it changes nothing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use agent::admin::Health;
+use agent::metrics::Metrics;
+use agent::service_cidr::observe::Observer;
+use agent::service_cidr::{carriers, connections, proxy};
+use axum::http::StatusCode;
+use ipnet::IpNet;
+use jiff::Timestamp;
+use plan::found::Found;
+use plan::service_cidr::host::{Carriers, HostSettings, ProxyMode, ServicePort, ToldBy};
+use rustix::thread::CapabilitySet;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::host::{Host, in_namespace, run};
+use crate::rights::{give_up_all_but, granted};
+use crate::turn::{beside, object, start};
+
+/// Chains that a kubelet makes, whatever kube-proxy does.
+const KUBELETS: &str = "\
+*nat
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+*filter
+:KUBE-FIREWALL - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+";
+
+/// What kube-proxy 1.36 feeds to `iptables-restore` in mode iptables.
+fn iptables(one: &str, other: &str, local: &str) -> String {
+    format!(
+        "\
+*filter
+:KUBE-SERVICES - [0:0]
+:KUBE-EXTERNAL-SERVICES - [0:0]
+:KUBE-FORWARD - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+-A KUBE-SERVICES -m comment --comment \"shop/empty:http has no endpoints\" -m tcp -p tcp -d {other} --dport 80 -j REJECT
+-A KUBE-SERVICES -m comment --comment \"shop/local:http has no local endpoints\" -m tcp -p tcp -d {local} --dport 80 -j DROP
+-A KUBE-FORWARD -m comment --comment \"kubernetes forwarding rules\" -m mark --mark 0x4000/0x4000 -j ACCEPT
+COMMIT
+*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-SVC-NPX46M4PTMTKRN6Y - [0:0]
+:KUBE-SVL-TCOU7JCQXEZGVUNU - [0:0]
+-A KUBE-SERVICES -m comment --comment \"default/kubernetes:https cluster IP\" -m tcp -p tcp -d {one} --dport 443 -j KUBE-SVC-NPX46M4PTMTKRN6Y
+-A KUBE-SERVICES -m comment --comment \"kube-system/kube-dns:dns cluster IP\" -m udp -p udp -d {one} --dport 53 -j KUBE-SVL-TCOU7JCQXEZGVUNU
+-A KUBE-SVC-NPX46M4PTMTKRN6Y -m comment --comment \"default/kubernetes:https cluster IP\" -m tcp -p tcp -d {one} --dport 444 -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -m comment --comment \"kubernetes service nodeports; NOTE: this must be the last rule in this chain\" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
+COMMIT
+"
+    )
+}
+
+/// What kube-proxy 1.36 feeds to `nft` for one family.
+fn nftables(family: &str, kind: &str, one: &str, other: &str) -> String {
+    format!(
+        "\
+add table {family} kube-proxy {{ comment \"rules for kube-proxy\" ; }}
+add map {family} kube-proxy service-ips {{ type {kind} . inet_proto . inet_service : verdict ; comment \"ClusterIP, ExternalIP and LoadBalancer IP traffic\" ; }}
+add map {family} kube-proxy no-endpoint-services {{ type {kind} . inet_proto . inet_service : verdict ; comment \"vmap to drop or reject packets to services with no endpoints\" ; }}
+add chain {family} kube-proxy reject-chain
+add rule {family} kube-proxy reject-chain reject
+add chain {family} kube-proxy service-2QRHZV4L-default/kubernetes/tcp/https
+add element {family} kube-proxy service-ips {{ {one} . tcp . 443 : goto service-2QRHZV4L-default/kubernetes/tcp/https }}
+add element {family} kube-proxy service-ips {{ {one} . udp . 53 : goto service-2QRHZV4L-default/kubernetes/tcp/https }}
+add element {family} kube-proxy no-endpoint-services {{ {other} . tcp . 80 comment \"shop/empty:http\" : goto reject-chain }}
+add element {family} kube-proxy no-endpoint-services {{ {other} . sctp . 7 comment \"shop/local:x\" : drop }}
+"
+    )
+}
+
+/// Feeds a program what it reads on its standard input.
+#[track_caller]
+fn feed(line: &str, input: &str) {
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut child = Command::new(words[0])
+        .args(&words[1..])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{line}: {input}");
+}
+
+fn port(address: &str, protocol: &str, port: u16) -> ServicePort {
+    ServicePort {
+        address: address.parse().unwrap(),
+        protocol: protocol.to_owned(),
+        port,
+    }
+}
+
+async fn rules() -> proxy::Rules {
+    proxy::read(Path::new("/proc"), &BTreeSet::new()).await.unwrap()
+}
+
+fn words(unknown: &Found<Vec<ServicePort>>) -> Vec<String> {
+    unknown
+        .present()
+        .unwrap_or_else(|| panic!("{unknown:?}"))
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+fn of_backend(backend: &'static str) {
+    in_namespace(move || async move {
+        let restore = |family: &str, input: &str| {
+            feed(&format!("{family}-{backend}-restore --noflush"), input);
+        };
+        for family in ["iptables", "ip6tables"] {
+            restore(family, KUBELETS);
+        }
+        assert_eq!(rules().await.mode(), Found::Absent, "a kubelet is no kube-proxy");
+        // As mode ipvs has it: the same chain, in table nat alone.
+        restore("iptables", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n");
+        assert_eq!(rules().await.mode(), Found::Absent, "no chain of mode iptables");
+
+        restore("iptables", &iptables("10.96.0.1", "10.96.7.7", "10.96.7.8"));
+        restore("ip6tables", &iptables("fd00:96::1", "fd00:96::7", "fd00:96::8"));
+        let rules = rules().await;
+        assert_eq!(rules.mode(), Found::Present(ProxyMode::Iptables));
+        let known = [
+            port("10.96.0.1", "TCP", 443),
+            port("10.96.0.1", "UDP", 53),
+            port("10.96.7.7", "TCP", 80),
+            port("10.96.7.8", "TCP", 80),
+            port("fd00:96::1", "TCP", 443),
+            port("fd00:96::1", "UDP", 53),
+            port("fd00:96::7", "TCP", 80),
+            port("fd00:96::8", "TCP", 80),
+        ];
+        assert_eq!(rules.unknown(&known), Found::Present(Vec::new()));
+        let unknown = [
+            port("10.96.0.1", "TCP", 444),
+            port("10.96.0.1", "UDP", 443),
+            port("172.30.0.1", "TCP", 443),
+            port("fd00:96::1", "TCP", 80),
+        ];
+        assert_eq!(rules.unknown(&unknown), Found::Present(unknown.to_vec()));
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn rules_of_iptables_are_read() {
+    of_backend("nft");
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn rules_of_the_legacy_iptables_are_read() {
+    of_backend("legacy");
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn maps_of_nftables_are_read() {
+    in_namespace(|| async {
+        assert_eq!(rules().await.mode(), Found::Absent);
+        feed("nft -f -", &nftables("ip", "ipv4_addr", "10.96.0.1", "10.96.7.7"));
+        feed(
+            "nft -f -",
+            &nftables("ip6", "ipv6_addr", "fd00:96::1", "fd00:96::7"),
+        );
+        // Somebody else's, of the same names.
+        feed(
+            "nft -f -",
+            &nftables("inet", "ipv4_addr", "10.96.0.99", "10.96.7.99"),
+        );
+        let rules = rules().await;
+        assert_eq!(rules.mode(), Found::Present(ProxyMode::Nftables));
+        let asked = [
+            port("10.96.0.1", "TCP", 443),
+            port("10.96.0.1", "UDP", 53),
+            port("10.96.7.7", "TCP", 80),
+            port("10.96.7.7", "SCTP", 7),
+            port("fd00:96::1", "TCP", 443),
+            port("fd00:96::7", "SCTP", 7),
+            port("10.96.7.7", "UDP", 80),
+            port("10.96.0.99", "TCP", 443),
+        ];
+        assert_eq!(
+            words(&rules.unknown(&asked)),
+            ["10.96.7.7:80/UDP", "10.96.0.99:443/TCP"]
+        );
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn rules_of_two_modes_and_rules_that_cannot_be_read_are_no_answer() {
+    in_namespace(|| async {
+        let asked = [port("10.96.0.1", "TCP", 443)];
+        feed("nft -f -", &nftables("ip", "ipv4_addr", "10.96.0.1", "10.96.7.7"));
+        feed(
+            "iptables-nft-restore --noflush",
+            &iptables("10.96.0.1", "10.96.7.7", "10.96.7.8"),
+        );
+        let both = rules().await;
+        let is_both = |what: &str| what.contains("in iptables (nf_tables) and nftables at once");
+        assert!(matches!(both.mode(), Found::Malformed(what) if is_both(&what)));
+        assert!(matches!(both.unknown(&asked), Found::Malformed(what) if is_both(&what)));
+
+        // The table of a kube-proxy that has only begun.
+        run("nft delete map ip kube-proxy no-endpoint-services");
+        let error = proxy::read(Path::new("/proc"), &BTreeSet::new())
+            .await
+            .unwrap_err();
+        assert_eq!(error.category(), "ProgramRefused");
+        assert!(error.to_string().contains("no-endpoint-services"), "{error}");
+
+        // A rule of somebody's, by nft, of which iptables has no words: kube-proxy's own are read beside it.
+        run("nft delete table ip kube-proxy");
+        run("nft add rule ip nat KUBE-SERVICES ip daddr vmap { 10.96.0.9 : accept }");
+        let rules = rules().await;
+        assert_eq!(rules.mode(), Found::Present(ProxyMode::Iptables));
+        assert_eq!(rules.unknown(&asked), Found::Present(Vec::new()));
+    });
+}
+
+fn settings() -> HostSettings {
+    HostSettings {
+        left: vec!["10.96.0.0/12".parse().unwrap()],
+        target: vec!["172.30.0.0/16".parse().unwrap(), "fd00:30::/108".parse().unwrap()],
+        known: vec![port("172.30.0.1", "TCP", 443)],
+    }
+}
+
+fn observer() -> Observer {
+    Observer::new(
+        "/proc".into(),
+        String::new(),
+        &kube::Config::new("https://[fd00:96::1]:443".parse().unwrap()),
+        Arc::new(Metrics::new().unwrap()),
+        Arc::new(Health::new(Timestamp::now())),
+    )
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn who_has_addresses_of_the_new_ranges_is_told() {
+    in_namespace(|| async {
+        for line in [
+            "ip link set lo up",
+            "ip link add eth0 type veth peer name wire0",
+            "ip link set wire0 up",
+            "ip link set eth0 up",
+            "ip address add 192.0.2.11/24 dev eth0",
+            "ip route add default via 192.0.2.1 dev eth0",
+            "ip route add 172.16.0.0/12 via 192.0.2.9 dev eth0",
+            "ip route add blackhole 172.30.4.0/26 proto 80",
+            "ip route add 10.96.0.0/12 via 192.0.2.9 dev eth0",
+            "ip link add docker0 type bridge",
+            "ip address add 172.30.128.1/24 dev docker0",
+            "ip address add fd00:30::5/64 dev docker0 nodad",
+            "ip link set docker0 up",
+            "ip rule add to 172.30.0.0/16 lookup 77 priority 901",
+            // As kube-proxy has it in mode ipvs.
+            "ip link add kube-ipvs0 type bridge",
+            "ip address add 172.30.0.1/32 dev kube-ipvs0",
+            "ip address add 172.30.0.10/32 dev kube-ipvs0",
+        ] {
+            run(line);
+        }
+        let facts = observer().observe(&settings()).await.unwrap();
+        assert_eq!(
+            facts.in_target.routes.words("routes"),
+            ["172.16.0.0/12 via 192.0.2.9 dev eth0", "blackhole 172.30.4.0/26"]
+        );
+        assert_eq!(
+            facts.in_target.addresses.words("addresses"),
+            ["172.30.128.1/24 dev docker0", "fd00:30::5/64 dev docker0"]
+        );
+        assert_eq!(
+            facts.in_target.rules.words("rules"),
+            ["rule 901: from all to 172.30.0.0/16 lookup 77"]
+        );
+        assert_eq!(facts.api_server, "fd00:96::1");
+        assert!(
+            matches!(&facts.cluster_dns, Found::Malformed(what) if what.starts_with("GET https://127.0.0.1:10250/configz: ")),
+            "{:?}",
+            facts.cluster_dns
+        );
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn connections_are_read_while_they_last() {
+    in_namespace(|| async {
+        let left: [IpNet; 1] = ["10.96.0.0/12".parse().unwrap()];
+        let look = || connections::read(Path::new("/proc"), &left);
+        run("ip link set lo up");
+        run("ip address add 10.96.0.1/32 dev lo");
+        run("ip address add 192.0.2.7/32 dev lo");
+        // The kernel tracks connections where a rule asks for it.
+        run("iptables-nft -A OUTPUT -m conntrack --ctstate INVALID -j DROP");
+        assert_eq!(look(), Found::Absent);
+        let listener = TcpListener::bind("10.96.0.1:8443").unwrap();
+        let elsewhere = TcpListener::bind("192.0.2.7:8443").unwrap();
+        let clients: Vec<TcpStream> = ["10.96.0.1:8443", "10.96.0.1:8443", "192.0.2.7:8443"]
+            .iter()
+            .map(|address| TcpStream::connect(address).unwrap())
+            .collect();
+        let texts = match look() {
+            Found::Present(found) => found.words("connections"),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(texts, ["10.96.0.1 to 10.96.0.1:8443/TCP"]);
+        let servers = [listener.accept().unwrap(), listener.accept().unwrap()];
+        drop((clients, servers, elsewhere));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while look() != Found::Absent {
+            assert!(Instant::now() < deadline, "{:?}", look());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let listed = fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
+        assert!(
+            listed.contains("TIME_WAIT"),
+            "the kernel lists them still: {listed}"
+        );
+    });
+}
+
+const POD: &str = "8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11";
+
+/// A process of somebody else's, in a /proc that says of it that it is a pod's; everything else there is the kernel's word.
+struct Pod {
+    process: Child,
+    proc: TempDir,
+}
+
+impl Pod {
+    fn start(root: &Path) -> Self {
+        let mut command = Command::new("sleep");
+        command
+            .arg("600")
+            .env_clear()
+            .env("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+            .env("WEB_PORT", "tcp://10.96.0.9:80")
+            .uid(65534)
+            .gid(65534);
+        let process = command.spawn().unwrap();
+        let proc = tempfile::tempdir().unwrap();
+        let there = PathBuf::from(format!("/proc/{}", process.id()));
+        let here = proc.path().join(process.id().to_string());
+        fs::create_dir(&here).unwrap();
+        for name in ["environ", "ns"] {
+            symlink(there.join(name), here.join(name)).unwrap();
+        }
+        symlink(root, here.join("root")).unwrap();
+        fs::write(
+            here.join("cgroup"),
+            format!("0::/kubepods/besteffort/pod{POD}/x\n"),
+        )
+        .unwrap();
+        symlink("/proc/thread-self", proc.path().join("thread-self")).unwrap();
+        // Between fork and exec a process has its parent's environment.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !fs::read_to_string(there.join("environ"))
+            .unwrap_or_default()
+            .starts_with("KUBERNETES_SERVICE_HOST=10.96.0.1")
+        {
+            assert!(Instant::now() < deadline, "sleep has not started");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Self { process, proc }
+    }
+
+    /// What a thread with these capabilities sees. It is not this one, which has to end the process.
+    fn look(&self, capabilities: CapabilitySet) -> Found<Carriers> {
+        std::thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                give_up_all_but(capabilities);
+                carriers::read(self.proc.path(), "", &["10.96.0.0/12".parse().unwrap()])
+            });
+            looks.join().unwrap()
+        })
+    }
+
+    fn end(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn the_manifests_capabilities_are_enough_to_look_into_pods() {
+    in_namespace(|| async {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("etc")).unwrap();
+        fs::write(root.path().join("etc/resolv.conf"), "nameserver 10.96.0.10\n").unwrap();
+        let mut pod = Pod::start(root.path());
+        let found = pod.look(granted());
+        let carriers = found.present().unwrap_or_else(|| panic!("{found:?}"));
+        let told: Vec<(ToldBy, String)> = carriers
+            .pods
+            .iter()
+            .map(|carrier| (carrier.told_by, carrier.address.to_string()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (ToldBy::Environment, "10.96.0.1".to_owned()),
+                (ToldBy::Resolver, "10.96.0.10".to_owned())
+            ]
+        );
+        assert!(carriers.pods.iter().all(|carrier| carrier.pod_uid == POD));
+        assert_eq!((carriers.unread.len(), carriers.why_unread.as_str()), (0, ""));
+
+        pod.end();
+        let found = pod.look(granted());
+        let left: Vec<ToldBy> = found
+            .present()
+            .map(|carriers| carriers.pods.iter().map(|carrier| carrier.told_by).collect())
+            .unwrap_or_default();
+        assert_eq!(
+            left,
+            [ToldBy::Resolver],
+            "its environment went with it: {found:?}"
+        );
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn without_the_capability_a_pod_is_not_taken_for_one_that_was_told_nothing() {
+    in_namespace(|| async {
+        // The process's own root, through the kernel's link, which the kernel keeps as well as the environment.
+        let mut pod = Pod::start(Path::new("/nowhere"));
+        let here = pod.proc.path().join(pod.process.id().to_string());
+        fs::remove_file(here.join("root")).unwrap();
+        symlink(format!("/proc/{}/root", pod.process.id()), here.join("root")).unwrap();
+        let blind = granted() - CapabilitySet::SYS_PTRACE;
+        let found = pod.look(blind);
+        let carriers = found.present().unwrap_or_else(|| panic!("{found:?}"));
+        assert_eq!(
+            (carriers.pods.len(), carriers.unread.as_slice()),
+            (0, &[POD.to_owned()][..])
+        );
+        for words in ["environ", "Permission denied", "SYS_PTRACE"] {
+            assert!(carriers.why_unread.contains(words), "{}", carriers.why_unread);
+        }
+        // Who has ended meanwhile is nobody's any more.
+        pod.end();
+        assert_eq!(pod.look(blind), Found::Absent);
+    });
+}
+
+fn node_migration(settings: &HostSettings) -> Value {
+    json!({
+        "apiVersion": "replumb.dev/v1alpha1",
+        "kind": "NodeMigration",
+        "metadata": { "name": "a", "uid": "u-1", "generation": 1, "resourceVersion": "10" },
+        // The other kind's goal means nothing here.
+        "spec": { "nodeName": "a", "migration": "m", "goal": "Held", "serviceCidr": settings },
+    })
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_rule_that_is_waited_for_is_told_at_once() {
+    in_namespace(|| async {
+        // A host of flannel's: whatever a worker of that kind would do is to be seen here.
+        let host = Host::new();
+        feed("nft -f -", &nftables("ip", "ipv4_addr", "10.96.0.1", "10.96.7.7"));
+        let shown = || {
+            [
+                "nft list ruleset",
+                "ip -o -4 address",
+                "ip -4 route show table all",
+            ]
+            .map(run)
+        };
+        let before = shown();
+        let (mut server, agent) = start(&host, node_migration(&settings()));
+        beside(agent, async {
+            let said = server.patch(StatusCode::OK).await;
+            let facts = &said["serviceCidr"];
+            assert_eq!(facts["proxyMode"]["present"], "nftables", "{said}");
+            let unknown = json!([{ "address": "172.30.0.1", "protocol": "TCP", "port": 443 }]);
+            assert_eq!(facts["unknown"]["present"], unknown, "{said}");
+            assert_eq!(facts["apiServer"], "192.0.2.1");
+            let other_kinds = ["phase", "goal", "facts", "podCidr", "failure", "checks", "steps", "changes"];
+            assert_eq!(other_kinds.map(|field| &said[field]), [&Value::Null; 8], "{said}");
+            assert_eq!(shown(), before, "nothing has changed");
+            assert!(host.paths.subnet_environment().exists() && !host.state().exists());
+
+            let began = Instant::now();
+            run(
+                "nft add element ip kube-proxy service-ips \"{ 172.30.0.1 . tcp . 443 : goto service-2QRHZV4L-default/kubernetes/tcp/https }\"",
+            );
+            let said = server.patch(StatusCode::OK).await;
+            assert_eq!(said["serviceCidr"]["unknown"]["present"], json!([]), "{said}");
+            assert!(
+                began.elapsed() < Duration::from_secs(2),
+                "nobody announced it, and it took {:?}",
+                began.elapsed()
+            );
+        })
+        .await;
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn this_kind_and_another_at_once_are_refused() {
+    for other in ["flannelToCalico", "podCidr"] {
+        in_namespace(move || async move {
+            let host = Host::new();
+            let mut both = node_migration(&settings());
+            both["spec"][other] = match other {
+                "podCidr" => json!({ "from": "10.244.0.0/16", "to": "10.200.0.0/16" }),
+                _ => object(&host)["spec"][other].clone(),
+            };
+            let (mut server, agent) = start(&host, both);
+            beside(agent, async {
+                let said = server.patch(StatusCode::OK).await;
+                assert_eq!(said["failure"]["category"], "Contradiction", "{said}");
+                assert_eq!(said["serviceCidr"], Value::Null, "{said}");
+                server.silence().await;
+                assert!(host.paths.subnet_environment().exists());
+            })
+            .await;
+        });
+    }
+}
