@@ -61,11 +61,12 @@ async fn exactly_one_kind() {
     };
     let rule = "exactly one of flannelToCalico, podCidr, serviceCidr, calicoDatastore must be set";
     let range = json!({"from": "10.244.0.0/16", "to": "10.200.0.0/16"});
+    let services = json!({"to": ["172.30.0.0/16"]});
     for spec in [
         json!({}),
         json!({"flannelToCalico": {}, "podCidr": range}),
-        json!({"flannelToCalico": {}, "serviceCidr": {}}),
-        json!({"flannelToCalico": {}, "podCidr": range, "serviceCidr": {}, "calicoDatastore": {}}),
+        json!({"flannelToCalico": {}, "serviceCidr": services}),
+        json!({"flannelToCalico": {}, "podCidr": range, "serviceCidr": services, "calicoDatastore": {}}),
     ] {
         let answer = migrations.create(&dry, &migration("kinds", &spec)).await;
         let words = refusal(answer, &spec.to_string());
@@ -74,7 +75,7 @@ async fn exactly_one_kind() {
     for spec in [
         json!({"flannelToCalico": {}}),
         json!({"podCidr": range}),
-        json!({"serviceCidr": {}}),
+        json!({"serviceCidr": services}),
         json!({"calicoDatastore": {}}),
     ] {
         migrations.create(&dry, &migration("kinds", &spec)).await.unwrap();
@@ -101,6 +102,12 @@ async fn a_range_is_a_range_and_stays() {
             json!({"podCidr": {"from": "10.244.0.0/16"}}),
             "podCidr.to: Required".to_owned(),
         ),
+        (
+            json!({"serviceCidr": {"to": ["172.30.0.1/16"]}}),
+            "to has to be ranges without bits behind their prefix".to_owned(),
+        ),
+        (json!({"serviceCidr": {"to": []}}), "serviceCidr.to".to_owned()),
+        (json!({"serviceCidr": {}}), "serviceCidr.to: Required".to_owned()),
     ] {
         let said = refusal(
             migrations.create(&dry, &migration("range", &spec)).await,
@@ -111,6 +118,7 @@ async fn a_range_is_a_range_and_stays() {
     for spec in [
         spec("10.244.0.0/16", "10.200.0.0/16"),
         spec("fd00:10:244::/56", "fd00:10:200::/56"),
+        json!({"serviceCidr": {"to": ["172.30.0.0/16", "fd00:30::/112"], "keepLoadBalancers": false}}),
     ] {
         migrations.create(&dry, &migration("range", &spec)).await.unwrap();
     }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 const PACE: Duration = Duration::from_secs(2);
 /// How long an answer is waited for; a few thousand processes take some tenths of a second.
 const LIMIT: Duration = Duration::from_secs(2);
-/// How old an answer may be that came later: where everything is slow, late answers are the only ones.
+/// How old an answer may be while there is no newer one: on a busy host a look that takes a little longer is not one that failed.
 const LATE: Duration = Duration::from_secs(15);
 
 /// Why there is no answer.
@@ -71,50 +71,54 @@ where
         }
     }
 
-    /// The answer to this question, two seconds old at most unless it came late. As long as a thread has not answered there is no
-    /// second one.
+    /// The answer to this question: two seconds old at most, and up to fifteen while a newer one is waited for. As long as a thread has
+    /// not answered there is no second one.
     pub async fn ask(
         &mut self,
         question: &Question,
         read: impl FnOnce(&Question) -> Answer + Send + 'static,
     ) -> Result<Answer, ApartError> {
-        let what = self.what;
-        if let Some((at, asked, answer)) = &self.answer
-            && asked == question
-            && at.elapsed() < PACE
-        {
-            return Ok(answer.clone());
+        if let Some(answer) = self.known(question, PACE) {
+            return Ok(answer);
         }
-        if let Some(mut earlier) = self.asked.take() {
-            match earlier.answer.try_recv() {
-                // It came after nobody waited for it any more.
-                Ok(answer) if earlier.question == *question && earlier.at.elapsed() < LATE => {
-                    return Ok(answer);
-                }
-                Err(oneshot::error::TryRecvError::Empty) => {
-                    let seconds = earlier.at.elapsed().as_secs();
-                    self.asked = Some(earlier);
-                    return Err(ApartError::Busy { what, seconds });
-                }
-                // Another question, too old, or a thread that has ended without one.
-                Ok(_) | Err(oneshot::error::TryRecvError::Closed) => {}
+        // An earlier one may have been another question, or is too old to be an answer now.
+        if self.asked.is_some() {
+            self.wait().await?;
+            if let Some(answer) = self.known(question, LATE) {
+                return Ok(answer);
             }
         }
-        let asked = self.asked.insert(start(what, question.clone(), read)?);
-        let answer = match tokio::time::timeout(LIMIT, &mut asked.answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => {
-                self.asked = None;
-                return Err(ApartError::Ended { what });
-            }
-            Err(_) => {
-                let seconds = asked.at.elapsed().as_secs();
-                return Err(ApartError::Busy { what, seconds });
-            }
+        if self.asked.is_none() {
+            self.asked = Some(start(self.what, question.clone(), read)?);
+            self.wait().await?;
+        }
+        self.known(question, LATE).ok_or_else(|| ApartError::Busy {
+            what: self.what,
+            seconds: self
+                .asked
+                .as_ref()
+                .map_or(0, |asked| asked.at.elapsed().as_secs()),
+        })
+    }
+
+    /// Waits for the thread, each only once: one that hangs keeps no later look waiting.
+    async fn wait(&mut self) -> Result<(), ApartError> {
+        let Some(mut asked) = self.asked.take() else {
+            return Ok(());
         };
-        self.answer = Some((asked.at, question.clone(), answer.clone()));
-        self.asked = None;
-        Ok(answer)
+        let left = LIMIT.saturating_sub(asked.at.elapsed());
+        match tokio::time::timeout(left, &mut asked.answer).await {
+            Ok(Ok(answer)) => self.answer = Some((asked.at, asked.question, answer)),
+            Ok(Err(_)) => return Err(ApartError::Ended { what: self.what }),
+            Err(_) => self.asked = Some(asked),
+        }
+        Ok(())
+    }
+
+    /// What was answered to this question no longer ago than this.
+    fn known(&self, question: &Question, age: Duration) -> Option<Answer> {
+        let (at, asked, answer) = self.answer.as_ref()?;
+        (asked == question && at.elapsed() < age).then(|| answer.clone())
     }
 }
 
@@ -167,20 +171,49 @@ mod tests {
             error.to_string().starts_with("reading a pipe has not ended for"),
             "{error}"
         );
-        assert!(began.elapsed() < LIMIT * 2);
-        let error = apart.ask(&1, |_| true).await.unwrap_err();
-        assert!(matches!(error, ApartError::Busy { .. }), "{error}");
-        assert!(began.elapsed() < LIMIT * 2, "the second is not waited for at all");
+        for question in [1, 2] {
+            let error = apart.ask(&question, |_| false).await.unwrap_err();
+            assert!(matches!(error, ApartError::Busy { .. }), "{error}");
+        }
+        assert!(
+            began.elapsed() < LIMIT * 2,
+            "the second and third are not waited for at all"
+        );
         ends.send(()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
+        let late = loop {
             match apart.ask(&1, |_| false).await {
-                Ok(late) => break assert!(late, "the answer that came late counts"),
+                Ok(answer) => break answer,
                 Err(error) => assert!(Instant::now() < deadline, "{error}"),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        assert!(late, "the answer that came late counts");
+        assert!(
+            !apart.ask(&2, |_| false).await.unwrap(),
+            "and for its question alone"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_was_known_a_moment_ago_counts_while_the_next_look_takes_longer() {
+        let mut apart = Apart::new("a pipe");
+        assert_eq!(apart.ask(&1, |_| 7).await.unwrap(), 7);
+        if let Some((at, ..)) = &mut apart.answer {
+            *at -= PACE;
         }
-        assert!(!apart.ask(&2, |_| false).await.unwrap());
+        let (ends, waits) = mpsc::channel::<()>();
+        let slow = move |_: &i32| {
+            let _ = waits.recv();
+            8
+        };
+        assert_eq!(apart.ask(&1, slow).await.unwrap(), 7);
+        if let Some((at, ..)) = &mut apart.answer {
+            *at -= LATE;
+        }
+        let error = apart.ask(&1, |_| 9).await.unwrap_err();
+        assert!(matches!(error, ApartError::Busy { .. }), "{error}");
+        drop(ends);
     }
 
     #[tokio::test]
