@@ -16,6 +16,7 @@ mod path;
 mod pod_cidr;
 mod rights;
 mod service_cidr;
+mod service_users;
 mod switch;
 mod turn;
 
