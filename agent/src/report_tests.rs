@@ -229,6 +229,7 @@ fn of_services_only_connections_can_wait() {
         Found::Present(sources.iter().map(connection).collect())
     };
     let one = HostFacts {
+        local_traffic: Found::Absent,
         proxy_mode: Found::Present(ProxyMode::Iptables),
         unknown: Found::Present(vec![port.clone()]),
         cluster_dns: Found::Absent,

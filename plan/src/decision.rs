@@ -99,8 +99,6 @@ pub enum WaitReason {
     Leftovers,
     /// Traffic pods do not report yet: nobody could say what is lost.
     TrafficUnwatched,
-    /// Services or their endpoints changed a moment ago, or the API server is slow: kube-proxy may write its rules at any time.
-    ServicesChange,
     /// Ranges of Services are not there, or not gone, yet.
     ServiceRanges,
     /// An API server runs with another range for Services than it has to, or its certificate is not for the address.
@@ -156,7 +154,6 @@ impl WaitReason {
             | Self::ProbePodNotReady
             | Self::ProbePending
             | Self::TrafficUnwatched
-            | Self::ServicesChange
             | Self::ServiceRanges
             | Self::ProxyRules
             | Self::ServiceSoak
@@ -195,7 +192,6 @@ impl WaitReason {
             | Self::MovedPodsNotReady
             | Self::DaemonSetRollout
             | Self::TrafficUnwatched
-            | Self::ServicesChange
             | Self::ServiceRanges
             | Self::ProxyRules
             | Self::Leftovers => false,
@@ -208,7 +204,7 @@ impl WaitReason {
     }
 
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 29] = [
         Self::Turn,
         Self::Paused,
         Self::CanarySoak,
@@ -234,7 +230,6 @@ impl WaitReason {
         Self::DaemonSetRollout,
         Self::Leftovers,
         Self::TrafficUnwatched,
-        Self::ServicesChange,
         Self::ServiceRanges,
         Self::ApiServers,
         Self::ProxyRules,
@@ -269,7 +264,6 @@ impl WaitReason {
             Self::DaemonSetRollout => "DaemonSetRollout",
             Self::Leftovers => "Leftovers",
             Self::TrafficUnwatched => "TrafficUnwatched",
-            Self::ServicesChange => "ServicesChange",
             Self::ServiceRanges => "ServiceRanges",
             Self::ApiServers => "ApiServers",
             Self::ProxyRules => "ProxyRules",

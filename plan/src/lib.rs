@@ -24,7 +24,6 @@ pub mod flannel;
 pub mod flannel_to_calico;
 pub mod found;
 mod go_json;
-pub mod kube_proxy;
 pub mod moves;
 pub mod order;
 pub mod pod_cidr;

@@ -746,6 +746,7 @@ fn full_service_facts() -> plan::service_cidr::host::HostFacts {
         port: 443,
     };
     HostFacts {
+        local_traffic: Found::Absent,
         proxy_mode: Found::Present(ProxyMode::Nftables),
         unknown: Found::Present(vec![port.clone()]),
         cluster_dns: Found::Present(vec!["10.96.0.10".parse().unwrap()]),

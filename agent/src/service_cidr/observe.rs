@@ -12,7 +12,7 @@ use kube::Config;
 use plan::found::Found;
 use plan::pod_cidr::host::{Listed, Tables};
 use plan::service_cidr::host::{
-    Carriers, Connection, HostFacts, HostSettings, IPVS_LINK, ProxyMode, ServicePort, in_target,
+    Carriers, Connection, HostFacts, HostSettings, IPVS_LINK, LocalTraffic, ProxyMode, ServicePort, in_target,
 };
 
 use super::apart::Apart;
@@ -47,18 +47,38 @@ pub struct Observer {
 struct RulesRead {
     at: Instant,
     took: Duration,
-    asked: Vec<ServicePort>,
+    asked: Asked,
+    said: Proxy,
+}
+
+/// What kube-proxy has to know: as [`HostSettings`] says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Asked {
+    known: Vec<ServicePort>,
+    balanced: Vec<ServicePort>,
+}
+
+impl Asked {
+    fn is_empty(&self) -> bool {
+        self.known.is_empty() && self.balanced.is_empty()
+    }
+}
+
+/// What its rules say, as [`HostFacts`] has it.
+#[derive(Clone, Debug)]
+struct Proxy {
     mode: Found<ProxyMode>,
     unknown: Found<Vec<ServicePort>>,
+    local_traffic: Found<LocalTraffic>,
 }
 
 impl RulesRead {
     /// Whether it answers this question at this age. A question that is new is never answered by rules that are older than it.
-    fn answers(&self, known: &[ServicePort], age: Duration) -> bool {
-        if known.is_empty() {
+    fn answers(&self, asked: &Asked, age: Duration) -> bool {
+        if asked.is_empty() {
             age < SELDOM
         } else {
-            self.asked == known && age < self.took * SHARE
+            self.asked == *asked && age < self.took * SHARE
         }
     }
 }
@@ -106,7 +126,10 @@ impl Observer {
         match seen {
             Ok(facts) => Report {
                 message: "looks at Services, and changes nothing".to_owned(),
-                pending: pending(&settings.known, &facts.unknown),
+                pending: pending(
+                    !settings.known.is_empty() || !settings.balanced.is_empty(),
+                    &facts.unknown,
+                ),
                 service_cidr: Some(facts),
                 ..Report::default()
             },
@@ -127,10 +150,19 @@ impl Observer {
 
     /// Reads everything. What cannot be read says so in its own place, but for the kernel's tables.
     pub async fn observe(&mut self, settings: &HostSettings) -> Result<HostFacts, NetlinkError> {
-        let HostSettings { left, target, known } = settings;
+        let HostSettings {
+            left,
+            target,
+            known,
+            balanced,
+        } = settings;
+        let asked = Asked {
+            known: known.clone(),
+            balanced: balanced.clone(),
+        };
         // A socket of its own for each look: one that broke stays broken.
         let tables = tables(&Netlink::connect()?.tables().await?);
-        let (proxy_mode, unknown) = self.proxy(known, &tables).await;
+        let proxy = self.proxy(&asked, &tables).await;
         let cluster_dns = self.kubelet.cluster_dns().await;
         let (proc, own_pod) = (self.proc.clone(), self.own_pod.clone());
         let carriers = self
@@ -143,8 +175,9 @@ impl Observer {
             .ask(left, move |left| connections::read(&proc, left))
             .await;
         Ok(HostFacts {
-            proxy_mode,
-            unknown,
+            proxy_mode: proxy.mode,
+            unknown: proxy.unknown,
+            local_traffic: proxy.local_traffic,
             cluster_dns,
             api_server: self.api_server.clone(),
             in_target: in_target(target, &tables),
@@ -154,38 +187,40 @@ impl Observer {
     }
 
     /// How kube-proxy works, and what of this it has no rule for.
-    async fn proxy(
-        &mut self,
-        known: &[ServicePort],
-        tables: &Tables,
-    ) -> (Found<ProxyMode>, Found<Vec<ServicePort>>) {
+    async fn proxy(&mut self, asked: &Asked, tables: &Tables) -> Proxy {
         if let Some(read) = &self.rules
-            && read.answers(known, read.at.elapsed())
+            && read.answers(asked, read.at.elapsed())
         {
-            let unknown = if known.is_empty() {
-                Found::Present(Vec::new())
-            } else {
-                read.unknown.clone()
-            };
-            return (read.mode.clone(), unknown);
+            let mut said = read.said.clone();
+            if asked.is_empty() {
+                said.unknown = Found::Present(Vec::new());
+            }
+            return said;
         }
         self.rules = None;
         let began = Instant::now();
         match proxy::read(&self.proc, &bound(tables)).await {
             Ok(rules) => {
-                let (mode, unknown) = (rules.mode(), rules.unknown(known));
+                let said = Proxy {
+                    mode: rules.mode(),
+                    unknown: rules.unknown(&asked.known, &asked.balanced),
+                    local_traffic: rules.local_traffic().clone(),
+                };
                 self.rules = Some(RulesRead {
                     at: Instant::now(),
                     took: began.elapsed(),
-                    asked: known.to_vec(),
-                    mode: mode.clone(),
-                    unknown: unknown.clone(),
+                    asked: asked.clone(),
+                    said: said.clone(),
                 });
-                (mode, unknown)
+                said
             }
             Err(error) => {
                 let what = format!("rules of kube-proxy: {}", chain(&error));
-                (Found::Malformed(what.clone()), Found::Malformed(what))
+                Proxy {
+                    mode: Found::Malformed(what.clone()),
+                    unknown: Found::Malformed(what.clone()),
+                    local_traffic: Found::Malformed(what),
+                }
             }
         }
     }
@@ -201,9 +236,9 @@ fn bound(tables: &Tables) -> BTreeSet<IpAddr> {
 }
 
 /// How soon the next look is due: kube-proxy announces nothing, and neither does a pod that was told something.
-fn pending(known: &[ServicePort], unknown: &Found<Vec<ServicePort>>) -> Pending {
+fn pending(is_asked: bool, unknown: &Found<Vec<ServicePort>>) -> Pending {
     match unknown {
-        _ if known.is_empty() => Pending::Unannounced,
+        _ if !is_asked => Pending::Unannounced,
         Found::Present(unknown) if unknown.is_empty() => Pending::Unannounced,
         Found::Present(_) => Pending::Process,
         Found::Absent | Found::Malformed(_) => Pending::Change,
@@ -224,32 +259,43 @@ mod tests {
 
     #[test]
     fn the_next_look_is_soon_while_somebody_waits_for_a_rule() {
-        let asked = [port("172.30.0.1")];
         let none = Found::Present(Vec::new());
-        let one = Found::Present(asked.to_vec());
+        let one = Found::Present(vec![port("172.30.0.1")]);
         let blind = Found::Malformed("no nft".to_owned());
-        assert_eq!(pending(&asked, &one), Pending::Process);
-        assert_eq!(pending(&asked, &none), Pending::Unannounced);
-        assert_eq!(pending(&asked, &blind), Pending::Change);
-        assert_eq!(pending(&[], &none), Pending::Unannounced);
-        assert_eq!(pending(&[], &blind), Pending::Unannounced, "nobody waits");
+        assert_eq!(pending(true, &one), Pending::Process);
+        assert_eq!(pending(true, &none), Pending::Unannounced);
+        assert_eq!(pending(true, &blind), Pending::Change);
+        assert_eq!(pending(false, &none), Pending::Unannounced);
+        assert_eq!(pending(false, &blind), Pending::Unannounced, "nobody waits");
     }
 
     #[test]
     fn rules_that_take_long_are_read_less_often_and_never_for_another_question() {
-        let asked = [port("172.30.0.1")];
+        let known = |address: &str| Asked {
+            known: vec![port(address)],
+            balanced: Vec::new(),
+        };
+        let asked = known("172.30.0.1");
         let read = |milliseconds| RulesRead {
             at: Instant::now(),
             took: Duration::from_millis(milliseconds),
-            asked: asked.to_vec(),
-            mode: Found::Absent,
-            unknown: Found::Present(Vec::new()),
+            asked: asked.clone(),
+            said: Proxy {
+                mode: Found::Absent,
+                unknown: Found::Present(Vec::new()),
+                local_traffic: Found::Absent,
+            },
         };
         let (quick, slow) = (read(20), read(1000));
         let age = Duration::from_millis(500);
         assert!(!quick.answers(&asked, age) && slow.answers(&asked, age));
         assert!(!slow.answers(&asked, Duration::from_secs(4)));
-        assert!(!slow.answers(&[port("10.96.0.1")], Duration::ZERO));
-        assert!(quick.answers(&[], age) && !quick.answers(&[], SELDOM));
+        assert!(!slow.answers(&known("10.96.0.1"), Duration::ZERO));
+        let of_a_balancer = Asked {
+            known: Vec::new(),
+            balanced: vec![port("172.30.0.1")],
+        };
+        assert!(!slow.answers(&of_a_balancer, Duration::ZERO));
+        assert!(quick.answers(&Asked::default(), age) && !quick.answers(&Asked::default(), SELDOM));
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use plan::flannel_to_calico::facts::FirewallBackend;
 use plan::found::Found;
-use plan::service_cidr::host::{ProxyMode, ServicePort};
+use plan::service_cidr::host::{LocalTraffic, ProxyMode, ServicePort};
 
 use crate::host::files;
 use crate::host::firewall::{FirewallError, Nftables, chain, legacy_tables, save};
@@ -24,6 +24,8 @@ const TABLES: [&str; 2] = ["filter", "nat"];
 /// kube-proxy's table of nftables, and the two maps in it: of Services with endpoints, and of those without.
 const TABLE: &str = "kube-proxy";
 const MAPS: [&str; 2] = ["service-ips", "no-endpoint-services"];
+/// Its chain that every new connection goes through.
+const SERVICES: &str = "services";
 /// Families as `nft` calls them.
 const FAMILIES: [&str; 2] = ["ip", "ip6"];
 /// The kernel's list of virtual servers; it is not there while nobody has used any.
@@ -61,6 +63,20 @@ impl Place {
     }
 }
 
+/// Where a rule leads who asks for a port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Leads {
+    /// To its endpoints, by the chain of this name.
+    ToEndpoints(String),
+    /// To where those are led who come by a load balancer.
+    AsFromOutside,
+    /// Nowhere: it has no endpoints.
+    Nowhere,
+}
+
+/// A rule for a port of a Service at one address.
+type Rule = (ServicePort, Leads);
+
 /// What kube-proxy knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
@@ -68,6 +84,10 @@ pub struct Rules {
     places: BTreeSet<Place>,
     /// Every port of every Service that it has a rule for.
     known: HashSet<ServicePort>,
+    /// Those of them that are led as from outside.
+    balanced: HashSet<ServicePort>,
+    /// How it knows pods.
+    local_traffic: Found<LocalTraffic>,
 }
 
 impl Rules {
@@ -88,20 +108,61 @@ impl Rules {
         }
     }
 
-    /// Which of these it has no rule for. Where it works in two ways, one of them is left over and knows old addresses for ever.
-    pub fn unknown(&self, asked: &[ServicePort]) -> Found<Vec<ServicePort>> {
+    /// Which of these it has no rule for: of any kind, and one of a load balancer. Where it works in two ways, one of them is left over and
+    /// knows old addresses for ever.
+    pub fn unknown(&self, known: &[ServicePort], balanced: &[ServicePort]) -> Found<Vec<ServicePort>> {
         match self.mode() {
             Found::Malformed(what) => Found::Malformed(what),
             Found::Absent | Found::Present(_) => {
-                let unknown = asked.iter().filter(|port| !self.known.contains(port));
-                Found::Present(unknown.cloned().collect())
+                let known = known.iter().filter(|port| !self.known.contains(port));
+                let balanced = balanced.iter().filter(|port| !self.balanced.contains(port));
+                Found::Present(known.chain(balanced).cloned().collect())
             }
         }
     }
 
-    fn has(&mut self, place: Place, known: impl IntoIterator<Item = ServicePort>) {
+    /// How it knows which connections are of pods; absent where it has no rule by which one could see that.
+    pub fn local_traffic(&self) -> &Found<LocalTraffic> {
+        &self.local_traffic
+    }
+
+    /// Takes what is there. Returns the name of the first chain of a Service.
+    fn has(&mut self, place: Place, rules: impl IntoIterator<Item = Rule>) -> Option<String> {
         self.places.insert(place);
-        self.known.extend(known);
+        let mut first = None;
+        for (port, leads) in rules {
+            match leads {
+                Leads::ToEndpoints(chain) => {
+                    first.get_or_insert(chain);
+                }
+                Leads::AsFromOutside => {
+                    self.balanced.insert(port.clone());
+                }
+                Leads::Nowhere => {}
+            }
+            self.known.insert(port);
+        }
+        first
+    }
+
+    fn knows_pods(&mut self, by: LocalTraffic) {
+        let mut all = match std::mem::take(&mut self.local_traffic) {
+            Found::Present(all) => all,
+            Found::Absent | Found::Malformed(_) => LocalTraffic::default(),
+        };
+        all.ranges.extend(
+            by.ranges
+                .into_iter()
+                .filter(|range| !all.ranges.contains(range))
+                .collect::<Vec<_>>(),
+        );
+        all.links.extend(
+            by.links
+                .into_iter()
+                .filter(|link| !all.links.contains(link))
+                .collect::<Vec<_>>(),
+        );
+        self.local_traffic = Found::Present(all);
     }
 }
 
@@ -112,8 +173,18 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
     let nft = Nftables::read().await?;
     for family in FAMILIES {
         if nft.has_table(family, TABLE) {
+            let mut first = None;
             for map in MAPS {
-                rules.has(Place::Nftables, read_map(family, map).await?);
+                let found = rules.has(Place::Nftables, read_map(family, map).await?);
+                first = first.or(found);
+            }
+            if let Some(first) = first {
+                let mut by = read_sources(family, SERVICES).await?;
+                if by == LocalTraffic::default() {
+                    // Before version 1.34 the chain of each Service says it.
+                    by = read_sources(family, &first).await?;
+                }
+                rules.knows_pods(by);
             }
         }
     }
@@ -127,7 +198,10 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
         for table in TABLES {
             if nft.has_chain(family, table, CHAIN) {
                 let lines = chain(backend, table, CHAIN).await?;
-                rules.has(Place::Iptables, iptables::ports(&lines));
+                if let Some(first) = rules.has(Place::Iptables, iptables::rules(&lines)) {
+                    let lines = chain(backend, table, &first).await?;
+                    rules.knows_pods(iptables::sources(&lines, &first));
+                }
             }
         }
     }
@@ -140,27 +214,42 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
         if !iptables::has_chain(&filter) {
             continue;
         }
-        rules.has(Place::IptablesLegacy, iptables::ports(&filter));
+        rules.has(Place::IptablesLegacy, iptables::rules(&filter));
         if tables.contains("nat") {
             let nat = save(backend, "nat").await?;
-            rules.has(Place::IptablesLegacy, iptables::ports(&nat));
+            if let Some(first) = rules.has(Place::IptablesLegacy, iptables::rules(&nat)) {
+                rules.knows_pods(iptables::sources(&nat, &first));
+            }
         }
     }
     if let Some(bytes) = files::read_if_there(&proc.join(VIRTUAL_SERVERS))? {
         let mut servers = virtual_servers::ports(&String::from_utf8_lossy(&bytes));
         servers.retain(|server| bound.contains(&server.address));
         if !servers.is_empty() {
-            rules.has(Place::Ipvs, servers);
+            rules.has(
+                Place::Ipvs,
+                servers.into_iter().map(|server| (server, Leads::Nowhere)),
+            );
         }
     }
     Ok(rules)
 }
 
-async fn read_map(family: &str, map: &str) -> Result<Vec<ServicePort>, ProgramError> {
-    let arguments = ["-j", "list", "map", family, TABLE, map];
-    let text = run("nft", &arguments, None).await?;
-    nftables::ports(&text).map_err(|problem| ProgramError::Answer {
-        command: command_line("nft", &arguments),
+async fn read_map(family: &str, map: &str) -> Result<Vec<Rule>, ProgramError> {
+    ask_nft(&["-j", "list", "map", family, TABLE, map], nftables::rules).await
+}
+
+async fn read_sources(family: &str, chain: &str) -> Result<LocalTraffic, ProgramError> {
+    ask_nft(&["-j", "list", "chain", family, TABLE, chain], nftables::sources).await
+}
+
+async fn ask_nft<T>(
+    arguments: &[&str],
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, ProgramError> {
+    let text = run("nft", arguments, None).await?;
+    parse(&text).map_err(|problem| ProgramError::Answer {
+        command: command_line("nft", arguments),
         problem,
     })
 }
@@ -177,16 +266,56 @@ mod tests {
         }
     }
 
+    fn to_endpoints(address: &str) -> Rule {
+        (port(address), Leads::ToEndpoints("KUBE-SVC-A".to_owned()))
+    }
+
     #[test]
     fn what_it_has_no_rule_for_is_unknown() {
         let asked = [port("10.96.0.1"), port("172.30.0.1")];
         let mut rules = Rules::default();
         assert_eq!(rules.mode(), Found::Absent);
-        assert_eq!(rules.unknown(&asked), Found::Present(asked.to_vec()));
-        rules.has(Place::Nftables, [port("10.96.0.1")]);
+        assert_eq!(rules.unknown(&asked, &[]), Found::Present(asked.to_vec()));
+        rules.has(Place::Nftables, [to_endpoints("10.96.0.1")]);
         assert_eq!(rules.mode(), Found::Present(ProxyMode::Nftables));
-        assert_eq!(rules.unknown(&asked), Found::Present(vec![port("172.30.0.1")]));
-        assert_eq!(rules.unknown(&[]), Found::Present(Vec::new()));
+        assert_eq!(
+            rules.unknown(&asked, &[]),
+            Found::Present(vec![port("172.30.0.1")])
+        );
+        assert_eq!(rules.unknown(&[], &[]), Found::Present(Vec::new()));
+    }
+
+    #[test]
+    fn an_address_of_a_service_is_none_of_a_load_balancer() {
+        let asked = [port("172.30.255.9")];
+        let mut rules = Rules::default();
+        rules.has(Place::Iptables, [to_endpoints("172.30.255.9")]);
+        assert_eq!(rules.unknown(&asked, &[]), Found::Present(Vec::new()));
+        assert_eq!(rules.unknown(&[], &asked), Found::Present(asked.to_vec()));
+        rules.has(Place::Iptables, [(port("172.30.255.9"), Leads::AsFromOutside)]);
+        assert_eq!(rules.unknown(&asked, &asked), Found::Present(Vec::new()));
+    }
+
+    #[test]
+    fn pods_are_known_by_the_rules_of_every_family() {
+        let mut rules = Rules::default();
+        assert_eq!(rules.local_traffic(), &Found::Absent);
+        let by = |range: &str| LocalTraffic {
+            ranges: vec![range.parse().unwrap()],
+            links: Vec::new(),
+        };
+        for range in ["10.244.0.0/16", "fd00:244::/56", "10.244.0.0/16"] {
+            rules.knows_pods(by(range));
+        }
+        let texts: Vec<String> = rules
+            .local_traffic()
+            .present()
+            .unwrap()
+            .ranges
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(texts, ["10.244.0.0/16", "fd00:244::/56"]);
     }
 
     #[test]
@@ -200,10 +329,10 @@ mod tests {
             ),
         ] {
             let mut rules = Rules::default();
-            rules.has(one, [port("10.96.0.1")]);
+            rules.has(one, [to_endpoints("10.96.0.1")]);
             rules.has(other, []);
             assert!(matches!(rules.mode(), Found::Malformed(what) if what.contains(words)));
-            let unknown = rules.unknown(&[port("10.96.0.1")]);
+            let unknown = rules.unknown(&[port("10.96.0.1")], &[]);
             assert!(matches!(unknown, Found::Malformed(what) if what.contains(words)));
         }
     }

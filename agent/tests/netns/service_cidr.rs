@@ -34,6 +34,11 @@ COMMIT
 
 /// What kube-proxy 1.36 feeds to `iptables-restore` in mode iptables.
 fn iptables(one: &str, other: &str, local: &str) -> String {
+    let pods = if one.contains(':') {
+        "fd00:244::/56"
+    } else {
+        "10.244.0.0/16"
+    };
     format!(
         "\
 *filter
@@ -53,9 +58,11 @@ COMMIT
 :KUBE-MARK-MASQ - [0:0]
 :KUBE-SVC-NPX46M4PTMTKRN6Y - [0:0]
 :KUBE-SVL-TCOU7JCQXEZGVUNU - [0:0]
+:KUBE-EXT-NPX46M4PTMTKRN6Y - [0:0]
 -A KUBE-SERVICES -m comment --comment \"default/kubernetes:https cluster IP\" -m tcp -p tcp -d {one} --dport 443 -j KUBE-SVC-NPX46M4PTMTKRN6Y
 -A KUBE-SERVICES -m comment --comment \"kube-system/kube-dns:dns cluster IP\" -m udp -p udp -d {one} --dport 53 -j KUBE-SVL-TCOU7JCQXEZGVUNU
--A KUBE-SVC-NPX46M4PTMTKRN6Y -m comment --comment \"default/kubernetes:https cluster IP\" -m tcp -p tcp -d {one} --dport 444 -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -m comment --comment \"shop/web-replumb-bridge:http loadbalancer IP\" -m tcp -p tcp -d {one} --dport 8080 -j KUBE-EXT-NPX46M4PTMTKRN6Y
+-A KUBE-SVC-NPX46M4PTMTKRN6Y -m comment --comment \"default/kubernetes:https cluster IP\" -m tcp -p tcp -d {one} --dport 444 ! -s {pods} -j KUBE-MARK-MASQ
 -A KUBE-SERVICES -m comment --comment \"kubernetes service nodeports; NOTE: this must be the last rule in this chain\" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
 COMMIT
 "
@@ -64,6 +71,11 @@ COMMIT
 
 /// What kube-proxy 1.36 feeds to `nft` for one family.
 fn nftables(family: &str, kind: &str, one: &str, other: &str) -> String {
+    let (protocol, pods) = if one.contains(':') {
+        ("ip6", "fd00:244::/56")
+    } else {
+        ("ip", "10.244.0.0/16")
+    };
     format!(
         "\
 add table {family} kube-proxy {{ comment \"rules for kube-proxy\" ; }}
@@ -72,6 +84,12 @@ add map {family} kube-proxy no-endpoint-services {{ type {kind} . inet_proto . i
 add chain {family} kube-proxy reject-chain
 add rule {family} kube-proxy reject-chain reject
 add chain {family} kube-proxy service-2QRHZV4L-default/kubernetes/tcp/https
+add chain {family} kube-proxy external-2QRHZV4L-shop/web-replumb-bridge/tcp/http
+add chain {family} kube-proxy services
+add set {family} kube-proxy cluster-ips {{ type {kind} ; }}
+add rule {family} kube-proxy services {protocol} daddr @cluster-ips {protocol} saddr != {pods} mark set mark or 0x4000
+add rule {family} kube-proxy services {protocol} daddr . meta l4proto . th dport vmap @service-ips
+add element {family} kube-proxy service-ips {{ {one} . tcp . 8080 : goto external-2QRHZV4L-shop/web-replumb-bridge/tcp/http }}
 add element {family} kube-proxy service-ips {{ {one} . tcp . 443 : goto service-2QRHZV4L-default/kubernetes/tcp/https }}
 add element {family} kube-proxy service-ips {{ {one} . udp . 53 : goto service-2QRHZV4L-default/kubernetes/tcp/https }}
 add element {family} kube-proxy no-endpoint-services {{ {other} . tcp . 80 comment \"shop/empty:http\" : goto reject-chain }}
@@ -114,6 +132,17 @@ fn words(unknown: &Found<Vec<ServicePort>>) -> Vec<String> {
         .collect()
 }
 
+/// Which address is one of a load balancer, and who is a pod.
+fn as_from_outside(rules: &proxy::Rules) {
+    let balanced = [port("10.96.0.1", "TCP", 8080), port("fd00:96::1", "TCP", 8080)];
+    assert_eq!(rules.unknown(&balanced, &balanced), Found::Present(Vec::new()));
+    let own = [port("10.96.0.1", "TCP", 443), port("fd00:96::1", "TCP", 443)];
+    assert_eq!(rules.unknown(&own, &own), Found::Present(own.to_vec()));
+    let pods = rules.local_traffic().present().unwrap();
+    let ranges: Vec<String> = pods.ranges.iter().map(ToString::to_string).collect();
+    assert_eq!(ranges, ["10.244.0.0/16", "fd00:244::/56"]);
+}
+
 fn of_backend(backend: &'static str) {
     in_namespace(move || async move {
         let restore = |family: &str, input: &str| {
@@ -141,14 +170,15 @@ fn of_backend(backend: &'static str) {
             port("fd00:96::7", "TCP", 80),
             port("fd00:96::8", "TCP", 80),
         ];
-        assert_eq!(rules.unknown(&known), Found::Present(Vec::new()));
+        assert_eq!(rules.unknown(&known, &[]), Found::Present(Vec::new()));
         let unknown = [
             port("10.96.0.1", "TCP", 444),
             port("10.96.0.1", "UDP", 443),
             port("172.30.0.1", "TCP", 443),
             port("fd00:96::1", "TCP", 80),
         ];
-        assert_eq!(rules.unknown(&unknown), Found::Present(unknown.to_vec()));
+        assert_eq!(rules.unknown(&unknown, &[]), Found::Present(unknown.to_vec()));
+        as_from_outside(&rules);
     });
 }
 
@@ -192,9 +222,10 @@ fn maps_of_nftables_are_read() {
             port("10.96.0.99", "TCP", 443),
         ];
         assert_eq!(
-            words(&rules.unknown(&asked)),
+            words(&rules.unknown(&asked, &[])),
             ["10.96.7.7:80/UDP", "10.96.0.99:443/TCP"]
         );
+        as_from_outside(&rules);
     });
 }
 
@@ -211,7 +242,7 @@ fn rules_of_two_modes_and_rules_that_cannot_be_read_are_no_answer() {
         let both = rules().await;
         let is_both = |what: &str| what.contains("in iptables (nf_tables) and nftables at once");
         assert!(matches!(both.mode(), Found::Malformed(what) if is_both(&what)));
-        assert!(matches!(both.unknown(&asked), Found::Malformed(what) if is_both(&what)));
+        assert!(matches!(both.unknown(&asked, &[]), Found::Malformed(what) if is_both(&what)));
 
         // The table of a kube-proxy that has only begun.
         run("nft delete map ip kube-proxy no-endpoint-services");
@@ -226,7 +257,7 @@ fn rules_of_two_modes_and_rules_that_cannot_be_read_are_no_answer() {
         run("nft add rule ip nat KUBE-SERVICES ip daddr vmap { 10.96.0.9 : accept }");
         let rules = rules().await;
         assert_eq!(rules.mode(), Found::Present(ProxyMode::Iptables));
-        assert_eq!(rules.unknown(&asked), Found::Present(Vec::new()));
+        assert_eq!(rules.unknown(&asked, &[]), Found::Present(Vec::new()));
     });
 }
 
@@ -235,6 +266,7 @@ fn settings() -> HostSettings {
         left: vec!["10.96.0.0/12".parse().unwrap()],
         target: vec!["172.30.0.0/16".parse().unwrap(), "fd00:30::/108".parse().unwrap()],
         known: vec![port("172.30.0.1", "TCP", 443)],
+        balanced: Vec::new(),
     }
 }
 

@@ -10,7 +10,7 @@ pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
         from,
         to,
         domain,
-        min_sync_period_milliseconds,
+        bridge_policy,
     } = settings;
     let row = |name: &str, value: String, source: String| vec![name.to_owned(), value, format!("({source})")];
     vec![
@@ -22,9 +22,9 @@ pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
         ),
         row("domain of names", domain.value.clone(), domain.source.to_string()),
         row(
-            "kube-proxy's minSyncPeriod",
-            format!("{} ms", min_sync_period_milliseconds.value),
-            min_sync_period_milliseconds.source.to_string(),
+            "bridges' externalTrafficPolicy",
+            bridge_policy.value.as_str().to_owned(),
+            bridge_policy.source.to_string(),
         ),
     ]
 }

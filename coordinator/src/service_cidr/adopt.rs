@@ -27,6 +27,7 @@ pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
             .collect(),
         target: to.to_vec(),
         known: Vec::new(),
+        balanced: Vec::new(),
     }
 }
 
@@ -37,6 +38,7 @@ pub fn look(settings: &Settings, goal: Side) -> HostSettings {
         left: changed.of(goal.other()).clone(),
         target: changed.of(goal).clone(),
         known: Vec::new(),
+        balanced: Vec::new(),
     }
 }
 

@@ -5,17 +5,16 @@ use std::net::IpAddr;
 
 use api::migration::ServiceCidrStatus;
 use crash_point::Edge;
-use jiff::SignedDuration;
-use plan::decision::{Wait, WaitReason};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Node;
+use plan::service_cidr::objects::Ground;
 use plan::service_cidr::ranges::{DEFAULT, listed};
 use plan::service_cidr::step::Step;
 use plan::service_cidr::swap;
 
-use super::batch::{Moment, Work};
 use super::drive::Pass;
 use super::exchange::{Exchange, Seen, Subject};
 use super::objects::{create_range, delete_range};
-use super::prime::{self, Prime};
 use crate::evict::evict;
 use crate::memory::Memory;
 use crate::write::WriteError;
@@ -28,19 +27,19 @@ pub(super) struct Hands<'pass> {
 }
 
 impl Hands<'_> {
-    /// Makes the step, and says for people what was done; or why it cannot be made now. [`Step::Complete`] is not made here.
+    /// Makes the step, and says for people what was done. [`Step::Complete`] is not made here.
     pub(super) async fn make(
         self,
         step: &Step,
         known: &ServiceCidrStatus,
         memory: &mut Memory,
-    ) -> Result<Result<String, Wait>, WriteError> {
+    ) -> Result<String, WriteError> {
         let client = &self.pass.context.client;
         crash_point::reach(step.name(), Edge::Announced, None).await;
         let made = match step {
             Step::CreateRange(name, ranges) => {
                 create_range(client, self.pass.version, name, ranges).await?;
-                Ok(format!("ServiceCIDR {name} is made: {}", listed(ranges)))
+                format!("ServiceCIDR {name} is made: {}", listed(ranges))
             }
             Step::DeleteRange(name) => {
                 delete_range(client, self.pass.version, name).await?;
@@ -49,11 +48,9 @@ impl Hands<'_> {
                 } else {
                     "it goes once no address needs it"
                 };
-                Ok(format!(
-                    "ServiceCIDR {name} is deleted: it gives out nothing more, and {what}"
-                ))
+                format!("ServiceCIDR {name} is deleted: it gives out nothing more, and {what}")
             }
-            Step::Exchange(steps) => self.exchange(steps, known, memory).await?,
+            Step::Exchange(steps) => self.exchange(steps, known).await?,
             Step::Evict(pods) => {
                 let grace = self.pass.migration.spec.drain.grace_period_seconds;
                 evict(
@@ -68,46 +65,24 @@ impl Hands<'_> {
                     .iter()
                     .map(|pod| format!("{}/{}", pod.namespace, pod.name))
                     .collect();
-                Ok(format!("pods start again: {}", names.join(", ")))
+                format!("pods start again: {}", names.join(", "))
             }
-            Step::Complete => Ok(String::new()),
+            Step::Complete => String::new(),
         };
         crash_point::reach(step.name(), Edge::Changed, None).await;
         Ok(made)
     }
 
+    /// Each Service goes on by itself: what one cannot do keeps no other from it.
     async fn exchange(
         mut self,
         steps: &[(String, swap::Step)],
         known: &ServiceCidrStatus,
-        memory: &mut Memory,
-    ) -> Result<Result<String, Wait>, WriteError> {
-        let context = self.pass.context;
-        let Some(address) = self.pass.prime_address(known) else {
-            return Ok(Err(Wait {
-                reason: WaitReason::ServiceRanges,
-                message: format!(
-                    "{} has no free address for the Service that makes kube-proxy write its rules",
-                    listed(known.settings.changed().of(self.pass.goal))
-                ),
-                until: None,
-            }));
-        };
-        // Who turned around has left one: its address holds the range that is left now.
-        prime::remove(&context.client, &context.namespace, self.pass.goal.other()).await?;
-        let moment = Moment {
-            quiet: &memory.service_cidr.quiet(context),
-            prime: Prime {
-                client: &context.client,
-                namespace: &context.namespace,
-                goal: self.pass.goal,
-                address,
-            },
-            period: period(known),
-        };
+    ) -> Result<String, WriteError> {
         let exchange = Exchange {
-            client: &context.client,
+            client: &self.pass.context.client,
             domain: &known.settings.domain.value,
+            ground: &self.pass.ground(known),
         };
         let found: Vec<(Subject, Seen, swap::Step)> = steps
             .iter()
@@ -116,29 +91,39 @@ impl Hands<'_> {
                 Some((subject, seen, *step))
             })
             .collect();
+        let made = found
+            .iter()
+            .map(|(subject, seen, step)| exchange.make(subject, seen.clone(), *step));
+        join_all(made).await.into_iter().collect::<Result<Vec<()>, _>>()?;
         let names: Vec<String> = steps
             .iter()
             .map(|(name, step)| format!("{name} {}", step.name()))
             .collect();
-        let work = found.iter().map(|(subject, seen, step)| Work {
-            subject,
-            seen: seen.clone(),
-            step: *step,
-        });
-        let waits = moment.make(&exchange, work.collect()).await?;
-        Ok(waits.map_or_else(|| Ok(format!("Services: {}", names.join(", "))), Err))
+        Ok(format!("Services: {}", names.join(", ")))
     }
 }
 
 impl Pass<'_> {
-    /// The address of the Service that makes kube-proxy write its rules.
-    fn prime_address(&self, known: &ServiceCidrStatus) -> Option<IpAddr> {
-        let spare = self.spare(known, 1);
-        spare.first()?.first().copied()
+    /// How bridges stand.
+    pub(super) fn ground(&self, known: &ServiceCidrStatus) -> Ground {
+        Ground {
+            policy: known.settings.bridge_policy.value,
+            node_addresses: self
+                .snapshot
+                .nodes
+                .values()
+                .flat_map(|node| addresses(node))
+                .collect(),
+        }
     }
 }
 
-/// kube-proxy's `minSyncPeriod`.
-pub(super) fn period(known: &ServiceCidrStatus) -> SignedDuration {
-    SignedDuration::from_millis(i64::from(known.settings.min_sync_period_milliseconds.value))
+/// Addresses by which somebody asks a Node for a node port.
+fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let said = node
+        .status
+        .iter()
+        .flat_map(|status| status.addresses.iter().flatten());
+    said.filter(|address| ["InternalIP", "ExternalIP"].contains(&address.type_.as_str()))
+        .filter_map(|address| address.address.parse().ok())
 }

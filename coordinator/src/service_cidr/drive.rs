@@ -14,10 +14,10 @@ use plan::service_cidr::side::Side;
 use plan::service_cidr::step::{Stage, Step};
 use plan::service_cidr::subjects::{book, counts};
 
+use super::adopt;
 use super::apply::Hands;
 use super::objects::{all_ranges, api_version};
 use super::observed::Observed;
-use super::{adopt, prime};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::lifecycle::wait;
@@ -165,13 +165,8 @@ pub async fn go_on(
         Decision::Run(Step::Complete) => pass.complete(&mut known, status).await?,
         Decision::Run(step) => {
             let said = Box::pin(hands.make(&step, &known, memory)).await?;
-            match said {
-                Ok(said) => {
-                    status.blocked = String::new();
-                    status.message = said;
-                }
-                Err(found) => wait(status, found.reason, found.message),
-            }
+            status.blocked = String::new();
+            status.message = said;
         }
         Decision::Wait(found) => wait(status, found.reason, found.message),
         Decision::Halt(halt) => {
@@ -231,9 +226,6 @@ impl Pass<'_> {
     ) -> Result<(), WriteError> {
         use crash_point::Edge;
         crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
-        for side in Side::ALL {
-            prime::remove(&self.context.client, &self.context.namespace, side).await?;
-        }
         traffic::end(self.context, self.snapshot).await?;
         if let Some(message) = traffic::ending(self.snapshot) {
             wait(status, WaitReason::PodsTerminating, message);

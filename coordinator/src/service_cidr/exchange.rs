@@ -1,17 +1,20 @@
 //! One Service and its helpers in the API: they are read as one view, and a step is made write by write. Each write carries the version
 //! that was read, so that whoever writes in between is not overwritten; the next look goes on from what is there then.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crash_point::Edge;
 use kube::Client;
 use plan::service_cidr::endpoints::{self, Copy};
-use plan::service_cidr::objects::{Objects, Request};
+use plan::service_cidr::objects::{Ground, Objects, Request, Spare};
 use plan::service_cidr::side::{Side, Sides};
-use plan::service_cidr::swap::{Step, View};
+use plan::service_cidr::swap::{Role, Step, View};
 use serde_json::Value;
 
-use super::objects::{create_service, delete_service, delete_slice, patch_service, write_slice};
+use super::objects::{
+    create_service, delete_service, delete_slice, patch_service, patch_service_status, write_slice,
+};
 use crate::write::WriteError;
 
 /// One Service that has, or is to have, another address.
@@ -23,8 +26,8 @@ pub struct Subject {
     pub name: String,
     /// Its addresses that change: as they were before, and in the new range.
     pub addresses: Sides<Vec<IpAddr>>,
-    /// Addresses that nobody has and nobody is to have, for a helper that is to have any: one of each family that changes.
-    pub spare: Vec<IpAddr>,
+    /// Addresses for helpers that are to have any.
+    pub spare: Spare,
     /// Which of both it is to have.
     pub goal: Side,
     /// Whether somebody may still use the other one.
@@ -37,11 +40,11 @@ pub struct Seen {
     /// The Service.
     pub service: Value,
     /// Its helpers.
-    pub helpers: Sides<Option<Value>>,
+    pub helpers: BTreeMap<Role, Value>,
     /// Its slices.
     pub slices: Vec<Value>,
     /// Those of its helpers.
-    pub of_helpers: Sides<Vec<Value>>,
+    pub of_helpers: BTreeMap<Role, Vec<Value>>,
     /// What is decided by.
     pub view: View,
 }
@@ -52,6 +55,8 @@ pub struct Exchange<'pass> {
     pub client: &'pass Client,
     /// The domain of the cluster: `cluster.local`.
     pub domain: &'pass str,
+    /// How bridges stand.
+    pub ground: &'pass Ground,
 }
 
 impl Exchange<'_> {
@@ -64,30 +69,40 @@ impl Exchange<'_> {
                 service: &seen.service,
                 addresses: &subject.addresses,
                 spare: &subject.spare,
+                ground: self.ground,
             };
             let Some(request) = objects.request(write) else {
                 // `objects::own` calls it away only where what was saved is there.
                 return Ok(());
             };
             match request {
-                Request::Create(helper) => {
-                    create_service(self.client, &subject.namespace, &helper).await?;
+                Request::Create(role, helper) => {
+                    let made = create_service(self.client, &subject.namespace, &helper).await?;
+                    seen.helpers.insert(role, made);
                 }
                 Request::PatchService(change) => {
                     seen.service = patch_service(self.client, &seen.service, &change).await?;
                 }
                 Request::PatchHelper(side, change) => {
-                    seen.patch_helper(self.client, side, &change).await?;
+                    seen.patch(self.client, Role::Address(side), &change).await?;
                 }
-                Request::RefreshHelper(side) => {
-                    let helper = seen.helpers.of(side).as_ref();
-                    if let Some(change) = helper.and_then(|helper| objects.refresh(helper)) {
-                        seen.patch_helper(self.client, side, &change).await?;
+                Request::Answer(part) => {
+                    let role = Role::Bridge(part);
+                    if let Some(bridge) = seen.helpers.get_mut(&role)
+                        && let Some(change) = objects.answer(part, bridge)
+                    {
+                        *bridge = patch_service_status(self.client, bridge, &change).await?;
                     }
                 }
-                Request::CopyEndpoints(side) => self.copy(subject, &seen, side).await?,
-                Request::DeleteHelper(side) => {
-                    if let Some(helper) = seen.helpers.of_mut(side).take() {
+                Request::RefreshHelper(role) => {
+                    let helper = seen.helpers.get(&role);
+                    if let Some(change) = helper.and_then(|helper| objects.refresh(role, helper)) {
+                        seen.patch(self.client, role, &change).await?;
+                    }
+                }
+                Request::CopyEndpoints(role) => self.copy(subject, &seen, role).await?,
+                Request::DeleteHelper(role) => {
+                    if let Some(helper) = seen.helpers.remove(&role) {
                         delete_service(self.client, &helper).await?;
                     }
                 }
@@ -98,11 +113,12 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    async fn copy(&self, subject: &Subject, seen: &Seen, side: Side) -> Result<(), WriteError> {
-        let Some(helper) = seen.helpers.of(side) else {
+    async fn copy(&self, subject: &Subject, seen: &Seen, role: Role) -> Result<(), WriteError> {
+        let Some(helper) = seen.helpers.get(&role) else {
             return Ok(());
         };
-        for change in endpoints::copies(&seen.slices, helper, seen.of_helpers.of(side)) {
+        let copies = seen.of_helpers.get(&role).map_or(&[][..], Vec::as_slice);
+        for change in endpoints::copies(&seen.slices, helper, copies) {
             match change {
                 Copy::Write(slice) => write_slice(self.client, &slice).await?,
                 Copy::Delete(name) => delete_slice(self.client, &subject.namespace, &name).await?,
@@ -114,10 +130,9 @@ impl Exchange<'_> {
 
 impl Seen {
     /// Patches a helper as it was read; the next patch is of what it is then.
-    async fn patch_helper(&mut self, client: &Client, side: Side, change: &Value) -> Result<(), WriteError> {
-        let helper = self.helpers.of_mut(side);
-        if let Some(read) = helper.take() {
-            *helper = Some(patch_service(client, &read, change).await?);
+    async fn patch(&mut self, client: &Client, role: Role, change: &Value) -> Result<(), WriteError> {
+        if let Some(helper) = self.helpers.get_mut(&role) {
+            *helper = patch_service(client, helper, change).await?;
         }
         Ok(())
     }

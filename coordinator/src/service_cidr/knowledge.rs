@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use plan::decision::{Wait, WaitReason};
 use plan::found::Found;
+use plan::service_cidr::class::addresses;
 use plan::service_cidr::host::{HostFacts, HostSettings, ServicePort};
-use plan::service_cidr::side::Side;
+use plan::service_cidr::subjects::key;
 use serde_json::Value;
 
 /// Most ports that agents are asked about at the same time: what is behind them is asked about next.
@@ -18,8 +18,17 @@ const NOT_KUBE_PROXYS: [&str; 2] = [
     "service.kubernetes.io/headless",
 ];
 
-/// What was known at some look of a Service's address: by `namespace/name`.
-pub type Confirmed = BTreeSet<(String, Side)>;
+/// Services of which every node was known to know at some look: their UIDs.
+pub type Confirmed = BTreeSet<String>;
+
+/// By which rules a Service is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum By {
+    /// Those of its own address.
+    Address,
+    /// Those of a load balancer at its own address: they are made together with those at all its others.
+    Balancer,
+}
 
 /// What one node says.
 #[derive(Clone, Debug)]
@@ -38,7 +47,7 @@ pub struct Knowledge<'pass> {
     answers: &'pass Answers<'pass>,
     before: &'pass Confirmed,
     confirmed: RefCell<Confirmed>,
-    ports: RefCell<BTreeSet<ServicePort>>,
+    ports: RefCell<BTreeSet<(By, ServicePort)>>,
 }
 
 impl<'pass> Knowledge<'pass> {
@@ -52,48 +61,70 @@ impl<'pass> Knowledge<'pass> {
         }
     }
 
-    /// Which node has no rules yet for this address of this Service.
-    pub fn unknown(&self, name: &str, service: &Value, side: Side, addresses: &[IpAddr]) -> Option<Wait> {
-        let key = (name.to_owned(), side);
+    /// Which node has no rules yet for this Service at its own addresses.
+    pub fn unknown(&self, service: &Value, by: By) -> Option<Wait> {
+        let uid = service["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let labels = &service["metadata"]["labels"];
         let is_another_proxys = NOT_KUBE_PROXYS.iter().any(|label| !labels[*label].is_null());
-        if self.before.contains(&key) || is_another_proxys {
-            self.confirmed.borrow_mut().insert(key);
+        if self.before.contains(&uid) || is_another_proxys {
+            self.confirmed.borrow_mut().insert(uid);
             return None;
         }
-        let ports = ports(service, addresses);
-        self.ports.borrow_mut().extend(ports.iter().cloned());
+        let ports = ports(service);
+        self.ports
+            .borrow_mut()
+            .extend(ports.iter().map(|port| (by, port.clone())));
         let missing = self.answers.iter().find_map(|(node, answer)| {
-            let (of, what) = missing(answer.as_ref(), &ports)?;
+            let (of, what) = missing(answer.as_ref(), by, &ports)?;
             Some(Wait {
                 reason: WaitReason::ProxyRules,
-                message: format!("node {node} {what} {of}, an address of Service {name}"),
+                message: format!("node {node} {what} {of}, an address of Service {}", key(service)),
                 until: None,
             })
         });
         if missing.is_none() {
-            self.confirmed.borrow_mut().insert(key);
+            self.confirmed.borrow_mut().insert(uid);
         }
         missing
     }
 
-    /// What is known now, and what agents have to be asked about.
-    pub fn finish(self) -> (Confirmed, Vec<ServicePort>) {
-        let ports = self.ports.into_inner().into_iter().take(MOST_PORTS).collect();
-        (self.confirmed.into_inner(), ports)
+    /// What is known now, and what agents have to be asked about by each kind of rules.
+    pub fn finish(self) -> (Confirmed, Asked) {
+        let mut asked = Asked::default();
+        for (by, port) in self.ports.into_inner().into_iter().take(MOST_PORTS) {
+            match by {
+                By::Address => asked.known.push(port),
+                By::Balancer => asked.balanced.push(port),
+            }
+        }
+        (self.confirmed.into_inner(), asked)
     }
+}
+
+/// What agents have to be asked about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// As [`HostSettings::known`].
+    pub known: Vec<ServicePort>,
+    /// As [`HostSettings::balanced`].
+    pub balanced: Vec<ServicePort>,
 }
 
 /// The first port that a node does not know, and in which way.
 fn missing<'ports>(
     answer: Option<&Answer<'_>>,
+    by: By,
     ports: &'ports [ServicePort],
 ) -> Option<(&'ports ServicePort, String)> {
     ports.iter().find_map(|port| {
         let Some(Answer { asked, said }) = answer else {
             return Some((port, "has not said whether kube-proxy knows".to_owned()));
         };
-        if !asked.known.contains(port) {
+        let asked = match by {
+            By::Address => &asked.known,
+            By::Balancer => &asked.balanced,
+        };
+        if !asked.contains(port) {
             return Some((port, "is asked whether kube-proxy knows".to_owned()));
         }
         match &said.unknown {
@@ -107,8 +138,9 @@ fn missing<'ports>(
     })
 }
 
-/// Every port of a Service at these addresses.
-fn ports(service: &Value, addresses: &[IpAddr]) -> Vec<ServicePort> {
+/// Every port of a Service at its own addresses.
+fn ports(service: &Value) -> Vec<ServicePort> {
+    let addresses = addresses(&service["spec"]);
     let ports = service["spec"]["ports"].as_array().into_iter().flatten();
     ports
         .filter_map(|port| {
@@ -136,6 +168,7 @@ mod tests {
             left: Vec::new(),
             target: Vec::new(),
             known,
+            balanced: Vec::new(),
         }
     }
 
@@ -143,6 +176,7 @@ mod tests {
         HostFacts {
             proxy_mode: Found::Absent,
             unknown,
+            local_traffic: Found::Absent,
             cluster_dns: Found::Absent,
             api_server: String::new(),
             in_target: plan::service_cidr::host::InTarget::default(),
@@ -153,14 +187,16 @@ mod tests {
 
     #[test]
     fn an_address_is_known_once_every_node_said_so_and_stays_so() {
-        let service = json!({ "spec": { "ports": [{ "port": 80 }, { "port": 53, "protocol": "UDP" }] } });
-        let address: [IpAddr; 1] = ["172.30.0.5".parse().unwrap()];
-        let all = ports(&service, &address);
+        let service = json!({
+            "metadata": { "namespace": "shop", "name": "web", "uid": "u-1" },
+            "spec": { "clusterIPs": ["172.30.0.5"], "ports": [{ "port": 80 }, { "port": 53, "protocol": "UDP" }] },
+        });
+        let all = ports(&service);
         assert_eq!(all.len(), 2);
         let nobody = Confirmed::new();
         let ask = |answers: &Answers<'_>, before: &Confirmed| {
             let knowledge = Knowledge::new(answers, before);
-            let wait = knowledge.unknown("shop/web", &service, Side::New, &address);
+            let wait = knowledge.unknown(&service, By::Address);
             (wait.map(|wait| wait.message), knowledge.finish())
         };
         let asked = settings(all.clone());
@@ -172,7 +208,7 @@ mod tests {
 
         let (wait, (_, to_ask)) = ask(&Answers::from([("a", None)]), &nobody);
         assert!(wait.unwrap().contains("has not said"));
-        assert_eq!(to_ask.len(), 2);
+        assert_eq!(to_ask.known.len(), 2);
 
         let other = settings(Vec::new());
         let not_asked = Some(Answer {
@@ -195,10 +231,32 @@ mod tests {
         let (wait, (confirmed, _)) = ask(&Answers::from([("a", answer(&knows))]), &nobody);
         assert_eq!((wait, confirmed.len()), (None, 1));
         let (wait, (_, to_ask)) = ask(&Answers::from([("a", None)]), &confirmed);
-        assert_eq!((wait, to_ask.len()), (None, 0));
+        assert_eq!((wait, to_ask), (None, Asked::default()));
 
         let blind = facts(Found::Malformed("iptables-save: no such program".to_owned()));
         let (wait, _) = ask(&Answers::from([("a", answer(&blind))]), &nobody);
         assert!(wait.unwrap().contains("cannot tell (iptables-save"));
+    }
+
+    #[test]
+    fn an_address_is_not_known_as_a_load_balancers_because_it_is_known() {
+        let service = json!({
+            "metadata": { "namespace": "shop", "name": "web-replumb-bridge", "uid": "u-2" },
+            "spec": { "clusterIPs": ["172.30.255.9"], "ports": [{ "port": 80 }] },
+        });
+        let knows = facts(Found::Present(Vec::new()));
+        let nobody = Confirmed::new();
+        let mut asked = settings(ports(&service));
+        let said = |asked: &HostSettings| {
+            let answers = Answers::from([("a", Some(Answer { asked, said: &knows }))]);
+            let knowledge = Knowledge::new(&answers, &nobody);
+            let wait = knowledge.unknown(&service, By::Balancer).map(|wait| wait.message);
+            (wait, knowledge.finish().1)
+        };
+        let (wait, to_ask) = said(&asked);
+        assert!(wait.unwrap().contains("is asked"));
+        assert_eq!(to_ask.balanced, ports(&service));
+        asked.balanced = to_ask.balanced;
+        assert_eq!(said(&asked).0, None);
     }
 }

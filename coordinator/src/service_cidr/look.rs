@@ -1,72 +1,110 @@
 //! One Service and its helpers as one view, from what was read. Pure.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
 use plan::decision::{Wait, WaitReason};
+use plan::service_cidr::class::addresses;
 use plan::service_cidr::endpoints;
-use plan::service_cidr::objects::{self, Objects, family, helper_name};
-use plan::service_cidr::side::{Side, Sides};
-use plan::service_cidr::swap::{Endpoints, Helper, Own, Taken, View};
+use plan::service_cidr::objects::{self, Ground, Objects, helper_name};
+use plan::service_cidr::side::Sides;
+use plan::service_cidr::swap::{Bridge, Endpoints, Helper, Own, Parts, Role, Taken, View};
 use serde_json::Value;
 
 use super::exchange::{Seen, Subject};
 use super::observed::Observed;
 
-/// What is known of the nodes.
-pub struct Nodes<'pass> {
-    /// Which node does not know the address of a side yet.
-    pub unknown: &'pass dyn Fn(Side) -> Option<Wait>,
-    /// Why rules would be written in the middle of an exchange.
-    pub unquiet: Option<Wait>,
+/// What is known besides the Service and its helpers.
+pub struct Around<'pass> {
+    /// The domain of the cluster.
+    pub domain: &'pass str,
+    /// How bridges stand.
+    pub ground: &'pass Ground,
+    /// Which node does not know this helper at its own address yet.
+    pub unknown: &'pass dyn Fn(Role, &Value) -> Option<Wait>,
 }
 
 /// Looks at a Service and its helpers. `None` when the Service is gone: its helpers go with it.
-pub fn look(observed: &Observed, domain: &str, subject: &Subject, nodes: &Nodes<'_>) -> Option<Seen> {
+pub fn look(observed: &Observed, subject: &Subject, around: &Around<'_>) -> Option<Seen> {
     let (namespace, name) = (subject.namespace.as_str(), subject.name.as_str());
     let service = observed.service(namespace, name)?.clone();
     let slices = observed.slices(namespace, name).to_vec();
-    let helpers = Sides::each(|side| observed.service(namespace, &helper_name(name, side)).cloned());
-    let of_helpers = Sides::each(|side| observed.slices(namespace, &helper_name(name, side)).to_vec());
+    let found = |role: Role| {
+        Some((
+            role,
+            observed.service(namespace, &helper_name(name, role))?.clone(),
+        ))
+    };
+    let helpers: BTreeMap<Role, Value> = Role::ALL.into_iter().filter_map(found).collect();
+    let of_helpers: BTreeMap<Role, Vec<Value>> = Role::ALL
+        .into_iter()
+        .map(|role| {
+            (
+                role,
+                observed.slices(namespace, &helper_name(name, role)).to_vec(),
+            )
+        })
+        .collect();
+    let of_helper = |role: Role| of_helpers.get(&role).map_or(&[][..], Vec::as_slice);
     let is_selected = service["spec"]["selector"]
         .as_object()
         .is_some_and(|selector| !selector.is_empty());
     let own = objects::own(&service, &subject.addresses);
-    let families: Vec<&str> = subject.addresses.old.iter().map(family).collect();
     let wanted = match own {
         // Nobody keeps the endpoints of a name: those of the helper that has an address are what they would be.
-        Own::Away(_) => of_helpers.of(subject.goal.other()),
+        Own::Away(_) => of_helper(Role::Address(subject.goal.other())),
         Own::At(_) | Own::Elsewhere(_) => &slices,
     };
     let objects = Objects {
-        domain,
+        domain: around.domain,
         service: &service,
         addresses: &subject.addresses,
         spare: &subject.spare,
+        ground: around.ground,
     };
-    let endpoints = |side: Side, helper: &Value| {
-        let of_helper = of_helpers.of(side);
-        if objects.refresh(helper).is_some() {
+    let endpoints = |role: Role, helper: &Value| {
+        let families = objects.families(role);
+        let families: Vec<&str> = families.iter().map(String::as_str).collect();
+        if objects.refresh(role, helper).is_some() {
             Endpoints::Edited
         } else if is_selected {
-            endpoints::difference(wanted, of_helper, &families).map_or(Endpoints::Same, |(missing, other)| {
-                Endpoints::Missing(not_yet(namespace, name, side, missing, other))
-            })
-        } else if endpoints::copies(&slices, helper, of_helper).is_empty() {
+            endpoints::difference(wanted, of_helper(role), &families)
+                .map_or(Endpoints::Same, |(missing, other)| {
+                    Endpoints::Missing(not_yet(namespace, name, role, missing, other))
+                })
+        } else if endpoints::copies(&slices, helper, of_helper(role)).is_empty() {
             Endpoints::Same
         } else {
             Endpoints::ToCopy
         }
     };
-    let state = |side: Side| {
-        let Some(helper) = helpers.of(side) else {
+    // Nobody can see rules of a bridge without endpoints: it answers nobody, nor does its Service.
+    let is_answered = endpoints::serve(wanted);
+    let known = |role: Role, helper: &Value| match endpoints(role, helper) {
+        Endpoints::Same if is_answered => {
+            (around.unknown)(role, helper).map_or(Endpoints::Same, Endpoints::Missing)
+        }
+        other => other,
+    };
+    let helper = |side| {
+        let role = Role::Address(side);
+        let Some(helper) = helpers.get(&role) else {
             return Helper::Absent;
         };
-        let endpoints = endpoints(side, helper);
         match objects::own(helper, &subject.addresses) {
-            Own::At(found) if found == side => Helper::Home(match ((nodes.unknown)(side), endpoints) {
-                (Some(unknown), Endpoints::Same) => Endpoints::Missing(unknown),
-                (_, endpoints) => endpoints,
-            }),
-            _ if helper["spec"]["type"] == "ExternalName" => Helper::Parked(endpoints),
-            Own::At(_) | Own::Away(_) | Own::Elsewhere(_) => Helper::Warming(endpoints),
+            // The bridge answers for it until every node knows it.
+            Own::At(found) if found == side => Helper::Home(endpoints(role, helper)),
+            _ if helper["spec"]["type"] == "ExternalName" => Helper::Parked(endpoints(role, helper)),
+            Own::At(_) | Own::Away(_) | Own::Elsewhere(_) => Helper::Warming(known(role, helper)),
+        }
+    };
+    let bridge = |part| {
+        let role = Role::Bridge(part);
+        match helpers.get(&role) {
+            None if objects.needs(part) => Bridge::Absent,
+            None => Bridge::NotNeeded,
+            Some(bridge) if objects.answer(part, bridge).is_some() => Bridge::Silent(endpoints(role, bridge)),
+            Some(bridge) => Bridge::Stands(known(role, bridge)),
         }
     };
     let view = View {
@@ -74,10 +112,10 @@ pub fn look(observed: &Observed, domain: &str, subject: &Subject, nodes: &Nodes<
         goal: subject.goal,
         taken: taken(observed, subject, &service, &own),
         own,
-        helpers: Sides::each(state),
+        helpers: Sides::each(helper),
+        bridge: Parts::each(bridge),
         is_marked: objects::before(&service).is_some(),
         left_is_used: subject.left_is_used,
-        unquiet: nodes.unquiet.clone(),
     };
     Some(Seen {
         service,
@@ -91,31 +129,40 @@ pub fn look(observed: &Observed, domain: &str, subject: &Subject, nodes: &Nodes<
 /// Who else has what this Service has to get.
 fn taken(observed: &Observed, subject: &Subject, service: &Value, own: &Own) -> Taken {
     let (namespace, name) = (&subject.namespace, &subject.name);
-    let helpers = Side::ALL.map(|side| format!("{namespace}/{}", helper_name(name, side)));
+    let helpers = Role::ALL.map(|role| format!("{namespace}/{}", helper_name(name, role)));
     let is_ours =
         |holder: &str| holder == format!("{namespace}/{name}") || helpers.iter().any(|one| one == holder);
+    let before = objects::before(service).filter(|_| matches!(own, Own::Away(_)));
+    // It has to get back those of the other family, too, which do not change.
+    let all = before.as_ref().map(addresses).unwrap_or_default();
+    let both = [&subject.addresses.old, &subject.addresses.new];
+    let unchanged: Vec<IpAddr> = all
+        .into_iter()
+        .filter(|address| !both.iter().any(|side| side.contains(address)))
+        .collect();
     let addresses = Sides::each(|side| {
-        subject.addresses.of(side).iter().find_map(|address| {
+        let mut wanted = subject.addresses.of(side).iter().chain(&unchanged);
+        wanted.find_map(|address| {
             let holder = observed.holder(address).filter(|holder| !is_ours(holder))?;
             Some(format!("Service {holder} has address {address}"))
         })
     });
-    let node_port = match (own, objects::before(service)) {
-        (Own::Away(_), Some(before)) => {
-            let ports = node_ports(&before);
+    let node_port = match &before {
+        Some(before) => {
+            let ports = node_ports(before);
             observed.services().find_map(|other| has_one_of(other, &ports))
         }
-        _ => None,
+        None => None,
     };
     Taken { addresses, node_port }
 }
 
-fn not_yet(namespace: &str, name: &str, side: Side, missing: usize, other: usize) -> Wait {
+fn not_yet(namespace: &str, name: &str, role: Role, missing: usize, other: usize) -> Wait {
     Wait {
         reason: WaitReason::MovedPodsNotReady,
         message: format!(
             "Service {namespace}/{} has {missing} endpoints less than {name}, and {other} that {name} has not",
-            helper_name(name, side)
+            helper_name(name, role)
         ),
         until: None,
     }
@@ -134,7 +181,10 @@ fn node_ports(spec: &Value) -> Vec<(String, u64)> {
 /// Which of these node ports this Service has.
 fn has_one_of(service: &Value, ports: &[(String, u64)]) -> Option<String> {
     let has = node_ports(&service["spec"]);
-    let (protocol, port) = ports.iter().find(|port| has.contains(port))?;
+    // A load balancer's port for checks of its nodes is one, too, of whatever protocol.
+    let checks = service["spec"]["healthCheckNodePort"].as_u64();
+    let mut ports = ports.iter();
+    let (protocol, port) = ports.find(|port| has.contains(port) || checks == Some(port.1))?;
     let text = |field: &str| service["metadata"][field].as_str().unwrap_or_default();
     Some(format!(
         "Service {}/{} has node port {port}/{protocol}",

@@ -5,10 +5,8 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use plan::service_cidr::facts::{ApiServer, Mention};
-use tokio::task::JoinSet;
 
 use super::knowledge::Confirmed;
-use super::quiet::Quiet;
 use super::trial::Trials;
 use super::{api_servers, mentions};
 use crate::cache::Cache;
@@ -16,13 +14,12 @@ use crate::context::Context;
 use crate::looks::{Pace, is_old};
 use crate::write::WriteError;
 
-/// What was read last, and when; and what watches.
+/// What was read last, and when.
 #[derive(Default)]
 pub struct Looks {
     api_servers: Option<(Instant, BTreeMap<IpAddr, ApiServer>)>,
     mentions: Option<(Instant, Vec<Mention>)>,
-    quiet: Option<(Quiet, JoinSet<()>)>,
-    /// Addresses that every node is known to know.
+    /// Helpers that every node is known to know.
     pub confirmed: Confirmed,
     /// Which writes the API server would take.
     pub trials: Trials,
@@ -55,14 +52,5 @@ impl Looks {
         }
         let found = self.mentions.as_ref();
         Ok(found.map(|(_, found)| found.clone()).unwrap_or_default())
-    }
-
-    /// When something changed the last time; from the first question on somebody watches.
-    pub fn quiet(&mut self, context: &Context) -> Quiet {
-        let (quiet, _) = self.quiet.get_or_insert_with(|| {
-            let mut tasks = JoinSet::new();
-            (Quiet::watch(&context.watching, &mut tasks), tasks)
-        });
-        quiet.clone()
     }
 }

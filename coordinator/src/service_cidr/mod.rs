@@ -5,7 +5,6 @@
 mod adopt;
 mod api_servers;
 mod apply;
-pub mod batch;
 mod drive;
 pub mod exchange;
 mod knowledge;
@@ -14,8 +13,6 @@ mod looks;
 mod mentions;
 mod objects;
 pub mod observed;
-pub mod prime;
-pub mod quiet;
 mod read;
 mod trial;
 mod view;

@@ -59,15 +59,6 @@ fn parsed(object: &Value, attempt: &str, what: &str) -> Result<DynamicObject, Wr
         .map_err(|source| WriteError::of(attempt, what, kube::Error::SerdeError(source)))
 }
 
-/// The Service of this name, if there is one.
-pub async fn service(client: &Client, namespace: &str, name: &str) -> Result<Option<Value>, WriteError> {
-    let found = services(client, namespace)
-        .get_opt(name)
-        .await
-        .map_err(|source| WriteError::of("reading", format!("Service {namespace}/{name}"), source))?;
-    Ok(found.as_ref().map(stored))
-}
-
 /// Every Service.
 pub async fn all_services(client: &Client) -> Result<Vec<Value>, WriteError> {
     all(client, &service_kind(), "Services").await
@@ -222,6 +213,29 @@ pub async fn patch_service(client: &Client, read: &Value, change: &Value) -> Res
         .patch(name, &parameters(), &Patch::Merge(change))
         .await
         .map_err(|source| WriteError::of("patching", format!("Service {namespace}/{name}"), source))?;
+    Ok(stored(&patched))
+}
+
+/// Merge-patches the status of a Service as it was read; returns it as it is stored then.
+pub async fn patch_service_status(
+    client: &Client,
+    read: &Value,
+    change: &Value,
+) -> Result<Value, WriteError> {
+    let text = |field: &str| read["metadata"][field].as_str().unwrap_or_default();
+    let (namespace, name) = (text("namespace"), text("name"));
+    let mut change = change.clone();
+    change["metadata"]["resourceVersion"] = read["metadata"]["resourceVersion"].clone();
+    let patched = services(client, namespace)
+        .patch_status(name, &parameters(), &Patch::Merge(change))
+        .await
+        .map_err(|source| {
+            WriteError::of(
+                "patching",
+                format!("status of Service {namespace}/{name}"),
+                source,
+            )
+        })?;
     Ok(stored(&patched))
 }
 

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use api::NodeMigration;
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use plan::cluster::Malformed;
 use plan::corefile;
-use plan::kube_proxy::{Configuration, configuration};
 use plan::service_cidr::checks::PERMISSIONS;
 use plan::service_cidr::class::Class;
 use plan::service_cidr::facts::ClusterFacts;
@@ -47,15 +46,11 @@ pub async fn cluster(
     let mut malformed = Vec::new();
     let api_version = api_version(&context.client).await?;
     let ranges = ranges(context, api_version.as_deref(), &mut malformed).await?;
-    let (services, webhooks, permissions, workload_facts, kube_proxy) = tokio::try_join!(
+    let (services, webhooks, permissions, workload_facts) = tokio::try_join!(
         all_services(&context.client),
         read::webhooks(context),
         read::permissions(context, &PERMISSIONS),
         workloads::workloads(context, cache),
-        read::config_maps(
-            context,
-            [("kube-system".to_owned(), "kube-proxy".to_owned())].into()
-        ),
     )?;
     let typed: Vec<Service> = services
         .iter()
@@ -99,7 +94,6 @@ pub async fn cluster(
             .service_cidr
             .api_servers(context, cache, Pace::Seldom)
             .await?,
-        kube_proxy: kube_proxy.first().and_then(proxy),
         corefiles: corefiles.clone(),
         permissions,
         malformed,
@@ -169,13 +163,6 @@ async fn pod_ranges(
         ranges.map(|range| (format!("Node {}", node.name), range))
     });
     Ok(of_pools.chain(of_nodes).collect())
-}
-
-/// What kube-proxy is told; `None` where its `ConfigMap` has no configuration.
-fn proxy(map: &ConfigMap) -> Option<Result<Configuration, String>> {
-    let text = map.data.as_ref()?.get("config.conf")?;
-    let object = yaml_serde::from_str::<Value>(text).map_err(|error| error.to_string());
-    Some(object.and_then(|object| configuration(&object)))
 }
 
 /// Host, or address, by which we reach the API server.

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use futures::{StreamExt, stream};
-use plan::service_cidr::objects::{Objects, Request};
+use plan::service_cidr::objects::{Ground, Objects, Request, Spare};
 use plan::service_cidr::side::{Side, Sides};
 use plan::service_cidr::subjects::key;
-use plan::service_cidr::swap::Write;
+use plan::service_cidr::swap::{Part, Write};
 use serde_json::Value;
 
 use super::addresses_of;
@@ -63,13 +63,18 @@ async fn refusal(context: &Context, domain: &str, service: &Value) -> Result<Opt
         service,
         addresses: &addresses,
         // Of which address is no question here: any of those that the cluster has.
-        spare: &[],
+        spare: &Spare::default(),
+        ground: &Ground::default(),
     };
-    // A helper of either name is made, and the Service becomes a name. What gives it back an address is the same write as the
-    // owner's, of a type that it has now.
-    for write in [Write::CreateWarm(Side::New), Write::ServiceAway(Side::New)] {
+    // A helper of each kind is made, and the Service becomes a name. What gives it back an address is the same write as the owner's, of
+    // a type that it has now.
+    let bridges = Part::ALL.into_iter().filter(|part| objects.needs(*part));
+    let helpers = bridges
+        .map(Write::CreateBridge)
+        .chain([Write::CreateWarm(Side::New)]);
+    for write in helpers.chain([Write::ServiceAway(Side::New)]) {
         let answer = match objects.request(write) {
-            Some(Request::Create(helper)) => try_create_service(&context.client, &helper).await,
+            Some(Request::Create(_, helper)) => try_create_service(&context.client, &helper).await,
             Some(Request::PatchService(change)) => try_patch_service(&context.client, service, &change).await,
             Some(_) | None => continue,
         };

@@ -16,19 +16,18 @@ use plan::service_cidr::class::Class;
 use plan::service_cidr::decide::{Next, Policy, ServiceView, View, decide};
 use plan::service_cidr::facts::ApiServer;
 use plan::service_cidr::mentions;
-use plan::service_cidr::prime::unquiet;
+use plan::service_cidr::objects::Spare;
 use plan::service_cidr::ranges::listed;
 use plan::service_cidr::side::Side;
 use plan::service_cidr::step::{Missing, Stage};
 use plan::service_cidr::subjects::{key, of_migration, sort, spare, turn};
-use plan::service_cidr::swap::{self, Own};
+use plan::service_cidr::swap::{self, Own, Part, Parts, Role};
 
 use super::adopt;
-use super::apply::period;
 use super::drive::Pass;
 use super::exchange::{Seen, Subject};
-use super::knowledge::{Answer, Answers, Knowledge};
-use super::look::{Nodes, look};
+use super::knowledge::{Answer, Answers, By, Knowledge};
+use super::look::{Around, look};
 use super::watched::Held;
 use super::{services_at_once, soak_seconds};
 use crate::looks::Pace;
@@ -87,22 +86,20 @@ impl Pass<'_> {
         let left_is_used = follow_up.is_some() || carriers.is_some() || soak.is_some();
 
         let subjects = self.subjects(known, left_is_used);
-        let quiet = memory.service_cidr.quiet(self.context);
         let knowledge = Knowledge::new(&answers, &memory.service_cidr.confirmed);
         let mut seen = BTreeMap::new();
         let mut services = Vec::new();
+        let around = Around {
+            domain: &known.settings.domain.value,
+            ground: &self.ground(known),
+            unknown: &|role, helper| match role {
+                Role::Address(_) => knowledge.unknown(helper, By::Address),
+                Role::Bridge(_) => knowledge.unknown(helper, By::Balancer),
+            },
+        };
         for subject in subjects {
             let name = format!("{}/{}", subject.namespace, subject.name);
-            let service = self.observed.service(&subject.namespace, &subject.name);
-            let unknown = |side| {
-                service
-                    .and_then(|service| knowledge.unknown(&name, service, side, subject.addresses.of(side)))
-            };
-            let nodes = Nodes {
-                unknown: &unknown,
-                unquiet: unquiet(&quiet.last(), period(known)),
-            };
-            let Some(found) = look(self.observed, &known.settings.domain.value, &subject, &nodes) else {
+            let Some(found) = look(self.observed, &subject, &around) else {
                 continue;
             };
             services.push(ServiceView {
@@ -114,10 +111,11 @@ impl Pass<'_> {
             });
             seen.insert(name, (subject, found));
         }
-        let (confirmed, ports) = knowledge.finish();
+        let (confirmed, asked) = knowledge.finish();
         memory.service_cidr.confirmed = confirmed;
         let mut wanted = adopt::look(&known.settings, self.goal);
-        wanted.known = ports;
+        wanted.known = asked.known;
+        wanted.balanced = asked.balanced;
         adopt::ask(self.context, &self.snapshot.node_migrations, &wanted).await?;
         sort(&mut services, &self.kind.order, |service| {
             (service.turn, service.name.clone())
@@ -173,8 +171,8 @@ impl Pass<'_> {
     fn subjects(&self, known: &ServiceCidrStatus, left_is_used: bool) -> Vec<Subject> {
         let book = known.book();
         // Each has its own, in an order that stays as long as nobody comes or goes.
-        let spares = self.spare(known, book.len() + 1);
-        let mut spares = spares.into_iter().skip(1);
+        let spares = self.spare(known, book.len() * (1 + Part::ALL.len()));
+        let mut spares = spares.into_iter();
         book.into_iter()
             .filter_map(|(name, addresses)| {
                 let (namespace, name) = name.split_once('/')?;
@@ -182,7 +180,10 @@ impl Pass<'_> {
                     namespace: namespace.to_owned(),
                     name: name.to_owned(),
                     addresses,
-                    spare: spares.next().unwrap_or_default(),
+                    spare: Spare {
+                        helper: spares.next().unwrap_or_default(),
+                        bridge: Parts::each(|_| spares.next().unwrap_or_default()),
+                    },
                     goal: self.goal,
                     left_is_used,
                 })

@@ -138,9 +138,10 @@ impl From<CheckName> for &'static str {
 }
 
 /// Everything that the coordinator must be allowed to do.
-pub const PERMISSIONS: [Permission; 8] = [
+pub const PERMISSIONS: [Permission; 9] = [
     Permission::new("create", "", "services", ""),
     Permission::new("patch", "", "services", ""),
+    Permission::new("patch", "", "services", "status"),
     Permission::new("delete", "", "services", ""),
     Permission::new("create", "discovery.k8s.io", "endpointslices", ""),
     Permission::new("delete", "discovery.k8s.io", "endpointslices", ""),

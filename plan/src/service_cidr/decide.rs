@@ -235,26 +235,28 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
     // Whoever is in the middle of it is nobody's to wait for.
     batch.sort_by_key(|service| !service.is_away);
     batch.truncate(policy.services_at_once.max(1));
-    let steps = |primed: bool| -> Vec<(String, swap::Step)> {
-        let steps = batch.iter().filter_map(|service| match &service.decision {
-            Decision::Run(step) if step.is_primed() == primed => Some((service.name.clone(), *step)),
-            Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_) => None,
-        });
-        steps.collect()
-    };
-    let (simple, primed) = (steps(false), steps(true));
-    if !simple.is_empty() {
-        return Some(run(stage, Step::Exchange(simple)));
+    // Whoever has no address is brought back, also when all else is held.
+    if policy.hold.is_some() && batch.iter().any(|service| service.is_away) {
+        batch.retain(|service| service.is_away);
+    }
+    // Each goes on by itself: whoever is ready does not wait for the others.
+    let steps: Vec<(String, swap::Step)> = batch
+        .iter()
+        .filter_map(|service| match &service.decision {
+            Decision::Run(step) => Some((service.name.clone(), *step)),
+            Decision::Wait(_) | Decision::Settled | Decision::Halt(_) => None,
+        })
+        .collect();
+    if !steps.is_empty() {
+        return Some(run(stage, Step::Exchange(steps)));
     }
     let waiting = batch.iter().find_map(|service| match &service.decision {
         Decision::Wait(wait) => Some(wait),
         Decision::Run(_) | Decision::Settled | Decision::Halt(_) => None,
     });
-    match (waiting, primed.is_empty()) {
-        // All of a batch are exchanged in one moment.
-        (Some(found), _) => Some(wait(stage, found.clone())),
-        (None, false) => Some(run(stage, Step::Exchange(primed))),
-        (None, true) => halts.first().map(|halt| Next {
+    match waiting {
+        Some(found) => Some(wait(stage, found.clone())),
+        None => halts.first().map(|halt| Next {
             stage,
             decision: Decision::Halt((*halt).clone()),
         }),

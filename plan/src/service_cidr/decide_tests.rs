@@ -1,5 +1,6 @@
 //! Which Services go together, who waits for whom, and what a load balancer keeps.
 
+use crate::service_cidr::objects::BridgePolicy;
 use std::net::IpAddr;
 
 use rstest::rstest;
@@ -15,7 +16,7 @@ fn settings() -> Settings {
         from: sourced(vec!["10.96.0.0/16".parse().unwrap()]),
         to: sourced(vec!["172.30.0.0/16".parse().unwrap()]),
         domain: sourced("cluster.local".to_owned()),
-        min_sync_period_milliseconds: sourced(1000),
+        bridge_policy: sourced(BridgePolicy::Local),
     }
 }
 
@@ -117,17 +118,18 @@ fn kubernetes_goes_first_then_name_servers_then_two_at_a_time() {
 }
 
 #[test]
-fn a_batch_is_exchanged_when_all_of_it_are_ready() {
+fn whoever_is_ready_does_not_wait_for_others() {
     let mut services = vec![
         service("shop/a", Turn::Other, SWAP),
-        service("shop/b", Turn::Other, MAKE),
+        service("shop/b", Turn::Other, Decision::Wait(missing("endpoints"))),
+        service("shop/c", Turn::Other, MAKE),
     ];
-    assert_eq!(written(&services), ["shop/b"], "what makes it ready comes first");
-    services[1].decision = Decision::Wait(missing("endpoints"));
+    assert_eq!(written(&services), ["shop/a"], "two at once are on the way");
+    services[0] = service("shop/a", Turn::Other, Decision::Settled);
+    assert_eq!(written(&services), ["shop/c"]);
+    services[2].decision = Decision::Wait(missing("rules"));
     let next = with(&services, |_, _| {});
     assert_eq!(next.decision, Decision::Wait(missing("endpoints")));
-    services[1].decision = SWAP;
-    assert_eq!(written(&services), ["shop/a", "shop/b"]);
 }
 
 #[test]

@@ -4,11 +4,12 @@ use ipnet::IpNet;
 
 use super::checks::CheckName;
 use super::facts::ClusterFacts;
+use super::objects::BridgePolicy;
 use super::ranges::{DEFAULT, ServiceCidr};
 use super::settings::Settings;
 use crate::check::{Check, Verdict};
+use crate::cluster::Node;
 use crate::corefile;
-use crate::kube_proxy::Configuration;
 use crate::ranges::overlap;
 use crate::sourced::{Source, Sourced};
 
@@ -41,27 +42,6 @@ pub fn detect(to: &[IpNet], facts: &ClusterFacts) -> Result<Settings, Vec<Check>
         .iter()
         .find_map(|(object, text)| Some((object, corefile::domain(text)?)))
         .ok_or_else(|| vec![no_domain(facts)])?;
-    let kube_proxy = "ConfigMap kube-system/kube-proxy".to_owned();
-    let period = match &facts.kube_proxy {
-        Some(Ok(Configuration { min_sync_period, .. })) => min_sync_period,
-        Some(Err(what)) => {
-            return Err(vec![refuse(
-                &kube_proxy,
-                what,
-                "a configuration of kube-proxy for Linux",
-                "correct it: addresses are exchanged between two times at which kube-proxy writes its rules",
-            )]);
-        }
-        None => {
-            return Err(vec![CheckName::KubeProxy.not_pass(
-                Verdict::Unknown,
-                kube_proxy,
-                "nothing",
-                "kube-proxy's configuration, key config.conf",
-                "another proxy than kube-proxy is not supported: nobody has measured what it does while addresses are exchanged",
-            )]);
-        }
-    };
     Ok(Settings {
         from: Sourced {
             value: default.ranges.clone(),
@@ -75,11 +55,24 @@ pub fn detect(to: &[IpNet], facts: &ClusterFacts) -> Result<Settings, Vec<Check>
             value: domain.to_owned(),
             source: Source::Detected(object.clone()),
         },
-        min_sync_period_milliseconds: Sourced {
-            value: u32::try_from(period.as_millis()).unwrap_or(u32::MAX),
-            source: Source::Detected(kube_proxy),
-        },
+        bridge_policy: bridge_policy(facts),
     })
+}
+
+/// Whether every kube-proxy knows which connections are of pods.
+fn bridge_policy(facts: &ClusterFacts) -> Sourced<BridgePolicy> {
+    let knows_pods = |node: &&Node| {
+        let host = facts.hosts.get(&node.name);
+        host.is_some_and(|host| facts.knows_pods(host))
+    };
+    let (value, source) = match facts.linux_nodes().find(|node| !knows_pods(node)) {
+        Some(node) => (BridgePolicy::Cluster, format!("kube-proxy of Node {}", node.name)),
+        None => (BridgePolicy::Local, "kube-proxy of every Node".to_owned()),
+    };
+    Sourced {
+        value,
+        source: Source::Detected(source),
+    }
 }
 
 fn refuse(object: &str, found: &str, needed: &str, fix: &str) -> Check {

@@ -2,7 +2,8 @@ use rstest::rstest;
 
 use super::*;
 use crate::check::worst;
-use crate::kube_proxy::Mode;
+use crate::found::Found;
+use crate::service_cidr::host::{HostFacts, InTarget, LocalTraffic};
 
 fn ranges(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -21,10 +22,6 @@ fn facts(default: &[&str]) -> ClusterFacts {
             "ConfigMap kube-system/coredns".to_owned(),
             ".:53 {\n kubernetes k8s.example.org in-addr.arpa {\n }\n}".to_owned(),
         )],
-        kube_proxy: Some(Ok(Configuration {
-            mode: Mode::Iptables,
-            min_sync_period: jiff::SignedDuration::from_secs(2),
-        })),
         ..ClusterFacts::default()
     }
 }
@@ -42,7 +39,6 @@ fn what_is_found_says_where() {
         "detected from ServiceCIDR kubernetes"
     );
     assert_eq!(settings.domain.value, "k8s.example.org");
-    assert_eq!(settings.min_sync_period_milliseconds.value, 2000);
     assert_eq!(
         settings.defaults().new,
         ranges(&["172.30.0.0/16", "fd00:96::/112"])
@@ -83,10 +79,6 @@ fn a_range_of_ipv6_is_not_too_wide() {
     |facts: &mut ClusterFacts| facts.corefiles[0].1 = ".:53 {}".to_owned(), Verdict::Unknown,
     "no domain in plugin kubernetes of ConfigMap kube-system/coredns"
 )]
-#[case::another_proxy(|facts: &mut ClusterFacts| facts.kube_proxy = None, Verdict::Unknown, "another proxy than kube-proxy")]
-#[case::a_proxy_nobody_understands(
-    |facts: &mut ClusterFacts| facts.kube_proxy = Some(Err("mode kernelspace".to_owned())), Verdict::Fail, "mode kernelspace"
-)]
 fn what_is_not_found_is_named(
     #[case] change: impl FnOnce(&mut ClusterFacts),
     #[case] verdict: Verdict,
@@ -97,4 +89,57 @@ fn what_is_not_found_is_named(
     let found = detect(&ranges(&["172.30.0.0/16"]), &facts).unwrap_err();
     assert!(found[0].line().contains(words), "{}", found[0].line());
     assert_eq!(worst(&found), verdict);
+}
+
+#[rstest]
+#[case::every_range(Found::Present(LocalTraffic { ranges: ranges(&["10.244.0.0/16"]), links: Vec::new() }), BridgePolicy::Local)]
+#[case::by_links(Found::Present(LocalTraffic { ranges: Vec::new(), links: vec!["cali+".to_owned()] }), BridgePolicy::Local)]
+#[case::a_part(Found::Present(LocalTraffic { ranges: ranges(&["10.244.0.0/24"]), links: Vec::new() }), BridgePolicy::Cluster)]
+#[case::by_nothing(Found::Present(LocalTraffic::default()), BridgePolicy::Cluster)]
+#[case::nobody_knows(Found::Absent, BridgePolicy::Cluster)]
+fn a_bridge_keeps_sources_where_every_proxy_knows_pods(
+    #[case] local_traffic: Found<LocalTraffic>,
+    #[case] expected: BridgePolicy,
+) {
+    let host = |local_traffic| HostFacts {
+        proxy_mode: Found::Absent,
+        unknown: Found::Absent,
+        local_traffic,
+        cluster_dns: Found::Absent,
+        api_server: String::new(),
+        in_target: InTarget::default(),
+        carriers: Found::Absent,
+        connections: Found::Absent,
+    };
+    let known = Found::Present(LocalTraffic {
+        ranges: ranges(&["10.244.0.0/16"]),
+        links: Vec::new(),
+    });
+    let node = |name: &str| {
+        (
+            name.to_owned(),
+            Node {
+                name: name.to_owned(),
+                ..Node::default()
+            },
+        )
+    };
+    let mut facts = facts(&["10.96.0.0/12"]);
+    facts.nodes = ["a", "b"].map(node).into();
+    facts.pod_ranges = vec![("Node a".to_owned(), ranges(&["10.244.7.0/24"])[0])];
+    facts.hosts = [
+        ("a".to_owned(), host(known)),
+        ("b".to_owned(), host(local_traffic)),
+    ]
+    .into();
+    let policy = |facts: &ClusterFacts| detect(&ranges(&["172.30.0.0/16"]), facts).unwrap().bridge_policy;
+    assert_eq!(policy(&facts).value, expected);
+    if expected == BridgePolicy::Cluster {
+        assert_eq!(
+            policy(&facts).source.to_string(),
+            "detected from kube-proxy of Node b"
+        );
+    }
+    facts.hosts.remove("a");
+    assert_eq!(policy(&facts).value, BridgePolicy::Cluster, "nobody knows of one");
 }

@@ -1,9 +1,12 @@
 //! The plan: every action on every object, in order.
 
+use serde_json::Value;
+
 use super::class::Class;
 use super::covers::covers;
 use super::facts::ClusterFacts;
 use super::mentions::follow_up;
+use super::objects::BRIDGE_CLASS;
 use super::ranges::{DEFAULT, listed};
 use super::settings::{Settings, cover_name, range_names};
 use super::side::Side;
@@ -62,6 +65,14 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Ve
             ),
         )
     }));
+    actions.push(Action::new(
+        "create",
+        "helpers of each Service, for its exchange",
+        format!(
+            "SERVICE-replumb-new and SERVICE-replumb-old have its addresses, SERVICE-replumb-bridge and SERVICE-replumb-bridge-ports answer \
+             meanwhile: these are of type LoadBalancer, of class {BRIDGE_CLASS}, for which nobody makes a load balancer"
+        ),
+    ));
     let mut services: Vec<(String, String)> = Vec::new();
     let mut ordered: Vec<(super::decide::Turn, String)> = of_migration(&facts.services)
         .map(|service| (turn(&key(service), service), key(service)))
@@ -76,7 +87,11 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Ve
                 .zip(&both.new)
                 .map(|(old, new)| format!("{old} → {new}"))
                 .collect();
-            services.push((name, pairs.join(", ")));
+            let service = facts.services.iter().find(|service| key(service) == name);
+            let meanwhile = service
+                .map(|service| meanwhile(&service["spec"]))
+                .unwrap_or_default();
+            services.push((name, format!("{}{meanwhile}", pairs.join(", "))));
         }
     }
     actions.extend(services.into_iter().map(|(name, pairs)| {
@@ -87,6 +102,18 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Ve
         )
     }));
     actions
+}
+
+/// What is otherwise while a Service exchanges its address.
+fn meanwhile(spec: &Value) -> &'static str {
+    match (
+        spec["internalTrafficPolicy"].as_str(),
+        spec["sessionAffinity"].as_str(),
+    ) {
+        (Some("Local"), _) => ", for some seconds answered by pods of any node",
+        (_, Some("ClientIP")) => ", clients of the old address may come to another pod once",
+        (_, _) => "",
+    }
 }
 
 /// What a person does on a node. The migration itself changes nothing there.

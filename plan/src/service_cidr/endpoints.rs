@@ -63,6 +63,18 @@ pub fn difference(service: &[Value], helper: &[Value], families: &[&str]) -> Opt
     (missing + other > 0).then_some((missing, other))
 }
 
+/// Whether kube-proxy leads anybody to one of them.
+pub fn serve(slices: &[Value]) -> bool {
+    let mut endpoints = slices
+        .iter()
+        .flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten());
+    endpoints.any(|endpoint| {
+        let is = |condition: &str| endpoint["conditions"][condition].as_bool();
+        // What is not said is taken for yes. One that is being stopped serves where no other does.
+        is("ready").unwrap_or(true) || is("serving").unwrap_or(false)
+    })
+}
+
 /// A change of one copy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Copy {
@@ -174,6 +186,21 @@ mod tests {
         let mut port = ready.clone();
         port[0]["ports"][0]["port"] = json!(443);
         assert_eq!(difference(&ready, &port, &["IPv4"]), Some((1, 1)));
+    }
+
+    #[test]
+    fn who_is_ready_or_serves_until_it_is_gone_is_led_to() {
+        let with = |conditions: Value| {
+            let mut slices = [slice("a", "IPv4", &["10.0.0.1"])];
+            slices[0]["endpoints"][0]["conditions"] = conditions;
+            serve(&slices)
+        };
+        assert!(with(json!({})) && with(json!({"ready": true})));
+        assert!(with(
+            json!({"ready": false, "serving": true, "terminating": true})
+        ));
+        assert!(!with(json!({"ready": false, "serving": false})));
+        assert!(!serve(&[]) && !serve(&[slice("a", "IPv4", &[])]));
     }
 
     #[test]

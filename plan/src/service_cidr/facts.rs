@@ -10,7 +10,6 @@ use super::host::HostFacts;
 use super::ranges::ServiceCidr;
 use crate::cluster::{Malformed, Node, Webhook};
 use crate::drain::{Budget, Pod};
-use crate::kube_proxy::Configuration;
 use crate::moves::{Workload, WorkloadFacts};
 use crate::residents::Needed;
 
@@ -29,8 +28,6 @@ pub struct ClusterFacts {
     pub pod_ranges: Vec<(String, IpNet)>,
     /// Every API server behind `default/kubernetes`, by its address.
     pub api_servers: BTreeMap<IpAddr, ApiServer>,
-    /// kube-proxy's configuration, or what of it is not understood; `None` where there is none.
-    pub kube_proxy: Option<Result<Configuration, String>>,
     /// Corefiles of the name servers, each with the object that has it.
     pub corefiles: Vec<(String, String)>,
     /// Whether the tool may do what it must do: verb on resource → answer of the API server.
@@ -74,6 +71,12 @@ impl ClusterFacts {
         self.nodes
             .values()
             .filter(|node| node.operating_system != "windows")
+    }
+
+    /// Whether kube-proxy of this node knows which connections are of pods.
+    pub fn knows_pods(&self, host: &HostFacts) -> bool {
+        let pods = self.pod_ranges.iter().map(|(_, range)| range);
+        host.local_traffic.present().is_some_and(|by| by.knows(pods))
     }
 
     /// What others need pods for, as far as it is known; of the coordinator nothing is.

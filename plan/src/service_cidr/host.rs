@@ -27,6 +27,9 @@ pub struct HostSettings {
     /// What kube-proxy has to know: it is looked for in the kernel's rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<ServicePort>,
+    /// What it has to know as the address of a load balancer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub balanced: Vec<ServicePort>,
 }
 
 /// A port of a Service at one of its addresses.
@@ -81,15 +84,39 @@ impl ProxyMode {
     }
 }
 
+/// How kube-proxy knows which connections are of pods (`detectLocalMode`); by nothing where both lists are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LocalTraffic {
+    /// Ranges that pods have their addresses of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>")]
+    pub ranges: Vec<IpNet>,
+    /// Links by which pods are connected to the host; `+` and `*` at the end stand for anything.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<String>,
+}
+
+impl LocalTraffic {
+    /// Whether pods of these ranges are known as such.
+    pub fn knows<'range>(&self, pods: impl IntoIterator<Item = &'range IpNet>) -> bool {
+        let is_known = |pods: &IpNet| self.ranges.iter().any(|range| range.contains(pods));
+        !self.links.is_empty() || (!self.ranges.is_empty() && pods.into_iter().all(is_known))
+    }
+}
+
 /// What an agent found on its host. Every list is bounded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {
     /// How kube-proxy leads connections, by the kernel's own rules; malformed where there are rules of two modes.
     pub proxy_mode: Found<ProxyMode>,
-    /// Those of `known` that kube-proxy has no rule for; malformed where its rules cannot be read, and where there are rules of two
-    /// modes: nobody knows then which of them packets go by.
+    /// Those of `known` and `balanced` that kube-proxy has no such rule for; malformed where its rules cannot be read, and where there
+    /// are rules of two modes: nobody knows then which of them packets go by.
     pub unknown: Found<Vec<ServicePort>>,
+    /// How kube-proxy knows connections of pods, by the rules of the first Service of each family; absent where there is none.
+    #[serde(default)]
+    pub local_traffic: Found<LocalTraffic>,
     /// The kubelet's `clusterDNS`, as it runs: what new pods are told.
     #[schemars(with = "Found<Vec<String>>")]
     pub cluster_dns: Found<Vec<IpAddr>>,
@@ -215,12 +242,29 @@ mod tests {
         HostFacts {
             proxy_mode: Found::Present(ProxyMode::Iptables),
             unknown: Found::Present(Vec::new()),
+            local_traffic: Found::Absent,
             cluster_dns: Found::Absent,
             api_server: "10.96.0.1".to_owned(),
             in_target: InTarget::default(),
             carriers: Found::Absent,
             connections: Found::Absent,
         }
+    }
+
+    #[test]
+    fn pods_are_known_by_every_range_of_theirs_or_by_their_links() {
+        let nets =
+            |texts: &[&str]| -> Vec<IpNet> { texts.iter().map(|text| text.parse().unwrap()).collect() };
+        let by = |ranges: &[&str], links: &[&str]| LocalTraffic {
+            ranges: nets(ranges),
+            links: links.iter().map(|link| (*link).to_owned()).collect(),
+        };
+        let pods = nets(&["10.244.1.0/24", "10.244.2.0/24"]);
+        assert!(by(&["10.244.0.0/16"], &[]).knows(&pods));
+        assert!(!by(&["10.244.1.0/24"], &[]).knows(&pods));
+        assert!(by(&[], &["cali+"]).knows(&pods));
+        assert!(!by(&[], &[]).knows(&pods));
+        assert!(!by(&[], &[]).knows(&[]), "nobody says where pods are");
     }
 
     fn connections(sources: &[&str]) -> Found<Listed<Connection>> {

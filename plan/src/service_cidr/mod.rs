@@ -12,7 +12,6 @@ pub mod facts;
 pub mod host;
 pub mod mentions;
 pub mod objects;
-pub mod prime;
 pub mod ranges;
 pub mod settings;
 pub mod side;

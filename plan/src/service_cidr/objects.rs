@@ -3,12 +3,14 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::class::addresses;
 use super::side::{Side, Sides};
-use super::swap::{Own, ROLE_LABEL, Write};
+use super::swap::{Own, Part, Parts, ROLE_LABEL, Role, Write};
 
 /// Label on a helper: name of the Service that it is for.
 pub const SERVICE_LABEL: &str = "replumb.dev/service";
@@ -34,11 +36,15 @@ const ANSWERS: [&str; 5] = [
 ];
 /// And the one that the API takes from it.
 const TRAFFIC_POLICY: &str = "internalTrafficPolicy";
+/// How traffic from outside is led, as the API calls it.
+const EXTERNAL_TRAFFIC_POLICY: &str = "externalTrafficPolicy";
+/// Class of a bridge: nobody serves it, so that nobody but us writes its status.
+pub const BRIDGE_CLASS: &str = "replumb.dev/bridge";
 /// Fields that the API takes from a Service that becomes an `ExternalName`.
 const TAKEN: [&str; 6] = [
     "ipFamilies",
     "ipFamilyPolicy",
-    "externalTrafficPolicy",
+    EXTERNAL_TRAFFIC_POLICY,
     TRAFFIC_POLICY,
     "externalName",
     "type",
@@ -55,13 +61,53 @@ pub struct Objects<'objects> {
     pub service: &'objects Value,
     /// Its addresses that change, in its order: as they were before, and in the new range.
     pub addresses: &'objects Sides<Vec<IpAddr>>,
-    /// Addresses that nobody has and nobody is to have, one of each family that changes: for a helper that is to have any.
-    pub spare: &'objects [IpAddr],
+    /// Addresses for helpers that are to have any.
+    pub spare: &'objects Spare,
+    /// How the bridge stands.
+    pub ground: &'objects Ground,
 }
 
-/// Name of the helper of this Service for this address.
-pub fn helper_name(service: &str, side: Side) -> String {
-    let name = format!("{service}-replumb-{}", side.as_str());
+/// Addresses that nobody has and nobody is to have, one of each family that changes. Where there are none, the API chooses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spare {
+    /// For the helper of an address, which it has not yet.
+    pub helper: Vec<IpAddr>,
+    /// For each part of a bridge.
+    pub bridge: Parts<Vec<IpAddr>>,
+}
+
+/// What the cluster has that a bridge depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ground {
+    /// How a bridge leads what asks for an address of a Service.
+    pub policy: BridgePolicy,
+    /// Every address of every Node: whoever asks for a node port asks one of them.
+    pub node_addresses: Vec<IpAddr>,
+}
+
+/// The `externalTrafficPolicy` of a bridge at the addresses of a Service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BridgePolicy {
+    /// Every kube-proxy knows which connections are of pods, and leads them to any endpoint as they are.
+    Local,
+    /// Some do not: whoever asks is seen with its node's address.
+    #[default]
+    Cluster,
+}
+
+impl BridgePolicy {
+    /// As the API writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "Local",
+            Self::Cluster => "Cluster",
+        }
+    }
+}
+
+/// Name of the helper of this Service for this.
+pub fn helper_name(service: &str, role: Role) -> String {
+    let name = format!("{service}-replumb-{}", role.as_str());
     if name.len() <= LONGEST_NAME {
         return name;
     }
@@ -70,7 +116,7 @@ pub fn helper_name(service: &str, side: Side) -> String {
         // Writing to a String cannot fail.
         let _ = write!(short, "{byte:02x}");
     }
-    let end = format!("-{short}-replumb-{}", side.as_str());
+    let end = format!("-{short}-replumb-{}", role.as_str());
     let kept: String = service.chars().take(LONGEST_NAME - end.len()).collect();
     format!("{}{end}", kept.trim_end_matches('-'))
 }
@@ -92,7 +138,7 @@ pub fn own(service: &Value, both: &Sides<Vec<IpAddr>>) -> Own {
             Own::Away(
                 Side::ALL
                     .into_iter()
-                    .find(|side| helper_name(name, *side) == first),
+                    .find(|side| helper_name(name, Role::Address(*side)) == first),
             )
         } else {
             Own::Elsewhere(format!("is an ExternalName that leads to {leads_to}"))
@@ -146,18 +192,20 @@ pub fn differences(before: &Value, now: &Value) -> Vec<String> {
 /// What is sent for one write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// This object is created.
-    Create(Value),
+    /// This helper is created.
+    Create(Role, Value),
     /// The Service is patched.
     PatchService(Value),
     /// The helper of this address is patched.
     PatchHelper(Side, Value),
-    /// The helper of this address is patched with what it does not say as its Service does: [`Objects::refresh`].
-    RefreshHelper(Side),
-    /// Copies of the Service's endpoints are written for the helper of this address: [`super::endpoints::copies`].
-    CopyEndpoints(Side),
-    /// The helper of this address is deleted.
-    DeleteHelper(Side),
+    /// The status of this part of the bridge is written: [`Objects::answer`].
+    Answer(Part),
+    /// This helper is patched with what it does not say as its Service does: [`Objects::refresh`].
+    RefreshHelper(Role),
+    /// Copies of the Service's endpoints are written for this helper: [`super::endpoints::copies`].
+    CopyEndpoints(Role),
+    /// This helper is deleted.
+    DeleteHelper(Role),
 }
 
 impl Objects<'_> {
@@ -167,16 +215,22 @@ impl Objects<'_> {
             Write::ServiceAway(to) => Request::PatchService(self.away(to)),
             Write::ServiceAt(side) => Request::PatchService(self.at(side)?),
             Write::ServiceUnmarked => Request::PatchService(unmarked()),
-            Write::HelperLike(side) => Request::RefreshHelper(side),
-            Write::CreateHome(side) => Request::Create(self.helper(side, self.of(side))),
-            Write::CreateWarm(side) => Request::Create(self.helper(side, self.spare)),
-            Write::CopyEndpoints(side) => Request::CopyEndpoints(side),
-            Write::HelperWarm(side) => Request::PatchHelper(side, self.with_address(self.spare)),
+            Write::HelperLike(role) => Request::RefreshHelper(role),
+            Write::CreateBridge(part) => Request::Create(Role::Bridge(part), self.bridge(part)),
+            Write::BridgeAnswers(part) => Request::Answer(part),
+            Write::CreateHome(side) => {
+                Request::Create(Role::Address(side), self.of_address(side, self.of(side)))
+            }
+            Write::CreateWarm(side) => {
+                Request::Create(Role::Address(side), self.of_address(side, &self.spare.helper))
+            }
+            Write::CopyEndpoints(role) => Request::CopyEndpoints(role),
+            Write::HelperWarm(side) => Request::PatchHelper(side, self.with_address(&self.spare.helper)),
             Write::HelperHome(side) => Request::PatchHelper(side, self.with_address(self.of(side))),
             Write::HelperParked(side) => {
                 Request::PatchHelper(side, json!({ "spec": self.name_of(side.other()) }))
             }
-            Write::Delete(side) => Request::DeleteHelper(side),
+            Write::Delete(role) => Request::DeleteHelper(role),
         })
     }
 
@@ -203,16 +257,9 @@ impl Objects<'_> {
     }
 
     /// What a helper says as its Service does: fields of its spec, and labels and annotations for whoever answers.
-    fn like(&self) -> Value {
+    fn like(&self, role: Role) -> Value {
         let now = &self.service["spec"];
-        let ports = now["ports"].as_array().into_iter().flatten().map(|port| {
-            let mut port = port.clone();
-            if let Some(port) = port.as_object_mut() {
-                port.remove("nodePort");
-            }
-            port
-        });
-        let mut like = json!({ "spec": { "ports": ports.collect::<Vec<Value>>() } });
+        let mut like = json!({ "spec": { "ports": self.ports(role) } });
         for field in ANSWERS {
             like["spec"][field] = now.get(field).cloned().unwrap_or(Value::Null);
         }
@@ -225,13 +272,49 @@ impl Objects<'_> {
         like
     }
 
+    /// The Service's ports as a helper has them. At a node's addresses a node port is the port.
+    fn ports(&self, role: Role) -> Vec<Value> {
+        let with = with_node_ports(&self.service["spec"]["ports"], &self.spec()["ports"]);
+        let ports = with.into_iter().filter_map(|mut port| {
+            let node_port = port.as_object_mut()?.remove("nodePort");
+            match role {
+                Role::Address(_) | Role::Bridge(Part::Addresses | Part::ExternalAddresses) => {}
+                Role::Bridge(Part::NodePorts) => port["port"] = node_port?,
+            }
+            Some(port)
+        });
+        ports.collect()
+    }
+
+    /// Whether this part of a bridge is needed.
+    pub fn needs(&self, part: Part) -> bool {
+        match part {
+            Part::Addresses => true,
+            Part::NodePorts => !self.ports(Role::Bridge(part)).is_empty(),
+            Part::ExternalAddresses => !self.external_addresses().is_empty(),
+        }
+    }
+
+    fn external_addresses(&self) -> Vec<IpAddr> {
+        let said = self.service["spec"]["externalIPs"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        said.filter_map(|address| address.as_str()?.parse().ok())
+            .collect()
+    }
+
     /// What a helper has to be told to say the same as its Service does by now; `None` when it does.
-    pub fn refresh(&self, helper: &Value) -> Option<Value> {
-        let mut like = self.like();
-        // What has no address has no such policy.
-        if !is_a_name(&helper["spec"]) {
-            let policy = self.spec().get(TRAFFIC_POLICY).cloned();
-            like["spec"][TRAFFIC_POLICY] = policy.unwrap_or(Value::Null);
+    pub fn refresh(&self, role: Role, helper: &Value) -> Option<Value> {
+        let mut like = self.like(role);
+        match role {
+            // What has no address has no such policy.
+            Role::Address(_) if is_a_name(&helper["spec"]) => {}
+            Role::Address(_) => {
+                let policy = self.spec().get(TRAFFIC_POLICY).cloned();
+                like["spec"][TRAFFIC_POLICY] = policy.unwrap_or(Value::Null);
+            }
+            Role::Bridge(part) => like["spec"][EXTERNAL_TRAFFIC_POLICY] = self.policy(part),
         }
         let differs = |now: &Value, wanted: &Value| {
             let mut fields = wanted.as_object().into_iter().flatten();
@@ -246,7 +329,7 @@ impl Objects<'_> {
 
     /// A spec without an address, whose name leads to this helper.
     fn name_of(&self, side: Side) -> Value {
-        let helper = helper_name(self.text("name"), side);
+        let helper = helper_name(self.text("name"), Role::Address(side));
         json!({
             "type": "ExternalName",
             "externalName": format!("{helper}.{}.svc.{}", self.text("namespace"), self.domain),
@@ -284,25 +367,112 @@ impl Objects<'_> {
         Some(patch)
     }
 
-    /// A helper with these addresses.
-    fn helper(&self, side: Side, addresses: &[IpAddr]) -> Value {
-        let like = self.like();
-        let mut helper = self.with_address(addresses);
+    /// The helper of an address, with these.
+    fn of_address(&self, side: Side, addresses: &[IpAddr]) -> Value {
+        let mut helper = self.helper(Role::Address(side), &self.with_address(addresses));
+        helper["metadata"]["annotations"][HOME_ANNOTATION] = json!(list(self.of(side)));
+        helper
+    }
+
+    /// A part of the bridge. It asks for no node ports, and nobody is to serve it.
+    fn bridge(&self, part: Part) -> Value {
+        let role = Role::Bridge(part);
+        let mut spec = self.with_address(self.spare.bridge.of(part));
+        merge(&mut spec["spec"], &of_families(&self.families(role)));
+        spec["spec"]["type"] = json!("LoadBalancer");
+        spec["spec"]["loadBalancerClass"] = json!(BRIDGE_CLASS);
+        spec["spec"]["allocateLoadBalancerNodePorts"] = json!(false);
+        spec["spec"][EXTERNAL_TRAFFIC_POLICY] = self.policy(part);
+        spec["spec"][TRAFFIC_POLICY] = json!("Cluster");
+        self.helper(role, &spec)
+    }
+
+    /// Families of the addresses of a helper: of those that change. A bridge stands for all that its Service gives up, those that change
+    /// first.
+    pub fn families(&self, role: Role) -> Vec<String> {
+        let changed = self.addresses.old.iter().map(family).map(str::to_owned);
+        let mut families: Vec<String> = changed.collect();
+        if let Role::Bridge(_) = role {
+            for address in addresses(&self.spec()) {
+                let family = family(&address).to_owned();
+                if !families.contains(&family) {
+                    families.push(family);
+                }
+            }
+        }
+        families
+    }
+
+    fn policy(&self, part: Part) -> Value {
+        match part {
+            Part::Addresses => json!(self.ground.policy.as_str()),
+            // Whoever asks from outside is led as before.
+            Part::NodePorts | Part::ExternalAddresses => match self.spec().get(EXTERNAL_TRAFFIC_POLICY) {
+                Some(policy) => policy.clone(),
+                None => json!("Cluster"),
+            },
+        }
+    }
+
+    /// Where this part of the bridge answers: besides at its own address, by which nodes are asked whether they know.
+    fn answered(&self, part: Part, bridge: &Value) -> Vec<IpAddr> {
+        let mut answered = addresses(&bridge["spec"]);
+        match part {
+            Part::Addresses => {
+                let unchanged = addresses(&self.spec());
+                for address in self
+                    .of(Side::Old)
+                    .iter()
+                    .chain(self.of(Side::New))
+                    .chain(&unchanged)
+                {
+                    if !answered.contains(address) {
+                        answered.push(*address);
+                    }
+                }
+            }
+            Part::NodePorts => {
+                let families = self.families(Role::Bridge(part));
+                let of_nodes = self.ground.node_addresses.iter();
+                answered.extend(of_nodes.filter(|address| families.iter().any(|one| one == family(address))));
+            }
+            Part::ExternalAddresses => answered.extend(self.external_addresses()),
+        }
+        answered
+    }
+
+    /// The status of this part of the bridge; `None` where it says all of it already.
+    pub fn answer(&self, part: Part, bridge: &Value) -> Option<Value> {
+        let said: Vec<IpAddr> = bridge["status"]["loadBalancer"]["ingress"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|ingress| ingress["ip"].as_str()?.parse().ok())
+            .collect();
+        let wanted = self.answered(part, bridge);
+        if wanted.iter().all(|address| said.contains(address)) {
+            return None;
+        }
+        let ingress: Vec<Value> = wanted.iter().map(|address| json!({ "ip": address })).collect();
+        Some(json!({ "status": { "loadBalancer": { "ingress": ingress } } }))
+    }
+
+    /// A helper with this spec besides what it says as its Service does.
+    fn helper(&self, role: Role, spec: &Value) -> Value {
+        let like = self.like(role);
+        let mut helper = spec.clone();
         merge(&mut helper, &like);
         let mut metadata = like["metadata"].clone();
         merge(
             &mut metadata,
             &json!({
                 "labels": {
-                    ROLE_LABEL: side.as_str(),
+                    ROLE_LABEL: role.as_str(),
                     SERVICE_LABEL: self.text("name"),
                     "app.kubernetes.io/managed-by": "replumb",
                 },
-                "annotations": {
-                    HOME_ANNOTATION: list(self.of(side)),
-                    BEFORE_ANNOTATION: self.spec().to_string(),
-                },
-                "name": helper_name(self.text("name"), side),
+                "annotations": { BEFORE_ANNOTATION: self.spec().to_string() },
+                "name": helper_name(self.text("name"), role),
                 "namespace": self.text("namespace"),
                 // It goes with its Service; who owns it need not wait for that.
                 "ownerReferences": [{
@@ -324,19 +494,9 @@ impl Objects<'_> {
     /// also one that another Service is to have.
     fn with_address(&self, addresses: &[IpAddr]) -> Value {
         let families: Vec<&str> = self.addresses.old.iter().map(family).collect();
-        let policy = if families.len() > 1 {
-            "RequireDualStack"
-        } else {
-            "SingleStack"
-        };
-        let mut patch = json!({
-            "spec": {
-                "type": "ClusterIP",
-                "externalName": null,
-                "ipFamilies": families,
-                "ipFamilyPolicy": policy,
-            }
-        });
+        let mut patch = json!({ "spec": of_families(&families) });
+        patch["spec"]["type"] = json!("ClusterIP");
+        patch["spec"]["externalName"] = Value::Null;
         // The API takes it from what has no address.
         if let Some(policy) = self.spec().get(TRAFFIC_POLICY) {
             patch["spec"][TRAFFIC_POLICY] = policy.clone();
@@ -347,6 +507,17 @@ impl Objects<'_> {
         }
         patch
     }
+}
+
+/// What of a spec says of which families a Service has addresses.
+fn of_families(families: &[impl AsRef<str>]) -> Value {
+    let policy = if families.len() > 1 {
+        "RequireDualStack"
+    } else {
+        "SingleStack"
+    };
+    let families: Vec<&str> = families.iter().map(AsRef::as_ref).collect();
+    json!({ "ipFamilies": families, "ipFamilyPolicy": policy })
 }
 
 /// Puts what `change` says into `object`; nothing is taken away.

@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use rstest::rstest;
 
 use super::*;
@@ -86,17 +88,27 @@ fn both(old: &[&str], new: &[&str]) -> Sides<Vec<IpAddr>> {
 }
 
 fn objects<'objects>(service: &'objects Value, addresses: &'objects Sides<Vec<IpAddr>>) -> Objects<'objects> {
+    static SPARE: LazyLock<Spare> = LazyLock::new(Spare::default);
+    static GROUND: LazyLock<Ground> = LazyLock::new(|| Ground {
+        policy: BridgePolicy::Local,
+        node_addresses: found(&["192.0.2.11", "2001:db8::11", "192.0.2.12"]),
+    });
     Objects {
         domain: "cluster.local",
         service,
         addresses,
-        spare: &[],
+        spare: &SPARE,
+        ground: &GROUND,
     }
 }
 
+const NEW: Role = Role::Address(Side::New);
+
 fn patch(objects: &Objects<'_>, write: Write) -> Value {
     match objects.request(write) {
-        Some(Request::PatchService(patch) | Request::PatchHelper(_, patch) | Request::Create(patch)) => patch,
+        Some(Request::PatchService(patch) | Request::PatchHelper(_, patch) | Request::Create(_, patch)) => {
+            patch
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -212,7 +224,7 @@ fn a_helper_is_told_what_its_service_says_by_now() {
     let both = both(&["10.96.0.5"], &["172.30.0.5"]);
     let mut object = service(&node_port());
     let mut helper = patch(&objects(&object, &both), Write::CreateHome(Side::New));
-    assert_eq!(objects(&object, &both).refresh(&helper), None);
+    assert_eq!(objects(&object, &both).refresh(NEW, &helper), None);
     for (field, value) in [
         ("selector", json!({"app": "other"})),
         (
@@ -225,18 +237,18 @@ fn a_helper_is_told_what_its_service_says_by_now() {
     ] {
         object["spec"][field] = value;
         let like = objects(&object, &both)
-            .refresh(&helper)
+            .refresh(NEW, &helper)
             .unwrap_or_else(|| panic!("{field}"));
         merge(&mut helper, &like);
         assert_eq!(
-            objects(&object, &both).refresh(&helper),
+            objects(&object, &both).refresh(NEW, &helper),
             None,
             "{field}: {helper}"
         );
     }
     assert_eq!(helper["spec"]["ports"][0].get("nodePort"), None);
     object["metadata"]["annotations"]["service.kubernetes.io/topology-mode"] = json!("Disabled");
-    let like = objects(&object, &both).refresh(&helper).unwrap();
+    let like = objects(&object, &both).refresh(NEW, &helper).unwrap();
     merge(&mut helper, &like);
     assert_eq!(
         helper["metadata"]["annotations"]["service.kubernetes.io/topology-mode"],
@@ -248,7 +260,79 @@ fn a_helper_is_told_what_its_service_says_by_now() {
         &patch(&objects(&object, &both), Write::HelperParked(Side::New)),
     );
     wipe(&mut helper);
-    assert_eq!(objects(&object, &both).refresh(&helper), None);
+    assert_eq!(objects(&object, &both).refresh(NEW, &helper), None);
+}
+
+#[test]
+fn a_bridge_answers_at_both_addresses_and_another_one_at_the_node_ports_of_every_node() {
+    let both = both(&["10.96.0.5"], &["172.30.0.5"]);
+    let object = service(&node_port());
+    let objects = objects(&object, &both);
+    for (part, own, expected) in [
+        // IPv6 does not change, and the Service gives its address up for a moment.
+        (
+            Part::Addresses,
+            "172.30.255.9",
+            ["172.30.255.9", "10.96.0.5", "172.30.0.5", "fd00:96::5"],
+        ),
+        (
+            Part::NodePorts,
+            "172.30.255.8",
+            ["172.30.255.8", "192.0.2.11", "2001:db8::11", "192.0.2.12"],
+        ),
+    ] {
+        let mut bridge = patch(&objects, Write::CreateBridge(part));
+        insta::assert_json_snapshot!(part.as_str(), bridge);
+        assert_eq!(objects.refresh(Role::Bridge(part), &bridge), None);
+
+        bridge["spec"]["clusterIPs"] = json!([own]);
+        let answer = objects.answer(part, &bridge).unwrap();
+        let said = answer["status"]["loadBalancer"]["ingress"].as_array().unwrap();
+        let said: Vec<&str> = said
+            .iter()
+            .map(|ingress| ingress["ip"].as_str().unwrap())
+            .collect();
+        assert_eq!(said, expected);
+        merge(&mut bridge, &answer);
+        assert_eq!(objects.answer(part, &bridge), None);
+    }
+    // A node that came meanwhile, and a node port that its owner changed.
+    let mut bridge = patch(&objects, Write::CreateBridge(Part::NodePorts));
+    bridge["spec"]["clusterIPs"] = json!(["172.30.255.8"]);
+    bridge["status"] =
+        json!({ "loadBalancer": { "ingress": [{ "ip": "172.30.255.8" }, { "ip": "192.0.2.11" }] } });
+    assert!(objects.answer(Part::NodePorts, &bridge).is_some());
+    bridge["spec"]["ports"][0]["port"] = json!(30081);
+    assert!(objects.refresh(Role::Bridge(Part::NodePorts), &bridge).is_some());
+}
+
+#[test]
+fn who_has_no_node_ports_or_external_addresses_needs_no_bridge_for_them() {
+    let both = both(&["10.96.0.5"], &["172.30.0.5"]);
+    let mut object = service(&node_port());
+    assert!(objects(&object, &both).needs(Part::NodePorts));
+    // Nor has it any while it has no address, but then it is to get them back.
+    let away = patch(&objects(&object, &both), Write::ServiceAway(Side::New));
+    merge(&mut object, &away);
+    wipe(&mut object);
+    assert!(objects(&object, &both).needs(Part::NodePorts));
+    let plain =
+        service(&json!({ "type": "ClusterIP", "clusterIPs": ["10.96.0.5"], "ports": [{ "port": 80 }] }));
+    assert!(Part::ALL.map(|part| objects(&plain, &both).needs(part)) == [true, false, false]);
+
+    let mut external = plain;
+    external["spec"]["externalIPs"] = json!(["192.0.2.7"]);
+    let objects = objects(&external, &both);
+    assert!(objects.needs(Part::ExternalAddresses));
+    let mut bridge = patch(&objects, Write::CreateBridge(Part::ExternalAddresses));
+    // As its Service leads who asks from outside: nobody is refused at a node without a pod.
+    assert_eq!(bridge["spec"]["externalTrafficPolicy"], "Cluster");
+    bridge["spec"]["clusterIPs"] = json!(["172.30.255.7"]);
+    let answer = objects.answer(Part::ExternalAddresses, &bridge).unwrap();
+    assert_eq!(
+        answer["status"]["loadBalancer"]["ingress"],
+        json!([{ "ip": "172.30.255.7" }, { "ip": "192.0.2.7" }])
+    );
 }
 
 #[test]
@@ -286,17 +370,17 @@ fn where_a_service_is(#[case] spec: Value, #[case] expected: Own) {
 
 #[test]
 fn names_of_helpers_are_names_and_differ() {
-    assert_eq!(helper_name("web", Side::Old), "web-replumb-old");
+    assert_eq!(helper_name("web", Role::Address(Side::Old)), "web-replumb-old");
     let long = "a".repeat(60);
     let other = format!("{}b", "a".repeat(59));
-    let names = [Side::Old, Side::New].map(|side| [helper_name(&long, side), helper_name(&other, side)]);
+    let names = Role::ALL.map(|role| [helper_name(&long, role), helper_name(&other, role)]);
     let mut all: Vec<&String> = names.iter().flatten().collect();
     assert!(all.iter().all(|name| name.len() <= 63), "{all:?}");
     all.sort();
     all.dedup();
-    assert_eq!(all.len(), 4);
+    assert_eq!(all.len(), 8);
     let cut_at_a_dash = format!("{}-{}", "a".repeat(38), "b".repeat(24));
-    assert!(!helper_name(&cut_at_a_dash, Side::Old).contains("--"));
+    assert!(!helper_name(&cut_at_a_dash, Role::Address(Side::Old)).contains("--"));
 }
 
 #[test]

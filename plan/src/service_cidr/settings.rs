@@ -4,6 +4,7 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::objects::BridgePolicy;
 use super::ranges::afterwards;
 use super::side::{Side, Sides};
 use crate::sourced::Sourced;
@@ -23,8 +24,8 @@ pub struct Settings {
     pub to: Sourced<Vec<IpNet>>,
     /// The domain of the cluster's names.
     pub domain: Sourced<String>,
-    /// kube-proxy's `minSyncPeriod`, in milliseconds.
-    pub min_sync_period_milliseconds: Sourced<u32>,
+    /// How a bridge leads what asks for an address of a Service.
+    pub bridge_policy: Sourced<BridgePolicy>,
 }
 
 impl Settings {
@@ -101,7 +102,7 @@ mod tests {
             from: sourced(ranges(&["10.96.0.0/12", "fd00:96::/112"])),
             to: sourced(ranges(&["172.30.0.0/16"])),
             domain: sourced("cluster.local".to_owned()),
-            min_sync_period_milliseconds: sourced(1000),
+            bridge_policy: sourced(BridgePolicy::Local),
         };
         assert_eq!(
             settings.defaults().new,

@@ -15,21 +15,16 @@ use super::swap::ROLE_LABEL;
 /// The addresses of every Service that changes, as they were before and in the new range, by `namespace/name`.
 pub type Book = BTreeMap<String, Sides<Vec<IpAddr>>>;
 
-/// Label of a Service that is ours alone.
-pub const OURS_LABEL: &str = "replumb.dev/ours";
-
 /// `namespace/name` of an object.
 pub fn key(object: &Value) -> String {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     format!("{}/{}", text("namespace"), text("name"))
 }
 
-/// Services that are nobody's helper, and none that the migration made for itself.
+/// Services that are nobody's helper.
 pub fn of_migration(services: &[Value]) -> impl Iterator<Item = &Value> {
-    services.iter().filter(|service| {
-        let labels = &service["metadata"]["labels"];
-        labels[ROLE_LABEL].is_null() && labels[OURS_LABEL].is_null()
-    })
+    let is_helper = |service: &&Value| !service["metadata"]["labels"][ROLE_LABEL].is_null();
+    services.iter().filter(move |service| !is_helper(service))
 }
 
 /// The book with every Service that has an address of a range that is left, and without those that are gone. `taken` are addresses
@@ -121,7 +116,7 @@ pub fn counts(services: &[Value], settings: &Settings) -> Sides<usize> {
 }
 
 /// Addresses at the end of the ranges that Services come to, which nobody has and nobody is to have: for helpers that are only to
-/// have any address, and for what makes kube-proxy write. Each is one of each family that changes.
+/// have any address. Each is one of each family that changes.
 pub fn spare(
     count: usize,
     goal: Side,

@@ -1,3 +1,4 @@
+use crate::service_cidr::objects::BridgePolicy;
 use ipnet::IpNet;
 use serde_json::json;
 
@@ -13,7 +14,7 @@ fn settings() -> Settings {
         from: sourced(vec![range("10.96.0.0/16"), range("fd00:96::/112")]),
         to: sourced(vec![range("172.30.0.0/16")]),
         domain: sourced("cluster.local".to_owned()),
-        min_sync_period_milliseconds: sourced(1000),
+        bridge_policy: sourced(BridgePolicy::Local),
     }
 }
 

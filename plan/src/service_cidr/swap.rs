@@ -1,20 +1,115 @@
 //! How one Service gets another address while both answer: the next change, from whatever state it is in.
 //!
 //! The API lets nobody change an address. It lets a Service become an `ExternalName`, which gives the address up, and come back
-//! with another one. Two helpers see to it that nobody notices:
+//! with another one. Helpers see to it that nobody notices:
 //!
-//! - the one of the **goal** has the goal's address from before, so that kube-proxy knows it when the first client asks for it;
-//! - the one of the address that is **left** takes that over, for clients that know it.
+//! - the one of the **goal** has the goal's address from before: the Service's name leads to it meanwhile;
+//! - the one of the address that is **left** takes that over, for clients that know it;
+//! - a **bridge** answers at both addresses, others at the node ports and at external addresses, whoever has them: it is of type
+//!   `LoadBalancer`, of a class that nobody serves, and its status names them.
 //!
 //! The exchange is four writes: the Service's name leads to the goal's helper, the other helper takes the address that became
-//! free, the goal's helper gives its address up, the Service takes it. At no moment does a name lead to nothing. kube-proxy is made
-//! to rewrite its rules right before, and does so once a second at most: it sees the end of it alone.
+//! free, the goal's helper gives its address up, the Service takes it. At no moment does a name lead to nothing, and whenever
+//! kube-proxy writes its rules, the bridge has them lead somewhere.
 //!
 //! There and back are the same way with the two addresses exchanged. What is decided depends on the objects as they are: whoever
 //! was killed between two writes goes on from there.
 
 use super::side::{Side, Sides};
 use crate::decision::{Decision, Halt, HaltReason, Wait};
+
+/// What a helper is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// To have this address.
+    Address(Side),
+    /// To answer while nobody has what it answers at.
+    Bridge(Part),
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: [Self; 5] = [
+        Self::Address(Side::Old),
+        Self::Address(Side::New),
+        Self::Bridge(Part::Addresses),
+        Self::Bridge(Part::NodePorts),
+        Self::Bridge(Part::ExternalAddresses),
+    ];
+
+    /// As it stands in names and labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Address(side) => side.as_str(),
+            Self::Bridge(part) => part.as_str(),
+        }
+    }
+}
+
+/// What a bridge answers at. Each is a Service of its own: they have other ports, or lead who asks from outside otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// Both addresses of the Service, at its ports.
+    Addresses,
+    /// Every node's addresses, at the Service's node ports.
+    NodePorts,
+    /// The Service's `externalIPs`, at its ports.
+    ExternalAddresses,
+}
+
+impl Part {
+    /// Every part.
+    pub const ALL: [Self; 3] = [Self::Addresses, Self::NodePorts, Self::ExternalAddresses];
+
+    /// As it stands in names and labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Addresses => "bridge",
+            Self::NodePorts => "bridge-ports",
+            Self::ExternalAddresses => "bridge-external",
+        }
+    }
+}
+
+/// One of something for each part of a bridge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts<T> {
+    /// Of the part for addresses.
+    pub addresses: T,
+    /// Of the part for node ports.
+    pub node_ports: T,
+    /// Of the part for external addresses.
+    pub external_addresses: T,
+}
+
+impl<T> Parts<T> {
+    /// Makes one for each.
+    pub fn each(mut make: impl FnMut(Part) -> T) -> Self {
+        Self {
+            addresses: make(Part::Addresses),
+            node_ports: make(Part::NodePorts),
+            external_addresses: make(Part::ExternalAddresses),
+        }
+    }
+
+    /// That of this part.
+    pub fn of(&self, part: Part) -> &T {
+        match part {
+            Part::Addresses => &self.addresses,
+            Part::NodePorts => &self.node_ports,
+            Part::ExternalAddresses => &self.external_addresses,
+        }
+    }
+
+    /// That of this part, to be changed.
+    pub fn of_mut(&mut self, part: Part) -> &mut T {
+        match part {
+            Part::Addresses => &mut self.addresses,
+            Part::NodePorts => &mut self.node_ports,
+            Part::ExternalAddresses => &mut self.external_addresses,
+        }
+    }
+}
 
 /// Where the Service itself is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +133,28 @@ pub enum Helper {
     Parked(Endpoints),
     /// It has the address that it is for.
     Home(Endpoints),
+}
+
+/// Where a part of the bridge is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bridge {
+    /// There is none, and none is needed: the Service has no node ports, or no external addresses.
+    NotNeeded,
+    /// There is none.
+    Absent,
+    /// It does not say yet where it answers, or not everywhere.
+    Silent(Endpoints),
+    /// It answers where it is to, as far as it has endpoints.
+    Stands(Endpoints),
+}
+
+impl Bridge {
+    fn endpoints(&self) -> Option<&Endpoints> {
+        match self {
+            Self::NotNeeded | Self::Absent => None,
+            Self::Silent(endpoints) | Self::Stands(endpoints) => Some(endpoints),
+        }
+    }
 }
 
 /// Whether a helper has the endpoints of its Service, and every node knows it.
@@ -73,14 +190,14 @@ pub struct View {
     pub own: Own,
     /// The helper of each address.
     pub helpers: Sides<Helper>,
+    /// The bridge.
+    pub bridge: Parts<Bridge>,
     /// What somebody else has.
     pub taken: Taken,
     /// Whether the Service carries what was saved on it for the time without an address.
     pub is_marked: bool,
     /// Whether somebody may still use the address that is left.
     pub left_is_used: bool,
-    /// Why kube-proxy would be likely to rewrite its rules in the middle of an exchange; `None` when it would not.
-    pub unquiet: Option<Wait>,
 }
 
 /// What somebody else has of what this Service has to get back; each the object and what it took.
@@ -95,40 +212,46 @@ pub struct Taken {
 /// One change. Each names which objects are written, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    /// Make this helper with the address that it is for.
+    /// Make this part of the bridge.
+    MakeBridge(Part),
+    /// Let it say where it answers.
+    Answer(Part),
+    /// Make the helper of this address with it.
     MakeHome(Side),
-    /// Make this helper with any address.
+    /// Make it with any address.
     MakeWarm(Side),
     /// Copy the Service's endpoints to this helper.
-    Copy(Side),
+    Copy(Role),
     /// Let this helper say what its Service says by now.
-    Refresh(Side),
-    /// Give this helper, which has no address, any.
+    Refresh(Role),
+    /// Give the helper of this address, which has none, any.
     Warm(Side),
-    /// Take this helper's address; its name leads to the other helper.
+    /// Take the address of this helper; its name leads to the other helper.
     Park(Side),
-    /// Give this helper, which has no address, the one that it is for.
+    /// Give the helper of this address, which has none, the one that it is for.
     Home(Side),
     /// Give the Service, which has no address, this one.
     Own(Side),
     /// Let the name of the Service, which has no address, lead to this helper.
     Lead(Side),
-    /// The whole exchange, in the second in which no rules are rewritten.
+    /// The whole exchange.
     Swap,
     /// The second half of it.
     Finish,
-    /// The Service takes back the address that its helper has, in the second in which no rules are rewritten.
+    /// The Service takes back the address that its helper has.
     Return,
     /// Take off the Service what was saved on it.
     Unmark,
     /// Delete this helper.
-    Remove(Side),
+    Remove(Role),
 }
 
 impl Step {
     /// The step by name.
     pub fn name(self) -> &'static str {
         match self {
+            Self::MakeBridge(_) => "MakeBridge",
+            Self::Answer(_) => "BridgeAnswers",
             Self::MakeHome(_) | Self::MakeWarm(_) => "MakeHelper",
             Self::Copy(_) => "CopyEndpoints",
             Self::Refresh(_) => "RefreshHelper",
@@ -153,24 +276,28 @@ pub enum Write {
     ServiceAway(Side),
     /// The Service takes this address.
     ServiceAt(Side),
-    /// This helper is made with the address that it is for.
+    /// This part of the bridge is made.
+    CreateBridge(Part),
+    /// It says where it answers.
+    BridgeAnswers(Part),
+    /// The helper of this address is made with it.
     CreateHome(Side),
-    /// This helper is made with any address.
+    /// It is made with any address.
     CreateWarm(Side),
     /// This helper's copies of endpoints are written.
-    CopyEndpoints(Side),
+    CopyEndpoints(Role),
     /// This helper says what its Service says by now.
-    HelperLike(Side),
-    /// This helper takes any address.
+    HelperLike(Role),
+    /// The helper of this address takes any.
     HelperWarm(Side),
-    /// This helper becomes an `ExternalName` that leads to the other one.
+    /// It becomes an `ExternalName` that leads to the other one.
     HelperParked(Side),
-    /// This helper takes the address that it is for.
+    /// It takes the address that it is for.
     HelperHome(Side),
     /// What was saved on the Service goes.
     ServiceUnmarked,
     /// This helper is deleted.
-    Delete(Side),
+    Delete(Role),
 }
 
 impl Write {
@@ -179,6 +306,8 @@ impl Write {
         match self {
             Self::ServiceAway(_) => "ServiceAway",
             Self::ServiceAt(_) => "ServiceAt",
+            Self::CreateBridge(_) => "CreateBridge",
+            Self::BridgeAnswers(_) => "BridgeAnswersWritten",
             Self::CreateHome(_) => "CreateHome",
             Self::CreateWarm(_) => "CreateWarm",
             Self::CopyEndpoints(_) => "CopiesWritten",
@@ -197,10 +326,12 @@ impl Step {
     pub fn writes(self, goal: Side) -> Vec<Write> {
         let left = goal.other();
         match self {
+            Self::MakeBridge(part) => vec![Write::CreateBridge(part), Write::BridgeAnswers(part)],
+            Self::Answer(part) => vec![Write::BridgeAnswers(part)],
             Self::MakeHome(side) => vec![Write::CreateHome(side)],
             Self::MakeWarm(side) => vec![Write::CreateWarm(side)],
-            Self::Copy(side) => vec![Write::CopyEndpoints(side)],
-            Self::Refresh(side) => vec![Write::HelperLike(side)],
+            Self::Copy(role) => vec![Write::CopyEndpoints(role)],
+            Self::Refresh(role) => vec![Write::HelperLike(role)],
             Self::Warm(side) => vec![Write::HelperWarm(side)],
             Self::Park(side) => vec![Write::HelperParked(side)],
             Self::Home(side) => vec![Write::HelperHome(side)],
@@ -215,20 +346,15 @@ impl Step {
             Self::Finish => vec![Write::HelperParked(goal), Write::ServiceAt(goal)],
             Self::Return => vec![Write::HelperParked(left), Write::ServiceAt(left)],
             Self::Unmark => vec![Write::ServiceUnmarked],
-            Self::Remove(side) => vec![Write::Delete(side)],
+            Self::Remove(role) => vec![Write::Delete(role)],
         }
-    }
-
-    /// Whether kube-proxy must not rewrite its rules between two of its writes.
-    pub fn is_primed(self) -> bool {
-        self.writes(Side::New).len() > 1
     }
 }
 
 /// The next change of one Service.
 pub fn decide(view: &View) -> Decision<Step> {
     let (goal, left) = (view.goal, view.goal.other());
-    let decision = match &view.own {
+    match &view.own {
         Own::Elsewhere(words) => Decision::Halt(Halt {
             reason: HaltReason::Drift,
             message: format!(
@@ -241,14 +367,10 @@ pub fn decide(view: &View) -> Decision<Step> {
         Own::At(side) if *side == goal => arrived(view, left),
         Own::At(_) => prepare(view, goal, left),
         Own::Away(leads_to) => come_back(view, goal, left, *leads_to),
-    };
-    match (&decision, &view.unquiet) {
-        (Decision::Run(step), Some(unquiet)) if step.is_primed() => Decision::Wait(unquiet.clone()),
-        (Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_), _) => decision,
     }
 }
 
-/// Label on a helper: which address it is for.
+/// Label on a helper: what it is for.
 pub const ROLE_LABEL: &str = "replumb.dev/address";
 
 impl View {
@@ -264,15 +386,50 @@ impl View {
         self.taken.addresses.of(side).as_ref()
     }
 
-    /// What somebody has to do for a helper before it answers as its Service does.
+    /// What somebody has to do for a helper of an address before it answers as its Service does.
     fn mend(&self) -> Option<Step> {
         Side::ALL
             .into_iter()
-            .find_map(|side| match self.helper(side).endpoints()? {
-                Endpoints::ToCopy => Some(Step::Copy(side)),
-                Endpoints::Edited => Some(Step::Refresh(side)),
-                Endpoints::Same | Endpoints::Missing(_) => None,
+            .find_map(|side| mend(Role::Address(side), self.helper(side).endpoints()?))
+    }
+
+    /// What is missing of the bridge before nobody has to have an address for it to answer.
+    fn bridged(&self) -> Option<Decision<Step>> {
+        let parts = || Part::ALL.into_iter().map(|part| (part, self.bridge.of(part)));
+        let step = parts().find_map(|(part, bridge)| match bridge {
+            Bridge::NotNeeded => None,
+            Bridge::Absent => Some(Step::MakeBridge(part)),
+            Bridge::Silent(endpoints) | Bridge::Stands(endpoints) => {
+                let silent = matches!(bridge, Bridge::Silent(_)).then_some(Step::Answer(part));
+                silent.or_else(|| mend(Role::Bridge(part), endpoints))
+            }
+        });
+        step.map(Decision::Run)
+    }
+
+    /// What the bridge waits for.
+    fn bridge_waits(&self) -> Option<Decision<Step>> {
+        Part::ALL
+            .into_iter()
+            .find_map(|part| match self.bridge.of(part).endpoints()? {
+                Endpoints::Missing(wait) => Some(Decision::Wait(wait.clone())),
+                Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited => None,
             })
+    }
+
+    /// A part of the bridge that is there.
+    fn standing(&self) -> Option<Part> {
+        Part::ALL
+            .into_iter()
+            .find(|part| self.bridge.of(*part).endpoints().is_some())
+    }
+
+    /// Somebody has an address that the bridge answers at, and the Service has one of its own: no bridge answers in somebody's place.
+    fn halt_bridgeless(&self, taken: &str) -> Decision<Step> {
+        match self.standing() {
+            Some(part) => Decision::Run(Step::Remove(Role::Bridge(part))),
+            None => self.halt(taken),
+        }
     }
 
     /// Somebody has what the Service has to get.
@@ -287,69 +444,96 @@ impl View {
     }
 }
 
-/// It has the address that it is to have: the other one answers as long as somebody uses it.
-fn arrived(view: &View, left: Side) -> Decision<Step> {
-    let goal = view.goal;
-    if *view.helper(goal) != Helper::Absent {
-        // Its name may have been given as an answer; that answer led to the other helper, which lives.
-        if view.is_home(left) || !view.left_is_used {
-            return Decision::Run(Step::Remove(goal));
-        }
-    }
-    match (view.helper(left), view.left_is_used) {
-        // Its owner gave it an address meanwhile: the write that does that for us takes the mark off.
-        (Helper::Absent, false) | (Helper::Home(Endpoints::Same), true) if view.is_marked => {
-            Decision::Run(Step::Unmark)
-        }
-        (Helper::Absent, false) | (Helper::Home(Endpoints::Same), true) => Decision::Settled,
-        (_, false) => Decision::Run(Step::Remove(left)),
-        (Helper::Home(Endpoints::Missing(wait)), true) => Decision::Wait(wait.clone()),
-        (Helper::Home(Endpoints::ToCopy), true) => Decision::Run(Step::Copy(left)),
-        (Helper::Home(Endpoints::Edited), true) => Decision::Run(Step::Refresh(left)),
-        (Helper::Absent | Helper::Parked(_), true) if view.taken(left).is_some() => {
-            view.halt(view.taken(left).map_or("", String::as_str))
-        }
-        // Somebody deleted it.
-        (Helper::Absent, true) => Decision::Run(Step::MakeHome(left)),
-        (Helper::Parked(_), true) => Decision::Run(Step::Home(left)),
-        (Helper::Warming(_), true) => Decision::Run(Step::Park(left)),
+fn mend(role: Role, endpoints: &Endpoints) -> Option<Step> {
+    match endpoints {
+        Endpoints::ToCopy => Some(Step::Copy(role)),
+        Endpoints::Edited => Some(Step::Refresh(role)),
+        Endpoints::Same | Endpoints::Missing(_) => None,
     }
 }
 
-/// It has the address that it leaves. Nothing is exchanged before both helpers have its endpoints, and every node knows the address
-/// that it comes to.
+/// It has the address that it is to have: the other one answers as long as somebody uses it.
+fn arrived(view: &View, left: Side) -> Decision<Step> {
+    let goal = view.goal;
+    if view.left_is_used {
+        match view.helper(left) {
+            Helper::Absent | Helper::Parked(_) if view.taken(left).is_some() => {
+                return view.halt_bridgeless(view.taken(left).map_or("", String::as_str));
+            }
+            // Somebody deleted it.
+            Helper::Absent => return Decision::Run(Step::MakeHome(left)),
+            Helper::Parked(_) => return Decision::Run(Step::Home(left)),
+            Helper::Warming(_) => return Decision::Run(Step::Park(left)),
+            Helper::Home(endpoints) => {
+                if let Some(step) = mend(Role::Address(left), endpoints) {
+                    return Decision::Run(step);
+                }
+                // The bridge has them.
+                if let Endpoints::Missing(wait) = endpoints {
+                    return Decision::Wait(wait.clone());
+                }
+            }
+        }
+    }
+    // kube-proxy learns of one Service after the other: who sees these go has seen the Service come.
+    if let Some(part) = view.standing() {
+        return Decision::Run(Step::Remove(Role::Bridge(part)));
+    }
+    // The name of the goal's helper may have been given as an answer; that answer led to the other helper, which lives.
+    if *view.helper(goal) != Helper::Absent {
+        return Decision::Run(Step::Remove(Role::Address(goal)));
+    }
+    if !view.left_is_used && *view.helper(left) != Helper::Absent {
+        return Decision::Run(Step::Remove(Role::Address(left)));
+    }
+    // Its owner gave it an address meanwhile: the write that does that for us takes the mark off.
+    if view.is_marked {
+        return Decision::Run(Step::Unmark);
+    }
+    Decision::Settled
+}
+
+/// It has the address that it leaves. Nothing is exchanged before every helper has its endpoints, and every node knows the bridge and
+/// whoever is to have the address that is left.
 fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
     if let Some(taken) = view.taken(goal)
         && !view.is_home(goal)
     {
-        return view.halt(taken);
+        return view.halt_bridgeless(taken);
+    }
+    // All of them get ready at the same time.
+    if let Some(decision) = view.bridged() {
+        return decision;
     }
     if let Some(step) = view.mend() {
         return Decision::Run(step);
     }
-    // First the one that every node has to learn of, then the other: they get ready at the same time.
     match view.helper(goal) {
         Helper::Absent => return Decision::Run(Step::MakeHome(goal)),
         Helper::Warming(_) => return Decision::Run(Step::Park(goal)),
         Helper::Parked(_) => return Decision::Run(Step::Home(goal)),
         Helper::Home(_) => {}
     }
-    match view.helper(left) {
-        Helper::Absent => return Decision::Run(Step::MakeWarm(left)),
-        Helper::Warming(Endpoints::Missing(wait)) => return Decision::Wait(wait.clone()),
-        // The last is a slip of somebody's: the Service has that address.
-        Helper::Warming(Endpoints::Same) | Helper::Home(_) => return Decision::Run(Step::Park(left)),
-        // A copy needs no address.
-        Helper::Warming(Endpoints::ToCopy | Endpoints::Edited)
-        | Helper::Parked(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited) => {}
-        Helper::Parked(Endpoints::Missing(_)) => return Decision::Run(Step::Warm(left)),
+    if *view.helper(left) == Helper::Absent {
+        return Decision::Run(Step::MakeWarm(left));
     }
-    match view.helper(goal) {
-        Helper::Home(Endpoints::Missing(wait)) => Decision::Wait(wait.clone()),
-        Helper::Absent
-        | Helper::Warming(_)
-        | Helper::Parked(_)
-        | Helper::Home(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited) => Decision::Run(Step::Swap),
+    if let Some(wait) = view.bridge_waits() {
+        return wait;
+    }
+    if let Helper::Home(Endpoints::Missing(wait)) = view.helper(goal) {
+        return Decision::Wait(wait.clone());
+    }
+    // Last: without an address its endpoints are not kept.
+    match view.helper(left) {
+        Helper::Warming(Endpoints::Missing(wait)) => Decision::Wait(wait.clone()),
+        // The last is a slip of somebody's: the Service has that address.
+        Helper::Warming(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited) | Helper::Home(_) => {
+            Decision::Run(Step::Park(left))
+        }
+        Helper::Parked(Endpoints::Missing(_)) => Decision::Run(Step::Warm(left)),
+        Helper::Parked(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited) | Helper::Absent => {
+            Decision::Run(Step::Swap)
+        }
     }
 }
 

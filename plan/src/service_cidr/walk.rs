@@ -8,11 +8,12 @@ use std::sync::LazyLock;
 use ipnet::IpNet;
 
 use super::decide::{Next, Policy, ServiceView, Turn, View, decide};
+use super::objects::BridgePolicy;
 use super::ranges::{DEFAULT, Fate, ServiceCidr, can_be_asked_for, fate};
 use super::settings::Settings;
 use super::side::{Side, Sides};
 use super::step::{Missing, Stage, Step};
-use super::swap;
+use super::swap::{self, Role};
 use crate::decision::{Decision, Wait, WaitReason};
 use crate::evict::PodName;
 use crate::sourced::Sourced;
@@ -79,7 +80,7 @@ fn settings() -> Settings {
         from: sourced(ranges(RANGES.old)),
         to: sourced(ranges(RANGES.new)),
         domain: sourced("cluster.local".to_owned()),
-        min_sync_period_milliseconds: sourced(1000),
+        bridge_policy: sourced(BridgePolicy::Local),
     }
 }
 
@@ -145,7 +146,9 @@ impl World {
             is_away: false,
             decision: match (side == self.goal, shadow) {
                 (false, _) => Decision::Run(swap::Step::Swap),
-                (true, true) if !self.left_is_used() => Decision::Run(swap::Step::Remove(self.goal.other())),
+                (true, true) if !self.left_is_used() => {
+                    Decision::Run(swap::Step::Remove(Role::Address(self.goal.other())))
+                }
                 (true, _) => Decision::Settled,
             },
         };

@@ -3,12 +3,16 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use plan::service_cidr::host::ServicePort;
+use plan::service_cidr::host::{LocalTraffic, ServicePort};
 
-use super::CHAIN;
+use super::{CHAIN, Leads, Rule};
 
-/// Where a rule leads that knows the address of a Service: to its endpoints, to those of this node, to whoever may come from outside.
-const CHAINS: [&str; 4] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-"];
+/// Where a rule leads that knows an address of a Service: to its endpoints, or to those of this node.
+const CHAINS: [&str; 2] = ["KUBE-SVC-", "KUBE-SVL-"];
+/// Where one leads that knows an address by which somebody comes from outside.
+const FROM_OUTSIDE: [&str; 2] = ["KUBE-EXT-", "KUBE-FW-"];
+/// Where one leads whoever is to be masqueraded.
+const MARK: &str = "KUBE-MARK-MASQ";
 /// What is done where there is no endpoint, or none on this node.
 const ENDS: [&str; 2] = ["REJECT", "DROP"];
 
@@ -18,16 +22,42 @@ pub(super) fn has_chain(lines: &[String]) -> bool {
     lines.iter().any(|line| line.starts_with(&declaration))
 }
 
-/// Every port of a Service that the chain has a rule for.
-pub(super) fn ports(lines: &[String]) -> impl Iterator<Item = ServicePort> {
-    lines.iter().filter_map(|line| port(line))
+/// Every rule of the chain for a port of a Service.
+pub(super) fn rules(lines: &[String]) -> impl Iterator<Item = Rule> {
+    lines.iter().filter_map(|line| rule(line))
+}
+
+/// By what the chain of a Service knows pods: everybody else it marks, to be masqueraded.
+pub(super) fn sources(lines: &[String], chain: &str) -> LocalTraffic {
+    let mut found = LocalTraffic::default();
+    for line in lines {
+        let rule = line
+            .strip_prefix("-A ")
+            .and_then(|rule| rule.strip_prefix(chain)?.strip_prefix(' '));
+        let words: Vec<&str> = rule.map(words).into_iter().flatten().collect();
+        if !words.ends_with(&["-j", MARK]) {
+            continue;
+        }
+        for but in words.windows(3) {
+            match but {
+                ["!", "-s", range] => found.ranges.extend(range.parse::<IpNet>().ok()),
+                ["!", "-i", link] => found.links.push((*link).to_owned()),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// Words of a rule. What is between quotes is a comment, and may say anything.
+fn words(rule: &str) -> impl Iterator<Item = &str> {
+    rule.split('"').step_by(2).flat_map(str::split_ascii_whitespace)
 }
 
 /// `-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m comment --comment "…" -m udp --dport 53 -j KUBE-SVC-…`, or `… -j REJECT …`.
-fn port(line: &str) -> Option<ServicePort> {
+fn rule(line: &str) -> Option<Rule> {
     let rule = line.strip_prefix("-A ")?.strip_prefix(CHAIN)?.strip_prefix(' ')?;
-    // What is between quotes is a comment, and may say anything.
-    let mut words = rule.split('"').step_by(2).flat_map(str::split_ascii_whitespace);
+    let mut words = words(rule);
     let (mut address, mut protocol, mut port, mut target) = (None, None, None, None);
     while let Some(word) = words.next() {
         match word {
@@ -41,15 +71,24 @@ fn port(line: &str) -> Option<ServicePort> {
         }
     }
     let target = target?;
-    let is_known = ENDS.contains(&target) || CHAINS.iter().any(|chain| target.starts_with(chain));
-    is_known.then_some(ServicePort {
+    let starts = |chains: &[&str]| chains.iter().any(|chain| target.starts_with(chain));
+    let leads = if ENDS.contains(&target) {
+        Leads::Nowhere
+    } else if starts(&FROM_OUTSIDE) {
+        Leads::AsFromOutside
+    } else if starts(&CHAINS) {
+        Leads::ToEndpoints(target.to_owned())
+    } else {
+        return None;
+    };
+    let port = ServicePort {
         address: address?,
         protocol: protocol?.to_ascii_uppercase(),
         port: port?,
-    })
+    };
+    Some((port, leads))
 }
 
-/// A single address, which iptables writes as a network.
 fn single(text: &str) -> Option<IpAddr> {
     let network: IpNet = text.parse().ok()?;
     (network.prefix_len() == network.max_prefix_len()).then(|| network.addr())
@@ -112,8 +151,39 @@ mod tests {
     )]
     #[case::a_declaration("-N KUBE-SERVICES", None)]
     fn a_rule(#[case] line: &str, #[case] expected: Option<&str>) {
-        let found = port(line).map(|port| port.to_string());
+        let found = rule(line).map(|(port, _)| port.to_string());
         assert_eq!(found.as_deref(), expected);
+    }
+
+    #[rstest]
+    #[case("KUBE-SVC-TCOU7JCQXEZGVUNU", Leads::ToEndpoints("KUBE-SVC-TCOU7JCQXEZGVUNU".to_owned()))]
+    #[case("KUBE-SVL-TCOU7JCQXEZGVUNU", Leads::ToEndpoints("KUBE-SVL-TCOU7JCQXEZGVUNU".to_owned()))]
+    #[case("KUBE-EXT-TCOU7JCQXEZGVUNU", Leads::AsFromOutside)]
+    #[case("KUBE-FW-TCOU7JCQXEZGVUNU", Leads::AsFromOutside)]
+    #[case("REJECT --reject-with icmp-port-unreachable", Leads::Nowhere)]
+    fn where_a_rule_leads(#[case] target: &str, #[case] expected: Leads) {
+        let line = format!("-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m udp --dport 53 -j {target}");
+        let (_, leads) = rule(&line).unwrap();
+        assert_eq!(leads, expected);
+    }
+
+    #[test]
+    fn pods_are_those_who_are_not_marked() {
+        let lines: Vec<String> = [
+            "-N KUBE-SVC-A",
+            r#"-A KUBE-SVC-A ! -s 10.244.0.0/16 -d 10.96.0.1/32 -p tcp -m comment --comment "default/kubernetes:https cluster IP" -m tcp --dport 443 -j KUBE-MARK-MASQ"#,
+            "-A KUBE-SVC-A ! -i cali+ -d 10.96.0.1/32 -p tcp -m tcp --dport 443 -j KUBE-MARK-MASQ",
+            r#"-A KUBE-SVC-A -m comment --comment "default/kubernetes:https -> 192.0.2.2:6443" -j KUBE-SEP-A"#,
+            // Everybody is, and another chain's.
+            "-A KUBE-SVC-A -d 10.96.0.1/32 -p tcp -m tcp --dport 443 -j KUBE-MARK-MASQ",
+            "-A KUBE-SVC-AB ! -s 10.9.0.0/16 -d 10.96.0.1/32 -p tcp -m tcp --dport 443 -j KUBE-MARK-MASQ",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        let found = sources(&lines, "KUBE-SVC-A");
+        assert_eq!(found.ranges, ["10.244.0.0/16".parse::<IpNet>().unwrap()]);
+        assert_eq!(found.links, ["cali+"]);
+        assert_eq!(sources(&lines[3..5], "KUBE-SVC-A"), LocalTraffic::default());
     }
 
     #[test]

@@ -1,15 +1,24 @@
 //! Maps of kube-proxy in mode nftables, in the words of `nft -j list map`. Pure.
 
-use plan::service_cidr::host::ServicePort;
+use ipnet::IpNet;
+use plan::service_cidr::host::{LocalTraffic, ServicePort};
 use serde_json::Value;
+
+use super::{Leads, Rule};
+
+/// Start of the name of a chain where those are led who come from outside.
+const FROM_OUTSIDE: &str = "external-";
+/// And of one where those are checked first.
+const FIREWALL: &str = "firewall-";
+/// Chains of those whom nobody answers.
+const ENDS: [&str; 1] = ["reject-chain"];
 
 /// Protocols with their numbers: `nft` prints the number where the image has no /etc/protocols.
 const PROTOCOLS: [(u64, &str); 3] = [(6, "TCP"), (17, "UDP"), (132, "SCTP")];
 
-/// Every port of a Service that a map leads from; the words say what is not understood of it.
-pub(super) fn ports(text: &str) -> Result<Vec<ServicePort>, String> {
-    let listed: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let objects = listed["nftables"].as_array().ok_or("no list \"nftables\"")?;
+/// Every element of a map of ports of Services.
+pub(super) fn rules(text: &str) -> Result<Vec<Rule>, String> {
+    let objects = objects(text)?;
     let map = objects
         .iter()
         .find_map(|object| object.get("map"))
@@ -17,11 +26,57 @@ pub(super) fn ports(text: &str) -> Result<Vec<ServicePort>, String> {
     // An empty one has no list of elements.
     let elements = map["elem"].as_array().into_iter().flatten();
     elements
-        .map(|element| port(element).ok_or_else(|| format!("element {element}")))
+        .map(|element| {
+            let port = port(element).ok_or_else(|| format!("element {element}"))?;
+            Ok((port, leads(&element[1])))
+        })
         .collect()
 }
 
-/// `[{"concat": ["10.96.0.1", "tcp", 443]}, {"goto": …}]`; with a comment, or a time, the key is one level deeper.
+/// By what a chain knows pods: everybody else it marks, to be masqueraded.
+pub(super) fn sources(text: &str) -> Result<LocalTraffic, String> {
+    let mut found = LocalTraffic::default();
+    for object in objects(text)? {
+        for part in object["rule"]["expr"].as_array().into_iter().flatten() {
+            let (what, but) = (&part["match"]["left"], &part["match"]["right"]);
+            if part["match"]["op"] != "!=" {
+                continue;
+            }
+            if what["payload"]["field"] == "saddr" {
+                found
+                    .ranges
+                    .push(network(but).ok_or_else(|| format!("source {but}"))?);
+            } else if what["meta"]["key"] == "iifname" {
+                let link = but.as_str().ok_or_else(|| format!("link {but}"))?;
+                found.links.push(link.to_owned());
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn objects(text: &str) -> Result<Vec<Value>, String> {
+    let mut listed: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    match listed["nftables"].take() {
+        Value::Array(objects) => Ok(objects),
+        _ => Err("no list \"nftables\"".to_owned()),
+    }
+}
+
+fn network(value: &Value) -> Option<IpNet> {
+    let prefix = &value["prefix"];
+    let text = format!("{}/{}", prefix["addr"].as_str()?, prefix["len"].as_u64()?);
+    text.parse().ok()
+}
+
+fn leads(verdict: &Value) -> Leads {
+    match verdict["goto"]["target"].as_str() {
+        Some(chain) if chain.starts_with(FROM_OUTSIDE) || chain.starts_with(FIREWALL) => Leads::AsFromOutside,
+        Some(chain) if !ENDS.contains(&chain) => Leads::ToEndpoints(chain.to_owned()),
+        Some(_) | None => Leads::Nowhere,
+    }
+}
+
 fn port(element: &Value) -> Option<ServicePort> {
     let key = element.get(0)?;
     let key = if key["elem"].is_object() {
@@ -71,12 +126,63 @@ mod tests {
             [{ "elem": { "val": { "concat": ["fd00:96::a", "udp", 53] }, "comment": "kube-system/kube-dns:dns" } }, { "drop": null }],
             [{ "concat": ["10.96.0.2", 132, 7] }, { "goto": { "target": "service-X" } }],
         ]));
-        let texts: Vec<String> = ports(&text).unwrap().iter().map(ToString::to_string).collect();
+        let texts: Vec<String> = rules(&text)
+            .unwrap()
+            .iter()
+            .map(|(port, _)| port.to_string())
+            .collect();
         assert_eq!(
             texts,
             ["10.96.0.1:443/TCP", "[fd00:96::a]:53/UDP", "10.96.0.2:7/SCTP"]
         );
-        assert_eq!(ports(&map(&Value::Null)), Ok(Vec::new()));
+        assert_eq!(rules(&map(&Value::Null)), Ok(Vec::new()));
+    }
+
+    #[rstest]
+    #[case(json!({ "goto": { "target": "service-2QRHZV4L-shop/web/tcp/http" } }), Leads::ToEndpoints("service-2QRHZV4L-shop/web/tcp/http".to_owned()))]
+    #[case(json!({ "goto": { "target": "external-2QRHZV4L-shop/web/tcp/http" } }), Leads::AsFromOutside)]
+    #[case(json!({ "goto": { "target": "reject-chain" } }), Leads::Nowhere)]
+    #[case(json!({ "drop": null }), Leads::Nowhere)]
+    fn where_an_element_leads(#[case] verdict: Value, #[case] expected: Leads) {
+        let text = map(&json!([[{ "concat": ["10.96.0.1", "tcp", 443] }, verdict]]));
+        assert_eq!(rules(&text).unwrap()[0].1, expected);
+    }
+
+    #[test]
+    fn pods_are_those_who_are_not_marked() {
+        let matches = |op: &str, left: Value, right: Value| json!({ "match": { "op": op, "left": left, "right": right } });
+        let source = || json!({ "payload": { "protocol": "ip", "field": "saddr" } });
+        let chain = |parts: &[Value]| {
+            let rules: Vec<Value> = parts
+                .iter()
+                .map(|part| json!({ "rule": { "chain": "services", "expr": [part] } }))
+                .collect();
+            json!({ "nftables": rules }).to_string()
+        };
+        let found = sources(&chain(&[
+            matches(
+                "==",
+                json!({ "payload": { "protocol": "ip", "field": "daddr" } }),
+                json!("@cluster-ips"),
+            ),
+            matches(
+                "!=",
+                source(),
+                json!({ "prefix": { "addr": "10.244.0.0", "len": 16 } }),
+            ),
+            matches("!=", json!({ "meta": { "key": "iifname" } }), json!("cali*")),
+            matches(
+                "==",
+                source(),
+                json!({ "prefix": { "addr": "10.9.0.0", "len": 16 } }),
+            ),
+        ]));
+        let found = found.unwrap();
+        assert_eq!(found.ranges, ["10.244.0.0/16".parse::<IpNet>().unwrap()]);
+        assert_eq!(found.links, ["cali*"]);
+        assert_eq!(sources(&chain(&[])), Ok(LocalTraffic::default()));
+        let problem = sources(&chain(&[matches("!=", source(), json!(["10.244.0.0"]))])).unwrap_err();
+        assert!(problem.contains("source"), "{problem}");
     }
 
     #[rstest]
@@ -86,7 +192,7 @@ mod tests {
     #[case::another_key(&map(&json!([["10.96.0.1", { "drop": null }]])), "element [\"10.96.0.1\"")]
     #[case::another_protocol(&map(&json!([[{ "concat": ["10.96.0.1", 1, 0] }, { "drop": null }]])), "element")]
     fn what_is_not_understood_is_not_nothing(#[case] text: &str, #[case] words: &str) {
-        let problem = ports(text).unwrap_err();
+        let problem = rules(text).unwrap_err();
         assert!(problem.contains(words), "{problem}");
     }
 }

@@ -4,7 +4,8 @@ use super::CheckName;
 use crate::check::{Check, Finding, Report, agents};
 use crate::found::Found;
 use crate::service_cidr::facts::ClusterFacts;
-use crate::service_cidr::host::ProxyMode;
+use crate::service_cidr::host::{HostFacts, ProxyMode};
+use crate::service_cidr::ranges::listed;
 use crate::service_cidr::settings::Settings;
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
@@ -21,7 +22,12 @@ fn kube_proxy(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let needed = "rules of kube-proxy in mode iptables or nftables";
     for (node, host) in &facts.hosts {
         let (found, fix) = match &host.proxy_mode {
-            Found::Present(ProxyMode::Iptables | ProxyMode::Nftables) => continue,
+            Found::Present(ProxyMode::Iptables | ProxyMode::Nftables) => {
+                if !facts.knows_pods(host) {
+                    report.warn("Node", node, unknown_pods(host));
+                }
+                continue;
+            }
             Found::Present(ProxyMode::Ipvs) => {
                 report.fail(
                     "Node",
@@ -48,8 +54,25 @@ fn kube_proxy(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     report.finish(
         "kube-proxy on every node",
         format!(
-            "by iptables or nftables, minSyncPeriod {} ms",
-            settings.min_sync_period_milliseconds.value
+            "by iptables or nftables; bridges have externalTrafficPolicy {}",
+            settings.bridge_policy.value.as_str()
         ),
+    )
+}
+
+/// Whoever is not known as a pod is masqueraded by a bridge that leads everybody everywhere.
+fn unknown_pods(host: &HostFacts) -> Finding<'static> {
+    let found = match &host.local_traffic {
+        Found::Present(by) if by.ranges.is_empty() => "it knows no connection as a pod's".to_owned(),
+        Found::Present(by) => format!("it knows pods by {}", listed(&by.ranges)),
+        Found::Absent => "no Service by which to see whether it knows pods' connections".to_owned(),
+        Found::Malformed(what) => format!("it cannot be seen whether it knows pods' connections: {what}"),
+    };
+    Finding::new(
+        "kube-proxy",
+        found,
+        "clusterCIDR, or detectLocalMode, that knows every pod",
+        "for the seconds of each exchange Services see pods with their node's address, and a NetworkPolicy that allows by pods refuses them. \
+         Set clusterCIDR in kube-proxy's configuration and start kube-proxy again, or know that nobody minds",
     )
 }
