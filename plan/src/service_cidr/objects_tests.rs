@@ -378,7 +378,7 @@ fn names_of_helpers_are_names_and_differ() {
     assert!(all.iter().all(|name| name.len() <= 63), "{all:?}");
     all.sort();
     all.dedup();
-    assert_eq!(all.len(), 8);
+    assert_eq!(all.len(), 10);
     let cut_at_a_dash = format!("{}-{}", "a".repeat(38), "b".repeat(24));
     assert!(!helper_name(&cut_at_a_dash, Role::Address(Side::Old)).contains("--"));
 }
