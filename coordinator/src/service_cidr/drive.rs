@@ -13,9 +13,11 @@ use plan::service_cidr::ranges::{ServiceCidr as Range, listed};
 use plan::service_cidr::side::Side;
 use plan::service_cidr::step::{Stage, Step};
 use plan::service_cidr::subjects::{book, counts};
+use plan::service_cidr::swap::Own;
 
 use super::adopt;
 use super::apply::Hands;
+use super::exchange::{Seen, Subject};
 use super::objects::{all_ranges, api_version};
 use super::observed::Observed;
 use crate::cache::Cache;
@@ -159,7 +161,8 @@ pub async fn go_on(
         pass.now,
     );
     status.phase = phase(next.stage, goal);
-    status.progress.text = format!("{}/{} services", found.of(goal), found.old + found.new);
+    let there = |(_, seen): &&(Subject, Seen)| seen.view.own == Own::At(goal);
+    status.progress.text = format!("{}/{} services", seen.values().filter(there).count(), seen.len());
     let hands = Hands { pass: &pass, seen };
     match next.decision {
         Decision::Run(Step::Complete) => pass.complete(&mut known, status).await?,

@@ -189,12 +189,12 @@ fn range_is_there(view: &View<'_>) -> Option<Next> {
 /// What is missing until every Service has the address that it is to have, and its other one answers or is given up.
 fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
     let there = view.services.iter().all(|service| service.is_there);
-    let stage = if !there {
-        Stage::Exchange
-    } else if view.soak.is_none() && view.follow_up.is_none() && view.carriers.is_none() {
-        Stage::Release
-    } else {
-        Stage::Exchange
+    let is_left = view.soak.is_none() && view.follow_up.is_none() && view.carriers.is_none();
+    let stage = match (there, is_left) {
+        (false, _) => Stage::Exchange,
+        (true, true) => Stage::Release,
+        // What is mended now belongs to what comes next.
+        (true, false) => left(view).map_or(Stage::Release, |next| next.stage),
     };
     let begun = view
         .services
@@ -255,6 +255,8 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
         Decision::Run(_) | Decision::Settled | Decision::Halt(_) => None,
     });
     match waiting {
+        // Who follows his Service by some moments keeps nobody from what comes next.
+        Some(_) if there && !is_left => None,
         Some(found) => Some(wait(stage, found.clone())),
         None => halts.first().map(|halt| Next {
             stage,

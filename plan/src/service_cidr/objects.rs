@@ -121,6 +121,15 @@ pub fn helper_name(service: &str, role: Role) -> String {
     format!("{}{end}", kept.trim_end_matches('-'))
 }
 
+/// Whether a variable of a process tells of a helper (`WEB_REPLUMB_OLD_SERVICE_HOST`): the kubelet tells every pod of every Service of
+/// its namespace, and of these no program knows.
+pub fn tells_of_helper(variable: &str) -> bool {
+    Role::ALL.into_iter().any(|role| {
+        let role = role.as_str().to_ascii_uppercase().replace('-', "_");
+        variable.contains(&format!("_REPLUMB_{role}_"))
+    })
+}
+
 /// The family of an address, as the API writes it.
 pub fn family(address: &IpAddr) -> &'static str {
     if address.is_ipv4() { "IPv4" } else { "IPv6" }

@@ -383,6 +383,16 @@ fn names_of_helpers_are_names_and_differ() {
     assert!(!helper_name(&cut_at_a_dash, Role::Address(Side::Old)).contains("--"));
 }
 
+#[rstest]
+#[case("WEB_REPLUMB_OLD_SERVICE_HOST", true)]
+#[case("KUBE_DNS_REPLUMB_NEW_PORT_53_UDP_ADDR", true)]
+#[case("WEB_REPLUMB_BRIDGE_PORTS_SERVICE_HOST", true)]
+#[case("WEB_SERVICE_HOST", false)]
+#[case("REPLUMB_TRAFFIC_SERVICE_HOST", false)]
+fn pods_are_told_of_helpers_and_none_asks_them(#[case] variable: &str, #[case] expected: bool) {
+    assert_eq!(tells_of_helper(variable), expected);
+}
+
 #[test]
 fn differences_name_the_field_and_both_values() {
     let before = json!({"clusterIP": "10.96.0.5", "sessionAffinity": "None", "selector": {"a": "b"}});

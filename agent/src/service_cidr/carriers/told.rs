@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use plan::service_cidr::objects::tells_of_helper;
 
 /// What an environment says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,13 +14,14 @@ pub(super) enum Environment {
     Overwritten,
 }
 
-/// Looks through an environment, as /proc has it: variables with a zero behind each.
+/// Looks through an environment, as /proc has it: variables with a zero behind each. Those of helpers nobody asks.
 pub(super) fn by_environment(text: &str, left: &[IpNet]) -> Environment {
-    let values: Vec<&str> = text.split('\0').filter_map(value).collect();
-    if values.is_empty() && !text.is_empty() {
+    let variables: Vec<(&str, &str)> = text.split('\0').filter_map(variable).collect();
+    if variables.is_empty() && !text.is_empty() {
         return Environment::Overwritten;
     }
-    let addresses = values.into_iter().filter_map(address);
+    let asked = variables.into_iter().filter(|(name, _)| !tells_of_helper(name));
+    let addresses = asked.filter_map(|(_, value)| address(value));
     Environment::Tells(addresses.filter(|address| is_left(*address, left)).min())
 }
 
@@ -39,11 +41,11 @@ fn is_left(address: IpAddr, left: &[IpNet]) -> bool {
     left.iter().any(|range| range.contains(&address))
 }
 
-/// What a variable says. Names of variables have no blanks: what a program writes over them mostly has.
-fn value(variable: &str) -> Option<&str> {
-    let (name, value) = variable.split_once('=')?;
+/// A variable's name, and what it says. Names of variables have no blanks: what a program writes over them mostly has.
+fn variable(text: &str) -> Option<(&str, &str)> {
+    let (name, value) = text.split_once('=')?;
     let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
-    is_name.then_some(value)
+    is_name.then_some((name, value))
 }
 
 /// An address as it stands, with a port, or as the links of a kubelet have it: `tcp://10.96.0.1:443`, `tcp://[fd00:96::1]:443`.
@@ -79,6 +81,14 @@ mod tests {
     #[case::in_a_path("URL=http://10.96.0.10/a\0", None)]
     #[case::a_list("ALL=10.96.0.1,10.96.0.2\0", None)]
     #[case::no_port("A=10.96.0.1:http\0", None)]
+    #[case::of_a_helper(
+        "WEB_REPLUMB_OLD_SERVICE_HOST=10.96.0.7\0WEB_REPLUMB_OLD_PORT=tcp://10.96.0.7:80\0",
+        None
+    )]
+    #[case::beside_a_helper(
+        "WEB_REPLUMB_OLD_SERVICE_HOST=10.96.0.7\0WEB_SERVICE_HOST=10.96.0.9\0",
+        Some("10.96.0.9")
+    )]
     #[case::nothing("", None)]
     #[case::an_empty_value("A=\0", None)]
     fn by_variables(#[case] text: &str, #[case] expected: Option<&str>) {

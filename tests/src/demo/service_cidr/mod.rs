@@ -30,11 +30,15 @@ use sample::{Asked, at_the_same_place};
 const NEW_RANGE: &str = "172.31.0.0/16";
 /// How long both addresses answer at the end, in seconds: who looks at a demo does not wait for a day.
 const SOAK: u32 = 15;
-/// Milliseconds between two questions to each address.
-const INTERVAL: u64 = 50;
+/// Milliseconds between two questions to each address, and to a few of them: all of them so often is more than two processors can do
+/// beside a cluster.
+const INTERVAL: u64 = 200;
+const OFTEN: u64 = 10;
+/// How many are asked so often.
+const FEW: usize = 2;
 /// Who asks the addresses that Services have before, and those that they get.
-const ASKS_OLD: &str = "asks-old";
-const ASKS_NEW: &str = "asks-new";
+const ASKS_OLD: [&str; 2] = ["asks-old", "asks-old-often"];
+const ASKS_NEW: [&str; 2] = ["asks-new", "asks-new-often"];
 
 /// What the demo is asked for.
 #[derive(Clone, Debug)]
@@ -98,19 +102,23 @@ impl<'cluster> Run<'cluster> {
             .await?;
         let asked = Asked::of(&sample::all(cluster).await?, wanted.to.network());
         let new_dns = at_the_same_place(DNS_SERVICE, wanted.to.network());
-        for (name, asked, dns) in [
+        for (names, asked, dns) in [
             (ASKS_OLD, &asked.old, DNS_SERVICE),
             (ASKS_NEW, &asked.new, new_dns),
         ] {
-            api.apply(&sample::prober(name, &image, asked, dns, INTERVAL).to_string())
-                .await?;
-            api.rolled_out(&format!("deployment/{name}"), "traffic", LIMIT)
-                .await?;
+            let few = asked.get(..FEW).unwrap_or(asked);
+            for (name, asked, interval) in [(names[0], asked.as_slice(), INTERVAL), (names[1], few, OFTEN)] {
+                let prober = sample::prober(name, &image, asked, dns, interval);
+                api.apply(&prober.to_string()).await?;
+                api.rolled_out(&format!("deployment/{name}"), "traffic", LIMIT)
+                    .await?;
+            }
         }
         own_path(cluster).await?;
         let scene = Scene::look(cluster, tools, counts).await?;
         scene.say(format_args!(
-            "{} Services are there; {} of them are asked at both of their addresses every {INTERVAL} ms",
+            "{} Services are there; {} of them are asked at both of their addresses every {INTERVAL} ms, and {FEW} of them, like both name \
+             servers, every {OFTEN} ms",
             sample::all(cluster).await?.len(),
             asked.old.len()
         ));
@@ -167,24 +175,28 @@ impl<'cluster> Run<'cluster> {
             },
         )
         .await?;
-        let deployment = format!("deployment/{ASKS_OLD}");
-        cluster
-            .api()
-            .kubectl(&["-n", "traffic", "delete", &deployment, "--cascade=foreground"])
-            .await?;
+        self.end(ASKS_OLD).await?;
         self.scene
             .say("nobody of the demo's asks by an old address any more");
+        Ok(())
+    }
+
+    /// Ends these probers, each with its last report.
+    async fn end(&self, probers: [&str; 2]) -> Result<()> {
+        let deployments = probers.map(|name| format!("deployment/{name}"));
+        let [one, other] = deployments.each_ref().map(String::as_str);
+        self.scene
+            .cluster
+            .api()
+            .kubectl(&["-n", "traffic", "delete", one, other, "--cascade=foreground"])
+            .await?;
         Ok(())
     }
 
     /// Ends the traffic, looks at every Service again, and says how it went.
     pub async fn report(&self, followed: Vec<FollowUp>) -> Result<Report> {
         let cluster = self.scene.cluster;
-        let deployment = format!("deployment/{ASKS_NEW}");
-        cluster
-            .api()
-            .kubectl(&["-n", "traffic", "delete", &deployment, "--cascade=foreground"])
-            .await?;
+        self.end(ASKS_NEW).await?;
         let status = status(cluster).await?;
         let after = sample::all(cluster).await?;
         let read = async |kind: &str| -> Result<Value> {
