@@ -57,6 +57,7 @@ fn deployment(image: &str) -> Value {
                     }],
                     "containers": [{
                         "name": ANSWER, "image": image, "imagePullPolicy": "Never", "args": ["serve"],
+                        "resources": { "requests": { "cpu": "100m" } },
                         "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
                         "env": [{ "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
                         "readinessProbe": { "tcpSocket": { "port": PORT }, "periodSeconds": 1 },
@@ -208,6 +209,8 @@ pub fn prober(name: &str, image: &str, asked: &[String], name_server: Ipv4Addr, 
                     "serviceAccountName": "traffic", "terminationGracePeriodSeconds": 10,
                     "containers": [{
                         "name": "prober", "image": image, "imagePullPolicy": "Never", "args": arguments,
+                        // Whoever measures is not to wait for those that are measured.
+                        "resources": { "requests": { "cpu": "100m" } },
                         "env": [
                             { "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
                             { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } },
