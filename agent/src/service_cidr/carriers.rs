@@ -9,9 +9,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ipnet::IpNet;
 use plan::found::Found;
-use plan::service_cidr::host::{Carrier, Carriers, MOST_CARRIERS, ToldBy};
+use plan::service_cidr::host::{Carrier, Carriers, Left, MOST_CARRIERS, ToldBy};
 
 use self::look::{Looked, Process};
 use self::told::Environment;
@@ -27,7 +26,7 @@ const OWN_GROUPS: &str = "thread-self/cgroup";
 /// machine (in the lab, and wherever a kubelet runs in a container) has one of its own. Network namespaces, by which the host's own
 /// daemons are told apart, say nothing here: each pod has another one. Of a node that is nested in ours the processes are seen, as
 /// those of the pod that holds it.
-pub fn read(proc: &Path, own_pod: &str, left: &[IpNet]) -> Found<Carriers> {
+pub fn read(proc: &Path, own_pod: &str, left: &Left) -> Found<Carriers> {
     if nix::unistd::getpid().as_raw() == 1 {
         return Found::Malformed(chain(&ProcessError::OwnNamespace));
     }
@@ -37,7 +36,7 @@ pub fn read(proc: &Path, own_pod: &str, left: &[IpNet]) -> Found<Carriers> {
     }
 }
 
-fn scan(proc: &Path, own_pod: &str, left: &[IpNet]) -> Result<Tally, String> {
+fn scan(proc: &Path, own_pod: &str, left: &Left) -> Result<Tally, String> {
     let own_groups = proc.join(OWN_GROUPS);
     let own_groups = fs::read_to_string(&own_groups)
         .map_err(|error| format!("could not read {}: {error}", own_groups.display()))?;
@@ -59,7 +58,7 @@ fn scan(proc: &Path, own_pod: &str, left: &[IpNet]) -> Result<Tally, String> {
 }
 
 /// Looks into one process. One that ends meanwhile is no error; one whose pod nobody knows leaves no answer at all.
-fn look_into(path: &Path, own: Option<&str>, left: &[IpNet], tally: &mut Tally) -> Result<(), String> {
+fn look_into(path: &Path, own: Option<&str>, left: &Left, tally: &mut Tally) -> Result<(), String> {
     let groups = match Process::open(path) {
         Looked::Seen(process) => match process.groups() {
             Looked::Seen(groups) => Looked::Seen((process, groups)),

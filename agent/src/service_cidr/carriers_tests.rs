@@ -35,7 +35,11 @@ fn of_pod(uid: &str) -> String {
 }
 
 fn look(proc: &TempDir) -> Found<Carriers> {
-    read(proc.path(), OWN, &["10.96.0.0/12".parse().unwrap()])
+    let left = Left {
+        ranges: vec!["10.96.0.0/12".parse().unwrap()],
+        kept: Vec::new(),
+    };
+    read(proc.path(), OWN, &left)
 }
 
 fn words(found: &Found<Carriers>) -> Vec<String> {

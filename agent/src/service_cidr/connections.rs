@@ -6,10 +6,9 @@ use std::io::{self, BufReader};
 use std::net::IpAddr;
 use std::path::Path;
 
-use ipnet::IpNet;
 use plan::found::Found;
 use plan::pod_cidr::host::Listed;
-use plan::service_cidr::host::{Connection, ServicePort};
+use plan::service_cidr::host::{Connection, Left, ServicePort};
 
 /// Under the agent's own network namespace, which is the host's.
 const FILE: &str = "thread-self/net/nf_conntrack";
@@ -19,7 +18,7 @@ const OVER: [&str; 2] = ["TIME_WAIT", "CLOSE"];
 const PROTOCOLS: [&str; 3] = ["tcp", "udp", "sctp"];
 
 /// Reads them.
-pub fn read(proc: &Path, left: &[IpNet]) -> Found<Listed<Connection>> {
+pub fn read(proc: &Path, left: &Left) -> Found<Listed<Connection>> {
     let path = proc.join(FILE);
     match File::open(&path).and_then(|file| list(BufReader::new(file), left)) {
         Ok(found) if found.is_empty() => Found::Absent,
@@ -32,7 +31,7 @@ pub fn read(proc: &Path, left: &[IpNet]) -> Found<Listed<Connection>> {
 }
 
 /// Each once, line by line: a host may track a million of them.
-fn list(mut lines: impl io::BufRead, left: &[IpNet]) -> io::Result<BTreeSet<Connection>> {
+fn list(mut lines: impl io::BufRead, left: &Left) -> io::Result<BTreeSet<Connection>> {
     let mut found = BTreeSet::new();
     let mut line = String::new();
     while lines.read_line(&mut line)? > 0 {
@@ -44,7 +43,7 @@ fn list(mut lines: impl io::BufRead, left: &[IpNet]) -> io::Result<BTreeSet<Conn
 
 /// `ipv4     2 tcp      6 86399 ESTABLISHED src=… dst=… sport=… dport=… src=… …`: what was asked for comes first, the way of the answer
 /// after it.
-fn connection(line: &str, left: &[IpNet]) -> Option<Connection> {
+fn connection(line: &str, left: &Left) -> Option<Connection> {
     let mut words = line.split_ascii_whitespace();
     let protocol = words.nth(2).filter(|protocol| PROTOCOLS.contains(protocol))?;
     let (mut source, mut destination) = (None, None);
@@ -57,7 +56,7 @@ fn connection(line: &str, left: &[IpNet]) -> Option<Connection> {
             Some(("dst", value)) if destination.is_none() => {
                 let address = value.parse::<IpAddr>().ok()?;
                 // Most are somebody else's: the rest of the line says nothing more then.
-                if !left.iter().any(|range| range.contains(&address)) {
+                if !left.has(address) {
                     return None;
                 }
                 destination = Some(address);
@@ -84,11 +83,18 @@ mod tests {
 
     use super::*;
 
-    fn left() -> [IpNet; 2] {
-        ["10.96.0.0/12".parse().unwrap(), "fd00:96::/112".parse().unwrap()]
+    fn left() -> Left {
+        Left {
+            ranges: vec!["10.96.0.0/12".parse().unwrap(), "fd00:96::/112".parse().unwrap()],
+            kept: vec!["10.96.3.9".parse().unwrap()],
+        }
     }
 
     #[rstest]
+    #[case::to_a_load_balancer(
+        "ipv4     2 tcp      6 86399 ESTABLISHED src=10.244.1.5 dst=10.96.3.9 sport=4001 dport=443 src=10.244.2.2 dst=10.244.1.5 sport=6443 dport=4001 [ASSURED] mark=0 zone=0 use=2",
+        None
+    )]
     #[case::established(
         "ipv4     2 tcp      6 86399 ESTABLISHED src=10.244.1.5 dst=10.96.0.1 sport=4001 dport=443 src=172.18.0.2 dst=10.244.1.5 sport=6443 dport=4001 [ASSURED] mark=0 zone=0 use=2",
         Some("10.244.1.5 to 10.96.0.1:443/TCP")

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::node_migration::Failure;
-use ipnet::IpNet;
 use kube::Config;
 use plan::found::Found;
 use plan::pod_cidr::host::{Listed, Tables};
 use plan::service_cidr::host::{
-    Carriers, Connection, HostFacts, HostSettings, IPVS_LINK, LocalTraffic, ProxyMode, ServicePort, in_target,
+    Carriers, Connection, HostFacts, HostSettings, IPVS_LINK, Left, LocalTraffic, ProxyMode, ServicePort,
+    in_target,
 };
 
 use super::apart::Apart;
@@ -36,8 +36,8 @@ pub struct Observer {
     api_server: String,
     kubelet: Kubelet,
     rules: Option<RulesRead>,
-    carriers: Apart<Vec<IpNet>, Found<Carriers>>,
-    connections: Apart<Vec<IpNet>, Found<Listed<Connection>>>,
+    carriers: Apart<Left, Found<Carriers>>,
+    connections: Apart<Left, Found<Listed<Connection>>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
 }
@@ -151,11 +151,13 @@ impl Observer {
     /// Reads everything. What cannot be read says so in its own place, but for the kernel's tables.
     pub async fn observe(&mut self, settings: &HostSettings) -> Result<HostFacts, NetlinkError> {
         let HostSettings {
-            left,
+            left: _,
+            kept: _,
             target,
             known,
             balanced,
         } = settings;
+        let left = &settings.left();
         let asked = Asked {
             known: known.clone(),
             balanced: balanced.clone(),

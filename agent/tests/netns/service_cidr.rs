@@ -264,6 +264,7 @@ fn rules_of_two_modes_and_rules_that_cannot_be_read_are_no_answer() {
 fn settings() -> HostSettings {
     HostSettings {
         left: vec!["10.96.0.0/12".parse().unwrap()],
+        kept: Vec::new(),
         target: vec!["172.30.0.0/16".parse().unwrap(), "fd00:30::/108".parse().unwrap()],
         known: vec![port("172.30.0.1", "TCP", 443)],
         balanced: Vec::new(),

@@ -9,20 +9,26 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use agent::service_cidr::{carriers, connections};
-use ipnet::IpNet;
 use plan::found::Found;
-use plan::service_cidr::host::{Carriers, ToldBy};
+use plan::service_cidr::host::{Carriers, Left, ToldBy};
 use rustix::thread::CapabilitySet;
 use tempfile::TempDir;
 
 use crate::host::{in_namespace, run};
 use crate::rights::{give_up_all_but, granted};
 
+fn left() -> Left {
+    Left {
+        ranges: vec!["10.96.0.0/12".parse().unwrap()],
+        kept: Vec::new(),
+    }
+}
+
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn connections_are_read_while_they_last() {
     in_namespace(|| async {
-        let left: [IpNet; 1] = ["10.96.0.0/12".parse().unwrap()];
+        let left = left();
         let look = || connections::read(Path::new("/proc"), &left);
         run("ip link set lo up");
         run("ip address add 10.96.0.1/32 dev lo");
@@ -106,7 +112,7 @@ impl Pod {
         std::thread::scope(|scope| {
             let looks = scope.spawn(|| {
                 give_up_all_but(capabilities);
-                carriers::read(self.proc.path(), "", &["10.96.0.0/12".parse().unwrap()])
+                carriers::read(self.proc.path(), "", &left())
             });
             looks.join().unwrap()
         })

@@ -26,6 +26,7 @@ pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
             .copied()
             .collect(),
         target: to.to_vec(),
+        kept: Vec::new(),
         known: Vec::new(),
         balanced: Vec::new(),
     }
@@ -37,6 +38,7 @@ pub fn look(settings: &Settings, goal: Side) -> HostSettings {
     HostSettings {
         left: changed.of(goal.other()).clone(),
         target: changed.of(goal).clone(),
+        kept: Vec::new(),
         known: Vec::new(),
         balanced: Vec::new(),
     }

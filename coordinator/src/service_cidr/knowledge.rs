@@ -167,6 +167,7 @@ mod tests {
         HostSettings {
             left: Vec::new(),
             target: Vec::new(),
+            kept: Vec::new(),
             known,
             balanced: Vec::new(),
         }

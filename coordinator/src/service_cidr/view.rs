@@ -114,6 +114,7 @@ impl Pass<'_> {
         let (confirmed, asked) = knowledge.finish();
         memory.service_cidr.confirmed = confirmed;
         let mut wanted = adopt::look(&known.settings, self.goal);
+        wanted.kept = self.kept(known);
         wanted.known = asked.known;
         wanted.balanced = asked.balanced;
         adopt::ask(self.context, &self.snapshot.node_migrations, &wanted).await?;

@@ -21,6 +21,10 @@ pub struct HostSettings {
     /// Ranges that Services leave: whoever was told an address of them, or has a connection to one, is told of.
     #[schemars(with = "Vec<String>")]
     pub left: Vec<IpNet>,
+    /// Addresses of those ranges that Services keep: load balancers. Whoever uses them may.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>")]
+    pub kept: Vec<IpAddr>,
     /// Ranges that Services come to: what shares an address with them is told of.
     #[schemars(with = "Vec<String>")]
     pub target: Vec<IpNet>,
@@ -30,6 +34,32 @@ pub struct HostSettings {
     /// What it has to know as the address of a load balancer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub balanced: Vec<ServicePort>,
+}
+
+impl HostSettings {
+    /// The addresses that Services leave.
+    pub fn left(&self) -> Left {
+        Left {
+            ranges: self.left.clone(),
+            kept: self.kept.clone(),
+        }
+    }
+}
+
+/// Addresses that Services leave: some ranges but for what stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// The ranges.
+    pub ranges: Vec<IpNet>,
+    /// Addresses of them that stay.
+    pub kept: Vec<IpAddr>,
+}
+
+impl Left {
+    /// Whether this address is one of them.
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.ranges.iter().any(|range| range.contains(&address)) && !self.kept.contains(&address)
+    }
 }
 
 /// A port of a Service at one of its addresses.
@@ -248,6 +278,17 @@ mod tests {
             in_target: InTarget::default(),
             carriers: Found::Absent,
             connections: Found::Absent,
+        }
+    }
+
+    #[test]
+    fn what_load_balancers_keep_is_not_left() {
+        let left = Left {
+            ranges: vec!["10.96.0.0/12".parse().unwrap()],
+            kept: vec!["10.96.3.9".parse().unwrap()],
+        };
+        for (address, expected) in [("10.96.0.1", true), ("10.96.3.9", false), ("172.30.0.1", false)] {
+            assert_eq!(left.has(address.parse().unwrap()), expected, "{address}");
         }
     }
 

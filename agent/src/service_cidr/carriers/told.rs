@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ipnet::IpNet;
+use plan::service_cidr::host::Left;
 use plan::service_cidr::objects::tells_of_helper;
 
 /// What an environment says.
@@ -15,18 +15,18 @@ pub(super) enum Environment {
 }
 
 /// Looks through an environment, as /proc has it: variables with a zero behind each. Those of helpers nobody asks.
-pub(super) fn by_environment(text: &str, left: &[IpNet]) -> Environment {
+pub(super) fn by_environment(text: &str, left: &Left) -> Environment {
     let variables: Vec<(&str, &str)> = text.split('\0').filter_map(variable).collect();
     if variables.is_empty() && !text.is_empty() {
         return Environment::Overwritten;
     }
     let asked = variables.into_iter().filter(|(name, _)| !tells_of_helper(name));
     let addresses = asked.filter_map(|(_, value)| address(value));
-    Environment::Tells(addresses.filter(|address| is_left(*address, left)).min())
+    Environment::Tells(addresses.filter(|address| left.has(*address)).min())
 }
 
 /// The smallest address that is left among the name servers of a `resolv.conf`.
-pub(super) fn by_resolver(text: &str, left: &[IpNet]) -> Option<IpAddr> {
+pub(super) fn by_resolver(text: &str, left: &Left) -> Option<IpAddr> {
     let name_server = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         (words.next()? == "nameserver")
@@ -34,11 +34,7 @@ pub(super) fn by_resolver(text: &str, left: &[IpNet]) -> Option<IpAddr> {
             .flatten()
     };
     let servers = text.lines().filter_map(name_server);
-    servers.filter(|address| is_left(*address, left)).min()
-}
-
-fn is_left(address: IpAddr, left: &[IpNet]) -> bool {
-    left.iter().any(|range| range.contains(&address))
+    servers.filter(|address| left.has(*address)).min()
 }
 
 /// A variable's name, and what it says. Names of variables have no blanks: what a program writes over them mostly has.
@@ -62,8 +58,11 @@ mod tests {
 
     use super::*;
 
-    fn left() -> [IpNet; 2] {
-        ["10.96.0.0/12".parse().unwrap(), "fd00:96::/112".parse().unwrap()]
+    fn left() -> Left {
+        Left {
+            ranges: vec!["10.96.0.0/12".parse().unwrap(), "fd00:96::/112".parse().unwrap()],
+            kept: vec!["10.96.3.9".parse().unwrap()],
+        }
     }
 
     #[rstest]
@@ -89,6 +88,7 @@ mod tests {
         "WEB_REPLUMB_OLD_SERVICE_HOST=10.96.0.7\0WEB_SERVICE_HOST=10.96.0.9\0",
         Some("10.96.0.9")
     )]
+    #[case::of_a_load_balancer("BALANCER_SERVICE_HOST=10.96.3.9\0", None)]
     #[case::nothing("", None)]
     #[case::an_empty_value("A=\0", None)]
     fn by_variables(#[case] text: &str, #[case] expected: Option<&str>) {

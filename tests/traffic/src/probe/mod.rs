@@ -62,6 +62,9 @@ pub struct Options {
     /// The Service: each of its addresses is asked, and each address of its ready pods.
     #[arg(long, default_value = "echo")]
     pub service: String,
+    /// Ask neither the Service nor its pods: what --also and --resolve say, alone.
+    #[arg(long)]
+    pub without_service: bool,
     /// The port of the Service and of its pods.
     #[arg(long, default_value_t = 7000)]
     pub port: u16,
@@ -192,8 +195,10 @@ impl Prober {
             port,
             ..
         } = &self.options;
-        for address in targets::service_addresses(client.clone(), namespace, service, *port).await {
-            self.flows.set_service(service, address);
+        if !self.options.without_service {
+            for address in targets::service_addresses(client.clone(), namespace, service, *port).await {
+                self.flows.set_service(service, address);
+            }
         }
         if let Some(file) = &self.options.also {
             for (name, address) in also(file)? {
@@ -206,7 +211,9 @@ impl Prober {
                 self.flows.set_name(name, name_server, self.options.resolve_every);
             }
         }
-        if let Some(publish) = self.publish.take() {
+        if let Some(publish) = self.publish.take()
+            && !self.options.without_service
+        {
             tokio::spawn(targets::follow(
                 client,
                 namespace.clone(),
