@@ -53,7 +53,7 @@ async fn main() -> ExitCode {
         None => run,
     };
     start_log(run.log_format, &run.log_filter);
-    exit_code(look_after(run).await)
+    exit_code(Box::pin(look_after(run)).await)
 }
 
 fn start_log(format: LogFormat, filter: &str) {

@@ -16,7 +16,7 @@ use plan::flannel_to_calico::host::HostStep;
 use plan::flannel_to_calico::host_checks::HostCheck;
 use plan::flannel_to_calico::node::Stage;
 use plan::flannel_to_calico::phase::Phase;
-use plan::pod_cidr;
+use plan::{pod_cidr, service_cidr};
 use schemars::JsonSchema;
 
 /// `docs/runbook.md`.
@@ -115,32 +115,35 @@ fn every_halt_has_its_heading() {
 
 /// Names of the checks of each kind. That `CheckName::ALL` is complete is proved beside it: a good cluster passes every check by
 /// name.
-fn checks() -> [BTreeSet<String>; 2] {
+fn checks() -> [BTreeSet<String>; 3] {
     [
         set(CheckName::ALL.map(CheckName::as_str)),
         set(pod_cidr::checks::CheckName::ALL.map(pod_cidr::checks::CheckName::as_str)),
+        set(service_cidr::checks::CheckName::ALL.map(service_cidr::checks::CheckName::as_str)),
     ]
 }
 
 #[test]
 fn every_check_has_its_heading() {
-    let [nodes, range] = checks();
-    assert_same("Checks", "", &nodes.union(&range).cloned().collect());
+    let all = checks().into_iter().flatten().collect();
+    assert_same("Checks", "", &all);
 }
 
 /// A name that two kinds share has one heading, which speaks for both.
 #[test]
-fn every_check_says_whether_it_is_of_a_change_of_the_range() {
-    let [_, range] = checks();
+fn every_check_says_whether_it_is_of_a_change_of_a_range() {
+    let [_, pods, services] = checks();
     let texts = texts("Checks");
-    for (name, text) in &texts {
-        assert_eq!(
-            text.contains("`podCidr`"),
-            range.contains(name),
-            "docs/runbook.md, check {name}: does it speak of `podCidr`?"
-        );
+    for (kind, names) in [("`podCidr`", pods), ("`serviceCidr`", services)] {
+        for (name, text) in &texts {
+            assert_eq!(
+                text.contains(kind),
+                names.contains(name),
+                "docs/runbook.md, check {name}: does it speak of {kind}?"
+            );
+        }
+        assert!(names.iter().all(|name| texts.contains_key(name)));
     }
-    assert!(range.iter().all(|name| texts.contains_key(name)));
 }
 
 /// What stands below each heading of `## <section>`.

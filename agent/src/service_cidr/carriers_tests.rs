@@ -93,7 +93,7 @@ fn nobody_who_was_told_one_is_not_nobody_who_could_be_asked() {
         "nameserver 172.30.0.10\n",
     );
     assert_eq!(look(&proc), Found::Absent);
-    let nowhere = read(Path::new("/nowhere"), OWN, &[]);
+    let nowhere = read(Path::new("/nowhere"), OWN, &Left::default());
     assert!(matches!(nowhere, Found::Malformed(what) if what.contains("/nowhere/thread-self/cgroup")));
 }
 

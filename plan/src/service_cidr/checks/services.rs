@@ -14,6 +14,7 @@ use crate::service_cidr::ranges::listed;
 use crate::service_cidr::settings::Settings;
 use crate::service_cidr::side::Side;
 use crate::service_cidr::subjects::{key, of_migration};
+use crate::service_cidr::swap::Part;
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     [
@@ -111,7 +112,7 @@ fn rooms(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec
             .flatten()
             .filter(mine)
             .collect();
-        let needed = addresses.len() + policy.services_at_once + 1;
+        let needed = addresses.len() + policy.services_at_once * (1 + Part::ALL.len());
         if let Err(no_room) = assign(&addresses, from, to, &BTreeSet::new()) {
             report.fail(
                 "",

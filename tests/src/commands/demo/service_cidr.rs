@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::{Arguments, tell};
+use super::{Arguments, Then, tell};
 use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
-use crate::demo::service_cidr::{Run, Wanted};
+use crate::demo::service_cidr::{End, Run, Wanted};
 
 /// What is to be done in the cluster.
 pub struct Job {
@@ -20,7 +20,6 @@ impl Job {
     pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
         let mut others = [arguments.flannel_to_calico.given(), arguments.pod_cidr.given()].concat();
         others.extend(arguments.broken.as_ref().map(|_| "--break"));
-        others.extend(arguments.then.map(|_| "--then"));
         if !others.is_empty() {
             bail!(
                 "--migration service-cidr has no {}: leave it out",
@@ -29,7 +28,10 @@ impl Job {
         }
         arguments.cluster.start_on(PodNetwork::Flannel)?;
         Ok(Self {
-            wanted: Wanted::new()?,
+            wanted: Wanted::new(match arguments.then {
+                None => End::There,
+                Some(Then::Rollback) => End::Back,
+            })?,
         })
     }
 

@@ -24,7 +24,7 @@ use crate::cluster::control_plane::DNS_SERVICE;
 use crate::cluster::wait::{Look, until};
 use follow_up::FollowUp;
 use report::Report;
-use sample::{Asked, at_the_same_place};
+use sample::{Asked, Lasting, at_the_same_place};
 
 /// Where the Services of the demo go.
 const NEW_RANGE: &str = "172.31.0.0/16";
@@ -39,21 +39,38 @@ const FEW: usize = 2;
 /// Who asks the addresses that Services have before, and those that they get.
 const ASKS_OLD: [&str; 2] = ["asks-old", "asks-old-often"];
 const ASKS_NEW: [&str; 2] = ["asks-new", "asks-new-often"];
+/// And who asks for those that are not answered while pods start again.
+const ASKS_UNTIL_THEN: [&str; 2] = ["asks-old-until-restart", "asks-new-until-restart"];
+
+/// And how long before somebody takes it back: until he has.
+const SOAK_BEFORE_BACK: u32 = 3600;
+
+/// Where the Services are at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// In the new range.
+    There,
+    /// At the addresses that they had before.
+    Back,
+}
 
 /// What the demo is asked for.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// The range that Services come to.
     pub to: Ipv4Net,
+    /// Where the Services are at the end.
+    pub end: End,
     /// More fields of the spec, as JSON to merge.
     pub spec: Value,
 }
 
 impl Wanted {
     /// The demo's range.
-    pub fn new() -> Result<Self> {
+    pub fn new(end: End) -> Result<Self> {
         Ok(Self {
             to: NEW_RANGE.parse().context("the demo's new range")?,
+            end,
             spec: json!({}),
         })
     }
@@ -61,7 +78,11 @@ impl Wanted {
 
 /// The Migration as a user would write it.
 pub fn manifest(wanted: &Wanted) -> Value {
-    let mut spec = json!({ "serviceCidr": { "to": [wanted.to], "soakSeconds": SOAK } });
+    let soak = match wanted.end {
+        End::There => SOAK,
+        End::Back => SOAK_BEFORE_BACK,
+    };
+    let mut spec = json!({ "serviceCidr": { "to": [wanted.to], "soakSeconds": soak } });
     merge(&mut spec, &wanted.spec);
     migration(&spec)
 }
@@ -100,14 +121,32 @@ impl<'cluster> Run<'cluster> {
         api.apply(&sample::objects(&image).to_string()).await?;
         api.rolled_out("deployment/answer", sample::NAMESPACE, LIMIT)
             .await?;
-        let asked = Asked::of(&sample::all(cluster).await?, wanted.to.network());
+        lingers(cluster).await?;
+        let nodes = node_addresses(cluster).await?;
+        let before = sample::all(cluster).await?;
+        let of = |lasting| Asked::of(&before, wanted.to.network(), &nodes, lasting);
+        let (asked, until_then) = (of(Lasting::Throughout), of(Lasting::UntilPodsStartAgain));
         let new_dns = at_the_same_place(DNS_SERVICE, wanted.to.network());
-        for (names, asked, dns) in [
-            (ASKS_OLD, &asked.old, DNS_SERVICE),
-            (ASKS_NEW, &asked.new, new_dns),
+        for (names, asked, until_then, dns) in [
+            (
+                [ASKS_OLD[0], ASKS_OLD[1], ASKS_UNTIL_THEN[0]],
+                &asked.old,
+                &until_then.old,
+                DNS_SERVICE,
+            ),
+            (
+                [ASKS_NEW[0], ASKS_NEW[1], ASKS_UNTIL_THEN[1]],
+                &asked.new,
+                &until_then.new,
+                new_dns,
+            ),
         ] {
             let few = asked.get(..FEW).unwrap_or(asked);
-            for (name, asked, interval) in [(names[0], asked.as_slice(), INTERVAL), (names[1], few, OFTEN)] {
+            for (name, asked, interval) in [
+                (names[0], asked.as_slice(), INTERVAL),
+                (names[1], few, OFTEN),
+                (names[2], until_then, INTERVAL),
+            ] {
                 let prober = sample::prober(name, &image, asked, dns, interval);
                 api.apply(&prober.to_string()).await?;
                 api.rolled_out(&format!("deployment/{name}"), "traffic", LIMIT)
@@ -117,15 +156,15 @@ impl<'cluster> Run<'cluster> {
         own_path(cluster).await?;
         let scene = Scene::look(cluster, tools, counts).await?;
         scene.say(format_args!(
-            "{} Services are there; {} of them are asked at both of their addresses every {INTERVAL} ms, and {FEW} of them, like both name \
+            "{} Services are there; {} places of them are asked, at both of their addresses, every {INTERVAL} ms, and {FEW} of them, like both name \
              servers, every {OFTEN} ms",
-            sample::all(cluster).await?.len(),
-            asked.old.len()
+            before.len(),
+            asked.old.len() + until_then.old.len()
         ));
         Ok(Self {
-            before: sample::all(cluster).await?,
             scene,
             wanted,
+            before,
         })
     }
 
@@ -140,12 +179,10 @@ impl<'cluster> Run<'cluster> {
             operator
                 .expect(Exit::Done, &["plan", "--filename", &file])
                 .await?;
-            self.scene.say("kubectl replumb apply --yes --watch");
-            let apply = ["apply", "--filename", &file, "--yes", "--watch"];
-            let followed = operator.expect_within(Exit::Done, &apply, LIMIT);
-            // Who asks an address that is given up gets no answer any more: that ends before.
-            tokio::try_join!(followed, self.end_asking())?;
-            anyhow::Ok(())
+            match self.wanted.end {
+                End::There => self.there(&file).await,
+                End::Back => self.there_and_back(&file).await,
+            }
         };
         tokio::select! {
             result = work => result?,
@@ -154,30 +191,77 @@ impl<'cluster> Run<'cluster> {
         Ok(done)
     }
 
-    /// Ends whoever asks addresses that are about to be given up, once nobody else does.
-    async fn end_asking(&self) -> Result<()> {
-        let cluster = self.scene.cluster;
-        until(
-            "the last pods have started again",
-            LIMIT,
-            &cluster.directory().logs(),
-            async || {
-                let status = status(cluster).await?;
-                let stage = status["serviceCidr"]["stage"]["name"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned();
-                Ok(if stage == "Soak" {
-                    Look::Done(())
-                } else {
-                    Look::NotYet(stage)
-                })
-            },
+    async fn there(&self, file: &str) -> Result<()> {
+        self.scene.say("kubectl replumb apply --yes --watch");
+        let apply = ["apply", "--filename", file, "--yes", "--watch"];
+        let followed = self.scene.operator.expect_within(Exit::Done, &apply, LIMIT);
+        // Who asks an address that is given up gets no answer any more: that ends before.
+        tokio::try_join!(followed, self.end_asking())?;
+        Ok(())
+    }
+
+    /// Every Service has its new address and every pod was told it; then somebody takes all of it back.
+    async fn there_and_back(&self, file: &str) -> Result<()> {
+        self.scene.say("kubectl replumb apply --yes");
+        self.scene
+            .operator
+            .expect(Exit::Done, &["apply", "--filename", file, "--yes"])
+            .await?;
+        self.until_stage(
+            "There",
+            "the Services have their new addresses",
+            &["FollowUp", "Restart", "Soak"],
         )
         .await?;
+        self.end(ASKS_UNTIL_THEN).await?;
+        self.until_stage("There", "the last pods have started again", &["Soak"])
+            .await?;
+        let ends = async {
+            let given_up = ["FollowUp", "Restart", "Release"];
+            self.until_stage("Back", "the Services have their old addresses", &given_up)
+                .await?;
+            self.end(ASKS_NEW).await?;
+            self.scene
+                .say("nobody of the demo's asks by a new address any more");
+            anyhow::Ok(())
+        };
+        tokio::try_join!(self.scene.roll_back(), ends)?;
+        Ok(())
+    }
+
+    /// Ends whoever asks pods that are about to start again, and later whoever asks addresses that are about to be given up, once nobody
+    /// else does.
+    async fn end_asking(&self) -> Result<()> {
+        self.until_stage(
+            "There",
+            "the Services have their new addresses",
+            &["FollowUp", "Restart", "Soak"],
+        )
+        .await?;
+        self.end(ASKS_UNTIL_THEN).await?;
+        self.until_stage("There", "the last pods have started again", &["Soak"])
+            .await?;
         self.end(ASKS_OLD).await?;
         self.scene
             .say("nobody of the demo's asks by an old address any more");
+        Ok(())
+    }
+
+    async fn until_stage(&self, direction: &str, what: &str, stages: &[&str]) -> Result<()> {
+        let cluster = self.scene.cluster;
+        until(what, LIMIT, &cluster.directory().logs(), async || {
+            let status = status(cluster).await?;
+            let now = &status["serviceCidr"]["stage"];
+            let stage = now["name"].as_str().unwrap_or_default().to_owned();
+            Ok(
+                if now["direction"] == direction && stages.contains(&stage.as_str()) {
+                    Look::Done(())
+                } else {
+                    Look::NotYet(stage)
+                },
+            )
+        })
+        .await?;
         Ok(())
     }
 
@@ -196,7 +280,11 @@ impl<'cluster> Run<'cluster> {
     /// Ends the traffic, looks at every Service again, and says how it went.
     pub async fn report(&self, followed: Vec<FollowUp>) -> Result<Report> {
         let cluster = self.scene.cluster;
-        self.end(ASKS_NEW).await?;
+        self.end(match self.wanted.end {
+            End::There => ASKS_NEW,
+            End::Back => ASKS_OLD,
+        })
+        .await?;
         let status = status(cluster).await?;
         let after = sample::all(cluster).await?;
         let read = async |kind: &str| -> Result<Value> {
@@ -206,6 +294,7 @@ impl<'cluster> Run<'cluster> {
         let (ranges, events) = (read("servicecidrs").await?, read("events").await?);
         let requests = probes(cluster).await?;
         Ok(Report::of(
+            self.wanted.end,
             &status,
             [&self.before, &after],
             &ranges,
@@ -214,6 +303,39 @@ impl<'cluster> Run<'cluster> {
             followed,
         ))
     }
+}
+
+/// Pods of the traffic go on answering as long as those of the sample do.
+async fn lingers(cluster: &Cluster) -> Result<()> {
+    let patch = json!({ "spec": { "template": { "spec": {
+        "terminationGracePeriodSeconds": sample::GRACE_SECONDS,
+        "containers": [{ "name": "echo", "args": ["serve", format!("--linger-ms={}", sample::LINGER)] }],
+    } } } });
+    let api = cluster.api();
+    api.kubectl(&[
+        "-n",
+        "traffic",
+        "patch",
+        "deployment",
+        "echo",
+        "-p",
+        &patch.to_string(),
+    ])
+    .await?;
+    api.rolled_out("deployment/echo", "traffic", LIMIT).await
+}
+
+/// An address of each Node.
+async fn node_addresses(cluster: &Cluster) -> Result<Vec<Ipv4Addr>> {
+    let path = "jsonpath={.items[*].status.addresses[?(@.type=='InternalIP')].address}";
+    let text = cluster.api().kubectl(&["get", "nodes", "-o", path]).await?;
+    text.split_ascii_whitespace()
+        .map(|address| {
+            address
+                .parse()
+                .with_context(|| format!("parse a Node's address {address}"))
+        })
+        .collect()
 }
 
 /// As a person does before: coordinator and agents reach the API server by no address of a Service.

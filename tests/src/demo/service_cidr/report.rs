@@ -3,16 +3,20 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use jiff::{SignedDuration, Timestamp};
 use plan::service_cidr::objects::differences;
 use serde::Serialize;
 use serde_json::Value;
 use traffic::report::Summary;
 
+use super::End;
 use super::follow_up::FollowUp;
 use crate::demo::report::{self as common, Pods};
 
 /// Events that tell of a Service whose address is nobody's.
 const WRONG: [&str; 2] = ["ClusterIPOutOfRange", "ClusterIPNotAllocated"];
+/// How long ago such an event may be.
+const LAST: SignedDuration = SignedDuration::from_mins(2);
 /// Of the metadata, what whoever owns a Service has written, or is known by.
 const KEPT: [&str; 6] = [
     "uid",
@@ -71,6 +75,7 @@ pub struct Services {
 impl Report {
     /// Puts it together, and judges it.
     pub fn of(
+        end: End,
         status: &Value,
         [before, after]: [&BTreeMap<String, Value>; 2],
         ranges: &Value,
@@ -89,17 +94,21 @@ impl Report {
             },
             services: compare(before, after),
             ready_ranges: ready(ranges),
-            wrong_events: wrong(events),
+            wrong_events: wrong(events, Timestamp::now()),
             follow_ups,
             problems: Vec::new(),
         };
-        report.problems = report.judge();
+        report.problems = report.judge(end);
         report
     }
 
-    fn judge(&self) -> Vec<String> {
+    fn judge(&self, end: End) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.phase != "Completed" {
+        let wanted = match end {
+            End::There => "Completed",
+            End::Back => "RolledBack",
+        };
+        if self.phase != wanted {
             problems.push(format!("the migration ended as {:?}", self.phase));
         }
         if self.requests.lost > 0 {
@@ -113,9 +122,13 @@ impl Report {
             ));
         }
         problems.extend(self.wrong_events.iter().cloned());
-        if self.services.moved < 30 {
+        let is_moved = match end {
+            End::There => self.services.moved >= 30,
+            End::Back => self.services.moved == 0,
+        };
+        if !is_moved {
             problems.push(format!(
-                "{} Services have another address: too few",
+                "{} Services have another address than before",
                 self.services.moved
             ));
         }
@@ -199,9 +212,36 @@ fn ready(ranges: &Value) -> BTreeMap<String, Vec<String>> {
         .collect()
 }
 
-fn wrong(events: &Value) -> Vec<String> {
+/// Events of the last minutes. Before, the API server may look at a helper that has just given its address up.
+fn wrong(events: &Value, now: Timestamp) -> Vec<String> {
     let all = events["items"].as_array().into_iter().flatten();
+    let is_late = |event: &&Value| {
+        let times = ["lastTimestamp", "eventTime"].into_iter();
+        let mut times = times.filter_map(|field| event[field].as_str()?.parse::<Timestamp>().ok());
+        times.next().is_none_or(|at| now.duration_since(at) < LAST)
+    };
     all.filter(|event| WRONG.iter().any(|reason| event["reason"] == *reason))
+        .filter(is_late)
         .map(|event| format!("event {}: {}", event["reason"], event["message"]))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_wrong_minutes_ago_and_was_mended_is_no_problem() {
+        let event = |reason: &str, at: &str| json!({ "reason": reason, "message": "an address", "lastTimestamp": at });
+        let events = json!({ "items": [
+            event("ClusterIPOutOfRange", "2026-11-23T17:00:00Z"),
+            event("ClusterIPOutOfRange", "2026-11-23T17:09:00Z"),
+            event("Started", "2026-11-23T17:09:00Z"),
+            { "reason": "ClusterIPNotAllocated", "message": "nobody knows when" },
+        ] });
+        let found = wrong(&events, "2026-11-23T17:10:00Z".parse().unwrap());
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
 }

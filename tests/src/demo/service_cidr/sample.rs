@@ -14,6 +14,16 @@ pub const NAMESPACE: &str = "services";
 const ANSWER: &str = "answer";
 /// The port of both protocols.
 const PORT: u16 = 7000;
+/// So many milliseconds a pod answers after it was told to end. kube-proxy has to tell who asks: with a hundred Services on two busy
+/// processors that took up to 8 s.
+pub const LINGER: u32 = 12_000;
+/// And after so many seconds it is ended.
+pub const GRACE_SECONDS: u32 = 20;
+
+/// The smallest node port of the sample.
+const FIRST_NODE_PORT: u16 = 31_000;
+/// An address outside the cluster (RFC 5737), by which one Service is asked as well.
+const EXTERNAL_ADDRESS: &str = "192.0.2.70";
 
 /// Namespace, pods that answer, and Services: more than forty, of every class that a Service may be of.
 pub fn objects(image: &str) -> Value {
@@ -50,13 +60,13 @@ fn deployment(image: &str) -> Value {
             "template": {
                 "metadata": { "labels": { "app": ANSWER } },
                 "spec": {
-                    "terminationGracePeriodSeconds": 8,
+                    "terminationGracePeriodSeconds": GRACE_SECONDS,
                     "topologySpreadConstraints": [{
                         "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
                         "labelSelector": { "matchLabels": { "app": ANSWER } },
                     }],
                     "containers": [{
-                        "name": ANSWER, "image": image, "imagePullPolicy": "Never", "args": ["serve"],
+                        "name": ANSWER, "image": image, "imagePullPolicy": "Never", "args": ["serve", format!("--linger-ms={LINGER}")],
                         "resources": { "requests": { "cpu": "100m" } },
                         "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
                         "env": [{ "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
@@ -82,12 +92,26 @@ fn services() -> Vec<(String, Value)> {
     let mut all: Vec<(String, Value)> = (0..26)
         .map(|number| (format!("plain-{number}"), of(&json!({}))))
         .collect();
+    let at_nodes = |number: u16, policy: &str| {
+        let mut spec = of(&json!({ "type": "NodePort", "externalTrafficPolicy": policy }));
+        // Of both protocols the same: whoever asks knows one.
+        for port in spec["ports"].as_array_mut().into_iter().flatten() {
+            port["nodePort"] = json!(FIRST_NODE_PORT + number);
+        }
+        spec
+    };
     for number in 0..5 {
-        all.push((format!("node-port-{number}"), of(&json!({ "type": "NodePort" }))));
+        all.push((format!("node-port-{number}"), at_nodes(number, "Cluster")));
     }
+    all.push((
+        "external".to_owned(),
+        of(&json!({ "externalIPs": [EXTERNAL_ADDRESS] })),
+    ));
     for number in 0..2 {
-        let spec = json!({ "type": "NodePort", "externalTrafficPolicy": "Local" });
-        all.push((format!("node-port-local-{number}"), of(&spec)));
+        all.push((
+            format!("node-port-local-{number}"),
+            at_nodes(10 + number, "Local"),
+        ));
         let spec = json!({ "sessionAffinity": "ClientIP", "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 600 } } });
         all.push((format!("sticky-{number}"), of(&spec)));
         all.push((
@@ -146,20 +170,47 @@ pub async fn all(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
 /// Addresses that are asked, each with a name.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// As Services have them before.
+    /// As Services have them before, with node ports and external addresses, which stay.
     pub old: Vec<String>,
     /// As they will have them.
     pub new: Vec<String>,
 }
 
+/// Which Services are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    /// Those that answer while their pods start again one by one.
+    Throughout,
+    /// Those that lead to pods of one node alone, or to some that are not Ready: they are not answered while a pod starts.
+    UntilPodsStartAgain,
+}
+
+impl Lasting {
+    fn of(service: &Value) -> Self {
+        let spec = &service["spec"];
+        if spec["internalTrafficPolicy"] == "Local" || spec["publishNotReadyAddresses"] == true {
+            Self::UntilPodsStartAgain
+        } else {
+            Self::Throughout
+        }
+    }
+}
+
 impl Asked {
-    /// By what Services have now, and the new range: each gets the same place in it.
-    pub fn of(services: &BTreeMap<String, Value>, range: Ipv4Addr) -> Self {
+    /// By what Services have now, and the new range: each gets the same place in it. `nodes` are addresses of Nodes.
+    pub fn of(
+        services: &BTreeMap<String, Value>,
+        range: Ipv4Addr,
+        nodes: &[Ipv4Addr],
+        lasting: Lasting,
+    ) -> Self {
         let mut asked = Self::default();
+        let mut nodes = nodes.iter().cycle();
         let of_sample = services
             .iter()
             .filter(|(name, _)| name.starts_with(&format!("{NAMESPACE}/")));
-        for (name, service) in of_sample.filter(|(_, service)| echoes(service)) {
+        let is_asked = |service: &Value| echoes(service) && Lasting::of(service) == lasting;
+        for (name, service) in of_sample.filter(|(_, service)| is_asked(service)) {
             let Some(address) = service["spec"]["clusterIP"]
                 .as_str()
                 .and_then(|text| text.parse::<Ipv4Addr>().ok())
@@ -170,6 +221,14 @@ impl Asked {
             asked
                 .new
                 .push(format!("{name}={}:{PORT}", at_the_same_place(address, range)));
+            if let Some(port) = service["spec"]["ports"][0]["nodePort"].as_u64()
+                && let Some(node) = nodes.next()
+            {
+                asked.old.push(format!("{name}@node={node}:{port}"));
+            }
+            if let Some(address) = service["spec"]["externalIPs"][0].as_str() {
+                asked.old.push(format!("{name}@external={address}:{PORT}"));
+            }
         }
         asked
     }
