@@ -36,7 +36,7 @@ pub enum CheckName {
     /// An agent reports from every node.
     AgentMissing,
     /// Every API server is known, with its range and its certificate.
-    ApiServers,
+    ApiServerFlags,
     /// The API has ranges of Services as objects.
     ApiVersion,
     /// Pods that nobody makes again.
@@ -75,7 +75,7 @@ impl CheckName {
     /// Every name.
     pub const ALL: [Self; 18] = [
         Self::AgentMissing,
-        Self::ApiServers,
+        Self::ApiServerFlags,
         Self::ApiVersion,
         Self::BarePods,
         Self::DisruptionBudgets,
@@ -98,7 +98,7 @@ impl CheckName {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AgentMissing => "AgentMissing",
-            Self::ApiServers => "ApiServers",
+            Self::ApiServerFlags => "ApiServerFlags",
             Self::ApiVersion => "ApiVersion",
             Self::BarePods => "BarePods",
             Self::DisruptionBudgets => "DisruptionBudgets",

@@ -40,9 +40,12 @@ pub struct Arguments {
     /// Of the migration from flannel to Calico alone.
     #[command(flatten)]
     pub flannel_to_calico: flannel_to_calico::Options,
-    /// Of the change of range alone.
+    /// Of the change of the pods' range alone.
     #[command(flatten)]
     pub pod_cidr: pod_cidr::Options,
+    /// Of the change of the Services' range alone.
+    #[command(flatten)]
+    pub service_cidr: service_cidr::Options,
     /// Write how it went as JSON into this file.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

@@ -59,3 +59,19 @@ pub async fn so_far(cluster: &Cluster) -> Result<Vec<Report>> {
     }
     Ok(reports)
 }
+
+/// What the probers whose names begin so have seen; they have ended. Their reports are taken away: they are no part of what follows.
+pub async fn take(cluster: &Cluster, name: &str) -> Result<Vec<Report>> {
+    let mut taken = Vec::new();
+    for node in cluster.node_names().await {
+        let folder = cluster.disk(&node).join(FOLDER);
+        for report in Report::read_all(&folder)? {
+            if report.prober.starts_with(name) {
+                let file = folder.join(format!("{}.json", report.prober));
+                std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+                taken.push(report);
+            }
+        }
+    }
+    Ok(taken)
+}

@@ -42,7 +42,7 @@ fn api_version(facts: &ClusterFacts) -> Vec<Check> {
 }
 
 fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
-    let mut report = Report::new(CheckName::ApiServers);
+    let mut report = Report::new(CheckName::ApiServerFlags);
     if facts.api_servers.is_empty() {
         report.unknown(
             "endpoints of Service",
@@ -77,7 +77,7 @@ fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     "--service-cluster-ip-range",
                     why,
                     "its flag, by /flagz or the command line of its static pod",
-                    "one whose flag nobody knows may take the new range back: see check ApiServers in the runbook",
+                    "one whose flag nobody knows may take the new range back: see check ApiServerFlags in the runbook",
                 ),
             ),
         }

@@ -69,7 +69,7 @@ pub struct Job {
 impl Job {
     /// Refuses what does not fit together.
     pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
-        let others = arguments.pod_cidr.given();
+        let others = [arguments.pod_cidr.given(), arguments.service_cidr.given()].concat();
         if !others.is_empty() {
             bail!(
                 "--migration flannel-to-calico has no {}: leave it out, or change the range with --migration pod-cidr",

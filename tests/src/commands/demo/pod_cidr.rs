@@ -58,7 +58,11 @@ pub struct Job {
 impl Job {
     /// Refuses what does not fit together.
     pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
-        let others = arguments.flannel_to_calico.given();
+        let others = [
+            arguments.flannel_to_calico.given(),
+            arguments.service_cidr.given(),
+        ]
+        .concat();
         if !others.is_empty() {
             bail!(
                 "--migration pod-cidr has no {}: leave it out, or migrate from flannel",

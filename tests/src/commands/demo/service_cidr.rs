@@ -10,6 +10,24 @@ use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
 use crate::demo::service_cidr::{End, Run, Wanted};
 
+/// What only this kind has.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[group(id = "service-cidr")]
+pub struct Options {
+    /// Another range for Services: first delete three of them and make them again, as one does without this tool, and count what that
+    /// loses.
+    #[arg(long)]
+    pub beside_recreation: bool,
+}
+
+impl Options {
+    /// The options that were given, for a kind that has none of them.
+    pub fn given(&self) -> Vec<&'static str> {
+        let given = self.beside_recreation.then_some("--beside-recreation");
+        given.into_iter().collect()
+    }
+}
+
 /// What is to be done in the cluster.
 pub struct Job {
     wanted: Wanted,
@@ -28,10 +46,13 @@ impl Job {
         }
         arguments.cluster.start_on(PodNetwork::Flannel)?;
         Ok(Self {
-            wanted: Wanted::new(match arguments.then {
-                None => End::There,
-                Some(Then::Rollback) => End::Back,
-            })?,
+            wanted: Wanted::new(
+                match arguments.then {
+                    None => End::There,
+                    Some(Then::Rollback) => End::Back,
+                },
+                arguments.service_cidr.beside_recreation,
+            )?,
         })
     }
 

@@ -1,6 +1,7 @@
 //! Another range for the Services of a cluster.
 
 mod follow_up;
+mod recreation;
 pub mod report;
 mod sample;
 
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use api::names;
 use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::Pod;
@@ -23,8 +24,9 @@ use crate::cluster::Cluster;
 use crate::cluster::control_plane::DNS_SERVICE;
 use crate::cluster::wait::{Look, until};
 use follow_up::FollowUp;
+use recreation::Recreation;
 use report::Report;
-use sample::{Asked, Lasting, at_the_same_place};
+use sample::{Asked, Lasting, Prober, at_the_same_place};
 
 /// Where the Services of the demo go.
 const NEW_RANGE: &str = "172.31.0.0/16";
@@ -36,12 +38,16 @@ const INTERVAL: u64 = 200;
 const OFTEN: u64 = 10;
 /// How many are asked so often.
 const FEW: usize = 2;
+/// The name that they ask for.
+const RESOLVED: &str = "echo.traffic.svc.cluster.local";
 /// Who asks the addresses that Services have before, and those that they get.
 const ASKS_OLD: [&str; 2] = ["asks-old", "asks-old-often"];
 const ASKS_NEW: [&str; 2] = ["asks-new", "asks-new-often"];
 /// And who asks for those that are not answered while pods start again.
 const ASKS_UNTIL_THEN: [&str; 2] = ["asks-old-until-restart", "asks-new-until-restart"];
 
+/// What the lab's Corefile says.
+const LAMEDUCK: &str = "lameduck 5s";
 /// And how long before somebody takes it back: until he has.
 const SOAK_BEFORE_BACK: u32 = 3600;
 
@@ -61,16 +67,19 @@ pub struct Wanted {
     pub to: Ipv4Net,
     /// Where the Services are at the end.
     pub end: End,
+    /// Whether some Services are deleted and made again first, to see what that loses.
+    pub beside_recreation: bool,
     /// More fields of the spec, as JSON to merge.
     pub spec: Value,
 }
 
 impl Wanted {
     /// The demo's range.
-    pub fn new(end: End) -> Result<Self> {
+    pub fn new(end: End, beside_recreation: bool) -> Result<Self> {
         Ok(Self {
             to: NEW_RANGE.parse().context("the demo's new range")?,
             end,
+            beside_recreation,
             spec: json!({}),
         })
     }
@@ -93,6 +102,7 @@ pub struct Run<'cluster> {
     pub scene: Scene<'cluster>,
     wanted: Wanted,
     before: BTreeMap<String, Value>,
+    recreation: Option<Recreation>,
 }
 
 /// Every pod starts again: nobody's are counted as moved without need.
@@ -119,9 +129,16 @@ impl<'cluster> Run<'cluster> {
             .kubectl(&["get", "deployment", "echo", "-n", "traffic", "-o", image])
             .await?;
         api.apply(&sample::objects(&image).to_string()).await?;
-        api.rolled_out("deployment/answer", sample::NAMESPACE, LIMIT)
-            .await?;
+        for name in sample::deployments() {
+            api.rolled_out(&format!("deployment/{name}"), sample::NAMESPACE, LIMIT)
+                .await?;
+        }
         lingers(cluster).await?;
+        let recreation = if wanted.beside_recreation {
+            Some(recreation::count(cluster, &image).await?)
+        } else {
+            None
+        };
         let nodes = node_addresses(cluster).await?;
         let before = sample::all(cluster).await?;
         let of = |lasting| Asked::of(&before, wanted.to.network(), &nodes, lasting);
@@ -147,7 +164,14 @@ impl<'cluster> Run<'cluster> {
                 (names[1], few, OFTEN),
                 (names[2], until_then, INTERVAL),
             ] {
-                let prober = sample::prober(name, &image, asked, dns, interval);
+                let prober = sample::prober(&Prober {
+                    name,
+                    image: &image,
+                    asked,
+                    resolved: RESOLVED,
+                    name_server: dns,
+                    interval,
+                });
                 api.apply(&prober.to_string()).await?;
                 api.rolled_out(&format!("deployment/{name}"), "traffic", LIMIT)
                     .await?;
@@ -165,6 +189,7 @@ impl<'cluster> Run<'cluster> {
             scene,
             wanted,
             before,
+            recreation,
         })
     }
 
@@ -301,12 +326,40 @@ impl<'cluster> Run<'cluster> {
             &events,
             requests,
             followed,
+            self.recreation.clone(),
         ))
     }
 }
 
-/// Pods of the traffic go on answering as long as those of the sample do.
+/// Pods of the traffic, and name servers, go on answering as long as those of the sample do.
 async fn lingers(cluster: &Cluster) -> Result<()> {
+    let path = "jsonpath={.data.Corefile}";
+    let (namespace, corefile) = (["-n", "kube-system"], ["configmap", "coredns"]);
+    let text = cluster
+        .api()
+        .kubectl(&[&namespace[..], &["get"], &corefile, &["-o", path]].concat())
+        .await?;
+    let longer = text.replace(LAMEDUCK, &format!("lameduck {}s", sample::LINGER / 1000));
+    ensure!(longer != text, "the Corefile does not say {LAMEDUCK}: {text}");
+    let patch = json!({ "data": { "Corefile": longer } }).to_string();
+    cluster
+        .api()
+        .kubectl(
+            &[
+                &namespace[..],
+                &["patch"],
+                &corefile,
+                &["--type=merge", "-p", &patch],
+            ]
+            .concat(),
+        )
+        .await?;
+    let deployment = "deployment/coredns";
+    cluster
+        .api()
+        .kubectl(&[&namespace[..], &["rollout", "restart", deployment]].concat())
+        .await?;
+    cluster.api().rolled_out(deployment, "kube-system", LIMIT).await?;
     let patch = json!({ "spec": { "template": { "spec": {
         "terminationGracePeriodSeconds": sample::GRACE_SECONDS,
         "containers": [{ "name": "echo", "args": ["serve", format!("--linger-ms={}", sample::LINGER)] }],

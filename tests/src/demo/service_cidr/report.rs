@@ -11,6 +11,7 @@ use traffic::report::Summary;
 
 use super::End;
 use super::follow_up::FollowUp;
+use super::recreation::{self, Recreation};
 use crate::demo::report::{self as common, Pods};
 
 /// Events that tell of a Service whose address is nobody's.
@@ -45,6 +46,9 @@ pub struct Report {
     pub wrong_events: Vec<String>,
     /// What a person was asked for on the way, and did.
     pub follow_ups: Vec<FollowUp>,
+    /// What deleting Services and making them again lost, beside it, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recreation: Option<Recreation>,
     /// What is not as it should be; empty is well.
     pub problems: Vec<String>,
 }
@@ -74,6 +78,7 @@ pub struct Services {
 
 impl Report {
     /// Puts it together, and judges it.
+    #[expect(clippy::too_many_arguments, reason = "each is a part of one report")]
     pub fn of(
         end: End,
         status: &Value,
@@ -82,6 +87,7 @@ impl Report {
         events: &Value,
         requests: Summary,
         follow_ups: Vec<FollowUp>,
+        recreation: Option<Recreation>,
     ) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let history = status["serviceCidr"]["history"].as_array().into_iter().flatten();
@@ -96,6 +102,7 @@ impl Report {
             ready_ranges: ready(ranges),
             wrong_events: wrong(events, Timestamp::now()),
             follow_ups,
+            recreation,
             problems: Vec::new(),
         };
         report.problems = report.judge(end);
@@ -122,6 +129,13 @@ impl Report {
             ));
         }
         problems.extend(self.wrong_events.iter().cloned());
+        if self
+            .recreation
+            .as_ref()
+            .is_some_and(|found| !recreation::shows(found))
+        {
+            problems.push("what was deleted and made again lost nothing: it was not asked".to_owned());
+        }
         let is_moved = match end {
             End::There => self.services.moved >= 30,
             End::Back => self.services.moved == 0,
@@ -155,6 +169,9 @@ impl Report {
             );
         }
         text.push_str(&common::text(&self.requests.summary, &Pods::default()));
+        if let Some(found) = &self.recreation {
+            text.push_str(&recreation::text(found));
+        }
         for problem in &self.problems {
             let _ = writeln!(text, "PROBLEM: {problem}");
         }

@@ -10,12 +10,13 @@ use crate::cluster::Cluster;
 
 /// Where the sample lives.
 pub const NAMESPACE: &str = "services";
-/// Who stands behind the Services.
-const ANSWER: &str = "answer";
+/// Who stands behind the Services: so many Deployments, each behind some of them. Were all behind the same pods, each start of a pod would
+/// change the endpoints of them all, and kube-controller-manager writes 20 objects a second.
+const ANSWERS: usize = 6;
 /// The port of both protocols.
-const PORT: u16 = 7000;
-/// So many milliseconds a pod answers after it was told to end. kube-proxy has to tell who asks: with a hundred Services on two busy
-/// processors that took up to 8 s.
+pub const PORT: u16 = 7000;
+/// So many milliseconds a pod answers after it was told to end: until then every kube-proxy has learned of it, also on two busy
+/// processors.
 pub const LINGER: u32 = 12_000;
 /// And after so many seconds it is ended.
 pub const GRACE_SECONDS: u32 = 20;
@@ -27,19 +28,14 @@ const EXTERNAL_ADDRESS: &str = "192.0.2.70";
 
 /// Namespace, pods that answer, and Services: more than forty, of every class that a Service may be of.
 pub fn objects(image: &str) -> Value {
-    let mut items = vec![
-        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }),
-        deployment(image),
-    ];
-    for (name, spec) in services() {
-        items.push(json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": {
-                "name": name, "namespace": NAMESPACE,
-                "labels": { "app.kubernetes.io/part-of": "shop" }, "annotations": { "example.org/owner": "team-a" },
-            },
-            "spec": spec,
-        }));
+    let mut items =
+        vec![json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } })];
+    items.extend((0..ANSWERS).map(|place| deployment(&answer(place), image)));
+    for (place, (name, mut spec)) in services().into_iter().enumerate() {
+        if spec["selector"]["app"] == answer(0) {
+            spec["selector"]["app"] = json!(answer(place % ANSWERS));
+        }
+        items.push(object(&name, &spec));
     }
     // Nobody selects pods for it: its endpoints are somebody's own.
     items.push(json!({
@@ -51,23 +47,60 @@ pub fn objects(image: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": items })
 }
 
-fn deployment(image: &str) -> Value {
+/// Names of the Deployments that answer.
+pub fn deployments() -> impl Iterator<Item = String> {
+    (0..ANSWERS).map(answer)
+}
+
+fn answer(place: usize) -> String {
+    format!("answer-{place}")
+}
+
+fn object(name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": name, "namespace": NAMESPACE,
+            "labels": { "app.kubernetes.io/part-of": "shop" }, "annotations": { "example.org/owner": "team-a" },
+        },
+        "spec": spec,
+    })
+}
+
+/// A Service of this name that leads to the sample's pods; `more` are fields of its spec.
+pub fn service(name: &str, more: &Value) -> Value {
+    object(name, &to_pods(more))
+}
+
+/// The spec of a Service that leads to the sample's pods.
+fn to_pods(more: &Value) -> Value {
+    let mut spec = json!({
+        "selector": { "app": answer(0) },
+        "ports": [
+            { "name": "udp", "port": PORT, "protocol": "UDP" }, { "name": "tcp", "port": PORT, "protocol": "TCP" },
+        ],
+    });
+    super::super::merge(&mut spec, more);
+    spec
+}
+
+fn deployment(name: &str, image: &str) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": { "name": ANSWER, "namespace": NAMESPACE },
+        "metadata": { "name": name, "namespace": NAMESPACE },
         "spec": {
-            "replicas": 3, "selector": { "matchLabels": { "app": ANSWER } },
+            "replicas": 2, "selector": { "matchLabels": { "app": name } },
             "template": {
-                "metadata": { "labels": { "app": ANSWER } },
+                "metadata": { "labels": { "app": name } },
                 "spec": {
                     "terminationGracePeriodSeconds": GRACE_SECONDS,
                     "topologySpreadConstraints": [{
                         "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
-                        "labelSelector": { "matchLabels": { "app": ANSWER } },
+                        "labelSelector": { "matchLabels": { "app": name } },
                     }],
                     "containers": [{
-                        "name": ANSWER, "image": image, "imagePullPolicy": "Never", "args": ["serve", format!("--linger-ms={LINGER}")],
-                        "resources": { "requests": { "cpu": "100m" } },
+                        "name": name, "image": image, "imagePullPolicy": "Never", "args": ["serve", format!("--linger-ms={LINGER}")],
+                        "resources": { "requests": { "cpu": "50m" } },
                         "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
                         "env": [{ "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
                         "readinessProbe": { "tcpSocket": { "port": PORT }, "periodSeconds": 1 },
@@ -80,15 +113,7 @@ fn deployment(image: &str) -> Value {
 
 /// Every Service, by name.
 fn services() -> Vec<(String, Value)> {
-    let both = json!([
-        { "name": "udp", "port": PORT, "protocol": "UDP" }, { "name": "tcp", "port": PORT, "protocol": "TCP" },
-    ]);
-    let selector = json!({ "app": ANSWER });
-    let of = |more: &Value| {
-        let mut spec = json!({ "selector": selector, "ports": both });
-        super::super::merge(&mut spec, more);
-        spec
-    };
+    let of = to_pods;
     let mut all: Vec<(String, Value)> = (0..26)
         .map(|number| (format!("plain-{number}"), of(&json!({}))))
         .collect();
@@ -135,7 +160,7 @@ fn services() -> Vec<(String, Value)> {
     ));
     all.push((
         "without-pods".to_owned(),
-        json!({ "selector": { "app": "nobody" }, "ports": both }),
+        of(&json!({ "selector": { "app": "nobody" } })),
     ));
     all.push((
         "by-hand".to_owned(),
@@ -150,7 +175,8 @@ fn echoes(service: &Value) -> bool {
     let has_address = spec["clusterIP"]
         .as_str()
         .is_some_and(|address| address != "None");
-    has_address && spec["selector"]["app"] == ANSWER && spec["type"] != "LoadBalancer"
+    let leads_to = spec["selector"]["app"].as_str().unwrap_or_default();
+    has_address && deployments().any(|name| name == leads_to) && spec["type"] != "LoadBalancer"
 }
 
 /// Every Service of the cluster, by `namespace/name`, as it is stored.
@@ -181,7 +207,8 @@ pub struct Asked {
 pub enum Lasting {
     /// Those that answer while their pods start again one by one.
     Throughout,
-    /// Those that lead to pods of one node alone, or to some that are not Ready: they are not answered while a pod starts.
+    /// Those that lead to pods of one node alone, or to some that are not Ready: they are not answered while a pod starts. And node ports:
+    /// flannel, which starts again as well, makes the rules anew by which a pod reaches a node's address.
     UntilPodsStartAgain,
 }
 
@@ -209,8 +236,16 @@ impl Asked {
         let of_sample = services
             .iter()
             .filter(|(name, _)| name.starts_with(&format!("{NAMESPACE}/")));
-        let is_asked = |service: &Value| echoes(service) && Lasting::of(service) == lasting;
-        for (name, service) in of_sample.filter(|(_, service)| is_asked(service)) {
+        for (name, service) in of_sample.filter(|(_, service)| echoes(service)) {
+            if lasting == Lasting::UntilPodsStartAgain
+                && let Some(port) = service["spec"]["ports"][0]["nodePort"].as_u64()
+                && let Some(node) = nodes.next()
+            {
+                asked.old.push(format!("{name}@node={node}:{port}"));
+            }
+            if Lasting::of(service) != lasting {
+                continue;
+            }
             let Some(address) = service["spec"]["clusterIP"]
                 .as_str()
                 .and_then(|text| text.parse::<Ipv4Addr>().ok())
@@ -221,11 +256,6 @@ impl Asked {
             asked
                 .new
                 .push(format!("{name}={}:{PORT}", at_the_same_place(address, range)));
-            if let Some(port) = service["spec"]["ports"][0]["nodePort"].as_u64()
-                && let Some(node) = nodes.next()
-            {
-                asked.old.push(format!("{name}@node={node}:{port}"));
-            }
             if let Some(address) = service["spec"]["externalIPs"][0].as_str() {
                 asked.old.push(format!("{name}@external={address}:{PORT}"));
             }
@@ -241,9 +271,34 @@ pub fn at_the_same_place(address: Ipv4Addr, range: Ipv4Addr) -> Ipv4Addr {
     Ipv4Addr::new(first, second, third, fourth)
 }
 
+/// Who asks, and whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Prober<'texts> {
+    /// Name of its Deployment.
+    pub name: &'texts str,
+    /// Its image.
+    pub image: &'texts str,
+    /// Addresses, each with a name: `NAME=ADDRESS:PORT`.
+    pub asked: &'texts [String],
+    /// A name that is asked for, too.
+    pub resolved: &'texts str,
+    /// Whom.
+    pub name_server: Ipv4Addr,
+    /// Milliseconds between two questions.
+    pub interval: u64,
+}
+
 /// A prober that asks these addresses, and this name server for a name, without pause. They stand in a file: a pod template that said
 /// them would be a place that says addresses of Services, and the migration would wait for a person to change it.
-pub fn prober(name: &str, image: &str, asked: &[String], name_server: Ipv4Addr, interval: u64) -> Value {
+pub fn prober(prober: &Prober<'_>) -> Value {
+    let Prober {
+        name,
+        image,
+        asked,
+        resolved,
+        name_server,
+        interval,
+    } = prober;
     // Some addresses are not there yet: such a flow counts from its first answer on.
     let arguments = json!([
         "probe",
@@ -251,7 +306,7 @@ pub fn prober(name: &str, image: &str, asked: &[String], name_server: Ipv4Addr, 
         "--without-service",
         format!("--interval-ms={interval}"),
         "--settle-ms=86400000",
-        "--resolve=echo.traffic.svc.cluster.local",
+        format!("--resolve={resolved}"),
         "--also=/asked/also",
         "--resolver=/asked/resolv.conf",
     ]);
