@@ -27,7 +27,7 @@ use plan::service_cidr::covers::covers;
 use plan::service_cidr::objects::{BridgePolicy, Ground, Spare, differences};
 use plan::service_cidr::ranges::{Fate, ServiceCidr, can_be_asked_for, fate, goes_with};
 use plan::service_cidr::side::{Side, Sides};
-use plan::service_cidr::swap::{Parts, Role, Step, decide};
+use plan::service_cidr::swap::{Parts, ROLE_LABEL, Role, Step, decide};
 use serde_json::{Value, json};
 
 const DOMAIN: &str = "cluster.local";
@@ -78,18 +78,16 @@ impl Bench {
             "phase": "Running", "podIP": "10.244.0.7", "podIPs": [{ "ip": "10.244.0.7" }],
             "conditions": [{ "type": "Ready", "status": "True" }],
         } });
-        lab.kubectl(&[
+        let (of_status, merge) = ("--subresource=status", "--type=merge");
+        bench.kubectl(&[
             "patch",
             "pod",
             "web-0",
-            "-n",
-            namespace,
-            "--subresource=status",
-            "--type=merge",
+            of_status,
+            merge,
             "-p",
             &running.to_string(),
-        ])
-        .unwrap();
+        ]);
         bench
     }
 
@@ -190,30 +188,34 @@ impl Bench {
         }));
     }
 
+    /// What kubectl says in this namespace.
+    fn kubectl(&self, arguments: &[&str]) -> String {
+        let namespace = ["-n", self.namespace.as_str()];
+        self.lab.kubectl(&[arguments, &namespace].concat()).unwrap()
+    }
+
     fn read(&self, kind: &str, name: &str) -> Value {
-        let text = self
-            .lab
-            .kubectl(&["get", kind, name, "-n", &self.namespace, "-o", "json"])
-            .unwrap();
-        serde_json::from_str(&text).unwrap()
+        serde_json::from_str(&self.kubectl(&["get", kind, name, "-o", "json"])).unwrap()
+    }
+
+    /// Every helper that there is, a line each.
+    fn helpers(&self) -> String {
+        let lines = self.kubectl(&["get", "services", "-l", ROLE_LABEL, "-o", "name"]);
+        lines.trim().to_owned()
+    }
+
+    fn patch(&self, name: &str, patch: &Value) {
+        self.kubectl(&["patch", "service", name, "--type=merge", "-p", &patch.to_string()]);
+    }
+
+    fn delete(&self, name: &str) {
+        self.kubectl(&["delete", "service", name]);
     }
 
     /// UIDs of the slices that Kubernetes has made for a Service.
     fn slices(&self, name: &str) -> Vec<String> {
         let of = format!("kubernetes.io/service-name={name}");
-        let text = self
-            .lab
-            .kubectl(&[
-                "get",
-                "endpointslices",
-                "-n",
-                &self.namespace,
-                "-l",
-                &of,
-                "-o",
-                "json",
-            ])
-            .unwrap();
+        let text = self.kubectl(&["get", "endpointslices", "-l", &of, "-o", "json"]);
         let list: Value = serde_json::from_str(&text).unwrap();
         let items = list["items"].as_array().unwrap().iter();
         items
@@ -410,20 +412,7 @@ async fn there_and_back_nothing_of_a_service_changes_but_its_address() {
         assert_eq!(back["spec"], before["spec"], "{name}");
         same_but_address(name, &before, &back);
         assert_eq!(bench.slices(name), slices, "{name}");
-        let left = bench
-            .lab
-            .kubectl(&[
-                "get",
-                "services",
-                "-n",
-                "swap",
-                "-l",
-                "replumb.dev/address",
-                "-o",
-                "name",
-            ])
-            .unwrap();
-        assert_eq!(left, "", "{name}");
+        assert_eq!(bench.helpers(), "", "{name}");
     }
 }
 
@@ -562,7 +551,7 @@ async fn a_bridge_stands_where_an_api_server_lets_nobody_else_answer() {
     bench.service("web", &spec);
     let subject = bench.subject("web", "172.30.11.1");
     let old = subject.addresses.old[0].to_string();
-    let seen = bench.until_swap(&subject).await;
+    bench.until_swap(&subject).await;
     for (role, policy, expected) in [
         ("bridge", "Local", vec![old.as_str(), "172.30.11.1"]),
         ("bridge-ports", "Local", vec!["192.0.2.11", "192.0.2.12"]),
@@ -587,21 +576,10 @@ async fn a_bridge_stands_where_an_api_server_lets_nobody_else_answer() {
         assert_eq!(spec["ports"][0]["port"], port, "{bridge}");
     }
     // Whoever owns the Service gives it another port meanwhile: its bridges are told before anything is exchanged.
-    drop(seen);
-    let edit = json!({ "spec": { "ports": [{ "name": "http", "port": 81, "nodePort": 30092, "protocol": "TCP" }] } }).to_string();
-    bench
-        .lab
-        .kubectl(&[
-            "patch",
-            "service",
-            "web",
-            "-n",
-            "bridged",
-            "--type=merge",
-            "-p",
-            &edit,
-        ])
-        .unwrap();
+    bench.patch(
+        "web",
+        &json!({ "spec": { "ports": [{ "name": "http", "port": 81, "nodePort": 30092, "protocol": "TCP" }] } }),
+    );
     let seen = bench.until_swap(&subject).await;
     let ports: Vec<&Value> = seen
         .helpers
@@ -611,20 +589,7 @@ async fn a_bridge_stands_where_an_api_server_lets_nobody_else_answer() {
         .collect();
     assert_eq!(ports, [81, 30092, 81]);
     bench.go_on(&subject).await.unwrap();
-    let left = bench
-        .lab
-        .kubectl(&[
-            "get",
-            "services",
-            "-n",
-            "bridged",
-            "-l",
-            "replumb.dev/address",
-            "-o",
-            "name",
-        ])
-        .unwrap();
-    assert_eq!(left.trim(), "service/web-replumb-old");
+    assert_eq!(bench.helpers(), "service/web-replumb-old");
 }
 
 #[tokio::test]
@@ -665,10 +630,7 @@ async fn what_somebody_else_takes_in_between_is_named_and_given_back_it_goes_on(
             message.contains("Service stolen/thief") && message.contains(words),
             "{message}"
         );
-        bench
-            .lab
-            .kubectl(&["delete", "service", "thief", "-n", "stolen"])
-            .unwrap();
+        bench.delete("thief");
         bench.go_on(&subject).await.unwrap();
         same_but_address(words, &before, &bench.read("service", "web"));
         // As before, for the next one.
@@ -696,21 +658,10 @@ async fn who_edits_or_deletes_it_in_the_middle_is_obeyed() {
             .await
             .is_err()
     );
-    let edit =
-        json!({ "spec": { "selector": { "app": "other" }, "sessionAffinity": "ClientIP" } }).to_string();
-    bench
-        .lab
-        .kubectl(&[
-            "patch",
-            "service",
-            "web",
-            "-n",
-            "edited",
-            "--type=merge",
-            "-p",
-            &edit,
-        ])
-        .unwrap();
+    bench.patch(
+        "web",
+        &json!({ "spec": { "selector": { "app": "other" }, "sessionAffinity": "ClientIP" } }),
+    );
     // Its helpers select other pods than it does now: nobody exchanges anything before they do as well.
     let seen = bench.look(&bench.client, &subject).await.unwrap();
     assert!(
@@ -729,23 +680,8 @@ async fn who_edits_or_deletes_it_in_the_middle_is_obeyed() {
     }
     assert_eq!(web["spec"]["selector"]["app"], "other");
 
-    bench
-        .lab
-        .kubectl(&[
-            "patch",
-            "service",
-            "web",
-            "-n",
-            "edited",
-            "--type=merge",
-            "-p",
-            r#"{"metadata":{"finalizers":null}}"#,
-        ])
-        .unwrap();
-    bench
-        .lab
-        .kubectl(&["delete", "service", "web", "-n", "edited"])
-        .unwrap();
+    bench.patch("web", &json!({ "metadata": { "finalizers": null } }));
+    bench.delete("web");
     assert!(
         bench.look(&bench.client, &subject).await.is_none(),
         "its helpers go with it"
@@ -803,10 +739,7 @@ async fn a_range_that_is_deleted_holds_what_it_has_until_another_one_does() {
     assert_eq!(foreseen(cover), (Fate::Holds(vec![held]), None));
     delete(cover);
     bench.until_terminating(cover).await;
-    bench
-        .lab
-        .kubectl(&["delete", "service", "held", "-n", "ranges"])
-        .unwrap();
+    bench.delete("held");
     bench.until_gone(cover).await;
 }
 

@@ -11,8 +11,8 @@ use kube::Config;
 use plan::found::Found;
 use plan::pod_cidr::host::{Listed, Tables};
 use plan::service_cidr::host::{
-    Carriers, Connection, HostFacts, HostSettings, IPVS_LINK, Left, LocalTraffic, ProxyMode, ServicePort,
-    in_target,
+    Asked, Carriers, Connection, HostFacts, HostSettings, IPVS_LINK, Left, LocalTraffic, ProxyMode,
+    ServicePort, in_target,
 };
 
 use super::apart::Apart;
@@ -49,19 +49,6 @@ struct RulesRead {
     took: Duration,
     asked: Asked,
     said: Proxy,
-}
-
-/// What kube-proxy has to know: as [`HostSettings`] says it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Asked {
-    known: Vec<ServicePort>,
-    balanced: Vec<ServicePort>,
-}
-
-impl Asked {
-    fn is_empty(&self) -> bool {
-        self.known.is_empty() && self.balanced.is_empty()
-    }
 }
 
 /// What its rules say, as [`HostFacts`] has it.
@@ -126,10 +113,7 @@ impl Observer {
         match seen {
             Ok(facts) => Report {
                 message: "looks at Services, and changes nothing".to_owned(),
-                pending: pending(
-                    !settings.known.is_empty() || !settings.balanced.is_empty(),
-                    &facts.unknown,
-                ),
+                pending: pending(!settings.asked.is_empty(), &facts.unknown),
                 service_cidr: Some(facts),
                 ..Report::default()
             },
@@ -150,21 +134,10 @@ impl Observer {
 
     /// Reads everything. What cannot be read says so in its own place, but for the kernel's tables.
     pub async fn observe(&mut self, settings: &HostSettings) -> Result<HostFacts, NetlinkError> {
-        let HostSettings {
-            left: _,
-            kept: _,
-            target,
-            known,
-            balanced,
-        } = settings;
-        let left = &settings.left();
-        let asked = Asked {
-            known: known.clone(),
-            balanced: balanced.clone(),
-        };
+        let HostSettings { left, target, asked } = settings;
         // A socket of its own for each look: one that broke stays broken.
         let tables = tables(&Netlink::connect()?.tables().await?);
-        let proxy = self.proxy(&asked, &tables).await;
+        let proxy = self.proxy(asked, &tables).await;
         let cluster_dns = self.kubelet.cluster_dns().await;
         let (proc, own_pod) = (self.proc.clone(), self.own_pod.clone());
         let carriers = self

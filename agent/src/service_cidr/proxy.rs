@@ -145,23 +145,15 @@ impl Rules {
         first
     }
 
-    fn knows_pods(&mut self, by: LocalTraffic) {
+    fn knows_pods(&mut self, mut by: LocalTraffic) {
         let mut all = match std::mem::take(&mut self.local_traffic) {
             Found::Present(all) => all,
             Found::Absent | Found::Malformed(_) => LocalTraffic::default(),
         };
-        all.ranges.extend(
-            by.ranges
-                .into_iter()
-                .filter(|range| !all.ranges.contains(range))
-                .collect::<Vec<_>>(),
-        );
-        all.links.extend(
-            by.links
-                .into_iter()
-                .filter(|link| !all.links.contains(link))
-                .collect::<Vec<_>>(),
-        );
+        by.ranges.retain(|range| !all.ranges.contains(range));
+        by.links.retain(|link| !all.links.contains(link));
+        all.ranges.extend(by.ranges);
+        all.links.extend(by.links);
         self.local_traffic = Found::Present(all);
     }
 }

@@ -13,7 +13,7 @@ use agent::service_cidr::proxy;
 use axum::http::StatusCode;
 use jiff::Timestamp;
 use plan::found::Found;
-use plan::service_cidr::host::{HostSettings, ProxyMode, ServicePort};
+use plan::service_cidr::host::{Asked, HostSettings, Left, ProxyMode, ServicePort};
 use serde_json::{Value, json};
 
 use crate::host::{Host, in_namespace, run};
@@ -263,11 +263,15 @@ fn rules_of_two_modes_and_rules_that_cannot_be_read_are_no_answer() {
 
 fn settings() -> HostSettings {
     HostSettings {
-        left: vec!["10.96.0.0/12".parse().unwrap()],
-        kept: Vec::new(),
+        left: Left {
+            ranges: vec!["10.96.0.0/12".parse().unwrap()],
+            kept: Vec::new(),
+        },
         target: vec!["172.30.0.0/16".parse().unwrap(), "fd00:30::/108".parse().unwrap()],
-        known: vec![port("172.30.0.1", "TCP", 443)],
-        balanced: Vec::new(),
+        asked: Asked {
+            known: vec![port("172.30.0.1", "TCP", 443)],
+            balanced: Vec::new(),
+        },
     }
 }
 

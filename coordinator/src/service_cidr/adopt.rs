@@ -6,7 +6,7 @@ use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration};
 use ipnet::IpNet;
 use kube::Api;
-use plan::service_cidr::host::HostSettings;
+use plan::service_cidr::host::{Asked, HostSettings, Left};
 use plan::service_cidr::ranges::afterwards;
 use plan::service_cidr::settings::Settings;
 use plan::service_cidr::side::Side;
@@ -20,15 +20,16 @@ use crate::write::{self, WriteError};
 pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
     let after = afterwards(from, to);
     HostSettings {
-        left: from
-            .iter()
-            .filter(|range| !after.contains(range))
-            .copied()
-            .collect(),
+        left: Left {
+            ranges: from
+                .iter()
+                .filter(|range| !after.contains(range))
+                .copied()
+                .collect(),
+            kept: Vec::new(),
+        },
         target: to.to_vec(),
-        kept: Vec::new(),
-        known: Vec::new(),
-        balanced: Vec::new(),
+        asked: Asked::default(),
     }
 }
 
@@ -36,11 +37,12 @@ pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
 pub fn look(settings: &Settings, goal: Side) -> HostSettings {
     let changed = settings.changed();
     HostSettings {
-        left: changed.of(goal.other()).clone(),
+        left: Left {
+            ranges: changed.of(goal.other()).clone(),
+            kept: Vec::new(),
+        },
         target: changed.of(goal).clone(),
-        kept: Vec::new(),
-        known: Vec::new(),
-        balanced: Vec::new(),
+        asked: Asked::default(),
     }
 }
 
@@ -58,7 +60,7 @@ pub async fn adopt(
     // From the start: an agent that does not know better looks for flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.service_cidr = Some(look.clone());
     node_migrations::adopt(context, cache, migration, ask).await?;
-    let is_same = |asked: &HostSettings| asked.left == look.left && asked.target == look.target;
+    let is_same = |asked: &HostSettings| asked.left.ranges == look.left.ranges && asked.target == look.target;
     for object in cache.node_migrations.state() {
         let asked = object.spec.service_cidr.as_ref();
         if belongs_to(&object, migration) && !asked.is_some_and(is_same) {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use plan::decision::{Wait, WaitReason};
 use plan::found::Found;
 use plan::service_cidr::class::addresses;
-use plan::service_cidr::host::{HostFacts, HostSettings, ServicePort};
+use plan::service_cidr::host::{Asked, HostFacts, ServicePort};
 use plan::service_cidr::subjects::key;
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ pub enum By {
 #[derive(Clone, Debug)]
 pub struct Answer<'pass> {
     /// What its agent was asked, as far as it has seen it.
-    pub asked: &'pass HostSettings,
+    pub asked: &'pass Asked,
     /// What it said to that.
     pub said: &'pass HostFacts,
 }
@@ -101,15 +101,6 @@ impl<'pass> Knowledge<'pass> {
     }
 }
 
-/// What agents have to be asked about.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
-    /// As [`HostSettings::known`].
-    pub known: Vec<ServicePort>,
-    /// As [`HostSettings::balanced`].
-    pub balanced: Vec<ServicePort>,
-}
-
 /// The first port that a node does not know, and in which way.
 fn missing<'ports>(
     answer: Option<&Answer<'_>>,
@@ -163,11 +154,8 @@ mod tests {
 
     use super::*;
 
-    fn settings(known: Vec<ServicePort>) -> HostSettings {
-        HostSettings {
-            left: Vec::new(),
-            target: Vec::new(),
-            kept: Vec::new(),
+    fn asked_for(known: Vec<ServicePort>) -> Asked {
+        Asked {
             known,
             balanced: Vec::new(),
         }
@@ -175,14 +163,8 @@ mod tests {
 
     fn facts(unknown: Found<Vec<ServicePort>>) -> HostFacts {
         HostFacts {
-            proxy_mode: Found::Absent,
             unknown,
-            local_traffic: Found::Absent,
-            cluster_dns: Found::Absent,
-            api_server: String::new(),
-            in_target: plan::service_cidr::host::InTarget::default(),
-            carriers: Found::Absent,
-            connections: Found::Absent,
+            ..HostFacts::default()
         }
     }
 
@@ -200,7 +182,7 @@ mod tests {
             let wait = knowledge.unknown(&service, By::Address);
             (wait.map(|wait| wait.message), knowledge.finish())
         };
-        let asked = settings(all.clone());
+        let asked = asked_for(all.clone());
         let (knows, lacks) = (
             facts(Found::Present(Vec::new())),
             facts(Found::Present(vec![all[1].clone()])),
@@ -211,7 +193,7 @@ mod tests {
         assert!(wait.unwrap().contains("has not said"));
         assert_eq!(to_ask.known.len(), 2);
 
-        let other = settings(Vec::new());
+        let other = Asked::default();
         let not_asked = Some(Answer {
             asked: &other,
             said: &knows,
@@ -247,8 +229,8 @@ mod tests {
         });
         let knows = facts(Found::Present(Vec::new()));
         let nobody = Confirmed::new();
-        let mut asked = settings(ports(&service));
-        let said = |asked: &HostSettings| {
+        let mut asked = asked_for(ports(&service));
+        let said = |asked: &Asked| {
             let answers = Answers::from([("a", Some(Answer { asked, said: &knows }))]);
             let knowledge = Knowledge::new(&answers, &nobody);
             let wait = knowledge.unknown(&service, By::Balancer).map(|wait| wait.message);

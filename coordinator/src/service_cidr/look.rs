@@ -103,7 +103,7 @@ pub fn look(observed: &Observed, subject: &Subject, around: &Around<'_>) -> Opti
         match helpers.get(&role) {
             None if objects.needs(part) => Bridge::Absent,
             None => Bridge::NotNeeded,
-            Some(bridge) if objects.answer(part, bridge).is_some() => Bridge::Silent(endpoints(role, bridge)),
+            Some(bridge) if objects.answer(part, bridge).is_some() => Bridge::Silent,
             Some(bridge) => Bridge::Stands(known(role, bridge)),
         }
     };

@@ -114,9 +114,8 @@ impl Pass<'_> {
         let (confirmed, asked) = knowledge.finish();
         memory.service_cidr.confirmed = confirmed;
         let mut wanted = adopt::look(&known.settings, self.goal);
-        wanted.kept = self.kept(known);
-        wanted.known = asked.known;
-        wanted.balanced = asked.balanced;
+        wanted.left.kept = self.kept(known);
+        wanted.asked = asked;
         adopt::ask(self.context, &self.snapshot.node_migrations, &wanted).await?;
         sort(&mut services, &self.kind.order, |service| {
             (service.turn, service.name.clone())
@@ -163,7 +162,10 @@ impl Pass<'_> {
                 .and_then(|status| status.service_cidr.as_ref());
             let answer = said
                 .zip(object.spec.service_cidr.as_ref())
-                .map(|(said, asked)| Answer { asked, said });
+                .map(|(said, settings)| Answer {
+                    asked: &settings.asked,
+                    said,
+                });
             answers.insert(name.as_str(), answer);
         }
         answers
@@ -172,7 +174,8 @@ impl Pass<'_> {
     fn subjects(&self, known: &ServiceCidrStatus, left_is_used: bool) -> Vec<Subject> {
         let book = known.book();
         // Each has its own, in an order that stays as long as nobody comes or goes.
-        let spares = self.spare(known, book.len() * (1 + Part::ALL.len()));
+        let count = book.len() * (1 + Part::ALL.len());
+        let spares = spare(count, self.goal, &book, &self.observed.taken(), &known.settings);
         let mut spares = spares.into_iter();
         book.into_iter()
             .filter_map(|(name, addresses)| {
@@ -190,12 +193,6 @@ impl Pass<'_> {
                 })
             })
             .collect()
-    }
-
-    /// Addresses that nobody has and nobody is to have.
-    pub(super) fn spare(&self, known: &ServiceCidrStatus, count: usize) -> Vec<Vec<IpAddr>> {
-        let taken = self.observed.taken();
-        spare(count, self.goal, &known.book(), &taken, &known.settings)
     }
 
     /// Whether the range that is left gives out nothing more.

@@ -15,19 +15,36 @@ use crate::found::Found;
 use crate::pod_cidr::host::{Address, Listed, Route, Rule};
 
 /// What an agent looks for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostSettings {
-    /// Ranges that Services leave: whoever was told an address of them, or has a connection to one, is told of.
+    /// What Services leave.
+    #[serde(flatten)]
+    pub left: Left,
+    /// Ranges that Services come to: what shares an address with them is told of.
     #[schemars(with = "Vec<String>")]
-    pub left: Vec<IpNet>,
+    pub target: Vec<IpNet>,
+    /// What kube-proxy has to know.
+    #[serde(flatten)]
+    pub asked: Asked,
+}
+
+/// Addresses that Services leave: some ranges but for what stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Left {
+    /// Ranges that Services leave: whoever was told an address of them, or has a connection to one, is told of.
+    #[serde(rename = "left")]
+    #[schemars(with = "Vec<String>")]
+    pub ranges: Vec<IpNet>,
     /// Addresses of those ranges that Services keep: load balancers. Whoever uses them may.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub kept: Vec<IpAddr>,
-    /// Ranges that Services come to: what shares an address with them is told of.
-    #[schemars(with = "Vec<String>")]
-    pub target: Vec<IpNet>,
+}
+
+/// What is looked for in kube-proxy's rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Asked {
     /// What kube-proxy has to know: it is looked for in the kernel's rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<ServicePort>,
@@ -36,23 +53,11 @@ pub struct HostSettings {
     pub balanced: Vec<ServicePort>,
 }
 
-impl HostSettings {
-    /// The addresses that Services leave.
-    pub fn left(&self) -> Left {
-        Left {
-            ranges: self.left.clone(),
-            kept: self.kept.clone(),
-        }
+impl Asked {
+    /// Whether nobody asks.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty() && self.balanced.is_empty()
     }
-}
-
-/// Addresses that Services leave: some ranges but for what stays.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Left {
-    /// The ranges.
-    pub ranges: Vec<IpNet>,
-    /// Addresses of them that stay.
-    pub kept: Vec<IpAddr>,
 }
 
 impl Left {
@@ -136,7 +141,7 @@ impl LocalTraffic {
 }
 
 /// What an agent found on its host. Every list is bounded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {
     /// How kube-proxy leads connections, by the kernel's own rules; malformed where there are rules of two modes.
@@ -272,12 +277,8 @@ mod tests {
         HostFacts {
             proxy_mode: Found::Present(ProxyMode::Iptables),
             unknown: Found::Present(Vec::new()),
-            local_traffic: Found::Absent,
-            cluster_dns: Found::Absent,
             api_server: "10.96.0.1".to_owned(),
-            in_target: InTarget::default(),
-            carriers: Found::Absent,
-            connections: Found::Absent,
+            ..HostFacts::default()
         }
     }
 

@@ -143,18 +143,9 @@ pub enum Bridge {
     /// There is none.
     Absent,
     /// It does not say yet where it answers, or not everywhere.
-    Silent(Endpoints),
+    Silent,
     /// It answers where it is to, as far as it has endpoints.
     Stands(Endpoints),
-}
-
-impl Bridge {
-    fn endpoints(&self) -> Option<&Endpoints> {
-        match self {
-            Self::NotNeeded | Self::Absent => None,
-            Self::Silent(endpoints) | Self::Stands(endpoints) => Some(endpoints),
-        }
-    }
 }
 
 /// Whether a helper has the endpoints of its Service, and every node knows it.
@@ -394,34 +385,31 @@ impl View {
     }
 
     /// What is missing of the bridge before nobody has to have an address for it to answer.
-    fn bridged(&self) -> Option<Decision<Step>> {
-        let parts = || Part::ALL.into_iter().map(|part| (part, self.bridge.of(part)));
-        let step = parts().find_map(|(part, bridge)| match bridge {
+    fn bridged(&self) -> Option<Step> {
+        Part::ALL.into_iter().find_map(|part| match self.bridge.of(part) {
             Bridge::NotNeeded => None,
             Bridge::Absent => Some(Step::MakeBridge(part)),
-            Bridge::Silent(endpoints) | Bridge::Stands(endpoints) => {
-                let silent = matches!(bridge, Bridge::Silent(_)).then_some(Step::Answer(part));
-                silent.or_else(|| mend(Role::Bridge(part), endpoints))
-            }
-        });
-        step.map(Decision::Run)
+            Bridge::Silent => Some(Step::Answer(part)),
+            Bridge::Stands(endpoints) => mend(Role::Bridge(part), endpoints),
+        })
     }
 
     /// What the bridge waits for.
-    fn bridge_waits(&self) -> Option<Decision<Step>> {
-        Part::ALL
-            .into_iter()
-            .find_map(|part| match self.bridge.of(part).endpoints()? {
-                Endpoints::Missing(wait) => Some(Decision::Wait(wait.clone())),
-                Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited => None,
-            })
+    fn bridge_waits(&self) -> Option<&Wait> {
+        Part::ALL.into_iter().find_map(|part| match self.bridge.of(part) {
+            Bridge::Stands(Endpoints::Missing(wait)) => Some(wait),
+            Bridge::Stands(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited)
+            | Bridge::NotNeeded
+            | Bridge::Absent
+            | Bridge::Silent => None,
+        })
     }
 
     /// A part of the bridge that is there.
     fn standing(&self) -> Option<Part> {
         Part::ALL
             .into_iter()
-            .find(|part| self.bridge.of(*part).endpoints().is_some())
+            .find(|part| matches!(self.bridge.of(*part), Bridge::Silent | Bridge::Stands(_)))
     }
 
     /// Somebody has an address that the bridge answers at, and the Service has one of its own: no bridge answers in somebody's place.
@@ -502,8 +490,8 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
         return view.halt_bridgeless(taken);
     }
     // All of them get ready at the same time.
-    if let Some(decision) = view.bridged() {
-        return decision;
+    if let Some(step) = view.bridged() {
+        return Decision::Run(step);
     }
     if let Some(step) = view.mend() {
         return Decision::Run(step);
@@ -518,7 +506,7 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
         return Decision::Run(Step::MakeWarm(left));
     }
     if let Some(wait) = view.bridge_waits() {
-        return wait;
+        return Decision::Wait(wait.clone());
     }
     if let Helper::Home(Endpoints::Missing(wait)) = view.helper(goal) {
         return Decision::Wait(wait.clone());

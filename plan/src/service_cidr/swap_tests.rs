@@ -254,7 +254,7 @@ impl World {
             // It is to the Service what its node ports are.
             (Pier::Absent, Part::ExternalAddresses) => Bridge::NotNeeded,
             (Pier::Absent, _) => Bridge::Absent,
-            (Pier::Silent, _) => Bridge::Silent(endpoints(Role::Bridge(part))),
+            (Pier::Silent, _) => Bridge::Silent,
             (Pier::Answers, _) => Bridge::Stands(endpoints(Role::Bridge(part))),
         };
         let helper = |side: Side| {

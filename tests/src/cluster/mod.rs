@@ -294,6 +294,10 @@ impl Cluster {
         let authority = authority::Authority::open(&self.directory.keys())?;
         control_plane::certify(&self.directory, &authority, address, first)?;
         let control = self.control(CONTROL_PLANE);
+        // The one of before would find that no Node has renewed its lease while nobody could, and take every pod out of every Service.
+        control
+            .stop(control_plane::CONTROLLER_MANAGER, Duration::from_secs(10))
+            .await?;
         control
             .start(control_plane::api_server(address, services))
             .await?;

@@ -14,7 +14,7 @@ use super::interrupted;
 use super::up::ClusterArguments;
 use crate::cluster::Cluster;
 use crate::demo::breaking::Case;
-use crate::demo::{self, Tools};
+use crate::demo::{self, End, Tools};
 
 /// In place of a case: their names are printed.
 const LIST: &str = "list";
@@ -78,6 +78,16 @@ impl Kind {
 pub enum Then {
     /// Everything is taken back; from flannel every host is compared with what it was before.
     Rollback,
+}
+
+impl Then {
+    /// Where the migration ends.
+    fn end(then: Option<Self>) -> End {
+        match then {
+            None => End::There,
+            Some(Self::Rollback) => End::Back,
+        }
+    }
 }
 
 /// What a kind has made of its options before there is a cluster.

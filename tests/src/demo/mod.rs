@@ -25,6 +25,15 @@ pub const MIGRATION: &str = "demo";
 /// The whole migration; a busy machine needs longer than a quiet one.
 const LIMIT: Duration = Duration::from_mins(30);
 
+/// Where a migration ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// In the new range.
+    There,
+    /// In the range of before: somebody took it back.
+    Back,
+}
+
 /// What is used on a cluster.
 #[derive(Clone, Debug)]
 pub struct Tools {

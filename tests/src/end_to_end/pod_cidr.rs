@@ -7,11 +7,11 @@ use super::controller_manager::{self, controller_manager};
 use super::obstacles::Obstacles;
 use super::{Looker, Tally};
 use crate::cluster::Cluster;
-use crate::demo::Tools;
 use crate::demo::operator::Operator;
 use crate::demo::pod_cidr::cases::CASES;
 use crate::demo::pod_cidr::report::Report;
-use crate::demo::pod_cidr::{End, Run, Wanted, refuse};
+use crate::demo::pod_cidr::{Run, Wanted, refuse};
+use crate::demo::{End, Tools};
 
 /// The traffic generator asks every 10 ms from every node.
 const PROBES: u64 = 1000;

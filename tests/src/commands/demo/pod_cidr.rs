@@ -7,11 +7,11 @@ use anyhow::{Result, bail};
 
 use super::{Arguments, Then, refused, tell};
 use crate::cluster::{Cluster, PodNetwork};
-use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};
 use crate::demo::operator::Operator;
 use crate::demo::pod_cidr::cases::CASES;
-use crate::demo::pod_cidr::{End, Run, Wanted, refuse};
+use crate::demo::pod_cidr::{Run, Wanted, refuse};
+use crate::demo::{End, Tools};
 
 /// What only this kind has.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -72,10 +72,7 @@ impl Job {
         arguments.cluster.start_on(PodNetwork::Calico)?;
         let case = arguments.broken.as_deref();
         Ok(Self {
-            end: match arguments.then {
-                None => End::There,
-                Some(Then::Rollback) => End::Back,
-            },
+            end: Then::end(arguments.then),
             case: case.map(|name| breaking::find(CASES, name)).transpose()?,
             wanted: Wanted {
                 mode: arguments.pod_cidr.mode.unwrap_or_default().into(),

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use super::{Arguments, Then, tell};
 use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
-use crate::demo::service_cidr::{End, Run, Wanted};
+use crate::demo::service_cidr::{Run, Wanted};
 
 /// What only this kind has.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -47,10 +47,7 @@ impl Job {
         arguments.cluster.start_on(PodNetwork::Flannel)?;
         Ok(Self {
             wanted: Wanted::new(
-                match arguments.then {
-                    None => End::There,
-                    Some(Then::Rollback) => End::Back,
-                },
+                Then::end(arguments.then),
                 arguments.service_cidr.beside_recreation,
             )?,
         })

@@ -164,12 +164,12 @@ async fn answer(cluster: &Cluster, asked: &str, wanted: &Wanted) -> Result<Strin
         Place::Calico => {
             let needed = needed(asked, wanted)?;
             let setting = format!("{POOL_VARIABLE}={needed}");
-            let command = ["set", "env", "daemonset/calico-node", CONTAINER, &setting];
-            if !asked.contains(
-                &command[..4]
-                    .join(" ")
-                    .replace("calico-node --", "calico-node -n kube-system --"),
-            ) {
+            let workload = ["set", "env", "daemonset/calico-node"];
+            let said = [&workload[..], &["-n", "kube-system", CONTAINER]]
+                .concat()
+                .join(" ");
+            let command = [&workload[..], &[CONTAINER, &setting]].concat();
+            if !asked.contains(&said) {
                 bail!("the migration does not say how: {asked:?}");
             }
             kubectl(cluster, &command).await?;

@@ -20,7 +20,7 @@ use super::operator::{Exit, Operator};
 use super::report::probes;
 use super::scene::Scene;
 use super::watch::Watch;
-use super::{MIGRATION, Tools, max_unavailable, merge, migration};
+use super::{End, MIGRATION, Tools, max_unavailable, merge, migration};
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::POD_NETWORK;
 use crate::cluster::pods::CALICO_NAMESPACE;
@@ -81,15 +81,6 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
     let forgotten = breaking::forget(cluster).await;
     let text = answer?;
     forgotten.map(|()| text)
-}
-
-/// Where the pods are at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// In the new range.
-    There,
-    /// In the range where they were before.
-    Back,
 }
 
 /// A migration that has been prepared: what was there before is known.

@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde_json::Value;
 use traffic::report::Summary;
 
-use super::End;
 use super::follow_up::FollowUp;
 use super::old_range::OldRange;
+use crate::demo::End;
 use crate::demo::report::{self as common, Foreign, Pods};
 use crate::demo::watch::Peak;
 

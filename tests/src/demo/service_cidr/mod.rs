@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::operator::Exit;
 use super::report::probes;
 use super::scene::Scene;
-use super::{LIMIT, MIGRATION, Tools, merge, migration};
+use super::{End, LIMIT, MIGRATION, Tools, merge, migration};
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::DNS_SERVICE;
 use crate::cluster::wait::{Look, until};
@@ -53,15 +53,6 @@ const MAX_GAP: u32 = 10_000;
 const LAMEDUCK: &str = "lameduck 5s";
 /// And how long before somebody takes it back: until he has.
 const SOAK_BEFORE_BACK: u32 = 3600;
-
-/// Where the Services are at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// In the new range.
-    There,
-    /// At the addresses that they had before.
-    Back,
-}
 
 /// What the demo is asked for.
 #[derive(Clone, Debug)]
@@ -145,7 +136,10 @@ impl<'cluster> Run<'cluster> {
         } else {
             None
         };
-        let nodes = node_addresses(cluster).await?;
+        let mut nodes = Vec::new();
+        for name in cluster.node_names().await {
+            nodes.push(cluster.node_address(&name).await?);
+        }
         let before = sample::all(cluster).await?;
         let of = |lasting| Asked::of(&before, wanted.to.network(), &nodes, lasting);
         let (asked, until_then) = (of(Lasting::Throughout), of(Lasting::UntilPodsStartAgain));
@@ -227,7 +221,14 @@ impl<'cluster> Run<'cluster> {
         let apply = ["apply", "--filename", file, "--yes", "--watch"];
         let followed = self.scene.operator.expect_within(Exit::Done, &apply, LIMIT);
         // Who asks an address that is given up gets no answer any more: that ends before.
-        tokio::try_join!(followed, self.end_asking())?;
+        let ends = async {
+            self.until_every_pod_was_told().await?;
+            self.end(ASKS_OLD).await?;
+            self.scene
+                .say("nobody of the demo's asks by an old address any more");
+            anyhow::Ok(())
+        };
+        tokio::try_join!(followed, ends)?;
         Ok(())
     }
 
@@ -238,15 +239,7 @@ impl<'cluster> Run<'cluster> {
             .operator
             .expect(Exit::Done, &["apply", "--filename", file, "--yes"])
             .await?;
-        self.until_stage(
-            "There",
-            "the Services have their new addresses",
-            &["FollowUp", "Restart", "Soak"],
-        )
-        .await?;
-        self.end(ASKS_UNTIL_THEN).await?;
-        self.until_stage("There", "the last pods have started again", &["Soak"])
-            .await?;
+        self.until_every_pod_was_told().await?;
         let ends = async {
             let given_up = ["FollowUp", "Restart", "Release"];
             self.until_stage("Back", "the Services have their old addresses", &given_up)
@@ -260,22 +253,15 @@ impl<'cluster> Run<'cluster> {
         Ok(())
     }
 
-    /// Ends whoever asks pods that are about to start again, and later whoever asks addresses that are about to be given up, once nobody
-    /// else does.
-    async fn end_asking(&self) -> Result<()> {
-        self.until_stage(
-            "There",
-            "the Services have their new addresses",
-            &["FollowUp", "Restart", "Soak"],
-        )
-        .await?;
+    /// The Services have their new addresses, and the last pod has started again. Ends before whoever asks pods that do not answer while
+    /// they start again.
+    async fn until_every_pod_was_told(&self) -> Result<()> {
+        let exchanged = ["FollowUp", "Restart", "Soak"];
+        self.until_stage("There", "the Services have their new addresses", &exchanged)
+            .await?;
         self.end(ASKS_UNTIL_THEN).await?;
         self.until_stage("There", "the last pods have started again", &["Soak"])
-            .await?;
-        self.end(ASKS_OLD).await?;
-        self.scene
-            .say("nobody of the demo's asks by an old address any more");
-        Ok(())
+            .await
     }
 
     async fn until_stage(&self, direction: &str, what: &str, stages: &[&str]) -> Result<()> {
@@ -339,62 +325,25 @@ impl<'cluster> Run<'cluster> {
 
 /// Pods of the traffic, and name servers, go on answering as long as those of the sample do.
 async fn lingers(cluster: &Cluster) -> Result<()> {
-    let path = "jsonpath={.data.Corefile}";
-    let (namespace, corefile) = (["-n", "kube-system"], ["configmap", "coredns"]);
-    let text = cluster
-        .api()
-        .kubectl(&[&namespace[..], &["get"], &corefile, &["-o", path]].concat())
-        .await?;
+    let api = cluster.api();
+    let in_system = ["-n", "kube-system"];
+    let system = async |arguments: &[&str]| api.kubectl(&[&in_system, arguments].concat()).await;
+    let text = system(&["get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}"]).await?;
     let longer = text.replace(LAMEDUCK, &format!("lameduck {}s", sample::LINGER / 1000));
     ensure!(longer != text, "the Corefile does not say {LAMEDUCK}: {text}");
     let patch = json!({ "data": { "Corefile": longer } }).to_string();
-    cluster
-        .api()
-        .kubectl(
-            &[
-                &namespace[..],
-                &["patch"],
-                &corefile,
-                &["--type=merge", "-p", &patch],
-            ]
-            .concat(),
-        )
-        .await?;
-    let deployment = "deployment/coredns";
-    cluster
-        .api()
-        .kubectl(&[&namespace[..], &["rollout", "restart", deployment]].concat())
-        .await?;
-    cluster.api().rolled_out(deployment, "kube-system", LIMIT).await?;
+    system(&["patch", "configmap", "coredns", "--type=merge", "-p", &patch]).await?;
+    system(&["rollout", "restart", "deployment/coredns"]).await?;
+    api.rolled_out("deployment/coredns", "kube-system", LIMIT).await?;
+
     let patch = json!({ "spec": { "template": { "spec": {
         "terminationGracePeriodSeconds": sample::GRACE_SECONDS,
         "containers": [{ "name": "echo", "args": ["serve", format!("--linger-ms={}", sample::LINGER)] }],
-    } } } });
-    let api = cluster.api();
-    api.kubectl(&[
-        "-n",
-        "traffic",
-        "patch",
-        "deployment",
-        "echo",
-        "-p",
-        &patch.to_string(),
-    ])
-    .await?;
+    } } } })
+    .to_string();
+    api.kubectl(&["-n", "traffic", "patch", "deployment", "echo", "-p", &patch])
+        .await?;
     api.rolled_out("deployment/echo", "traffic", LIMIT).await
-}
-
-/// An address of each Node.
-async fn node_addresses(cluster: &Cluster) -> Result<Vec<Ipv4Addr>> {
-    let path = "jsonpath={.items[*].status.addresses[?(@.type=='InternalIP')].address}";
-    let text = cluster.api().kubectl(&["get", "nodes", "-o", path]).await?;
-    text.split_ascii_whitespace()
-        .map(|address| {
-            address
-                .parse()
-                .with_context(|| format!("parse a Node's address {address}"))
-        })
-        .collect()
 }
 
 /// As a person does before: coordinator and agents reach the API server by no address of a Service.

@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde_json::Value;
 use traffic::report::Summary;
 
-use super::End;
 use super::follow_up::FollowUp;
 use super::recreation::{self, Recreation};
+use crate::demo::End;
 use crate::demo::report::{self as common, Pods};
 
 /// Events that tell of a Service whose address is nobody's.
