@@ -38,6 +38,10 @@ impl Kinds {
     /// Looks at the host and does what is asked of it. `goals` says whether something else has been asked meanwhile.
     pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
         let asked = spec.map(|spec| (&spec.flannel_to_calico, &spec.pod_cidr, &spec.service_cidr));
+        if !matches!(asked, Some((None, None, Some(_)))) {
+            // Whoever asks next wants to know what is there then.
+            self.service_cidr.forget();
+        }
         match asked {
             // Orders of flannel's kind may be in its journal when nobody asks any more.
             None | Some((_, None, None)) => {

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::gate_flags::GateFlags;
 use crate::pod_cidr::generate::PodCidrArguments;
-use crate::{flannel_to_calico, help, pod_cidr, value};
+use crate::{flannel_to_calico, help, pod_cidr, service_cidr, value};
 
 /// Change a live cluster's pod network, node by node, while it carries traffic.
 #[derive(Clone, Debug, Parser)]
@@ -239,6 +239,9 @@ pub struct Wanted {
     /// What another range for the pods lets one choose.
     #[command(flatten)]
     pub pod_cidr: pod_cidr::flags::Flags,
+    /// What another range for the Services lets one choose.
+    #[command(flatten)]
+    pub service_cidr: service_cidr::flags::Flags,
     /// How many nodes, how their pods leave.
     #[command(flatten)]
     pub rollout: RolloutFlags,

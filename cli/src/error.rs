@@ -106,6 +106,9 @@ pub enum CliError {
         /// The flags that are missing.
         missing: Vec<&'static str>,
     },
+    /// A new Migration is to change the range of Services, and nobody says to which.
+    #[error("a new Migration with spec.serviceCidr needs the new range: found no --service-cidr-to")]
+    NoServiceRange,
     /// Ranges, as they were given, are no migration.
     #[error("{}", .errors.join("\n       "))]
     Ranges {
@@ -298,6 +301,10 @@ impl CliError {
             Self::NoRange { .. } => Some(
                 "`kubectl get ippools.crd.projectcalico.org -o custom-columns=NAME:.metadata.name,RANGE:.spec.cidr` lists the ranges of \
                  the pools that are there"
+                    .to_owned(),
+            ),
+            Self::NoServiceRange => Some(
+                "`kubectl get servicecidrs.networking.k8s.io kubernetes` shows the range of now: choose one apart from it, from pods and nodes"
                     .to_owned(),
             ),
             Self::File { .. }

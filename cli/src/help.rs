@@ -19,7 +19,10 @@ A first migration:
 
 Without a word more it is flannel to Calico. Another range for the pods of a cluster with Calico:
   kubectl replumb plan --pod-cidr-from 10.244.0.0/16 --pod-cidr-to 10.200.0.0/16
-  kubectl replumb generate pod-cidr --kops FILE       the same as a manifest, by what kops says; asks no cluster";
+  kubectl replumb generate pod-cidr --kops FILE       the same as a manifest, by what kops says; asks no cluster
+
+Another range for Services:
+  kubectl replumb plan --service-cidr-to 172.31.0.0/16";
 
 /// Of `preflight`.
 pub const PREFLIGHT_EXAMPLES: &str = "\
@@ -30,6 +33,7 @@ Examples:
   kubectl replumb preflight
   kubectl replumb preflight --calico-daemonset-namespace calico-system
   kubectl replumb preflight --pod-cidr-from 10.244.0.0/16 --pod-cidr-to 10.200.0.0/16
+  kubectl replumb preflight --service-cidr-to 172.31.0.0/16
   kubectl replumb preflight -o json | jq '.checks[] | select(.verdict == \"Fail\")'
   kubectl delete migration flannel-to-calico      forget it: nothing has changed";
 
@@ -39,6 +43,7 @@ Examples:
   kubectl replumb plan
   kubectl replumb plan -f migration.yaml
   kubectl replumb plan --pod-cidr-from 10.244.0.0/16 --pod-cidr-to 10.200.0.0/16
+  kubectl replumb plan --service-cidr-to 172.31.0.0/16 --service-cidr-order shop/web,shop/till
   kubectl replumb plan -o json | jq -r .hash      for `apply --plan-hash`";
 
 /// Of `apply`.
@@ -51,6 +56,7 @@ Examples:
   kubectl replumb apply --max-unavailable 25% --canary 1 --canary-soak 10m
   kubectl replumb apply -f migration.yaml --plan-hash 4be1… --yes
   kubectl replumb apply --pod-cidr-from 10.244.0.0/16 --pod-cidr-to 10.200.0.0/16 --pod-cidr-soak 1h
+  kubectl replumb apply --service-cidr-to 172.31.0.0/16 --service-cidr-soak 1h
   FLANNEL_DAEMONSET_NAME=kube-flannel-ds CNI_CONFIG_DIR=/etc/cni/net.d kubectl replumb apply --from-env";
 
 /// Of `status`.
@@ -79,8 +85,8 @@ Examples:
 /// Of `abort`.
 pub const ABORT_EXAMPLES: &str = "\
 A node that is half-way goes back and keeps what it had: living pods, their addresses, its cordon if somebody else had
-set it. Pause instead finishes it first. A change of the pods' range has no node that is half-way: abort stops it where it
-is, as pause does.
+set it. Pause instead finishes it first. A change of the pods' or of the Services' range has no node that is half-way: abort
+stops it where it is, as pause does.
 
 Examples:
   kubectl replumb abort
@@ -96,6 +102,9 @@ ends as RolledBack. It is possible until the old network's DaemonSet is deleted:
 
 A change of the pods' range goes back with --all alone: the old pool is opened again, and pods with an address of the new one
 are evicted under their budgets. It is possible until the old pool is deleted, which is after its soak.
+
+A change of the Services' range goes back with --all alone: each Service takes its old address back, and pods that were told new
+ones start again under their budgets. It is possible until old addresses are given up, which is after the soak.
 
 Examples:
   kubectl replumb rollback worker-3                shows what would happen and asks; the rollout is paused

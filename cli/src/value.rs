@@ -97,6 +97,17 @@ pub fn object_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// Namespace and name of an object, with a slash between.
+pub fn namespaced_name(text: &str) -> Result<String, String> {
+    let is_one =
+        |(namespace_of, name): (&str, &str)| namespace(namespace_of).is_ok() && object_name(name).is_ok();
+    if text.split_once('/').is_some_and(is_one) {
+        Ok(text.to_owned())
+    } else {
+        Err("needed namespace and name of an object: shop/web".to_owned())
+    }
+}
+
 /// The name of a namespace.
 pub fn namespace(text: &str) -> Result<String, String> {
     if text.len() <= 63 && is_label(text) {
@@ -215,6 +226,14 @@ mod tests {
         assert_eq!(max_unavailable("25%"), Ok(IntOrString::String("25%".to_owned())));
         for bad in ["0", "0%", "101%", "5o%", "-1", "", "all"] {
             assert!(max_unavailable(bad).is_err(), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn a_name_has_its_namespace() {
+        assert_eq!(namespaced_name("shop/web"), Ok("shop/web".to_owned()));
+        for bad in ["web", "shop/", "/web", "shop/web/more", "Shop/web"] {
+            assert!(namespaced_name(bad).is_err(), "{bad} was taken");
         }
     }
 

@@ -49,6 +49,7 @@ impl OfKind {
         let said = [
             (Kind::FlannelToCalico, flannel),
             (Kind::PodCidr, wanted.pod_cidr.said()),
+            (Kind::ServiceCidr, wanted.service_cidr.said()),
         ];
         let mut said = said
             .into_iter()
@@ -184,7 +185,10 @@ impl Asked {
                     .over(kind, variables.unwrap_or_default());
             }
             Some(Kind::PodCidr) => spec.pod_cidr = Some(self.flags.pod_cidr.over(spec.pod_cidr.take())?),
-            Some(Kind::ServiceCidr | Kind::CalicoDatastore) | None => {}
+            Some(Kind::ServiceCidr) => {
+                spec.service_cidr = Some(self.flags.service_cidr.over(spec.service_cidr.take())?);
+            }
+            Some(Kind::CalicoDatastore) | None => {}
         }
         overlay(&mut spec.rollout, &mut spec.drain, &self.flags.rollout);
         spec.gates = self.flags.gates.over(&spec.gates);
@@ -424,6 +428,37 @@ mod tests {
     }
 
     #[test]
+    fn another_range_of_services_is_asked_for_by_flags() {
+        let line = [
+            "--service-cidr-to",
+            "172.31.0.0/16,fd00:31::/108",
+            "--service-cidr-order=shop/web,shop/till",
+            "--service-cidr-soak=1h",
+            "--service-cidr-keep-load-balancers=false",
+        ];
+        let said = spec(&line);
+        assert_eq!((&said.flannel_to_calico, &said.pod_cidr), (&None, &None));
+        let kind = said.service_cidr.clone().unwrap();
+        let ranges: Vec<String> = kind.to.iter().map(ToString::to_string).collect();
+        assert_eq!(ranges, ["172.31.0.0/16", "fd00:31::/108"]);
+        assert_eq!(kind.order, ["shop/web", "shop/till"]);
+        assert_eq!(
+            (kind.soak_seconds, kind.keep_load_balancers),
+            (Some(3_600), false)
+        );
+        // What is there stays where nobody says otherwise.
+        let again = asked(&["--service-cidr-services-at-once=3"], &[]).unwrap();
+        let again = again.spec(Some(&there(said))).unwrap().service_cidr.unwrap();
+        assert_eq!(
+            (again.services_at_once, again.keep_load_balancers, again.to),
+            (Some(3), false, kind.to)
+        );
+        let half = asked(&line[3..], &[]).unwrap();
+        let error = half.spec(None).unwrap_err().to_string();
+        assert!(error.contains("--service-cidr-to"), "{error}");
+    }
+
+    #[test]
     fn flags_of_two_kinds_and_of_another_kind_are_refused_by_name() {
         let refused = |line: &[&str], found: Option<&[&str]>, words: &[&str]| {
             let read = asked(line, &[("FLANNEL_VNI", "2")]);
@@ -496,13 +531,16 @@ mod tests {
     fn every_flag_of_a_kind_is_known_as_one() {
         let command = Args::command();
         let plan = command.find_subcommand("plan").unwrap();
+        let of_heading = |heading: &str| match heading.split(' ').next()? {
+            "flannel" => Some(Kind::FlannelToCalico),
+            "Pod" => Some(Kind::PodCidr),
+            "Service" => Some(Kind::ServiceCidr),
+            _ => None,
+        };
         let mut flags = 0;
         for flag in plan.get_arguments() {
             let heading = flag.get_help_heading().unwrap_or_default();
-            let (Some(long), true) = (
-                flag.get_long(),
-                heading.starts_with("flannel") || heading.starts_with("Pod CIDR"),
-            ) else {
+            let (Some(long), Some(kind)) = (flag.get_long(), of_heading(heading)) else {
                 continue;
             };
             let value_name = flag.get_value_names().map(|names| names[0].to_string());
@@ -513,6 +551,7 @@ mod tests {
                 (None, Some("FOLDER")) => "/a".to_owned(),
                 (None, Some("NAME" | "NAMESPACE" | "PREFIX")) => "a".to_owned(),
                 (None, Some("BYTES")) => "1450".to_owned(),
+                (None, Some("NAMESPACE/NAME")) => "a/b".to_owned(),
                 (None, _) => "26".to_owned(),
             };
             let flag = format!("--{long}");
@@ -521,11 +560,7 @@ mod tests {
                 .of_kind
                 .unwrap();
             assert_eq!(said.flags, [flag]);
-            assert_eq!(
-                said.kind == Kind::PodCidr,
-                heading.starts_with("Pod CIDR"),
-                "{long}"
-            );
+            assert_eq!(said.kind, kind, "{long}");
             flags += 1;
         }
         assert!(flags > 20, "{flags}");

@@ -36,6 +36,7 @@ pub(crate) trait Kind {
         context: &Context,
         cache: &Cache,
         memory: &mut Memory,
+        migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<Self::Facts, WriteError>;
 

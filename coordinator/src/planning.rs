@@ -50,7 +50,9 @@ pub(crate) async fn plan<K: Kind>(
         .into_iter()
         .filter(|object| object.spec.migration == name)
         .collect();
-    let facts = kind.read(context, cache, memory, &node_migrations).await?;
+    let facts = kind
+        .read(context, cache, memory, migration, &node_migrations)
+        .await?;
     memory.checked_at = Some(now);
     let silent = kind.silent(&facts);
     let age = migration

@@ -19,11 +19,16 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// How old its answer may be: another one comes with a restart of the kubelet alone.
 const PACE: Duration = Duration::from_secs(5);
 
+/// So long what it said holds while it does not answer: a person who is asked to look after a busy kubelet finds nothing.
+const HOLDS: Duration = Duration::from_mins(1);
+
 /// The kubelet of this host, and its newest answer.
 #[derive(Debug)]
 pub struct Kubelet {
     config: Config,
     answer: Option<(Instant, Found<Vec<IpAddr>>)>,
+    /// What it said when it answered last.
+    said: Option<(Instant, Found<Vec<IpAddr>>)>,
 }
 
 impl Kubelet {
@@ -45,17 +50,34 @@ impl Kubelet {
         config.accept_invalid_certs = true;
         config.connect_timeout = Some(LIMIT);
         config.read_timeout = Some(LIMIT);
-        Self { config, answer: None }
+        Self {
+            config,
+            answer: None,
+            said: None,
+        }
     }
 
-    /// Its `clusterDNS`, five seconds old at most.
+    /// Asks it anew at the next look.
+    pub fn forget(&mut self) {
+        self.answer = None;
+        self.said = None;
+    }
+
+    /// Its `clusterDNS`, five seconds old at most; a minute while it does not answer.
     pub async fn cluster_dns(&mut self) -> Found<Vec<IpAddr>> {
         match &self.answer {
             Some((at, found)) if at.elapsed() < PACE => found.clone(),
             Some(_) | None => {
                 let found = match self.ask().await {
-                    Ok(page) => addresses(&page),
-                    Err(what) => Found::Malformed(what),
+                    Ok(page) => {
+                        let said = addresses(&page);
+                        self.said = Some((Instant::now(), said.clone()));
+                        said
+                    }
+                    Err(what) => match &self.said {
+                        Some((at, said)) if at.elapsed() < HOLDS => said.clone(),
+                        Some(_) | None => Found::Malformed(what),
+                    },
                 };
                 self.answer = Some((Instant::now(), found.clone()));
                 found
@@ -205,6 +227,20 @@ mod tests {
         );
         // Not asked again at once.
         assert_eq!(kubelet.answer.as_ref().map(|(_, answer)| answer), Some(&found));
+    }
+
+    #[tokio::test]
+    async fn what_a_busy_kubelet_has_said_holds_for_a_while() {
+        let page = json!({ "kubeletconfig": { "clusterDNS": ["10.96.0.10"] } });
+        let mut kubelet = kubelet(StatusCode::OK, page.to_string()).await;
+        let said = kubelet.cluster_dns().await;
+        let nobody = asked_at("http://127.0.0.1:1").config;
+        kubelet.config = nobody;
+        kubelet.answer = None;
+        assert_eq!(kubelet.cluster_dns().await, said);
+        kubelet.answer = None;
+        kubelet.said = Instant::now().checked_sub(HOLDS).map(|at| (at, said));
+        assert!(matches!(kubelet.cluster_dns().await, Found::Malformed(_)));
     }
 
     #[test]

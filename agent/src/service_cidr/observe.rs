@@ -104,6 +104,12 @@ impl Observer {
         }
     }
 
+    /// Forgets what may be some seconds old: the next look reads it anew.
+    pub fn forget(&mut self) {
+        self.rules = None;
+        self.kubelet.forget();
+    }
+
     /// Looks at the host and says what is there. There is no phase: nothing is asked of the host.
     pub async fn look(&mut self, settings: &HostSettings) -> Report {
         let timer = self.metrics.observe_duration.start_timer();

@@ -6,6 +6,7 @@ pub mod name_servers;
 pub mod nodes;
 pub mod pods;
 mod quantity;
+pub mod quotas;
 pub mod webhooks;
 pub mod workloads;
 

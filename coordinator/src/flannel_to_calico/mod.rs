@@ -65,6 +65,7 @@ impl Kind for FlannelToCalico {
         context: &Context,
         cache: &Cache,
         _memory: &mut Memory,
+        _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
         Box::pin(dereference::dereference(context, cache, node_migrations)).await

@@ -65,6 +65,7 @@ impl Kind for PodCidr {
         context: &Context,
         cache: &Cache,
         _memory: &mut Memory,
+        _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
         Box::pin(read::cluster(context, cache, node_migrations)).await

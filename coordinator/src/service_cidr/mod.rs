@@ -74,9 +74,19 @@ impl Kind for ServiceCidr {
         context: &Context,
         cache: &Cache,
         memory: &mut Memory,
+        migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
-        Box::pin(read::cluster(context, cache, memory, node_migrations, &self.to)).await
+        let uid = migration.metadata.uid.as_deref().unwrap_or_default();
+        Box::pin(read::cluster(
+            context,
+            cache,
+            memory,
+            uid,
+            node_migrations,
+            &self.to,
+        ))
+        .await
     }
 
     fn silent(&self, facts: &ClusterFacts) -> Vec<String> {

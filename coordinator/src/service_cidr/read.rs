@@ -35,23 +35,26 @@ pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, WriteError>
     Ok(default.map(|range| range.ranges).unwrap_or_default())
 }
 
-/// Everything that the checks and the plan need.
+/// Everything that the checks and the plan need. `migration` is the UID of the Migration that they are for.
 pub async fn cluster(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
+    migration: &str,
     node_migrations: &[Arc<NodeMigration>],
     to: &[IpNet],
 ) -> Result<ClusterFacts, WriteError> {
     let mut malformed = Vec::new();
     let api_version = api_version(&context.client).await?;
     let ranges = ranges(context, api_version.as_deref(), &mut malformed).await?;
-    let (services, webhooks, permissions, workload_facts) = tokio::try_join!(
+    let (services, webhooks, permissions, workload_facts, quotas) = tokio::try_join!(
         all_services(&context.client),
         read::webhooks(context),
         read::permissions(context, &PERMISSIONS),
         workloads::workloads(context, cache),
+        read::list(context, "ResourceQuotas"),
     )?;
+    let quotas = facts::understood(quotas.iter().map(facts::quotas::quota), &mut malformed);
     let typed: Vec<Service> = services
         .iter()
         .filter_map(|service| serde_json::from_value(service.clone()).ok())
@@ -79,7 +82,8 @@ pub async fn cluster(
     let refused = match domain {
         Some(domain) => {
             let moving = moving(&services, &ranges, to);
-            memory.service_cidr.trials.ask(context, domain, &moving).await?
+            let trials = &mut memory.service_cidr.trials;
+            trials.ask(context, migration, domain, &moving).await?
         }
         // Without it a check refuses.
         None => Vec::new(),
@@ -108,6 +112,7 @@ pub async fn cluster(
         webhooks: facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &typed, &pods),
         name_servers,
         mentions: memory.service_cidr.mentions(context, cache, Pace::Seldom).await?,
+        quotas,
         refused,
         own_path: own_path(context),
         pods,

@@ -2,6 +2,7 @@
 //! that forbids one is known before anything has changed.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
 use plan::service_cidr::objects::{Ground, Objects, Request, Spare};
@@ -18,37 +19,72 @@ use crate::write::WriteError;
 /// So many Services are asked about at the same time.
 const AT_ONCE: usize = 8;
 
-/// What was answered of each Service as it was then, by its UID: the version, and the refusal.
+/// What was refused is asked again so soon: whoever mends it watches.
+const REFUSED: Duration = Duration::from_secs(10);
+/// And what was not: a policy that is made meanwhile forbids it.
+const TAKEN: Duration = Duration::from_mins(5);
+
+/// What was answered for one Migration, by the UID of the Service.
 #[derive(Debug, Default)]
-pub struct Trials(BTreeMap<String, (String, Option<String>)>);
+pub struct Trials {
+    migration: String,
+    answers: BTreeMap<String, Answer>,
+}
+
+/// What was answered of a Service.
+#[derive(Debug)]
+struct Answer {
+    /// The version that was asked about.
+    version: String,
+    at: Instant,
+    /// Why it would not be taken.
+    refusal: Option<String>,
+}
+
+impl Answer {
+    fn holds(&self, version: &str) -> bool {
+        let limit = if self.refusal.is_some() { REFUSED } else { TAKEN };
+        self.version == version && self.at.elapsed() < limit
+    }
+}
 
 impl Trials {
-    /// Asks for each of these Services that has changed since; returns who is refused, and why.
+    /// Asks for each of these Services that has changed since, or was asked about too long ago; returns who is refused, and why. The
+    /// first look of another Migration (`migration` is its UID) asks for all of them.
     pub async fn ask(
         &mut self,
         context: &Context,
+        migration: &str,
         domain: &str,
         services: &[&Value],
     ) -> Result<Vec<(String, String)>, WriteError> {
+        if self.migration != migration {
+            migration.clone_into(&mut self.migration);
+            self.answers.clear();
+        }
         let text =
             |service: &Value, field: &str| service["metadata"][field].as_str().unwrap_or_default().to_owned();
-        let asked = |service: &&&Value| {
-            let known = self.0.get(&text(service, "uid"));
-            known.is_none_or(|(version, _)| *version != text(service, "resourceVersion"))
+        let is_due = |service: &&&Value| {
+            let known = self.answers.get(&text(service, "uid"));
+            known.is_none_or(|answer| !answer.holds(&text(service, "resourceVersion")))
         };
-        let new: Vec<&&Value> = services.iter().filter(asked).collect();
+        let new: Vec<&&Value> = services.iter().filter(is_due).collect();
         let answers: Vec<_> = stream::iter(new)
             .map(|service| async move { (*service, refusal(context, domain, service).await) })
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
         for (service, answer) in answers {
-            let version = text(service, "resourceVersion");
-            self.0.insert(text(service, "uid"), (version, answer?));
+            let answer = Answer {
+                version: text(service, "resourceVersion"),
+                at: Instant::now(),
+                refusal: answer?,
+            };
+            self.answers.insert(text(service, "uid"), answer);
         }
         let refused = services.iter().filter_map(|service| {
-            let (_, refusal) = self.0.get(&text(service, "uid"))?;
-            Some((format!("Service {}", key(service)), refusal.clone()?))
+            let answer = self.answers.get(&text(service, "uid"))?;
+            Some((format!("Service {}", key(service)), answer.refusal.clone()?))
         });
         Ok(refused.collect())
     }

@@ -5,6 +5,7 @@
 mod api_servers;
 mod hosts;
 mod pods;
+mod quotas;
 mod ranges;
 mod services;
 
@@ -59,6 +60,8 @@ pub enum CheckName {
     OwnPath,
     /// The API server lets the coordinator do all that it has to.
     Permissions,
+    /// Helpers fit into the quotas of every namespace.
+    Quotas,
     /// The new ranges are nobody else's.
     Ranges,
     /// The new ranges have room.
@@ -73,7 +76,7 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::AgentMissing,
         Self::ApiServerFlags,
         Self::ApiVersion,
@@ -87,6 +90,7 @@ impl CheckName {
         Self::NameServers,
         Self::OwnPath,
         Self::Permissions,
+        Self::Quotas,
         Self::Ranges,
         Self::Room,
         Self::Services,
@@ -110,6 +114,7 @@ impl CheckName {
             Self::NameServers => "NameServers",
             Self::OwnPath => "OwnPath",
             Self::Permissions => "Permissions",
+            Self::Quotas => "Quotas",
             Self::Ranges => "Ranges",
             Self::Room => "Room",
             Self::Services => "Services",
@@ -158,8 +163,15 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
         api_servers::check(settings, facts),
         hosts::check(settings, facts),
         pods::check(facts, policy),
+        quotas::check(settings, facts, policy),
         ranges::check(settings, facts),
         services::check(settings, facts, policy),
     ]
     .concat()
 }
+
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+#[path = "checks_tests.rs"]
+mod tests;

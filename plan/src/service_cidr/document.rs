@@ -210,3 +210,7 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec
     ));
     actions
 }
+
+#[cfg(test)]
+#[path = "document_tests.rs"]
+mod tests;

@@ -48,10 +48,39 @@ pub struct ClusterFacts {
     pub name_servers: BTreeSet<(String, String)>,
     /// Who else says an address or a range of Services: the object and its field, what it says, and what a person does.
     pub mentions: Vec<Mention>,
+    /// Every `ResourceQuota`.
+    pub quotas: Vec<Quota>,
     /// Writes that the API server, asked whether it would take them, has refused: the object and the API server's words.
     pub refused: Vec<(String, String)>,
     /// Host, or address, by which the coordinator reaches the API server.
     pub own_path: String,
+}
+
+/// A `ResourceQuota`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What it allows, by resource (`services.loadbalancers`).
+    pub rooms: BTreeMap<String, Room>,
+}
+
+/// How much of something a quota allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// In all.
+    pub hard: u64,
+    /// So much of it is there.
+    pub used: u64,
+}
+
+impl Room {
+    /// What may be made still.
+    pub fn left(self) -> u64 {
+        self.hard.saturating_sub(self.used)
+    }
 }
 
 /// A place that says addresses of Services, and is nobody's but people's to change.

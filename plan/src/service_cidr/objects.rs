@@ -217,6 +217,19 @@ pub enum Request {
     DeleteHelper(Role),
 }
 
+/// Parts of the bridge that a Service needs.
+pub fn bridges(service: &Value) -> Vec<Part> {
+    let objects = Objects {
+        domain: "",
+        service,
+        addresses: &Sides::each(|_| Vec::new()),
+        spare: &Spare::default(),
+        ground: &Ground::default(),
+    };
+    let needed = |part: &Part| objects.needs(*part);
+    Part::ALL.into_iter().filter(needed).collect()
+}
+
 impl Objects<'_> {
     /// What is sent for this write. `None` where what was saved of the Service is gone: nobody knows what to write then.
     pub fn request(&self, write: Write) -> Option<Request> {

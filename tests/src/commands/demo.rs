@@ -68,7 +68,7 @@ impl Kind {
         match self {
             Self::FlannelToCalico => demo::flannel_to_calico::cases::CASES,
             Self::PodCidr => demo::pod_cidr::cases::CASES,
-            Self::ServiceCidr => &[],
+            Self::ServiceCidr => demo::service_cidr::cases::CASES,
         }
     }
 }

@@ -60,6 +60,8 @@ pub enum Part {
     Crash,
     /// Another range for the pods of a cluster with Calico: every refused prerequisite, then the migration.
     PodCidr,
+    /// Another range for Services: every refused prerequisite, then the migration.
+    ServiceCidr,
     /// Five nodes, two at a time, never more. Only when it is asked for: bad weather has two at a time as well.
     Wide,
     /// Bad weather.
@@ -67,7 +69,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -81,6 +83,7 @@ impl Part {
         Self::Gate,
         Self::Crash,
         Self::PodCidr,
+        Self::ServiceCidr,
         Self::Wide,
         Self::Storm,
     ];
@@ -96,6 +99,7 @@ impl Part {
             | Self::Gate
             | Self::Crash
             | Self::PodCidr
+            | Self::ServiceCidr
             | Self::Wide
             | Self::Storm => true,
             Self::Format | Self::Unit | Self::Clippy | Self::Deny | Self::Go | Self::Kernel | Self::Api => {
@@ -221,6 +225,12 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         Part::PodCidr => {
             in_cluster_of(PodNetwork::Calico, arguments, SMALL, async |cluster, tools| {
                 end_to_end::pod_cidr(cluster, tools).await
+            })
+            .await
+        }
+        Part::ServiceCidr => {
+            in_cluster(arguments, SMALL, async |cluster, tools| {
+                end_to_end::service_cidr(cluster, tools).await
             })
             .await
         }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 
 /// Resources that a migration writes.
-const RESOURCES: &str = "nodes,daemonsets,configmaps,ippools.crd.projectcalico.org,felixconfigurations.crd.projectcalico.org,\
+const RESOURCES: &str = "nodes,daemonsets,configmaps,services,servicecidrs,ippools.crd.projectcalico.org,felixconfigurations.crd.projectcalico.org,\
 ipamconfigs.crd.projectcalico.org,ipamblocks.crd.projectcalico.org,blockaffinities.crd.projectcalico.org,\
 ipamhandles.crd.projectcalico.org";
 

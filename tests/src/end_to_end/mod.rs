@@ -12,6 +12,7 @@ mod metrics;
 mod obstacles;
 mod pod_cidr;
 mod refusals;
+mod service_cidr;
 mod storm;
 
 pub use back::back;
@@ -22,6 +23,7 @@ pub use in_place::in_place;
 pub use look::Looker;
 pub use pod_cidr::pod_cidr;
 pub use refusals::refusals;
+pub use service_cidr::service_cidr;
 pub use storm::storm;
 
 use std::fmt::Display;

@@ -1,5 +1,6 @@
 //! Another range for the Services of a cluster.
 
+pub mod cases;
 mod follow_up;
 mod recreation;
 pub mod report;
@@ -16,7 +17,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::operator::Exit;
+use super::breaking::{self, Case};
+use super::operator::{Exit, Operator};
 use super::report::probes;
 use super::scene::Scene;
 use super::{End, LIMIT, MIGRATION, Tools, merge, migration};
@@ -26,6 +28,7 @@ use crate::cluster::wait::{Look, until};
 use follow_up::FollowUp;
 use recreation::Recreation;
 use report::Report;
+pub use sample::Size;
 use sample::{Asked, Lasting, Prober, at_the_same_place};
 
 /// Where the Services of the demo go.
@@ -61,6 +64,8 @@ pub struct Wanted {
     pub to: Ipv4Net,
     /// Where the Services are at the end.
     pub end: End,
+    /// How many Services there are.
+    pub size: Size,
     /// Whether some Services are deleted and made again first, to see what that loses.
     pub beside_recreation: bool,
     /// More fields of the spec, as JSON to merge.
@@ -73,6 +78,7 @@ impl Wanted {
         Ok(Self {
             to: NEW_RANGE.parse().context("the demo's new range")?,
             end,
+            size: Size::Whole,
             beside_recreation,
             spec: json!({}),
         })
@@ -91,6 +97,20 @@ pub fn manifest(wanted: &Wanted) -> Value {
     });
     merge(&mut spec, &wanted.spec);
     migration(&spec)
+}
+
+/// Spoils the cluster as the case says, and returns what the tool answers. The cluster has to be as it was, but for the way by which
+/// coordinator and agents reach the API server.
+pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
+    own_path(cluster).await?;
+    let wanted = Wanted {
+        spec: serde_json::from_str(case.spec)?,
+        ..Wanted::new(End::There, false)?
+    };
+    let answer = breaking::spoil(cluster, operator, case, &manifest(&wanted)).await?;
+    let forgotten = breaking::forget(cluster).await;
+    let text = answer?;
+    forgotten.map(|()| text)
 }
 
 /// A migration that has been prepared: what was there before is known.
@@ -125,10 +145,10 @@ impl<'cluster> Run<'cluster> {
         let image = api
             .kubectl(&["get", "deployment", "echo", "-n", "traffic", "-o", image])
             .await?;
-        api.apply(&sample::objects(&image).to_string()).await?;
-        for name in sample::deployments() {
-            api.rolled_out(&format!("deployment/{name}"), sample::NAMESPACE, LIMIT)
-                .await?;
+        api.apply(&sample::objects(wanted.size, &image).to_string())
+            .await?;
+        for workload in sample::workloads(wanted.size) {
+            api.rolled_out(&workload, sample::NAMESPACE, LIMIT).await?;
         }
         lingers(cluster).await?;
         let recreation = if wanted.beside_recreation {

@@ -10,30 +10,76 @@ use crate::cluster::Cluster;
 
 /// Where the sample lives.
 pub const NAMESPACE: &str = "services";
-/// Who stands behind the Services: so many Deployments, each behind some of them. Were all behind the same pods, each start of a pod would
-/// change the endpoints of them all, and kube-controller-manager writes 20 objects a second.
-const ANSWERS: usize = 6;
+/// Start of the names of those who stand behind the Services.
+const ANSWER: &str = "answer-";
+/// Who stands behind those that lead to pods of one node alone: a `DaemonSet`. A node without any of their pods answers by a bridge alone.
+const EVERYWHERE: &str = "answer-everywhere";
 /// The port of both protocols.
 pub const PORT: u16 = 7000;
-/// So many milliseconds a pod answers after it was told to end: until then every kube-proxy has learned of it, also on two busy
-/// processors.
-pub const LINGER: u32 = 12_000;
+/// So many milliseconds a pod answers after it was told to end: until then every kube-proxy has learned of it. On two busy processors
+/// one learned after 17 s.
+pub const LINGER: u32 = 25_000;
 /// And after so many seconds it is ended.
-pub const GRACE_SECONDS: u32 = 20;
+pub const GRACE_SECONDS: u32 = 35;
 
 /// The smallest node port of the sample.
 const FIRST_NODE_PORT: u16 = 31_000;
 /// An address outside the cluster (RFC 5737), by which one Service is asked as well.
 const EXTERNAL_ADDRESS: &str = "192.0.2.70";
 
-/// Namespace, pods that answer, and Services: more than forty, of every class that a Service may be of.
-pub fn objects(image: &str) -> Value {
+/// How many Services there are. Of every class that a Service may be of there is one at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// More than forty.
+    Whole,
+    /// So few that the way is a short one.
+    Small,
+}
+
+impl Size {
+    /// Deployments that stand behind the Services, each behind some of them. Were all behind the same pods, each start of a pod would
+    /// change the endpoints of them all, and kube-controller-manager writes 20 objects a second.
+    fn answers(self) -> usize {
+        match self {
+            Self::Whole => 6,
+            Self::Small => 2,
+        }
+    }
+
+    /// Services of which nothing is special.
+    fn plain(self) -> usize {
+        match self {
+            Self::Whole => 26,
+            Self::Small => 2,
+        }
+    }
+
+    /// Those with node ports.
+    fn node_ports(self) -> u16 {
+        match self {
+            Self::Whole => 5,
+            Self::Small => 1,
+        }
+    }
+
+    /// Those of every other class.
+    fn others(self) -> u16 {
+        match self {
+            Self::Whole => 2,
+            Self::Small => 1,
+        }
+    }
+}
+
+/// Namespace, pods that answer, and Services.
+pub fn objects(size: Size, image: &str) -> Value {
     let mut items =
         vec![json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } })];
-    items.extend((0..ANSWERS).map(|place| deployment(&answer(place), image)));
-    for (place, (name, mut spec)) in services().into_iter().enumerate() {
+    items.extend(deployments(size).map(|name| deployment(&name, image)));
+    items.push(daemon_set(EVERYWHERE, image));
+    for (place, (name, mut spec)) in services(size).into_iter().enumerate() {
         if spec["selector"]["app"] == answer(0) {
-            spec["selector"]["app"] = json!(answer(place % ANSWERS));
+            spec["selector"]["app"] = json!(answer(place % size.answers()));
         }
         items.push(object(&name, &spec));
     }
@@ -47,13 +93,18 @@ pub fn objects(image: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": items })
 }
 
-/// Names of the Deployments that answer.
-pub fn deployments() -> impl Iterator<Item = String> {
-    (0..ANSWERS).map(answer)
+/// Those who answer, as kubectl names them.
+pub fn workloads(size: Size) -> impl Iterator<Item = String> {
+    let of_deployments = deployments(size).map(|name| format!("deployment/{name}"));
+    of_deployments.chain([format!("daemonset/{EVERYWHERE}")])
+}
+
+fn deployments(size: Size) -> impl Iterator<Item = String> {
+    (0..size.answers()).map(answer)
 }
 
 fn answer(place: usize) -> String {
-    format!("answer-{place}")
+    format!("{ANSWER}{place}")
 }
 
 fn object(name: &str, spec: &Value) -> Value {
@@ -85,36 +136,45 @@ fn to_pods(more: &Value) -> Value {
 }
 
 fn deployment(name: &str, image: &str) -> Value {
+    let mut template = template(name, image);
+    template["spec"]["topologySpreadConstraints"] = json!([{
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": { "matchLabels": { "app": name } },
+    }]);
     json!({
-        "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": { "name": name, "namespace": NAMESPACE },
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name, "namespace": NAMESPACE },
+        "spec": { "replicas": 2, "selector": { "matchLabels": { "app": name } }, "template": template },
+    })
+}
+
+fn daemon_set(name: &str, image: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": name, "namespace": NAMESPACE },
+        "spec": { "selector": { "matchLabels": { "app": name } }, "template": template(name, image) },
+    })
+}
+
+/// Pods that answer.
+fn template(name: &str, image: &str) -> Value {
+    json!({
+        "metadata": { "labels": { "app": name } },
         "spec": {
-            "replicas": 2, "selector": { "matchLabels": { "app": name } },
-            "template": {
-                "metadata": { "labels": { "app": name } },
-                "spec": {
-                    "terminationGracePeriodSeconds": GRACE_SECONDS,
-                    "topologySpreadConstraints": [{
-                        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
-                        "labelSelector": { "matchLabels": { "app": name } },
-                    }],
-                    "containers": [{
-                        "name": name, "image": image, "imagePullPolicy": "Never", "args": ["serve", format!("--linger-ms={LINGER}")],
-                        "resources": { "requests": { "cpu": "50m" } },
-                        "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
-                        "env": [{ "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
-                        "readinessProbe": { "tcpSocket": { "port": PORT }, "periodSeconds": 1 },
-                    }],
-                },
-            },
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "containers": [{
+                "name": name, "image": image, "imagePullPolicy": "Never", "args": ["serve", format!("--linger-ms={LINGER}")],
+                "resources": { "requests": { "cpu": "50m" } },
+                "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
+                "env": [{ "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
+                "readinessProbe": { "tcpSocket": { "port": PORT }, "periodSeconds": 1 },
+            }],
         },
     })
 }
 
 /// Every Service, by name.
-fn services() -> Vec<(String, Value)> {
+fn services(size: Size) -> Vec<(String, Value)> {
     let of = to_pods;
-    let mut all: Vec<(String, Value)> = (0..26)
+    let mut all: Vec<(String, Value)> = (0..size.plain())
         .map(|number| (format!("plain-{number}"), of(&json!({}))))
         .collect();
     let at_nodes = |number: u16, policy: &str| {
@@ -125,17 +185,23 @@ fn services() -> Vec<(String, Value)> {
         }
         spec
     };
-    for number in 0..5 {
+    let everywhere = json!({ "selector": { "app": EVERYWHERE } });
+    let with = |spec: &Value, more: &Value| {
+        let mut spec = spec.clone();
+        super::super::merge(&mut spec, more);
+        spec
+    };
+    for number in 0..size.node_ports() {
         all.push((format!("node-port-{number}"), at_nodes(number, "Cluster")));
     }
     all.push((
         "external".to_owned(),
         of(&json!({ "externalIPs": [EXTERNAL_ADDRESS] })),
     ));
-    for number in 0..2 {
+    for number in 0..size.others() {
         all.push((
             format!("node-port-local-{number}"),
-            at_nodes(10 + number, "Local"),
+            with(&at_nodes(10 + number, "Local"), &everywhere),
         ));
         let spec = json!({ "sessionAffinity": "ClientIP", "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 600 } } });
         all.push((format!("sticky-{number}"), of(&spec)));
@@ -152,7 +218,7 @@ fn services() -> Vec<(String, Value)> {
     }
     all.push((
         "local".to_owned(),
-        of(&json!({ "internalTrafficPolicy": "Local" })),
+        with(&of(&json!({ "internalTrafficPolicy": "Local" })), &everywhere),
     ));
     all.push((
         "unready".to_owned(),
@@ -176,7 +242,7 @@ fn echoes(service: &Value) -> bool {
         .as_str()
         .is_some_and(|address| address != "None");
     let leads_to = spec["selector"]["app"].as_str().unwrap_or_default();
-    has_address && deployments().any(|name| name == leads_to) && spec["type"] != "LoadBalancer"
+    has_address && leads_to.starts_with(ANSWER) && spec["type"] != "LoadBalancer"
 }
 
 /// Every Service of the cluster, by `namespace/name`, as it is stored.
@@ -350,15 +416,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_more_than_forty_and_each_class_is_there() {
-        let all = services();
-        assert!(all.len() >= 44, "{}", all.len());
-        let kinds: Vec<&str> = all
-            .iter()
-            .map(|(_, spec)| spec["type"].as_str().unwrap_or("ClusterIP"))
-            .collect();
-        for kind in ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"] {
-            assert!(kinds.contains(&kind), "{kind}");
+    fn there_are_more_than_forty_and_each_class_is_there_in_either_size() {
+        assert!(services(Size::Whole).len() >= 44);
+        for size in [Size::Whole, Size::Small] {
+            let all = services(size);
+            let kinds: Vec<&str> = all
+                .iter()
+                .map(|(_, spec)| spec["type"].as_str().unwrap_or("ClusterIP"))
+                .collect();
+            for kind in ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"] {
+                assert!(kinds.contains(&kind), "{kind}");
+            }
         }
     }
 }

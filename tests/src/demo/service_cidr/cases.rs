@@ -1,0 +1,191 @@
+//! What can be wrong with a cluster before its Services get another range.
+
+use crate::demo::breaking::{Case, Change, PLAIN};
+
+/// Somebody's range beside the default one.
+const RANGE: &str = "
+apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: { name: somebodys-range }
+spec: { cidrs: [172.31.64.0/20] }
+";
+
+/// As clusters have one against CVE-2020-8554 and its like.
+const NO_NAMES: &str = "
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: { name: no-external-names }
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules: [{ apiGroups: [''], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [services] }]
+  validations: [{ expression: object.spec.type != 'ExternalName', message: nobody may lead a name out of the cluster }]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: { name: no-external-names }
+spec: { policyName: no-external-names, validationActions: [Deny] }
+";
+
+/// As platform teams have one in every namespace of theirs.
+const NO_LOAD_BALANCERS: &str = "
+apiVersion: v1
+kind: ResourceQuota
+metadata: { name: no-load-balancers, namespace: traffic }
+spec: { hard: { services.loadbalancers: '0' } }
+";
+
+const AGENTS: &str = "daemonset/replumb-agent";
+const ROLLED_OUT: Change = Change::Kubectl(&[
+    "-n",
+    "replumb-system",
+    "rollout",
+    "status",
+    AGENTS,
+    "--timeout=120s",
+]);
+
+/// Every case, in the order in which `--break list` prints them.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "overlap-nodes",
+        about: "the new range holds the nodes' own addresses",
+        check: "Ranges",
+        says: &["lab-control", "172.30.0.11", "172.30.0.0/16"],
+        spec: r#"{"serviceCidr":{"to":["172.30.0.0/16"]}}"#,
+        ..PLAIN
+    },
+    Case {
+        name: "overlap-pods",
+        about: "the new range is a part of the pods' range",
+        check: "Ranges",
+        says: &["spec.serviceCidr.to[0]", "10.244."],
+        spec: r#"{"serviceCidr":{"to":["10.244.0.0/16"]}}"#,
+        ..PLAIN
+    },
+    Case {
+        name: "overlap-old",
+        about: "the new range is a part of the old one",
+        check: "Ranges",
+        says: &["10.96.128.0/17", "10.96.0.0/16", "a second ServiceCIDR is enough"],
+        spec: r#"{"serviceCidr":{"to":["10.96.128.0/17"]}}"#,
+        ..PLAIN
+    },
+    Case {
+        name: "overlap-range",
+        about: "somebody's ServiceCIDR lies in the new range",
+        check: "Ranges",
+        says: &["somebodys-range", "172.31.64.0/20"],
+        spoil: &[Change::Apply(RANGE)],
+        mend: &[Change::Delete(RANGE)],
+        ..PLAIN
+    },
+    Case {
+        name: "overlap-route",
+        about: "a node has a route of somebody else's into the new range",
+        check: "Ranges",
+        says: &["lab-worker-1", "172.31.7.0/24"],
+        spoil: &[Change::Node(
+            "lab-worker-1",
+            "ip route add 172.31.7.0/24 via 172.30.0.12",
+        )],
+        mend: &[Change::Node("lab-worker-1", "ip route delete 172.31.7.0/24")],
+        ..PLAIN
+    },
+    Case {
+        name: "no-room",
+        about: "the new range has too few addresses",
+        check: "Room",
+        says: &["172.31.0.0/28", "14 addresses"],
+        spec: r#"{"serviceCidr":{"to":["172.31.0.0/28"]}}"#,
+        ..PLAIN
+    },
+    Case {
+        name: "external-name",
+        about: "an admission policy lets nobody make a Service an ExternalName",
+        check: "Services",
+        says: &[
+            "traffic/echo",
+            "no-external-names",
+            "nobody may lead a name out of the cluster",
+        ],
+        spoil: &[
+            Change::Apply(NO_NAMES),
+            Change::Kubectl(&[
+                "wait",
+                "--for=jsonpath={.status.observedGeneration}=1",
+                "validatingadmissionpolicy/no-external-names",
+                "--timeout=60s",
+            ]),
+        ],
+        mend: &[Change::Delete(NO_NAMES)],
+        ..PLAIN
+    },
+    Case {
+        name: "quota",
+        about: "a quota lets a namespace have no Service of type LoadBalancer",
+        check: "Quotas",
+        says: &["traffic/no-load-balancers", "services.loadbalancers", "0 of 0"],
+        spoil: &[Change::Apply(NO_LOAD_BALANCERS)],
+        mend: &[Change::Delete(NO_LOAD_BALANCERS)],
+        ..PLAIN
+    },
+    Case {
+        name: "own-path",
+        about: "the agents reach the API server by an address of a Service",
+        check: "OwnPath",
+        says: &["lab-worker-1", "10.96.0.1", "KUBERNETES_SERVICE_HOST"],
+        spoil: &[
+            Change::Kubectl(&[
+                "-n",
+                "replumb-system",
+                "set",
+                "env",
+                AGENTS,
+                "KUBERNETES_SERVICE_HOST-",
+                "KUBERNETES_SERVICE_PORT-",
+            ]),
+            ROLLED_OUT,
+        ],
+        mend: &[
+            Change::Kubectl(&[
+                "-n",
+                "replumb-system",
+                "set",
+                "env",
+                AGENTS,
+                "KUBERNETES_SERVICE_HOST=172.30.0.2",
+                "KUBERNETES_SERVICE_PORT=6443",
+            ]),
+            ROLLED_OUT,
+        ],
+        ..PLAIN
+    },
+    Case {
+        name: "two-modes",
+        about: "rules of another mode of kube-proxy are left over on a node",
+        check: "KubeProxy",
+        says: &["lab-worker-1", "at once", "kube-proxy --cleanup"],
+        spoil: &[Change::Node("lab-worker-1", "nft add table ip kube-proxy")],
+        mend: &[Change::Node("lab-worker-1", "nft delete table ip kube-proxy")],
+        ..PLAIN
+    },
+    Case {
+        name: "order",
+        about: "a Service that is to go first is not there",
+        check: "Services",
+        says: &["spec.serviceCidr.order[0]", "traffic/ehco"],
+        spec: r#"{"serviceCidr":{"order":["traffic/ehco"]}}"#,
+        ..PLAIN
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_told_apart_and_say_what_they_expect() {
+        crate::demo::breaking::assert_complete(CASES);
+    }
+}
