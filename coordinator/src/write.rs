@@ -1,4 +1,5 @@
-//! Writes to the API: patches of single fields, each with the resourceVersion that the decision was made on.
+//! Writes to the API: patches of single fields, each with the resourceVersion that the decision was made on, or of a later version of
+//! the object in which nothing but its status differs.
 
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
@@ -128,15 +129,53 @@ where
     }
 }
 
-/// Merge-patches an object as it was read: `change` is the patch without metadata.resourceVersion.
+/// How often a patch is sent again of an object whose status alone has changed.
+const AGAIN: usize = 5;
+
+/// Merge-patches an object as it was read: `change` is the patch without metadata.resourceVersion, and not of the status. Kubelets write
+/// the status of their Nodes every few seconds, and nothing here is decided on a status that has to be the same still: the patch is sent
+/// again then. Otherwise who looks for longer than that would never write.
 pub async fn patch<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, WriteError>
 where
-    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
+    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
-    let change = with_version(change, read);
-    api.patch(&read.name_any(), &parameters(), &Patch::Merge(change))
-        .await
-        .map_err(|source| WriteError::of(attempt, describe(read), source))
+    let mut current = Box::new(read.clone());
+    for _ in 0..AGAIN {
+        let change = with_version(change.clone(), current.as_ref());
+        match api
+            .patch(&read.name_any(), &parameters(), &Patch::Merge(change))
+            .await
+        {
+            Err(kube::Error::Api(status)) if status.is_conflict() => {
+                *current = api
+                    .get(&read.name_any())
+                    .await
+                    .map_err(|source| WriteError::of(attempt, describe(read), source))?;
+                if but_status(current.as_ref()) != but_status(read) {
+                    break;
+                }
+            }
+            patched => return patched.map_err(|source| WriteError::of(attempt, describe(read), source)),
+        }
+    }
+    Err(WriteError::Conflict {
+        attempt: attempt.to_owned(),
+        object: describe(read),
+    })
+}
+
+/// What a decision can rest on: all but the status, and what the API server writes with every change.
+fn but_status<K: Serialize>(object: &K) -> Value {
+    // An object of the API always serializes.
+    let mut object = serde_json::to_value(object).unwrap_or_default();
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("resourceVersion");
+        metadata.remove("managedFields");
+    }
+    object
 }
 
 /// Writes the status of an object as it was read; nothing is sent when it is the same.
@@ -158,7 +197,7 @@ where
 /// Writes the spec of an object as it was read; nothing is sent when it is the same.
 pub async fn patch_spec<K, S>(api: &Api<K>, read: &K, old: &S, new: &S) -> Result<bool, WriteError>
 where
-    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
+    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
     S: Serialize + Sync,
 {
     let Some(change) = change(Some(old), new) else {
@@ -199,4 +238,82 @@ fn change<S: Serialize>(old: Option<&S>, new: &S) -> Option<Value> {
     );
     let new = serde_json::to_value(new).unwrap_or(Value::Null);
     api::merge::difference(&old, &new)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    const PATH: &str = "/api/v1/nodes/a";
+
+    fn labelled() -> Value {
+        json!({ "metadata": { "labels": { "network": "calico" } } })
+    }
+
+    /// Somebody else writes this between our look and our write.
+    async fn patched_after(meanwhile: &[Value]) -> (FakeApi, Result<Node, WriteError>) {
+        let server = FakeApi::default();
+        server.put(
+            PATH,
+            json!({ "metadata": { "name": "a" }, "spec": { "podCIDR": "10.244.1.0/24" } }),
+        );
+        let api: Api<Node> = Api::all(server.client());
+        let read = api.get("a").await.unwrap();
+        for patch in meanwhile {
+            server.edit(PATH, patch);
+        }
+        let result = patch(&api, &read, "labelling", labelled()).await;
+        (server, result)
+    }
+
+    #[tokio::test]
+    async fn a_heartbeat_between_look_and_write_keeps_nobody_from_writing() {
+        let beat = |time: &str| json!({ "status": { "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": time }] } });
+        let beats = [beat("2026-01-01T00:00:05Z"), beat("2026-01-01T00:00:10Z")];
+        let (server, result) = patched_after(&beats).await;
+        assert_eq!(result.unwrap().labels()["network"], "calico");
+        let node = server.get(PATH).unwrap();
+        assert_eq!(
+            node["status"], beats[1]["status"],
+            "what the kubelet wrote is still there"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_was_decided_on_is_the_same_or_nothing_is_written() {
+        for meanwhile in [
+            json!({ "spec": { "unschedulable": true } }),
+            json!({ "metadata": { "annotations": { "replumb.dev/cordoned-by": "another" } } }),
+            json!({ "metadata": { "labels": { "network": "none" } } }),
+            // Deleted, and made again with the same name.
+            json!({ "metadata": { "uid": "another" } }),
+        ] {
+            let (server, result) = patched_after(std::slice::from_ref(&meanwhile)).await;
+            let error = result.unwrap_err();
+            assert!(
+                matches!(error, WriteError::Conflict { .. }),
+                "{meanwhile}: {error}"
+            );
+            assert_eq!(
+                error.to_string(),
+                "labelling Node a: it changed since it was read"
+            );
+            assert!(server.take_changes().is_empty(), "{meanwhile}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_is_gone_is_told_with_what_was_attempted() {
+        let server = FakeApi::default();
+        server.put(PATH, json!({ "metadata": { "name": "a" } }));
+        let api: Api<Node> = Api::all(server.client());
+        let read = api.get("a").await.unwrap();
+        server.remove(PATH);
+        let error = patch(&api, &read, "labelling", labelled()).await.unwrap_err();
+        assert!(matches!(error, WriteError::Api { .. }), "{error}");
+        assert_eq!(error.to_string(), "labelling Node a");
+    }
 }
