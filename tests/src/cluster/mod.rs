@@ -265,14 +265,20 @@ impl Cluster {
         self.state.lock().await.control_plane()
     }
 
-    /// Ends the API server: from now on nobody is answered.
+    /// Ends the API server: from now on nobody is answered. The controller manager ends with it, as one does that cannot renew its
+    /// Lease of leader: one that stayed would find afterwards that no Node has renewed its own for too long, and take every pod out of
+    /// every Service.
     pub async fn stop_api_server(&self) -> Result<()> {
-        self.control(CONTROL_PLANE)
+        let control = self.control(CONTROL_PLANE);
+        control
+            .stop(control_plane::CONTROLLER_MANAGER, Duration::from_secs(2))
+            .await?;
+        control
             .stop(control_plane::API_SERVER, Duration::from_secs(2))
             .await
     }
 
-    /// Starts the API server again and waits until it is ready.
+    /// Starts the API server again, waits until it is ready, and starts the controller manager, told what the lab is made with.
     pub async fn start_api_server(&self) -> Result<()> {
         let (address, families) = {
             let state = self.state.lock().await;
@@ -281,7 +287,8 @@ impl Cluster {
         self.control(CONTROL_PLANE)
             .start(control_plane::api_server(address, &families.service_networks()))
             .await?;
-        self.api.ready(Duration::from_mins(1)).await
+        self.api.ready(Duration::from_mins(1)).await?;
+        self.restart_controller_manager(None).await
     }
 
     /// Starts the API server and the controller manager anew with these ranges of Services, and a certificate for these addresses of
@@ -294,7 +301,7 @@ impl Cluster {
         let authority = authority::Authority::open(&self.directory.keys())?;
         control_plane::certify(&self.directory, &authority, address, first)?;
         let control = self.control(CONTROL_PLANE);
-        // The one of before would find that no Node has renewed its lease while nobody could, and take every pod out of every Service.
+        // As in `stop_api_server`.
         control
             .stop(control_plane::CONTROLLER_MANAGER, Duration::from_secs(10))
             .await?;

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::NodeMigration;
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// Between two looks.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// Between two looks at the nodes. A node is out of work for many seconds; each look costs the lab's cores two lists.
+const INTERVAL: Duration = Duration::from_millis(500);
 
 /// What was seen.
 #[derive(Clone, Debug, Default)]
@@ -32,24 +34,35 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts looking. A node is out of work, too, when its migration says so by `is_out`; `counts` says which pods are noted.
-    pub fn start(client: Client, is_out: fn(&NodeMigration) -> bool, counts: fn(&Pod) -> bool) -> Self {
+    /// Starts looking. A node is out of work, too, when its migration says so by `is_out`; `counts` says which pods are noted, none if
+    /// it is not there.
+    pub fn start(
+        client: Client,
+        is_out: fn(&NodeMigration) -> bool,
+        counts: Option<fn(&Pod) -> bool>,
+    ) -> Self {
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let mut peak = Peak::default();
             let mut ticks = tokio::time::interval(INTERVAL);
+            let mut pods = match counts {
+                Some(counts) => pods(&client, counts),
+                None => futures::stream::pending().boxed(),
+            };
             loop {
                 tokio::select! {
                     _ = &mut stopped => return peak,
+                    Some(pod) = pods.next() => {
+                        peak.pods.extend(pod);
+                        continue;
+                    }
                     _ = ticks.tick() => {}
                 }
                 // While the API server is away nobody can look, and nobody can cordon either.
-                let looked = tokio::try_join!(look(&client, is_out), pods(&client, counts));
-                let Ok((out_of_work, pods)) = looked else {
+                let Ok(out_of_work) = look(&client, is_out).await else {
                     continue;
                 };
                 peak.looks += 1;
-                peak.pods.extend(pods);
                 if out_of_work.len() > peak.nodes.len() {
                     peak.nodes = out_of_work;
                 }
@@ -66,16 +79,14 @@ impl Watch {
     }
 }
 
-async fn pods(client: &Client, counts: fn(&Pod) -> bool) -> kube::Result<Vec<String>> {
-    let pods: Api<Pod> = Api::all(client.clone());
-    // From the API server's memory: nobody asks the store ten times a second.
-    let list = pods.list(&ListParams::default().match_any()).await?;
-    Ok(list
-        .items
-        .iter()
-        .filter(|pod| counts(pod))
-        .filter_map(ResourceExt::uid)
-        .collect())
+/// UIDs of the pods that count, each as it comes. A watch that breaks is started again, and tells of everybody who is there then.
+fn pods(client: &Client, counts: fn(&Pod) -> bool) -> futures::stream::BoxStream<'static, Option<String>> {
+    watcher(Api::<Pod>::all(client.clone()), watcher::Config::default())
+        .default_backoff()
+        .touched_objects()
+        .filter_map(async |pod| pod.ok())
+        .map(move |pod| pod.uid().filter(|_| counts(&pod)))
+        .boxed()
 }
 
 /// Nodes that are cordoned, not Ready, or out by their migration.

@@ -99,7 +99,7 @@ impl<'cluster> Run<'cluster> {
 
     /// Watches from now on how many nodes are out of work.
     pub fn watch(&self) -> Watch {
-        Watch::start(self.scene.cluster.api().client(), is_between, |_| false)
+        Watch::start(self.scene.cluster.api().client(), is_between, None)
     }
 
     /// Holds the mixed state, and counts as moved only who was moved before or is after.

@@ -187,7 +187,7 @@ impl<'cluster> Run<'cluster> {
 
     /// Watches from now on how many nodes are out of work: those that are cordoned or not Ready.
     fn watch(&self) -> Watch {
-        Watch::start(self.scene.cluster.api().client(), |_| false, counts)
+        Watch::start(self.scene.cluster.api().client(), |_| false, Some(counts))
     }
 
     /// Ends the traffic, looks at every host again, and says how it went.
