@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use traffic::report::Report;
 
 use crate::cluster::Cluster;
@@ -15,6 +15,50 @@ const NAMESPACE: &str = "traffic";
 const LIMIT: Duration = Duration::from_mins(1);
 /// Where a prober writes its report on its node's disk.
 const FOLDER: &str = "var/log/traffic";
+
+const PROBERS: &str = "app in (traffic, traffic-host)";
+
+/// Ends every prober, forgets what it has seen, and waits until others run: what follows is counted anew.
+pub async fn begin_anew(cluster: &Cluster) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
+    let probers = ListParams::default().labels(PROBERS);
+    let ended: Vec<String> = pods
+        .list(&probers)
+        .await?
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
+    cluster
+        .api()
+        .kubectl(&["-n", NAMESPACE, "delete", "pods", "--selector", PROBERS, "--wait"])
+        .await
+        .context("end the probers")?;
+    until(
+        "other probers run",
+        LIMIT,
+        &cluster.directory().logs(),
+        async || {
+            let now = pods.list(&probers).await?.items;
+            let running = now
+                .iter()
+                .filter(|pod| !ended.contains(&pod.name_any()))
+                .filter(|pod| {
+                    pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+                })
+                .count();
+            Ok(if running == ended.len() {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!("{running} of {}", ended.len()))
+            })
+        },
+    )
+    .await?;
+    for name in &ended {
+        take(cluster, name).await?;
+    }
+    Ok(())
+}
 
 /// Ends every prober and reads what all of them have seen, those included that were evicted on the way.
 pub async fn end(cluster: &Cluster) -> Result<Vec<Report>> {
@@ -33,7 +77,7 @@ pub async fn end(cluster: &Cluster) -> Result<Vec<Report>> {
         .await
         .context("end the traffic")?;
     let pods: Api<Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
-    let probers = ListParams::default().labels("app in (traffic, traffic-host)");
+    let probers = ListParams::default().labels(PROBERS);
     until(
         "the probers have ended",
         LIMIT,

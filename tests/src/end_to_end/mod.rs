@@ -2,6 +2,7 @@
 
 mod back;
 mod controller_manager;
+mod coordinator;
 mod crash;
 mod drift;
 mod fair;

@@ -5,6 +5,7 @@ use crate::demo::Tools;
 use crate::demo::flannel_to_calico::cases::CASES;
 use crate::demo::flannel_to_calico::refuse;
 use crate::demo::operator::Operator;
+use crate::demo::traffic;
 
 use super::Tally;
 
@@ -16,5 +17,10 @@ pub async fn refusals(cluster: &Cluster, tools: &Tools) -> Tally {
         let result = refuse(cluster, &operator, case).await;
         tally.count(format!("refused: {}", case.name), result);
     }
+    // Some of what is spoiled is what traffic goes by.
+    tally.count(
+        "refused: after all of it traffic is counted anew",
+        traffic::begin_anew(cluster).await,
+    );
     tally
 }

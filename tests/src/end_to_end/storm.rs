@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use api::migration::MigrationPhase;
 
+use super::coordinator::kill_coordinator;
 use super::fair::{is_completed, start};
 use super::look::Looker;
 use super::{Tally, metrics};
 use crate::cluster::Cluster;
-use crate::cluster::processes::COORDINATOR;
 use crate::cluster::wait::{Look, until};
 use crate::demo::Tools;
 use crate::demo::flannel_to_calico::{Run, Wanted};
@@ -53,7 +53,7 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     tally.count("storm: a node joins midway", cluster.node_add(JOINER).await);
     tally.count(
         "storm: the coordinator is killed in mid-node",
-        kill_coordinator(cluster, &look, first).await,
+        kill_in_mid_node(cluster, &look, first).await,
     );
     tally.count(
         "storm: 60 s without API server",
@@ -197,26 +197,11 @@ async fn unpin(cluster: &Cluster) -> Result<()> {
         .map(|_| ())
 }
 
-/// kill -9 of the coordinator while a node is in work. It comes back, and goes on.
-async fn kill_coordinator(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
+/// The coordinator is killed while a node is in work. It comes back, and goes on.
+async fn kill_in_mid_node(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     look.until_node(node, "in work", STEP, |spec| spec.admitted && spec.step.is_some())
         .await?;
-    let (_, home, before) = look.coordinator().await?;
-    cluster.kill_process(&home, &COORDINATOR).await?;
-    until(
-        "the coordinator is started again",
-        STEP,
-        &cluster.directory().logs(),
-        async || {
-            let (name, _, now) = look.coordinator().await?;
-            Ok(if now > before {
-                Look::Done(())
-            } else {
-                Look::NotYet(format!("pod {name} was started {now} times again"))
-            })
-        },
-    )
-    .await
+    kill_coordinator(cluster, look).await
 }
 
 /// Nobody is answered for a minute. What was in work goes on afterwards.

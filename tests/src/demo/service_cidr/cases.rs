@@ -45,6 +45,10 @@ const ROLLED_OUT: Change = Change::Kubectl(&[
     "--timeout=120s",
 ]);
 
+/// What kube-proxy in mode nftables has left over, empty as its maps may be.
+const LEFT_OVER: &str = "nft add table ip kube-proxy && for map in service-ips no-endpoint-services; do \
+    nft add map ip kube-proxy $map '{ type ipv4_addr . inet_proto . inet_service : verdict ; }' || exit 1; done";
+
 /// Every case, in the order in which `--break list` prints them.
 pub const CASES: &[Case] = &[
     Case {
@@ -166,7 +170,7 @@ pub const CASES: &[Case] = &[
         about: "rules of another mode of kube-proxy are left over on a node",
         check: "KubeProxy",
         says: &["lab-worker-1", "at once", "kube-proxy --cleanup"],
-        spoil: &[Change::Node("lab-worker-1", "nft add table ip kube-proxy")],
+        spoil: &[Change::Node("lab-worker-1", LEFT_OVER)],
         mend: &[Change::Node("lab-worker-1", "nft delete table ip kube-proxy")],
         ..PLAIN
     },

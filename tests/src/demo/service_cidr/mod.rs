@@ -150,7 +150,7 @@ impl<'cluster> Run<'cluster> {
         for workload in sample::workloads(wanted.size) {
             api.rolled_out(&workload, sample::NAMESPACE, LIMIT).await?;
         }
-        lingers(cluster).await?;
+        lingers(cluster, wanted.size).await?;
         let recreation = if wanted.beside_recreation {
             Some(recreation::count(cluster, &image).await?)
         } else {
@@ -344,12 +344,12 @@ impl<'cluster> Run<'cluster> {
 }
 
 /// Pods of the traffic, and name servers, go on answering as long as those of the sample do.
-async fn lingers(cluster: &Cluster) -> Result<()> {
+async fn lingers(cluster: &Cluster, size: Size) -> Result<()> {
     let api = cluster.api();
     let in_system = ["-n", "kube-system"];
     let system = async |arguments: &[&str]| api.kubectl(&[&in_system, arguments].concat()).await;
     let text = system(&["get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}"]).await?;
-    let longer = text.replace(LAMEDUCK, &format!("lameduck {}s", sample::LINGER / 1000));
+    let longer = text.replace(LAMEDUCK, &format!("lameduck {}s", size.lingers()));
     ensure!(longer != text, "the Corefile does not say {LAMEDUCK}: {text}");
     let patch = json!({ "data": { "Corefile": longer } }).to_string();
     system(&["patch", "configmap", "coredns", "--type=merge", "-p", &patch]).await?;
@@ -357,8 +357,8 @@ async fn lingers(cluster: &Cluster) -> Result<()> {
     api.rolled_out("deployment/coredns", "kube-system", LIMIT).await?;
 
     let patch = json!({ "spec": { "template": { "spec": {
-        "terminationGracePeriodSeconds": sample::GRACE_SECONDS,
-        "containers": [{ "name": "echo", "args": ["serve", format!("--linger-ms={}", sample::LINGER)] }],
+        "terminationGracePeriodSeconds": size.grace(),
+        "containers": [{ "name": "echo", "args": size.serves() }],
     } } } })
     .to_string();
     api.kubectl(&["-n", "traffic", "patch", "deployment", "echo", "-p", &patch])

@@ -16,11 +16,8 @@ const ANSWER: &str = "answer-";
 const EVERYWHERE: &str = "answer-everywhere";
 /// The port of both protocols.
 pub const PORT: u16 = 7000;
-/// So many milliseconds a pod answers after it was told to end: until then every kube-proxy has learned of it. On two busy processors
-/// one learned after 17 s.
-pub const LINGER: u32 = 25_000;
-/// And after so many seconds it is ended.
-pub const GRACE_SECONDS: u32 = 35;
+/// After so many seconds more than it answers a pod is ended.
+const GRACE: u32 = 10;
 
 /// The smallest node port of the sample.
 const FIRST_NODE_PORT: u16 = 31_000;
@@ -37,6 +34,28 @@ pub enum Size {
 }
 
 impl Size {
+    /// So many seconds a pod answers after it was told to end: until then every kube-proxy has learned of it. With the probes of more
+    /// than forty Services on two processors one learned after 17 s.
+    pub fn lingers(self) -> u32 {
+        match self {
+            Self::Whole => 25,
+            Self::Small => 12,
+        }
+    }
+
+    /// `terminationGracePeriodSeconds` of such a pod.
+    pub fn grace(self) -> u32 {
+        self.lingers() + GRACE
+    }
+
+    /// Its arguments.
+    pub fn serves(self) -> [String; 2] {
+        [
+            "serve".to_owned(),
+            format!("--linger-ms={}", self.lingers() * 1000),
+        ]
+    }
+
     /// Deployments that stand behind the Services, each behind some of them. Were all behind the same pods, each start of a pod would
     /// change the endpoints of them all, and kube-controller-manager writes 20 objects a second.
     fn answers(self) -> usize {
@@ -75,8 +94,8 @@ impl Size {
 pub fn objects(size: Size, image: &str) -> Value {
     let mut items =
         vec![json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } })];
-    items.extend(deployments(size).map(|name| deployment(&name, image)));
-    items.push(daemon_set(EVERYWHERE, image));
+    items.extend(deployments(size).map(|name| deployment(size, &name, image)));
+    items.push(daemon_set(size, EVERYWHERE, image));
     for (place, (name, mut spec)) in services(size).into_iter().enumerate() {
         if spec["selector"]["app"] == answer(0) {
             spec["selector"]["app"] = json!(answer(place % size.answers()));
@@ -135,8 +154,8 @@ fn to_pods(more: &Value) -> Value {
     spec
 }
 
-fn deployment(name: &str, image: &str) -> Value {
-    let mut template = template(name, image);
+fn deployment(size: Size, name: &str, image: &str) -> Value {
+    let mut template = template(size, name, image);
     template["spec"]["topologySpreadConstraints"] = json!([{
         "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": { "matchLabels": { "app": name } },
@@ -147,21 +166,21 @@ fn deployment(name: &str, image: &str) -> Value {
     })
 }
 
-fn daemon_set(name: &str, image: &str) -> Value {
+fn daemon_set(size: Size, name: &str, image: &str) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": name, "namespace": NAMESPACE },
-        "spec": { "selector": { "matchLabels": { "app": name } }, "template": template(name, image) },
+        "spec": { "selector": { "matchLabels": { "app": name } }, "template": template(size, name, image) },
     })
 }
 
 /// Pods that answer.
-fn template(name: &str, image: &str) -> Value {
+fn template(size: Size, name: &str, image: &str) -> Value {
     json!({
         "metadata": { "labels": { "app": name } },
         "spec": {
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "terminationGracePeriodSeconds": size.grace(),
             "containers": [{
-                "name": name, "image": image, "imagePullPolicy": "Never", "args": ["serve", format!("--linger-ms={LINGER}")],
+                "name": name, "image": image, "imagePullPolicy": "Never", "args": size.serves(),
                 "resources": { "requests": { "cpu": "50m" } },
                 "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
                 "env": [{ "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
