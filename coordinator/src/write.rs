@@ -1,5 +1,5 @@
-//! Writes to the API: patches of single fields, each with the resourceVersion that the decision was made on, or of a later version of
-//! the object in which nothing but its status differs.
+//! Writes to the API: patches of single fields, each with the resourceVersion that the decision was made on; of Nodes and
+//! `DaemonSet`s, or of a later version in which nothing but the status differs.
 
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
@@ -129,33 +129,48 @@ where
     }
 }
 
-/// How often a patch is sent again of an object whose status alone has changed.
-const AGAIN: usize = 5;
+/// Merge-patches an object as it was read, its status included: `change` is the patch without metadata.resourceVersion.
+pub async fn patch_as_read<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, WriteError>
+where
+    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let change = with_version(change, read);
+    api.patch(&read.name_any(), &parameters(), &Patch::Merge(change))
+        .await
+        .map_err(|source| WriteError::of(attempt, describe(read), source))
+}
 
-/// Merge-patches an object as it was read: `change` is the patch without metadata.resourceVersion, and not of the status. Kubelets write
-/// the status of their Nodes every few seconds, and nothing here is decided on a status that has to be the same still: the patch is sent
-/// again then. Otherwise who looks for longer than that would never write.
+/// How often a patch is sent again of an object whose status alone has changed.
+const AGAIN: usize = 4;
+
+/// Merge-patches an object on whose status nothing was decided that has to hold still, a Node or a `DaemonSet`: `change` is the patch
+/// without metadata.resourceVersion. Kubelets write the status of their Nodes every few seconds; where nothing else has changed, the patch
+/// is sent again. Otherwise who looks for longer than that would never write.
 pub async fn patch<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, WriteError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
-    let mut current = Box::new(read.clone());
+    match patch_as_read(api, read, attempt, change.clone()).await {
+        Err(WriteError::Conflict { .. }) => Box::pin(patch_again(api, read, attempt, change)).await,
+        patched => patched,
+    }
+}
+
+async fn patch_again<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, WriteError>
+where
+    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
     for _ in 0..AGAIN {
-        let change = with_version(change.clone(), current.as_ref());
-        match api
-            .patch(&read.name_any(), &parameters(), &Patch::Merge(change))
+        let now = api
+            .get(&read.name_any())
             .await
-        {
-            Err(kube::Error::Api(status)) if status.is_conflict() => {
-                *current = api
-                    .get(&read.name_any())
-                    .await
-                    .map_err(|source| WriteError::of(attempt, describe(read), source))?;
-                if but_status(current.as_ref()) != but_status(read) {
-                    break;
-                }
-            }
-            patched => return patched.map_err(|source| WriteError::of(attempt, describe(read), source)),
+            .map_err(|source| WriteError::of(attempt, describe(read), source))?;
+        if but_status(&now) != but_status(read) {
+            break;
+        }
+        match patch_as_read(api, &now, attempt, change.clone()).await {
+            Err(WriteError::Conflict { .. }) => {}
+            patched => return patched,
         }
     }
     Err(WriteError::Conflict {
@@ -197,13 +212,14 @@ where
 /// Writes the spec of an object as it was read; nothing is sent when it is the same.
 pub async fn patch_spec<K, S>(api: &Api<K>, read: &K, old: &S, new: &S) -> Result<bool, WriteError>
 where
-    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
     S: Serialize + Sync,
 {
     let Some(change) = change(Some(old), new) else {
         return Ok(false);
     };
-    patch(api, read, "writing the spec of", json!({ "spec": change })).await?;
+    // What a NodeMigration has to do is decided on what its agent says in the status.
+    patch_as_read(api, read, "writing the spec of", json!({ "spec": change })).await?;
     Ok(true)
 }
 
@@ -303,6 +319,20 @@ mod tests {
             );
             assert!(server.take_changes().is_empty(), "{meanwhile}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_decided_on_a_status_waits_for_a_look_at_another() {
+        let server = FakeApi::default();
+        server.put(PATH, json!({ "metadata": { "name": "a" } }));
+        let api: Api<Node> = Api::all(server.client());
+        let read = api.get("a").await.unwrap();
+        server.edit(PATH, &json!({ "status": { "phase": "Terminated" } }));
+        let error = patch_as_read(&api, &read, "labelling", labelled())
+            .await
+            .unwrap_err();
+        assert!(matches!(error, WriteError::Conflict { .. }), "{error}");
+        assert!(server.take_changes().is_empty());
     }
 
     #[tokio::test]

@@ -106,7 +106,7 @@ impl Act<'_> {
             let api: Api<NodeMigration> = Api::all(self.context.client.clone());
             let change = json!({ "spec": { "label": { "next": value } } });
             let attempt = "announcing the label in";
-            self.object = Arc::new(write::patch(&api, self.object.as_ref(), attempt, change).await?);
+            self.object = Arc::new(write::patch_as_read(&api, self.object.as_ref(), attempt, change).await?);
         }
         Ok(())
     }
