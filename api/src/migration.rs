@@ -73,6 +73,11 @@ pub struct MigrationSpec {
     /// Nodes, by name, that go back to the old network and stay there as long as they are listed here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rollback_nodes: Vec<String>,
+    /// Services, as `namespace/name`, that take the address back which they had before `serviceCidr`, and keep it as long as they are
+    /// listed here. Until the old range gives out nothing more: after that all of them go back, or none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub rollback_services: Vec<String>,
     /// How many nodes at a time, which first.
     #[serde(default)]
     pub rollout: Rollout,

@@ -151,11 +151,15 @@ pub struct Status {
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Rollback {
     /// Nodes to take back.
-    #[arg(value_name = "NODE", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_name = "NODE", required_unless_present_any = ["all", "services"], conflicts_with_all = ["all", "services"])]
     pub nodes: Vec<String>,
     /// Every node, and then everything that was written for the cluster.
     #[arg(long)]
     pub all: bool,
+    /// Of a change of the Services' range: Services that take their old addresses back and keep them, with commas between them.
+    #[arg(long = "service", value_name = "NAMESPACE/NAME", value_delimiter = ',', conflicts_with = "all",
+        value_parser = value::namespaced_name)]
+    pub services: Vec<String>,
     /// Name of the Migration; not needed when there is one, or one that is under way.
     #[arg(long, value_name = "NAME")]
     pub migration: Option<String>,

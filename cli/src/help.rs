@@ -103,13 +103,14 @@ ends as RolledBack. It is possible until the old network's DaemonSet is deleted:
 A change of the pods' range goes back with --all alone: the old pool is opened again, and pods with an address of the new one
 are evicted under their budgets. It is possible until the old pool is deleted, which is after its soak.
 
-A change of the Services' range goes back with --all alone: each Service takes its old address back, and pods that were told new
+A change of the Services' range goes back with --all, or Service by Service: each takes its old address back, and pods that were told new
 ones start again under their budgets. It is possible until old addresses are given up, which is after the soak.
 
 Examples:
   kubectl replumb rollback worker-3                shows what would happen and asks; the rollout is paused
   kubectl replumb rollback worker-3 worker-4 --yes --wait
   kubectl replumb rollback --all --yes --wait
+  kubectl replumb rollback --service shop/web      of a change of the Services' range: this one alone, until its stage Close
   kubectl replumb resume                           goes there again";
 
 /// Of `generate`.

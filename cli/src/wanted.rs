@@ -233,6 +233,7 @@ fn empty() -> MigrationSpec {
         calico_datastore: None,
         desired: api::migration::Desired::default(),
         rollback_nodes: Vec::new(),
+        rollback_services: Vec::new(),
         rollout: Rollout::default(),
         drain: Drain::default(),
         gates: GateRules::default(),

@@ -46,8 +46,9 @@ pub(super) async fn resume(cluster: &Cluster, change: &Change) -> Result<Outcome
     begun(&there)?;
     let spec = MigrationSpec {
         desired: Desired::Run,
-        // Nodes that were taken back go there again.
+        // Nodes and Services that were taken back go there again.
         rollback_nodes: Vec::new(),
+        rollback_services: Vec::new(),
         // Deadlines that passed count from here.
         resumed_at: Some(Timestamp::now()),
         ..there.spec.clone()

@@ -54,17 +54,19 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     change::open(&there)?;
     change::begun(&there)?;
     pod_cidr::rollback::possible(&there, rollback.all)?;
-    service_cidr::rollback::possible(&there, rollback.all)?;
+    service_cidr::rollback::possible(&there, rollback)?;
     let nodes = cluster.nodes(&there.name_any()).await?;
     let meant = meant(&there, &nodes, rollback)?;
     if rollback.shown.output == Output::Table {
-        let of_range =
-            pod_cidr::rollback::describe(&there).or_else(|| service_cidr::rollback::describe(&there));
+        let of_range = pod_cidr::rollback::describe(&there)
+            .or_else(|| service_cidr::rollback::describe(&there, &rollback.services));
         say::answer(&of_range.unwrap_or_else(|| describe(&meant, rollback.all)))?;
     }
     if !rollback.yes {
         let what = if rollback.all {
             format!("Take Migration {} back", there.name_any())
+        } else if !rollback.services.is_empty() {
+            format!("Take {} Services back", rollback.services.len())
         } else {
             format!("Take {} nodes back", meant.len())
         };
@@ -73,7 +75,7 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     let written = cluster.change(&there, &spec(&there, rollback)).await?;
     if rollback.wait {
         let outcome = watch::run(cluster, &there.name_any(), rollback.shown.output, None).await?;
-        return if rollback.all {
+        return if rollback.all || !rollback.services.is_empty() {
             Ok(outcome)
         } else {
             returned(cluster, &there, rollback, outcome).await
@@ -102,6 +104,10 @@ fn spec(there: &Migration, rollback: &Rollback) -> MigrationSpec {
     names.extend(rollback.nodes.iter().cloned());
     names.sort();
     names.dedup();
+    let mut services = there.spec.rollback_services.clone();
+    services.extend(rollback.services.iter().cloned());
+    services.sort();
+    services.dedup();
     MigrationSpec {
         // Where everything goes back already, one node more or less changes nothing.
         desired: if rollback.all || there.spec.desired == Desired::Rollback {
@@ -110,6 +116,7 @@ fn spec(there: &Migration, rollback: &Rollback) -> MigrationSpec {
             Desired::Pause
         },
         rollback_nodes: names,
+        rollback_services: services,
         // Deadlines that passed on the way there say nothing of the way back.
         resumed_at: Some(Timestamp::now()),
         ..there.spec.clone()
@@ -216,6 +223,23 @@ mod tests {
     }
 
     #[test]
+    fn services_go_back_by_themselves_and_nobody_else_does() {
+        let (migration, _) = fixture::rolling();
+        let asked = asked(&["--service", "shop/web,shop/till"], false);
+        let spec = spec(&migration, &asked);
+        assert_eq!(spec.desired, Desired::Pause);
+        assert_eq!(spec.rollback_services, ["shop/till", "shop/web"]);
+        assert!(spec.rollback_nodes.is_empty());
+        let refused = service_cidr::rollback::possible(&migration, &asked).unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains("does not change the range of Services"),
+            "{refused}"
+        );
+    }
+
+    #[test]
     fn a_node_that_is_not_there_is_named_with_those_that_are() {
         let (migration, nodes) = fixture::rolling();
         let error = meant(&migration, &nodes, &asked(&["worker-9"], false))
@@ -235,7 +259,13 @@ mod tests {
     #[test]
     fn nodes_or_all_and_not_both() {
         use clap::Parser as _;
-        for line in [vec!["rollback"], vec!["rollback", "a", "--all"]] {
+        for line in [
+            vec!["rollback"],
+            vec!["rollback", "a", "--all"],
+            vec!["rollback", "--all", "--service", "a/b"],
+            vec!["rollback", "a", "--service", "a/b"],
+            vec!["rollback", "--service", "a"],
+        ] {
             let line = [vec!["kubectl-replumb"], line].concat();
             assert!(crate::args::Args::try_parse_from(&line).is_err(), "{line:?}");
         }

@@ -104,7 +104,8 @@ impl Pass<'_> {
             };
             services.push(ServiceView {
                 turn: turn(&name, &found.service),
-                is_there: found.view.own == Own::At(self.goal),
+                is_there: found.view.own == Own::At(self.goal) && subject.goal == self.goal,
+                is_held_back: subject.goal != self.goal,
                 is_away: matches!(found.view.own, Own::Away(_)),
                 decision: swap::decide(&found.view),
                 name: name.clone(),
@@ -133,7 +134,7 @@ impl Pass<'_> {
         };
         let policy = Policy {
             services_at_once: services_at_once(self.kind),
-            hold,
+            hold: self.not_held_back(known).or(hold),
         };
         Ok((decide(&view, &policy), stop, seen))
     }
@@ -177,8 +178,14 @@ impl Pass<'_> {
         let count = book.len() * (1 + Part::ALL.len());
         let spares = spare(count, self.goal, &book, &self.observed.taken(), &known.settings);
         let mut spares = spares.into_iter();
+        let held = self.held_back(known);
         book.into_iter()
             .filter_map(|(name, addresses)| {
+                let goal = if held.contains(&name) {
+                    self.goal.other()
+                } else {
+                    self.goal
+                };
                 let (namespace, name) = name.split_once('/')?;
                 Some(Subject {
                     namespace: namespace.to_owned(),
@@ -188,11 +195,39 @@ impl Pass<'_> {
                         helper: spares.next().unwrap_or_default(),
                         bridge: Parts::each(|_| spares.next().unwrap_or_default()),
                     },
-                    goal: self.goal,
-                    left_is_used,
+                    goal,
+                    // Whoever is wanted back has been at the other address, and may go there again.
+                    left_is_used: left_is_used || goal != self.goal,
                 })
             })
             .collect()
+    }
+
+    /// Services that somebody wants back while the others go on: as long as the range that they leave gives addresses.
+    fn held_back(&self, known: &ServiceCidrStatus) -> BTreeSet<String> {
+        if self.goal == Side::Old || self.is_closed(known) {
+            return BTreeSet::new();
+        }
+        self.migration.spec.rollback_services.iter().cloned().collect()
+    }
+
+    /// Whom somebody wants back too late for that, or whom nobody leads anywhere.
+    fn not_held_back(&self, known: &ServiceCidrStatus) -> Option<Wait> {
+        let (held, book) = (self.held_back(known), known.book());
+        let asked = self.migration.spec.rollback_services.iter();
+        let missed: Vec<&str> = asked
+            .filter(|name| !held.contains(*name) || !book.contains_key(*name))
+            .map(String::as_str)
+            .collect();
+        (self.goal == Side::New && !missed.is_empty()).then(|| Wait {
+            reason: WaitReason::Paused,
+            message: format!(
+                "spec.rollbackServices names what cannot go back by itself: {}. Either no such Service changes its address, or the old range \
+                 gives out no address any more. `kubectl replumb resume` goes on with all of them, `kubectl replumb rollback --all` leads all back",
+                missed.join(", ")
+            ),
+            until: None,
+        })
     }
 
     /// Whether the range that is left gives out nothing more.

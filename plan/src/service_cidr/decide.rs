@@ -39,6 +39,8 @@ pub struct ServiceView {
     pub is_there: bool,
     /// Whether it has none now: somebody was killed in the middle.
     pub is_away: bool,
+    /// Whether somebody wants it to have the address that the others leave: by itself it goes back, and stays.
+    pub is_held_back: bool,
     /// What comes next for it.
     pub decision: Decision<swap::Step>,
 }
@@ -98,12 +100,11 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
 }
 
 fn brings_back(step: &Step, view: &View<'_>) -> bool {
-    let is_away = |name: &String| {
-        view.services
-            .iter()
-            .any(|service| service.name == *name && service.is_away)
+    let goes = |name: &String| {
+        let mut services = view.services.iter();
+        services.any(|service| service.name == *name && service.goes_although_held())
     };
-    matches!(step, Step::Exchange(steps) if steps.iter().all(|(name, _)| is_away(name)))
+    matches!(step, Step::Exchange(steps) if steps.iter().all(|(name, _)| goes(name)))
 }
 
 impl View<'_> {
@@ -134,6 +135,11 @@ impl View<'_> {
 }
 
 impl ServiceView {
+    /// Whether it goes on while everything else is held: it has no address, or whoever stopped the migration wants it back.
+    fn goes_although_held(&self) -> bool {
+        self.is_away || self.is_held_back
+    }
+
     fn is_on_the_way(&self) -> bool {
         self.is_away || matches!(&self.decision, Decision::Run(_) | Decision::Wait(_))
     }
@@ -221,23 +227,24 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
     let first_turn = view
         .services
         .iter()
-        .filter(|service| !service.is_there)
+        .filter(|service| !service.is_there && !service.is_held_back)
         .map(|service| service.turn)
         .min();
     for service in view.services {
-        let is_in_turn = service.is_there || first_turn.is_none_or(|turn| service.turn <= turn);
+        let is_in_turn =
+            service.is_there || service.is_held_back || first_turn.is_none_or(|turn| service.turn <= turn);
         // Where one cannot go on no other begins.
-        let may = halts.is_empty() || service.is_away || service.is_there;
+        let may = halts.is_empty() || service.goes_although_held() || service.is_there;
         if service.is_on_the_way() && is_in_turn && may {
             batch.push(service);
         }
     }
-    // Whoever is in the middle of it is nobody's to wait for.
-    batch.sort_by_key(|service| !service.is_away);
+    // Whoever is in the middle of it is nobody's to wait for, nor whoever is wanted back.
+    batch.sort_by_key(|service| (!service.is_away, !service.is_held_back));
     batch.truncate(policy.services_at_once.max(1));
     // Whoever has no address is brought back, also when all else is held.
-    if policy.hold.is_some() && batch.iter().any(|service| service.is_away) {
-        batch.retain(|service| service.is_away);
+    if policy.hold.is_some() && batch.iter().any(|service| service.goes_although_held()) {
+        batch.retain(|service| service.goes_although_held());
     }
     // Each goes on by itself: whoever is ready does not wait for the others.
     let steps: Vec<(String, swap::Step)> = batch
@@ -258,11 +265,29 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
         // Who follows his Service by some moments keeps nobody from what comes next.
         Some(_) if there && !is_left => None,
         Some(found) => Some(wait(stage, found.clone())),
-        None => halts.first().map(|halt| Next {
-            stage,
-            decision: Decision::Halt((*halt).clone()),
-        }),
+        None => match halts.first() {
+            Some(halt) => Some(Next {
+                stage,
+                decision: Decision::Halt((*halt).clone()),
+            }),
+            None => held_back(view).map(|found| wait(stage, found)),
+        },
     }
+}
+
+/// Who is kept at the address that the others leave: as long as there is somebody, it is not given up.
+fn held_back(view: &View<'_>) -> Option<Wait> {
+    let held = view.services.iter().filter(|service| service.is_held_back);
+    let names: Vec<&str> = held.map(|service| service.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        let message = format!(
+            "{} at the address that the others leave, as spec.rollbackServices says: {}. `kubectl replumb resume` leads them on, `kubectl \
+             replumb rollback --all` leads the others back",
+            if names.len() == 1 { "one Service is kept".to_owned() } else { format!("{} Services are kept", names.len()) },
+            names.join(", ")
+        );
+        waits(WaitReason::Paused, message)
+    })
 }
 
 /// What is missing until nobody has or uses an address of the range that is left. Every Service has its address here.

@@ -43,8 +43,57 @@ fn service(name: &str, turn: Turn, decision: Decision<swap::Step>) -> ServiceVie
         turn,
         is_there: decision == Decision::Settled,
         is_away: false,
+        is_held_back: false,
         decision,
     }
+}
+
+/// One that somebody wants back.
+fn wanted_back(name: &str, turn: Turn, decision: Decision<swap::Step>) -> ServiceView {
+    ServiceView {
+        is_there: false,
+        is_held_back: true,
+        ..service(name, turn, decision)
+    }
+}
+
+#[test]
+fn who_is_wanted_back_goes_although_all_is_paused_and_nobody_else_does() {
+    let services = [
+        wanted_back("shop/web", Turn::Other, SWAP),
+        service("shop/a", Turn::Other, SWAP),
+    ];
+    let paused = with(&services, |_, policy| policy.hold = Some(missing("paused")));
+    let Decision::Run(Step::Exchange(steps)) = paused.decision else {
+        panic!("{paused:?}");
+    };
+    assert_eq!(steps, [("shop/web".to_owned(), swap::Step::Swap)]);
+    let goes_on = [
+        wanted_back("shop/web", Turn::Other, Decision::Settled),
+        services[1].clone(),
+    ];
+    assert_eq!(written(&goes_on), ["shop/a"], "the others go on");
+}
+
+#[test]
+fn as_long_as_one_is_kept_nothing_is_given_up() {
+    let kubernetes = "default/kubernetes";
+    let services = [
+        wanted_back(kubernetes, Turn::Kubernetes, Decision::Settled),
+        service("shop/a", Turn::Other, Decision::Settled),
+    ];
+    let next = with(&services, |view, _| view.soak = None);
+    let Decision::Wait(wait) = &next.decision else {
+        panic!("{next:?}");
+    };
+    assert_eq!((next.stage, wait.reason), (Stage::Exchange, WaitReason::Paused));
+    assert!(wait.message.contains(kubernetes), "{}", wait.message);
+    let waiting = [services[0].clone(), service("shop/a", Turn::Other, SWAP)];
+    assert_eq!(
+        written(&waiting),
+        ["shop/a"],
+        "who is kept holds up nobody's turn"
+    );
 }
 
 fn missing(message: &str) -> Wait {

@@ -143,6 +143,7 @@ impl World {
             name: "default/kubernetes".to_owned(),
             turn: Turn::Kubernetes,
             is_there: side == self.goal,
+            is_held_back: false,
             is_away: false,
             decision: match (side == self.goal, shadow) {
                 (false, _) => Decision::Run(swap::Step::Swap),

@@ -1,18 +1,27 @@
 //! Cases in which a cluster is spoiled first: each says which check has to refuse and with which words, and mends the cluster
 //! again. What is refused changes nothing.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::operator::{Exit, Operator};
 use super::untouched;
 use crate::cluster::Cluster;
+use crate::cluster::wait::{Look, until};
+
+/// Within this time every API server obeys a new policy.
+const OBEYED: Duration = Duration::from_mins(1);
 
 /// One change to the lab, from outside of the tool.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     /// kubectl with these arguments.
     Kubectl(&'static [&'static str]),
+    /// kubectl with these arguments, until the API server refuses it with these words: a policy that was just made is not obeyed yet,
+    /// whatever its status says.
+    UntilRefused(&'static [&'static str], &'static str),
     /// `kubectl apply` of this manifest.
     Apply(&'static str),
     /// `kubectl delete` of this manifest.
@@ -131,10 +140,23 @@ async fn refused(cluster: &Cluster, operator: &Operator, case: &Case, manifest: 
 async fn apply(cluster: &Cluster, change: &Change) -> Result<()> {
     match change {
         Change::Kubectl(arguments) => cluster.api().kubectl(arguments).await.map(|_| ()),
+        Change::UntilRefused(arguments, words) => until_refused(cluster, arguments, words).await,
         Change::Apply(manifest) => cluster.api().apply(manifest).await,
         Change::Delete(manifest) => delete(cluster, manifest).await,
         Change::Node(node, script) => cluster.run_in_node(node, &["sh", "-c", script]).await.map(|_| ()),
     }
+}
+
+async fn until_refused(cluster: &Cluster, arguments: &[&str], words: &str) -> Result<()> {
+    let what = format!("`kubectl {}` is refused", arguments.join(" "));
+    until(&what, OBEYED, &cluster.directory().logs(), async || {
+        Ok(match cluster.api().kubectl(arguments).await {
+            Err(error) if format!("{error:#}").contains(words) => Look::Done(()),
+            Err(error) => Look::NotYet(format!("{error:#}")),
+            Ok(_) => Look::NotYet("it is done".to_owned()),
+        })
+    })
+    .await
 }
 
 async fn delete(cluster: &Cluster, manifest: &str) -> Result<()> {

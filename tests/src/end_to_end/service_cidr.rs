@@ -2,19 +2,23 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use plan::service_cidr::step::Stage;
+use serde_json::json;
 
 use super::coordinator::kill_coordinator;
 use super::{Looker, Tally};
 use crate::cluster::Cluster;
-use crate::demo::operator::Operator;
+use crate::cluster::wait::{Look, until};
+use crate::demo::operator::{Exit, Operator};
 use crate::demo::service_cidr::cases::CASES;
 use crate::demo::service_cidr::{Run, Size, Wanted, refuse};
-use crate::demo::{End, Tools};
+use crate::demo::{End, MIGRATION, Tools};
 
 /// The demo's own probers ask every 10 ms and every 200 ms.
 const PROBES: u64 = 1000;
+/// The Service that goes back, and on: namespace and name.
+const ONE: (&str, &str) = ("services", "plain-0");
 const STEP: Duration = Duration::from_mins(10);
 
 /// Every case of `cargo lab demo --migration service-cidr --break`, then a migration while the coordinator is killed twice.
@@ -27,7 +31,7 @@ pub async fn service_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
     }
     tally.count(
         "service-cidr: every Service has another address, nothing else of it has changed, and nothing was lost, though the coordinator is \
-         killed twice",
+         killed twice and one Service goes back and on",
         whole(cluster, tools).await,
     );
     tally
@@ -52,14 +56,75 @@ async fn kill_in_mid_exchange(cluster: &Cluster, look: &Looker) -> Result<()> {
     Ok(())
 }
 
+/// One Service takes its old address back while others have their new ones, and goes on later.
+async fn one_back_and_on(cluster: &Cluster, operator: &Operator) -> Result<()> {
+    let address = async |what: &str| -> Result<String> {
+        let path = [
+            "get",
+            "service",
+            ONE.1,
+            "-n",
+            ONE.0,
+            "-o",
+            "jsonpath={.spec.clusterIP}",
+        ];
+        cluster
+            .api()
+            .kubectl(&path)
+            .await
+            .with_context(|| what.to_owned())
+    };
+    let name = format!("{}/{}", ONE.0, ONE.1);
+    let before = address("before").await?;
+    let has = async |what: &str, is_wanted: &dyn Fn(&str) -> bool| {
+        until(what, STEP, &cluster.directory().logs(), async || {
+            let now = address(what).await?;
+            Ok(if is_wanted(&now) {
+                Look::Done(())
+            } else {
+                Look::NotYet(now)
+            })
+        })
+        .await
+    };
+    has("it has its new address", &|now| !now.is_empty() && now != before).await?;
+    // As `kubectl replumb rollback --service` writes it, but for the pause: the others go on.
+    let patch = json!({ "spec": { "rollbackServices": [name] } }).to_string();
+    let patch = [
+        "patch",
+        "migrations.replumb.dev",
+        MIGRATION,
+        "--type=merge",
+        "-p",
+        &patch,
+    ];
+    cluster.api().kubectl(&patch).await?;
+    has("it has its old address again", &|now| now == before).await?;
+    operator.expect(Exit::Done, &["resume"]).await?;
+    has("it has its new address again", &|now| {
+        !now.is_empty() && now != before
+    })
+    .await
+}
+
 async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
+    let name = format!("{}/{}", ONE.0, ONE.1);
     let wanted = Wanted {
         size: Size::Small,
+        // So that others have still to go when that one does.
+        spec: json!({ "serviceCidr": { "order": [name], "servicesAtOnce": 3 } }),
         ..Wanted::new(End::There, false)?
     };
     let run = Run::begin(cluster, tools, wanted).await?;
     let look = Looker::new(cluster);
-    let (followed, ()) = tokio::try_join!(run.migrate(), kill_in_mid_exchange(cluster, &look))?;
+    let operator = Operator::new(cluster, &tools.command_line);
+    let disturbed = async {
+        tokio::try_join!(
+            kill_in_mid_exchange(cluster, &look),
+            one_back_and_on(cluster, &operator)
+        )
+    };
+    let (followed, _) = tokio::try_join!(run.migrate(), disturbed)?;
     let report = run.report(followed).await?;
     println!("{}", report.text());
     ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));

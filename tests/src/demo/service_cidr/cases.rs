@@ -115,12 +115,20 @@ pub const CASES: &[Case] = &[
         ],
         spoil: &[
             Change::Apply(NO_NAMES),
-            Change::Kubectl(&[
-                "wait",
-                "--for=jsonpath={.status.observedGeneration}=1",
-                "validatingadmissionpolicy/no-external-names",
-                "--timeout=60s",
-            ]),
+            Change::UntilRefused(
+                &[
+                    "patch",
+                    "service",
+                    "echo",
+                    "-n",
+                    "traffic",
+                    "--type=merge",
+                    "--dry-run=server",
+                    "-p",
+                    r#"{"spec":{"type":"ExternalName","externalName":"echo.example.org"}}"#,
+                ],
+                "nobody may lead a name out of the cluster",
+            ),
         ],
         mend: &[Change::Delete(NO_NAMES)],
         ..PLAIN

@@ -91,6 +91,7 @@ pub async fn count(cluster: &Cluster, image: &str) -> Result<Recreation> {
     }
     let resolved = format!("{}.{}.svc.cluster.local", name(0), sample::NAMESPACE);
     let prober = sample::prober(&sample::Prober {
+        on_host: false,
         name: PROBER,
         image,
         asked: &asked,

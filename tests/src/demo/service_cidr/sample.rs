@@ -281,10 +281,12 @@ pub async fn all(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
 /// Addresses that are asked, each with a name.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// As Services have them before, with node ports and external addresses, which stay.
+    /// As Services have them before, with external addresses, which stay.
     pub old: Vec<String>,
     /// As they will have them.
     pub new: Vec<String>,
+    /// Node ports, each at a node's address.
+    pub node_ports: Vec<String>,
 }
 
 /// Which Services are asked.
@@ -326,7 +328,7 @@ impl Asked {
                 && let Some(port) = service["spec"]["ports"][0]["nodePort"].as_u64()
                 && let Some(node) = nodes.next()
             {
-                asked.old.push(format!("{name}@node={node}:{port}"));
+                asked.node_ports.push(format!("{name}@node={node}:{port}"));
             }
             if Lasting::of(service) != lasting {
                 continue;
@@ -361,6 +363,8 @@ pub fn at_the_same_place(address: Ipv4Addr, range: Ipv4Addr) -> Ipv4Addr {
 pub struct Prober<'texts> {
     /// Name of its Deployment.
     pub name: &'texts str,
+    /// Whether it is on its node's network.
+    pub on_host: bool,
     /// Its image.
     pub image: &'texts str,
     /// Addresses, each with a name: `NAME=ADDRESS:PORT`.
@@ -378,6 +382,7 @@ pub struct Prober<'texts> {
 pub fn prober(prober: &Prober<'_>) -> Value {
     let Prober {
         name,
+        on_host,
         image,
         asked,
         resolved,
@@ -387,7 +392,7 @@ pub fn prober(prober: &Prober<'_>) -> Value {
     // Some addresses are not there yet: such a flow counts from its first answer on.
     let arguments = json!([
         "probe",
-        "--from=pod",
+        if *on_host { "--from=host" } else { "--from=pod" },
         "--without-service",
         format!("--interval-ms={interval}"),
         "--settle-ms=86400000",
@@ -404,7 +409,7 @@ pub fn prober(prober: &Prober<'_>) -> Value {
             "template": {
                 "metadata": { "labels": { "asks": name } },
                 "spec": {
-                    "serviceAccountName": "traffic", "terminationGracePeriodSeconds": 10,
+                    "serviceAccountName": "traffic", "terminationGracePeriodSeconds": 10, "hostNetwork": on_host,
                     "containers": [{
                         "name": "prober", "image": image, "imagePullPolicy": "Never", "args": arguments,
                         // Whoever measures is not to wait for those that are measured.
