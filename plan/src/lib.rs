@@ -11,6 +11,7 @@
 //!    change to that host.
 
 pub mod calico;
+pub mod calico_datastore;
 pub mod check;
 pub mod cluster;
 pub mod cni;
