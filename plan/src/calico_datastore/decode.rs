@@ -1,0 +1,220 @@
+//! Values of the v2 store as Go's `encoding/json` reads them into a struct: keys match without regard to case, `null` is "not
+//! set", the last of several counts, what is not known is left alone, and one value of another type spoils the whole text.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use thiserror::Error;
+
+use super::go_values::equal_fold;
+use super::json::Json;
+use super::report::Cause;
+
+/// A value of another type than its field has.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub struct Mismatch {
+    /// The field: `inbound_rules[0].src_nets[1]`; empty for the value itself.
+    pub path: String,
+    /// What is there.
+    pub found: String,
+    /// What has to be there.
+    pub needed: &'static str,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = if self.path.is_empty() {
+            "the value"
+        } else {
+            &self.path
+        };
+        write!(formatter, "{path}: found {}, needed {}", self.found, self.needed)
+    }
+}
+
+impl Mismatch {
+    pub(super) fn new(found: &Json, needed: &'static str) -> Self {
+        Self {
+            path: String::new(),
+            found: found.to_string(),
+            needed,
+        }
+    }
+
+    fn within(mut self, outer: &str) -> Self {
+        let dot = if self.path.is_empty() || self.path.starts_with('[') {
+            ""
+        } else {
+            "."
+        };
+        self.path = format!("{outer}{dot}{}", self.path);
+        self
+    }
+}
+
+/// What can be read from JSON.
+pub trait Decode: Sized {
+    /// Reads it. `null` is what the field has when it is not there.
+    fn decode(json: &Json) -> Result<Self, Mismatch>;
+
+    /// Reads it over what the same field said before in the same text: that is gone, unless the type says otherwise.
+    fn decode_over(self, json: &Json) -> Result<Self, Mismatch> {
+        Self::decode(json)
+    }
+}
+
+/// Reads the whole text of a value.
+pub(super) fn read<T: Decode>(text: &str) -> Result<T, Cause> {
+    let json = Json::parse(text).map_err(|error| Cause::NotJson {
+        reason: error.to_string(),
+    })?;
+    T::decode(&json).map_err(Cause::Mismatch)
+}
+
+/// The fields of an object.
+pub(super) struct Fields<'json>(&'json [(String, Json)]);
+
+impl<'json> Fields<'json> {
+    pub(super) fn of(json: &'json Json) -> Result<Self, Mismatch> {
+        match json {
+            Json::Object(fields) => Ok(Self(fields)),
+            Json::Null => Ok(Self(&[])),
+            other => Err(Mismatch::new(other, "an object")),
+        }
+    }
+
+    /// The last value of this name in any case.
+    pub(super) fn get<T: Decode + Default>(&self, name: &str) -> Result<T, Mismatch> {
+        let mut last = T::default();
+        for (_, json) in self.0.iter().filter(|(key, _)| equal_fold(key, name)) {
+            last = last.decode_over(json).map_err(|mismatch| mismatch.within(name))?;
+        }
+        Ok(last)
+    }
+}
+
+/// A `null` after a value changes nothing.
+fn keep_over_null<T: Decode>(before: T, json: &Json) -> Result<T, Mismatch> {
+    match json {
+        Json::Null => Ok(before),
+        json => T::decode(json),
+    }
+}
+
+impl Decode for String {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        match json {
+            Json::Text(text) => Ok(text.clone()),
+            Json::Null => Ok(Self::new()),
+            other => Err(Mismatch::new(other, "a string")),
+        }
+    }
+
+    fn decode_over(self, json: &Json) -> Result<Self, Mismatch> {
+        keep_over_null(self, json)
+    }
+}
+
+impl Decode for bool {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        match json {
+            Json::Boolean(value) => Ok(*value),
+            Json::Null => Ok(false),
+            other => Err(Mismatch::new(other, "true or false")),
+        }
+    }
+
+    fn decode_over(self, json: &Json) -> Result<Self, Mismatch> {
+        keep_over_null(self, json)
+    }
+}
+
+/// An integer within these bounds.
+fn integer<T: TryFrom<i128> + Default>(json: &Json, needed: &'static str) -> Result<T, Mismatch> {
+    match json {
+        Json::Integer(value) => T::try_from(*value).map_err(|_| Mismatch::new(json, needed)),
+        Json::Null => Ok(T::default()),
+        other => Err(Mismatch::new(other, needed)),
+    }
+}
+
+impl Decode for i64 {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        integer(json, "an integer")
+    }
+}
+
+impl Decode for u16 {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        integer(json, "an integer from 0 to 65535")
+    }
+
+    fn decode_over(self, json: &Json) -> Result<Self, Mismatch> {
+        keep_over_null(self, json)
+    }
+}
+
+impl Decode for f64 {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        match json {
+            // Orders of policies are small; what is past 2^53 is rounded as Go rounds it.
+            #[expect(clippy::cast_precision_loss)]
+            Json::Integer(value) => Ok(*value as Self),
+            Json::Fraction(value) => Ok(*value),
+            Json::Null => Ok(0.0),
+            other => Err(Mismatch::new(other, "a number")),
+        }
+    }
+}
+
+impl<T: Decode> Decode for Option<T> {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        match json {
+            Json::Null => Ok(None),
+            json => T::decode(json).map(Some),
+        }
+    }
+}
+
+impl<T: Decode> Decode for Vec<T> {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        match json {
+            Json::List(values) => values
+                .iter()
+                .enumerate()
+                .map(|(place, value)| {
+                    T::decode(value).map_err(|mismatch| mismatch.within(&format!("[{place}]")))
+                })
+                .collect(),
+            Json::Null => Ok(Self::new()),
+            other => Err(Mismatch::new(other, "a list")),
+        }
+    }
+}
+
+impl<T: Decode> Decode for BTreeMap<String, T> {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        Fields::of(json)?
+            .0
+            .iter()
+            .map(|(key, value)| match T::decode(value) {
+                Ok(value) => Ok((key.clone(), value)),
+                Err(mismatch) => Err(mismatch.within(&format!("[{key:?}]"))),
+            })
+            .collect()
+    }
+
+    /// Two maps are put together.
+    fn decode_over(mut self, json: &Json) -> Result<Self, Mismatch> {
+        let later = Self::decode(json)?;
+        if *json == Json::Null {
+            return Ok(later);
+        }
+        self.extend(later);
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+#[path = "decode_tests.rs"]
+mod tests;

@@ -1,0 +1,109 @@
+//! Interfaces of hosts that policies hold for.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::convert::Conversion;
+use super::decode::{Decode, Fields, Mismatch, read};
+use super::endpoint_port::EndpointPort;
+use super::escape::unescaped;
+use super::json::Json;
+use super::key::{ObjectKind, V2Key};
+use super::names;
+use super::network::Address;
+use super::note::Note;
+use super::report::Cause;
+use super::resource::Resource;
+use super::selector::OLD_NAMESPACE;
+use super::v2::Tree;
+use super::validate::{Findings, endpoint, metadata};
+
+/// An endpoint as v2 stores it.
+#[derive(Debug, Default)]
+struct Endpoint {
+    interface: String,
+    ipv4: Vec<Address>,
+    ipv6: Vec<Address>,
+    labels: BTreeMap<String, String>,
+    profiles: Vec<String>,
+    ports: Vec<EndpointPort>,
+}
+
+impl Decode for Endpoint {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        let fields = Fields::of(json)?;
+        Ok(Self {
+            interface: fields.get("name")?,
+            ipv4: fields.get("expected_ipv4_addrs")?,
+            ipv6: fields.get("expected_ipv6_addrs")?,
+            labels: fields.get("labels")?,
+            profiles: fields.get("profile_ids")?,
+            ports: fields.get("ports")?,
+        })
+    }
+}
+
+/// An endpoint as v3 writes it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub interface_name: String,
+    #[serde(rename = "expectedIPs", skip_serializing_if = "Vec::is_empty")]
+    pub expected_ips: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<EndpointPort>,
+}
+
+/// Every host endpoint.
+pub fn convert(tree: &Tree, conversion: &mut Conversion) {
+    let mut batch = conversion.batch();
+    for entry in tree.matching("/calico/v1/host/*/endpoint/*") {
+        let (host, name) = (entry.parts[0], unescaped(entry.parts[1]));
+        let key = V2Key::HostEndpoint(host.to_owned(), name.clone());
+        let converted =
+            read(entry.value).and_then(|endpoint: Endpoint| converted(&key, host, &name, endpoint));
+        batch.add(key, entry.path, converted);
+    }
+}
+
+fn converted(key: &V2Key, host: &str, name: &str, endpoint: Endpoint) -> Result<Resource, Cause> {
+    let node = names::node(host);
+    let name = names::name(&format!("{node}.{name}"));
+    let spec = Spec {
+        node,
+        interface_name: endpoint.interface,
+        expected_ips: endpoint
+            .ipv4
+            .iter()
+            .chain(&endpoint.ipv6)
+            .map(ToString::to_string)
+            .collect(),
+        profiles: endpoint
+            .profiles
+            .iter()
+            .map(|profile| names::profile(profile))
+            .collect(),
+        ports: endpoint.ports.iter().map(EndpointPort::in_v3).collect(),
+    };
+    let mut findings = Findings::default();
+    metadata::name(&name, &mut findings);
+    metadata::labels("metadata.labels", &endpoint.labels, &mut findings);
+    endpoint::host(&spec, &mut findings);
+    let mut resource = Resource::new(ObjectKind::HostEndpoint, name, &spec)?;
+    resource.findings = findings.0;
+    if endpoint.labels.contains_key(OLD_NAMESPACE) {
+        resource.notes.push(Note::NamespaceLabel { key: key.clone() });
+    }
+    resource.labels = endpoint.labels;
+    Ok(resource)
+}
+
+#[cfg(test)]
+#[path = "host_endpoint_tests.rs"]
+mod tests;

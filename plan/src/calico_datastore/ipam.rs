@@ -1,0 +1,258 @@
+//! Address management. Keys stay as they are, but hosts are called as v3 calls them: blocks, claims on them, handles.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::convert::{Conversion, Object};
+use super::decode::{Decode, Fields, Mismatch, read};
+use super::json::Json;
+use super::key::{ObjectKind, V2Key};
+use super::names;
+use super::network::{Network, cidr};
+use super::note::Note;
+use super::report::Cause;
+use super::v2::{Entry, Tree};
+use super::verify::cross_check;
+
+const CONFIG: &str = "/calico/ipam/v2/config";
+/// What a block's affinity begins with when it is a host's.
+const HOST: &str = "host:";
+
+/// Settings of the address management, in v2 as in v3: what is false is left out.
+#[derive(Debug, Default, Serialize)]
+struct Config {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    strict_affinity: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    auto_allocate_blocks: bool,
+}
+
+impl Decode for Config {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        let fields = Fields::of(json)?;
+        Ok(Self {
+            strict_affinity: fields.get("strict_affinity")?,
+            auto_allocate_blocks: fields.get("auto_allocate_blocks")?,
+        })
+    }
+}
+
+/// A block, in v2 as in v3. A list that is not there is written as `null`.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Block {
+    cidr: String,
+    affinity: Option<String>,
+    strict_affinity: bool,
+    allocations: Option<Vec<Option<i64>>>,
+    unallocated: Option<Vec<i64>>,
+    attributes: Option<Vec<Attribute>>,
+    deleted: bool,
+    /// The affinity of versions before 1.0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_affinity: Option<String>,
+}
+
+impl Decode for Block {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        let fields = Fields::of(json)?;
+        Ok(Self {
+            cidr: fields.get::<Network>("cidr")?.to_string(),
+            affinity: fields.get("affinity")?,
+            strict_affinity: fields.get("strictAffinity")?,
+            allocations: fields.get("allocations")?,
+            unallocated: fields.get("unallocated")?,
+            attributes: fields.get("attributes")?,
+            deleted: fields.get("deleted")?,
+            host_affinity: fields.get("hostAffinity")?,
+        })
+    }
+}
+
+/// Who has an address.
+#[derive(Debug, Default, Serialize)]
+struct Attribute {
+    handle_id: Option<String>,
+    secondary: Option<BTreeMap<String, String>>,
+}
+
+impl Decode for Attribute {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        let fields = Fields::of(json)?;
+        Ok(Self {
+            handle_id: fields.get("handle_id")?,
+            secondary: fields.get("secondary")?,
+        })
+    }
+}
+
+/// A host's claim on a block, in v2 as in v3. Old ones say nothing, which v3 takes for confirmed.
+#[derive(Debug, Default, Serialize)]
+struct Affinity {
+    state: String,
+    deleted: bool,
+}
+
+impl Decode for Affinity {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        let fields = Fields::of(json)?;
+        Ok(Self {
+            state: fields.get("state")?,
+            deleted: fields.get("deleted")?,
+        })
+    }
+}
+
+/// Addresses that are released together, by block, in v2 as in v3.
+#[derive(Debug, Default, Serialize)]
+struct Handle {
+    block: Option<BTreeMap<String, i64>>,
+    deleted: bool,
+}
+
+impl Decode for Handle {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        let fields = Fields::of(json)?;
+        Ok(Self {
+            block: fields.get("block")?,
+            deleted: fields.get("deleted")?,
+        })
+    }
+}
+
+/// All of it, and what does not go together.
+pub fn convert(tree: &Tree, conversion: &mut Conversion) {
+    let mut writer = Writer {
+        conversion,
+        places: BTreeMap::new(),
+    };
+    if let Some(text) = tree.value(CONFIG) {
+        let config = read(text).inspect(|config: &Config| {
+            let strict_affinity = config.strict_affinity;
+            writer.conversion.notes.push(Note::IpamConfig { strict_affinity });
+        });
+        let key = (V2Key::IpamConfig, CONFIG);
+        writer.write(ObjectKind::IpamConfig, CONFIG.to_owned(), key, config);
+    }
+    for entry in tree.matching("/calico/ipam/v2/assignment/ipv?/block/*") {
+        let Some(network) = writer.network(&entry) else {
+            continue;
+        };
+        let new = format!("/calico/ipam/v2/assignment/{}", block_key(&network));
+        let key = (V2Key::Block(network.to_string()), entry.path);
+        writer.write(
+            ObjectKind::IpamBlock,
+            new,
+            key,
+            read(entry.value).map(with_host_of_v3),
+        );
+    }
+    for entry in tree.matching("/calico/ipam/v2/host/*/ipv?/block/*") {
+        let Some(network) = writer.network(&entry) else {
+            continue;
+        };
+        let host = entry.parts[0];
+        let new = format!(
+            "/calico/ipam/v2/host/{}/{}",
+            names::node(host),
+            block_key(&network)
+        );
+        let key = (V2Key::Affinity(network.to_string(), host.to_owned()), entry.path);
+        let affinity = match entry.value {
+            "" => Ok(Affinity::default()),
+            text => read(text),
+        };
+        writer.write(ObjectKind::BlockAffinity, new, key, affinity);
+    }
+    for entry in tree.matching("/calico/ipam/v2/handle/*") {
+        let key = (V2Key::Handle(entry.parts[0].to_owned()), entry.path);
+        let handle: Result<Handle, Cause> = read(entry.value);
+        writer.write(ObjectKind::IpamHandle, entry.path.to_owned(), key, handle);
+    }
+    let problems = cross_check(&conversion.objects);
+    conversion.notes.extend(problems.into_iter().map(Note::Ipam));
+}
+
+/// The block with its host as v3 calls it.
+fn with_host_of_v3(mut block: Block) -> Block {
+    if block.affinity.is_none()
+        && let Some(host) = block.host_affinity.take()
+    {
+        block.affinity = Some(format!("{HOST}{host}"));
+    }
+    let own = block
+        .affinity
+        .as_deref()
+        .and_then(|affinity| affinity.strip_prefix(HOST));
+    let host = own.or(block.host_affinity.as_deref());
+    if let Some(host) = host.filter(|host| !host.is_empty()) {
+        block.affinity = Some(format!("{HOST}{}", names::node(host)));
+    }
+    block
+}
+
+/// `ipv4/block/10.0.0.0-26`.
+fn block_key(network: &Network) -> String {
+    let name = network.to_string().replacen('/', "-", 1);
+    format!("ipv{}/block/{name}", network.version())
+}
+
+struct Writer<'conversion> {
+    conversion: &'conversion mut Conversion,
+    /// Where each key's object is, and what it came from.
+    places: BTreeMap<String, (usize, V2Key)>,
+}
+
+impl Writer<'_> {
+    /// The network that the key ends in; an error when it is none.
+    fn network(&mut self, entry: &Entry<'_>) -> Option<Network> {
+        let text = entry.parts.last()?.replacen('-', "/", 1);
+        let network = cidr(&text).map(|(_, network)| network);
+        if network.is_none() {
+            let key = V2Key::Unreadable(entry.path.to_owned());
+            let needed = "network, with a dash for its slash";
+            self.conversion.fail(key, entry.path, Cause::Key { needed });
+        }
+        network
+    }
+
+    fn write(
+        &mut self,
+        kind: ObjectKind,
+        new: String,
+        (key, path): (V2Key, &str),
+        value: Result<impl Serialize, Cause>,
+    ) {
+        let value = value.and_then(|value| {
+            serde_json::to_value(value).map_err(|error| Cause::Unwritable(error.to_string()))
+        });
+        let value = match value {
+            Ok(value) => value,
+            Err(cause) => return self.conversion.fail(key, path, cause),
+        };
+        let objects = &mut self.conversion.objects;
+        if let Some((place, earlier)) = self.places.get(&new) {
+            // The last one counts, as if it were written over the other.
+            if let Some(object) = objects.get_mut(*place) {
+                object.value = value;
+            }
+            self.conversion.notes.push(Note::Overwritten {
+                key: new,
+                earlier: earlier.clone(),
+                later: key,
+            });
+        } else {
+            self.places.insert(new.clone(), (objects.len(), key));
+            objects.push(Object {
+                key: new,
+                value,
+                kind,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "ipam_tests.rs"]
+mod tests;

@@ -1,0 +1,123 @@
+//! Names of v3 objects. A name that v3 does not allow is made into one that it does, and then, but for nodes, gets a hash of the
+//! old one, so that two of them do not meet in one (libcalico-go, `lib/upgrade/converters/names.go`).
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use sha1::{Digest as _, Sha1};
+
+use super::go_values::lower;
+use super::network::Network;
+use super::report::Cause;
+
+/// Digits of the hash.
+const HASH_LENGTH: usize = 8;
+
+/// The name without what v3 does not allow: lower case, `/` is a dot, runs of other letters are a dash, dots stand alone, and
+/// neither dots nor dashes stand at an end. A name of nothing else becomes empty.
+fn normal(name: &str) -> String {
+    let mut normal = String::new();
+    // Between two letters: nothing, dashes as many as there are, or one dot.
+    let mut dashes = 0;
+    let mut dot = false;
+    let mut other = false;
+    for letter in lower(name).chars() {
+        match letter {
+            'a'..='z' | '0'..='9' => {
+                if !normal.is_empty() {
+                    if dot {
+                        normal.push('.');
+                    } else {
+                        normal.extend(std::iter::repeat_n('-', dashes));
+                    }
+                }
+                normal.push(letter);
+                (dashes, dot, other) = (0, false, false);
+            }
+            '.' | '/' => (dot, other) = (true, false),
+            '-' => (dashes, other) = (dashes + 1, false),
+            _ => {
+                if !other {
+                    dashes += 1;
+                }
+                other = true;
+            }
+        }
+    }
+    normal
+}
+
+/// The name of a node: made normal, and nothing more, since it is the host's. Two hosts may meet in one.
+pub fn node(name: &str) -> String {
+    normal(name)
+}
+
+/// A name that may have dots.
+pub fn name(original: &str) -> String {
+    qualified(original, normal(original))
+}
+
+/// A name without dots, as policies have.
+pub fn name_without_dots(original: &str) -> String {
+    qualified(original, normal(original).replace('.', "-"))
+}
+
+/// The name of a profile. Those of Kubernetes' namespaces begin otherwise in v3.
+pub fn profile(original: &str) -> String {
+    match original.strip_prefix("k8s_ns.") {
+        Some(namespace) => name(&format!("kns.{namespace}")),
+        None => name(original),
+    }
+}
+
+/// An address inside a name: `10-0-0-1`, `fd00-0000-…-0001`; empty for none.
+pub fn address(address: Option<IpAddr>) -> String {
+    match address {
+        Some(IpAddr::V4(address)) => address.to_string().replace('.', "-"),
+        Some(IpAddr::V6(address)) => address.segments().map(|group| format!("{group:04x}")).join("-"),
+        None => String::new(),
+    }
+}
+
+/// The name of a pool: its network with a dash for every dot, colon and slash.
+pub fn network(network: &Network) -> String {
+    network.to_string().replace(['.', ':', '/'], "-")
+}
+
+/// A part of the name of a workload endpoint: the field that it comes from, and its value.
+pub type Segment<'text> = (&'static str, &'text str);
+
+/// The name of a workload endpoint: every part with its dashes doubled, between dashes. A part that is empty, or has a dash at an
+/// end, cannot be told apart and is an error.
+pub fn workload_endpoint(segments: &[Segment<'_>]) -> Result<String, Cause> {
+    let escaped: Result<Vec<String>, Cause> = segments
+        .iter()
+        .map(|(field, value)| {
+            if value.is_empty() || value.starts_with('-') || value.ends_with('-') {
+                return Err(Cause::Segment {
+                    field,
+                    value: (*value).to_owned(),
+                });
+            }
+            Ok(value.replace('-', "--"))
+        })
+        .collect();
+    Ok(escaped?.join("-"))
+}
+
+fn qualified(original: &str, name: String) -> String {
+    if name == original {
+        return name;
+    }
+    let mut hash = String::new();
+    for byte in Sha1::digest(original) {
+        // Writing to a String does not fail.
+        let _ = write!(hash, "{byte:02x}");
+    }
+    hash.truncate(HASH_LENGTH);
+    format!("{name}-{hash}")
+}
+
+#[cfg(test)]
+#[path = "names_tests.rs"]
+mod tests;

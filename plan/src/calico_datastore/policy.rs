@@ -1,0 +1,181 @@
+//! Policies.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+
+use super::convert::Conversion;
+use super::decode::{Decode, Fields, Mismatch, read};
+use super::escape::unescaped;
+use super::go_values::lower;
+use super::json::Json;
+use super::key::{ObjectKind, V2Key};
+use super::names;
+use super::note::Note;
+use super::report::Cause;
+use super::resource::Resource;
+use super::rule::{self, OldRule, Rule};
+use super::selector;
+use super::v2::Tree;
+use super::validate::{Findings, metadata, policy};
+
+/// The tier whose policies are read.
+const TIER: &str = "default";
+/// What policies begin with that Kubernetes' policies became.
+const OF_KUBERNETES: &str = "knp.default.";
+
+/// A policy as v2 stores it.
+#[derive(Debug, Default)]
+struct Policy {
+    order: Option<f64>,
+    inbound: Vec<OldRule>,
+    outbound: Vec<OldRule>,
+    selector: String,
+    untracked: bool,
+    annotations: BTreeMap<String, String>,
+    before_translation: bool,
+    forward: bool,
+    types: Vec<String>,
+}
+
+impl Decode for Policy {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        let fields = Fields::of(json)?;
+        // Read for its type alone.
+        fields.get::<String>("namespace")?;
+        Ok(Self {
+            order: fields.get("order")?,
+            inbound: fields.get("inbound_rules")?,
+            outbound: fields.get("outbound_rules")?,
+            selector: fields.get("selector")?,
+            untracked: fields.get("untracked")?,
+            annotations: fields.get("annotations")?,
+            before_translation: fields.get("pre_dnat")?,
+            forward: fields.get("apply_on_forward")?,
+            types: fields.get("types")?,
+        })
+    }
+}
+
+/// A policy as v3 writes it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    order: Option<Order>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ingress: Vec<Rule>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<Rule>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub selector: String,
+    pub types: Vec<&'static str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub do_not_track: bool,
+    #[serde(rename = "preDNAT", skip_serializing_if = "std::ops::Not::not")]
+    pub pre_dnat: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    apply_on_forward: bool,
+}
+
+/// The place of a policy among all, the least first.
+#[derive(Debug)]
+struct Order(f64);
+
+/// The shortest digits that mean it, as Go writes them, which are those of a whole number if it is one.
+impl Serialize for Order {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let digits = self.0.to_string();
+        match (digits.parse(), digits.parse()) {
+            (Ok(whole), _) if digits != "-0" => serializer.serialize_i64(whole),
+            (_, Ok(whole)) => serializer.serialize_u64(whole),
+            _ => serializer.serialize_f64(self.0),
+        }
+    }
+}
+
+/// Every policy but those of Kubernetes, of the one tier that there is.
+pub fn convert(tree: &Tree, conversion: &mut Conversion) {
+    let mut left = 0;
+    let mut batch = conversion.batch();
+    for entry in tree.matching("/calico/v1/policy/tier/*/policy/*") {
+        if entry.parts[0] != TIER {
+            batch.conversion.notes.push(Note::NotRead {
+                path: entry.path.to_owned(),
+                what: "a policy of another tier than the default one",
+            });
+            continue;
+        }
+        let name = unescaped(entry.parts[1]);
+        if name.starts_with(OF_KUBERNETES) {
+            left += 1;
+            continue;
+        }
+        let key = V2Key::Policy(name.clone());
+        let converted = read(entry.value).and_then(|policy| converted(&key, &name, policy));
+        batch.add(key, entry.path, converted);
+    }
+    if left > 0 {
+        conversion.notes.push(Note::LeftToControllers {
+            what: "policies of Kubernetes",
+            count: left,
+        });
+    }
+}
+
+fn converted(key: &V2Key, name: &str, policy: Policy) -> Result<Resource, Cause> {
+    let mut notes = Vec::new();
+    if selector::is_rewritten_elsewhere(&policy.selector) {
+        notes.push(Note::Selector {
+            key: key.clone(),
+            field: "selector".to_owned(),
+            selector: policy.selector.clone(),
+        });
+    }
+    let mut note = |of_rule: rule::RuleNote| notes.push(of_rule.of(key));
+    let spec = Spec {
+        order: policy.order.map(Order),
+        ingress: rule::converted(&policy.inbound, "inbound_rules", &mut note),
+        egress: rule::converted(&policy.outbound, "outbound_rules", &mut note),
+        selector: selector::rewritten(&policy.selector),
+        types: types(&policy)?,
+        do_not_track: policy.untracked,
+        pre_dnat: policy.before_translation,
+        // Such policies hold for what is forwarded, also those from before there was a field for it.
+        apply_on_forward: policy.forward || policy.untracked || policy.before_translation,
+    };
+    let name = names::name_without_dots(name);
+    let mut findings = Findings::default();
+    metadata::name(&name, &mut findings);
+    metadata::annotations(&policy.annotations, &mut findings);
+    policy::spec(&spec, &mut findings);
+    let mut resource = Resource::new(ObjectKind::GlobalNetworkPolicy, name, &spec)?;
+    resource.annotations = policy.annotations;
+    resource.findings = findings.0;
+    resource.notes = notes;
+    Ok(resource)
+}
+
+/// What a policy is for. Those from before there was a field for it are for both, but before translation there is ingress alone.
+fn types(policy: &Policy) -> Result<Vec<&'static str>, Cause> {
+    if policy.types.is_empty() {
+        return Ok(if policy.before_translation {
+            vec!["Ingress"]
+        } else {
+            vec!["Ingress", "Egress"]
+        });
+    }
+    policy
+        .types
+        .iter()
+        .map(|found| match lower(found).as_str() {
+            "ingress" => Ok("Ingress"),
+            "egress" => Ok("Egress"),
+            _ => Err(Cause::PolicyType { found: found.clone() }),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

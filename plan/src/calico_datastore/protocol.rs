@@ -1,0 +1,167 @@
+//! Protocols and ports of rules and endpoints, each a number or a name.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::decode::{Decode, Mismatch};
+use super::go_values::{equal_fold, unsigned};
+use super::json::Json;
+
+/// Names as v3 writes them; v2 wrote them in lower case.
+const NAMES: [&str; 6] = ["UDP", "TCP", "ICMP", "ICMPv6", "SCTP", "UDPLite"];
+/// Numbers of the protocols that have ports: TCP, UDP, SCTP.
+const WITH_PORTS: [u8; 3] = [6, 17, 132];
+
+/// A protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// By its number.
+    Number(u8),
+    /// By its name.
+    Name(String),
+}
+
+impl Protocol {
+    /// As v3 writes it. A name that nobody knows stays: it is the check that refuses it.
+    pub fn in_v3(&self) -> Self {
+        match self {
+            Self::Number(number) => Self::Number(*number),
+            Self::Name(name) => {
+                let known = NAMES.into_iter().find(|known| equal_fold(known, name));
+                Self::Name(known.unwrap_or(name).to_owned())
+            }
+        }
+    }
+
+    /// Whether it is this one, by its name.
+    pub fn is(&self, name: &str) -> bool {
+        matches!(self, Self::Name(own) if own == name)
+    }
+
+    /// Whether v3 knows it: a number that is not 0, or one of the names.
+    pub fn is_known(&self) -> bool {
+        match self {
+            Self::Number(number) => *number > 0,
+            Self::Name(name) => NAMES.contains(&name.as_str()),
+        }
+    }
+
+    /// Whether it has ports.
+    pub fn has_ports(&self) -> bool {
+        match self {
+            Self::Number(number) => WITH_PORTS.contains(number),
+            Self::Name(name) => ["TCP", "UDP", "SCTP", "tcp", "udp", "sctp"].contains(&name.as_str()),
+        }
+    }
+}
+
+impl Default for Protocol {
+    fn default() -> Self {
+        Self::Number(0)
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(formatter, "{number}"),
+            Self::Name(name) => write!(formatter, "{name:?}"),
+        }
+    }
+}
+
+impl Serialize for Protocol {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Number(number) => serializer.serialize_u8(*number),
+            Self::Name(name) => serializer.serialize_str(name),
+        }
+    }
+}
+
+impl Decode for Protocol {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        let mismatch = || Mismatch::new(json, "a name or a number from 0 to 255");
+        match json {
+            // A number in quotes is the number.
+            Json::Text(text) => Ok(unsigned(text, u8::MAX.into())
+                .and_then(|number| u8::try_from(number).ok())
+                .map_or_else(|| Self::Name(text.clone()), Self::Number)),
+            Json::Integer(number) => u8::try_from(*number).map(Self::Number).map_err(|_| mismatch()),
+            Json::Null => Ok(Self::default()),
+            Json::Boolean(_) | Json::Fraction(_) | Json::List(_) | Json::Object(_) => Err(mismatch()),
+        }
+    }
+}
+
+/// Ports of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// From the first to the last, both of them too.
+    Range(u16, u16),
+    /// The ports that endpoints have under this name.
+    Named(String),
+}
+
+impl Port {
+    fn parse(text: &str) -> Option<Self> {
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number =
+            |text: &str| unsigned(text, u16::MAX.into()).and_then(|number| u16::try_from(number).ok());
+        if digits(text) {
+            return number(text).map(|port| Self::Range(port, port));
+        }
+        if let Some((first, last)) = text.split_once(':')
+            && digits(first)
+            && digits(last)
+        {
+            let (first, last) = (number(first)?, number(last)?);
+            return (first <= last).then_some(Self::Range(first, last));
+        }
+        let letters = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        ((1..=128).contains(&text.len()) && text.bytes().all(letters)).then(|| Self::Named(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Range(first, last) if first == last => write!(formatter, "{first}"),
+            Self::Range(first, last) => write!(formatter, "{first}:{last}"),
+            Self::Named(name) => formatter.write_str(name),
+        }
+    }
+}
+
+impl Serialize for Port {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Range(first, last) if first == last => serializer.serialize_u16(*first),
+            Self::Range(..) | Self::Named(_) => serializer.collect_str(self),
+        }
+    }
+}
+
+impl Decode for Port {
+    fn decode(json: &Json) -> Result<Self, Mismatch> {
+        let mismatch = || {
+            Mismatch::new(
+                json,
+                "a port from 0 to 65535, a range like \"4567:4570\" or a name",
+            )
+        };
+        match json {
+            Json::Text(text) => Self::parse(text).ok_or_else(mismatch),
+            Json::Integer(number) => u16::try_from(*number)
+                .map(|port| Self::Range(port, port))
+                .map_err(|_| mismatch()),
+            Json::Null => Ok(Self::Range(0, 0)),
+            Json::Boolean(_) | Json::Fraction(_) | Json::List(_) | Json::Object(_) => Err(mismatch()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "protocol_tests.rs"]
+mod tests;

@@ -1,0 +1,74 @@
+//! What endpoints of hosts and of workloads have in common, and those of hosts.
+
+use super::super::endpoint_port::EndpointPort;
+use super::super::host_endpoint::Spec;
+use super::super::network::address;
+use super::metadata::NAME;
+use super::text::{is_interface, is_port_name, is_subdomain};
+use super::{Findings, rule};
+
+/// What an interface may be called.
+pub const INTERFACE: &str = "\"*\", or 1 to 15 letters, digits, '_', '.' or '-'";
+
+/// Profiles, each by its name.
+pub fn profiles(profiles: &[String], findings: &mut Findings) {
+    for (place, profile) in profiles.iter().enumerate() {
+        findings.text(
+            is_subdomain(profile),
+            format!("spec.profiles[{place}]"),
+            profile,
+            NAME,
+        );
+    }
+}
+
+/// Named ports.
+pub fn ports(ports: &[EndpointPort], findings: &mut Findings) {
+    for (place, port) in ports.iter().enumerate() {
+        let field = format!("spec.ports[{place}]");
+        findings.text(
+            is_port_name(&port.name),
+            format!("{field}.name"),
+            &port.name,
+            "at most 15 lower-case letters, digits and single dashes between them, and a letter at least",
+        );
+        if port.protocol.has_ports() {
+            rule::protocol(&format!("{field}.protocol"), &port.protocol, findings);
+        } else {
+            findings.add(format!("{field}.protocol"), &port.protocol, "TCP, UDP or SCTP");
+        }
+        if port.port == 0 {
+            findings.add(format!("{field}.port"), 0, "1 to 65535");
+        }
+    }
+}
+
+/// The settings of a host endpoint.
+pub fn host(spec: &Spec, findings: &mut Findings) {
+    findings.text(is_subdomain(&spec.node), "spec.node", &spec.node, NAME);
+    if !spec.interface_name.is_empty() {
+        findings.text(
+            is_interface(&spec.interface_name),
+            "spec.interfaceName",
+            &spec.interface_name,
+            INTERFACE,
+        );
+    } else if spec.expected_ips.is_empty() {
+        findings.text(
+            false,
+            "spec.interfaceName",
+            &spec.interface_name,
+            "a name, since there are no expectedIPs",
+        );
+    }
+    for (place, expected) in spec.expected_ips.iter().enumerate() {
+        findings.text(
+            address(expected).is_some(),
+            format!("spec.expectedIPs[{place}]"),
+            expected,
+            "an address",
+        );
+    }
+    profiles(&spec.profiles, findings);
+    ports(&spec.ports, findings);
+}

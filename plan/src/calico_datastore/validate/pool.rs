@@ -1,0 +1,53 @@
+//! Pools.
+
+use super::super::ip_pool::Spec;
+use super::super::network::cidr;
+use super::Findings;
+
+/// What no pool may share an address with.
+const LINK_LOCAL: [&str; 2] = ["169.254.0.0/16", "fe80::/10"];
+
+/// The settings of a pool.
+pub fn spec(spec: &Spec, findings: &mut Findings) {
+    let Some((address, network)) = cidr(&spec.cidr) else {
+        findings.text(false, "spec.cidr", &spec.cidr, "a network like 10.1.0.0/16");
+        return;
+    };
+    if network.address != Some(address) {
+        findings.text(
+            false,
+            "spec.cidr",
+            &spec.cidr,
+            &format!("a network without bits behind its length: {network}"),
+        );
+    }
+    if network.version() == 6 && spec.ipip_mode != "Never" {
+        findings.text(
+            false,
+            "spec.ipipMode",
+            spec.ipip_mode,
+            "Never, since the pool is of IPv6: empty \"ipip\" in v2",
+        );
+    }
+    if !spec.disabled && network.length() > spec.block_size {
+        findings.text(
+            false,
+            "spec.cidr",
+            &spec.cidr,
+            &format!(
+                "a /{} or wider, since a block is so large: disable the pool in v2, or replace it by a wider one",
+                spec.block_size
+            ),
+        );
+    }
+    for reserved in LINK_LOCAL {
+        if cidr(reserved).is_some_and(|(_, reserved)| reserved.overlaps(&network)) {
+            findings.text(
+                false,
+                "spec.cidr",
+                &spec.cidr,
+                &format!("a network apart from the link-local {reserved}"),
+            );
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! After the writing: whether blocks and handles go together, and whether the store holds what the conversion said.
+//!
+//! What did not go together in v2 is copied so, as Calico's own tool does, and is a note of the conversion. What was written and
+//! is not in the store, or otherwise, is an error.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde_json::Value;
+use thiserror::Error;
+
+use super::convert::{Object, ObjectKind};
+use super::key::V2Key;
+use super::network::cidr;
+use super::report::{Cause, Problem};
+
+/// Where the objects of v3 are.
+pub const DIRECTORY: &str = "/calico/";
+const HANDLES: &str = "/calico/ipam/v2/handle/";
+/// What the writer fills in.
+const FILLED_IN: [&str; 2] = ["uid", "creationTimestamp"];
+
+/// Whether every address that is given out has a handle, and every handle counts as many addresses of a block as the block gives
+/// it.
+pub fn cross_check(objects: &[Object]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut given: BTreeMap<(String, String), i64> = BTreeMap::new();
+    for object in objects {
+        if object.kind == ObjectKind::IpamBlock {
+            let block = object.value["cidr"].as_str().unwrap_or_default();
+            for (handle, count) in handles_of(object, block, &mut problems) {
+                given.insert((handle, block.to_owned()), count);
+            }
+        }
+    }
+    let mut seen = BTreeSet::new();
+    let mut compare = |handle: &str, block: &str, counted: i64, given: i64| {
+        if counted != given {
+            problems.push(Problem {
+                key: V2Key::Handle(handle.to_owned()),
+                path: format!("{HANDLES}{handle}"),
+                v3: None,
+                cause: Cause::HandleCount {
+                    block: block.to_owned(),
+                    counted,
+                    given,
+                },
+            });
+        }
+    };
+    for object in objects {
+        let handle = object.key.strip_prefix(HANDLES);
+        let counts = object.value["block"].as_object();
+        for (handle, (block, counted)) in handle.into_iter().flat_map(|handle| {
+            let counts = counts.into_iter().flatten();
+            counts.map(move |count| (handle, count))
+        }) {
+            let key = (handle.to_owned(), block.clone());
+            let of_block = given.get(&key).copied().unwrap_or_default();
+            compare(handle, block, counted.as_i64().unwrap_or_default(), of_block);
+            seen.insert(key);
+        }
+    }
+    for ((handle, block), count) in &given {
+        if !seen.contains(&(handle.clone(), block.clone())) {
+            compare(handle, block, 0, *count);
+        }
+    }
+    problems
+}
+
+/// How many addresses of a block each handle has. Addresses that have none are problems.
+fn handles_of(object: &Object, block: &str, problems: &mut Vec<Problem>) -> BTreeMap<String, i64> {
+    let list = |field: &str| object.value[field].as_array().map_or(&[][..], Vec::as_slice);
+    let attributes = list("attributes");
+    let mut handles = BTreeMap::new();
+    for (place, index) in list("allocations").iter().enumerate() {
+        let Some(index) = index.as_i64() else {
+            continue;
+        };
+        let attribute = usize::try_from(index)
+            .ok()
+            .and_then(|index| attributes.get(index));
+        let cause = match attribute.map(|attribute| attribute["handle_id"].as_str()) {
+            Some(Some(handle)) => {
+                *handles.entry(handle.to_owned()).or_default() += 1;
+                continue;
+            }
+            Some(None) => Cause::NoHandle {
+                address: address(block, place),
+            },
+            None => Cause::NoAttribute {
+                address: address(block, place),
+                index,
+                attributes: attributes.len(),
+            },
+        };
+        problems.push(Problem {
+            key: V2Key::Block(block.to_owned()),
+            path: object.key.clone(),
+            v3: None,
+            cause,
+        });
+    }
+    handles
+}
+
+/// The address at a place of a block, or the place if the block has no network.
+fn address(block: &str, place: usize) -> String {
+    let Some((first, _)) = cidr(block) else {
+        return format!("address {place}");
+    };
+    match first {
+        IpAddr::V4(first) => {
+            let place = u32::try_from(place).unwrap_or_default();
+            Ipv4Addr::from(u32::from(first).wrapping_add(place)).to_string()
+        }
+        IpAddr::V6(first) => Ipv6Addr::from(u128::from(first).wrapping_add(place as u128)).to_string(),
+    }
+}
+
+/// Where a store is not as the conversion said.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Discrepancy {
+    /// It was not written, or somebody deleted it.
+    #[error("{key}: it is missing: write it again")]
+    Missing {
+        /// The key in v3.
+        key: String,
+    },
+    /// It is another value.
+    #[error("{key}: found {found}, needed {needed}: who wrote it?")]
+    Differs {
+        /// The key in v3.
+        key: String,
+        /// What is there.
+        found: String,
+        /// What has to be there.
+        needed: String,
+    },
+    /// Nobody knows it.
+    #[error("{key}: it is there and not of this migration: who wrote it?")]
+    Stray {
+        /// The key in v3.
+        key: String,
+    },
+}
+
+/// Compares what the v3 store holds below [`DIRECTORY`] with what was written. What the writer fills in does not count.
+pub fn compare(written: &[Object], found: &BTreeMap<String, String>) -> Vec<Discrepancy> {
+    let wanted: BTreeSet<&str> = written.iter().map(|object| object.key.as_str()).collect();
+    let of_written = written.iter().filter_map(|object| {
+        let key = object.key.clone();
+        let Some(text) = found.get(&key) else {
+            return Some(Discrepancy::Missing { key });
+        };
+        let parsed = serde_json::from_str(text).ok().map(without_what_is_filled_in);
+        let is_same = parsed.as_ref() == Some(&object.value);
+        (!is_same).then(|| Discrepancy::Differs {
+            key,
+            found: parsed.map_or_else(|| text.clone(), |value| value.to_string()),
+            needed: object.value.to_string(),
+        })
+    });
+    let strays = found
+        .keys()
+        .filter(|key| key.starts_with(DIRECTORY) && !wanted.contains(key.as_str()))
+        .map(|key| Discrepancy::Stray { key: key.clone() });
+    of_written.chain(strays).collect()
+}
+
+fn without_what_is_filled_in(mut value: Value) -> Value {
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in FILLED_IN {
+            metadata.remove(field);
+        }
+    }
+    value
+}
+
+#[cfg(test)]
+#[path = "verify_tests.rs"]
+mod tests;

@@ -1,0 +1,131 @@
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+use crate::calico_datastore::fixture::converted;
+
+const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30";
+
+fn block(allocations: &str, attributes: &str) -> String {
+    format!(r#"{{"cidr": "10.0.0.0/30", "allocations": {allocations}, "attributes": {attributes}}}"#)
+}
+
+fn said(values: &[(&str, &str)]) -> Vec<String> {
+    let objects = converted(values).objects;
+    cross_check(&objects).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn blocks_and_handles_that_go_together() {
+    let block = block("[0, 1, 0, null]", r#"[{"handle_id": "a"}, {"handle_id": "b"}]"#);
+    let values = [
+        (BLOCK, block.as_str()),
+        ("/calico/ipam/v2/handle/a", r#"{"block": {"10.0.0.0/30": 2}}"#),
+        ("/calico/ipam/v2/handle/b", r#"{"block": {"10.0.0.0/30": 1}}"#),
+    ];
+    assert_eq!(said(&values), [""; 0]);
+}
+
+#[rstest]
+#[case::no_handle(
+    "[null, 0, null, null]",
+    r#"[{"handle_id": null}]"#,
+    "{}",
+    "BlockKey(cidr=10.0.0.0/30): 10.0.0.1 is given out, and has no handle"
+)]
+#[case::no_attribute(
+    "[3, null, null, null]",
+    r#"[{"handle_id": "h"}]"#,
+    "{}",
+    "10.0.0.0 is given out, and points at attribute 3 of 1"
+)]
+#[case::negative("[-1, null, null, null]", "[]", "{}", "points at attribute -1 of 0")]
+#[case::too_few(
+    "[0, 0, null, null]",
+    r#"[{"handle_id": "h"}]"#,
+    r#"{"block": {"10.0.0.0/30": 1}}"#,
+    "IPAMHandleKey(id=h): it counts 1 addresses of 10.0.0.0/30, and the block gives it 2"
+)]
+#[case::not_counted(
+    "[0, null, null, null]",
+    r#"[{"handle_id": "h"}]"#,
+    "{}",
+    "it counts 0 addresses of 10.0.0.0/30"
+)]
+#[case::not_given(
+    "[null, null, null, null]",
+    "[]",
+    r#"{"block": {"10.0.0.0/30": 1}}"#,
+    "the block gives it 0"
+)]
+#[case::no_block(
+    "[null, null, null, null]",
+    "[]",
+    r#"{"block": {"10.9.0.0/30": 2}}"#,
+    "it counts 2 addresses of 10.9.0.0/30"
+)]
+fn what_does_not_go_together(
+    #[case] allocations: &str,
+    #[case] attributes: &str,
+    #[case] handle: &str,
+    #[case] words: &str,
+) {
+    let block = block(allocations, attributes);
+    let values = [(BLOCK, block.as_str()), ("/calico/ipam/v2/handle/h", handle)];
+    let said = said(&values);
+    assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
+    // It is copied so.
+    assert!(converted(&values).is_clean());
+}
+
+fn stored(objects: &[Object]) -> BTreeMap<String, String> {
+    objects
+        .iter()
+        .map(|object| {
+            let mut value = object.value.clone();
+            if object.kind.has_metadata() {
+                value["metadata"]["uid"] = json!("1");
+                value["metadata"]["creationTimestamp"] = json!("2026-11-21T00:00:00Z");
+            }
+            (object.key.clone(), value.to_string())
+        })
+        .collect()
+}
+
+#[test]
+fn a_store_as_it_was_written() {
+    let block = block("[null, null, null, null]", "[]");
+    let objects = converted(&[("/calico/v1/host/a/metadata", "{}"), (BLOCK, block.as_str())]).objects;
+    let mut found = stored(&objects);
+    found.insert("/other/key".to_owned(), "x".to_owned());
+    assert_eq!(compare(&objects, &found), []);
+}
+
+#[test]
+fn a_store_that_is_otherwise() {
+    let block = block("[null, null, null, null]", "[]");
+    let objects = converted(&[
+        ("/calico/v1/host/a/metadata", "{}"),
+        ("/calico/v1/host/b/metadata", "{}"),
+        (BLOCK, block.as_str()),
+    ])
+    .objects;
+    let mut found = stored(&objects);
+    found.remove(&objects[0].key);
+    found.insert(objects[1].key.clone(), "{not json".to_owned());
+    found.insert(BLOCK.to_owned(), "{}".to_owned());
+    found.insert("/calico/stray".to_owned(), "{}".to_owned());
+    let said: Vec<String> = compare(&objects, &found)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(said.len(), 4);
+    for (line, words) in said.iter().zip([
+        "nodes/a: it is missing",
+        "nodes/b: found {not json",
+        "10.0.0.0-30: found {}",
+        "/calico/stray: it is there",
+    ]) {
+        assert!(line.contains(words), "{said:?}");
+    }
+}
