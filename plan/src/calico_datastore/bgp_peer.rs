@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::as_number::as_number;
 use super::convert::{Batch, Conversion};
-use super::decode::{Decode, Fields, Mismatch, read};
+use super::decode::{Decode, Fields, Mismatch, keep_over_null, read};
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
 use super::names;
@@ -66,6 +66,10 @@ impl Decode for AsNumber {
             number,
             other_form: (!is_plain).then(|| json.to_string()),
         })
+    }
+
+    fn decode_over(self, json: &Json) -> Result<Self, Mismatch> {
+        keep_over_null(self, json)
     }
 }
 

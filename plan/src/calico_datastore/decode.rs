@@ -94,7 +94,7 @@ impl<'json> Fields<'json> {
 }
 
 /// A `null` after a value changes nothing.
-fn keep_over_null<T: Decode>(before: T, json: &Json) -> Result<T, Mismatch> {
+pub(super) fn keep_over_null<T: Decode>(before: T, json: &Json) -> Result<T, Mismatch> {
     match json {
         Json::Null => Ok(before),
         json => T::decode(json),

@@ -29,6 +29,8 @@ pub enum Difference {
     XdpName,
     /// Protocols of a workload's ports are written as v3 writes them.
     WorkloadPorts,
+    /// A block without its network, or a claim of a host without a letter in its name, is an error.
+    LateFailure,
     /// A namespace that no key can hold is an error.
     Namespace,
     /// What makes Calico's own tool crash is converted, or an error.
@@ -37,7 +39,7 @@ pub enum Difference {
 
 impl Difference {
     /// Every one.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::IpamConfig,
         Self::UnparsableValue,
         Self::UnreadableKey,
@@ -51,6 +53,7 @@ impl Difference {
         Self::MarkMask,
         Self::XdpName,
         Self::WorkloadPorts,
+        Self::LateFailure,
         Self::Namespace,
         Self::Crash,
     ];
@@ -96,6 +99,9 @@ impl Difference {
             }
             Self::WorkloadPorts => {
                 "Calico's own tool leaves protocols of a workload's ports in lower case and then refuses them, though it converts those of host endpoints"
+            }
+            Self::LateFailure => {
+                "Calico's own tool finds out in the middle of writing, after it has stopped the nodes, and leaves half a store behind"
             }
             Self::Namespace => {
                 "Calico's own tool writes an endpoint without a namespace, or with a slash in it, under a key that nobody reads"

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::convert::{Conversion, Object};
 use super::decode::{Decode, Fields, Mismatch, read};
+use super::difference::Difference;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
 use super::names;
@@ -42,7 +43,8 @@ impl Decode for Config {
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Block {
-    cidr: String,
+    #[serde(rename = "cidr", serialize_with = "as_text")]
+    network: Network,
     affinity: Option<String>,
     strict_affinity: bool,
     allocations: Option<Vec<Option<i64>>>,
@@ -58,7 +60,7 @@ impl Decode for Block {
     fn decode(json: &Json) -> Result<Self, Mismatch> {
         let fields = Fields::of(json)?;
         Ok(Self {
-            cidr: fields.get::<Network>("cidr")?.to_string(),
+            network: fields.get("cidr")?,
             affinity: fields.get("affinity")?,
             strict_affinity: fields.get("strictAffinity")?,
             allocations: fields.get("allocations")?,
@@ -68,6 +70,10 @@ impl Decode for Block {
             host_affinity: fields.get("hostAffinity")?,
         })
     }
+}
+
+fn as_text<S: Serializer>(network: &Network, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(network)
 }
 
 /// Who has an address.
@@ -141,12 +147,16 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
         };
         let new = format!("/calico/ipam/v2/assignment/{}", block_key(&network));
         let key = (V2Key::Block(network.to_string()), entry.path);
-        writer.write(
-            ObjectKind::IpamBlock,
-            new,
-            key,
-            read(entry.value).map(with_host_of_v3),
-        );
+        let block = read(entry.value).and_then(with_host_of_v3);
+        if let Ok(block) = &block
+            && block.network.masked() != Some(network)
+        {
+            writer.conversion.notes.push(Note::OtherAddress {
+                key: key.0.clone(),
+                found: block.network.to_string(),
+            });
+        }
+        writer.write(ObjectKind::IpamBlock, new, key, block);
     }
     for entry in tree.matching("/calico/ipam/v2/host/*/ipv?/block/*") {
         let Some(network) = writer.network(&entry) else {
@@ -160,6 +170,7 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
         );
         let key = (V2Key::Affinity(network.to_string(), host.to_owned()), entry.path);
         let affinity = match entry.value {
+            _ if names::node(host).is_empty() => Err(late(host, "a letter or a digit in the host's name")),
             "" => Ok(Affinity::default()),
             text => read(text),
         };
@@ -174,8 +185,20 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
     conversion.notes.extend(problems.into_iter().map(Note::Ipam));
 }
 
+/// What Calico's own tool cannot write, and does not say before.
+fn late(found: &str, needed: &'static str) -> Cause {
+    Cause::Value {
+        found: found.to_owned(),
+        needed,
+        difference: Some(Difference::LateFailure),
+    }
+}
+
 /// The block with its host as v3 calls it.
-fn with_host_of_v3(mut block: Block) -> Block {
+fn with_host_of_v3(mut block: Block) -> Result<Block, Cause> {
+    if block.network.address.is_none() {
+        return Err(late("", "a network in \"cidr\""));
+    }
     if block.affinity.is_none()
         && let Some(host) = block.host_affinity.take()
     {
@@ -189,7 +212,7 @@ fn with_host_of_v3(mut block: Block) -> Block {
     if let Some(host) = host.filter(|host| !host.is_empty()) {
         block.affinity = Some(format!("{HOST}{}", names::node(host)));
     }
-    block
+    Ok(block)
 }
 
 /// `ipv4/block/10.0.0.0-26`.

@@ -108,6 +108,26 @@ fn a_key_without_a_network_is_a_line(#[case] key: &str) {
     assert!(conversion.said()[0].starts_with(key) && conversion.differs_by(Difference::UnreadableKey));
 }
 
+#[rstest]
+#[case(BLOCK, "{}", "BlockKey(cidr=10.0.0.0/30): found \"\", needed a network")]
+#[case(
+    "/calico/ipam/v2/host/---/ipv4/block/10.0.0.0-30",
+    "",
+    "BlockAffinityKey(cidr=10.0.0.0/30, host=---): found \"---\""
+)]
+fn what_could_not_be_written_is_said_before(#[case] key: &str, #[case] value: &str, #[case] start: &str) {
+    let conversion = converted(&[(key, value)]);
+    let said = conversion.said();
+    assert!(said.len() == 1 && said[0].starts_with(start), "{said:?}");
+    assert!(conversion.differs_by(Difference::LateFailure));
+}
+
+#[test]
+fn a_block_of_another_network_than_its_key_s_is_noted() {
+    let conversion = converted_value(BLOCK, &json!({ "cidr": "10.9.0.0/30" }));
+    assert!(conversion.is_clean() && conversion.said()[0].contains("its value says 10.9.0.0/30"));
+}
+
 #[test]
 fn the_last_of_two_claims_that_become_one_counts() {
     let conversion = converted(&[

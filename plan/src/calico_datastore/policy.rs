@@ -87,7 +87,7 @@ impl Serialize for Order {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let digits = self.0.to_string();
         match (digits.parse(), digits.parse()) {
-            (Ok(whole), _) if digits != "-0" => serializer.serialize_i64(whole),
+            (Ok(whole), _) => serializer.serialize_i64(whole),
             (_, Ok(whole)) => serializer.serialize_u64(whole),
             _ => serializer.serialize_f64(self.0),
         }

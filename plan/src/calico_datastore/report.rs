@@ -4,10 +4,10 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::decode::Mismatch;
+pub use super::decode::Mismatch;
 use super::difference::Difference;
 use super::key::{V2Key, V3Name};
-use super::validate::Finding;
+pub use super::validate::Finding;
 
 /// An object under its new name. Prints a line of the report `convertednames`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,11 @@ pub struct Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.v3 {
-            Some(v3) => write!(formatter, "{} -> {v3}: {}", self.key, self.cause),
+            Some(v3) => write!(
+                formatter,
+                "{} -> {v3}: {}; write {} anew in v2",
+                self.key, self.cause, self.path
+            ),
             None => write!(formatter, "{}: {}", self.key, self.cause),
         }
     }
