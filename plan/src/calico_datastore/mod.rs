@@ -36,6 +36,7 @@ mod protocol;
 pub mod report;
 mod resource;
 mod rule;
+pub mod run;
 mod selector;
 pub mod v2;
 mod validate;
