@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::calico_datastore::flags::Datastore;
 use crate::gate_flags::GateFlags;
 use crate::pod_cidr::generate::PodCidrArguments;
 use crate::{flannel_to_calico, help, pod_cidr, service_cidr, value};
@@ -94,6 +95,8 @@ pub enum Command {
     /// Write the manifest of a Migration. Asks no cluster, changes nothing.
     #[command(after_help = help::GENERATE_EXAMPLES)]
     Generate(Generate),
+    /// Calico's data from v2 (etcd v2) to v3 (etcd v3), by both etcds alone: asks no cluster.
+    Datastore(Datastore),
     /// Print the version of this tool, and of the agents where there are any.
     Version(Shown),
 }

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use datastore::error::StoreError;
+use datastore::run::RunError;
 use thiserror::Error;
 
 use crate::exit::Outcome;
@@ -213,6 +215,19 @@ pub enum CliError {
         /// Name of the Migration.
         name: String,
     },
+    /// A pause that ends before anything is done.
+    #[error(
+        "--pause-limit has to be longer than --settle: it would be taken back before anything is written"
+    )]
+    PauseTooShort,
+    /// The record of a conversion that is held.
+    #[error(
+        "the record of this conversion is not in etcd v3 any more: nobody knows whether Calico is paused"
+    )]
+    RecordGone,
+    /// Calico's data, from one etcd to the other.
+    #[error(transparent)]
+    Datastore(#[from] RunError),
     /// The answer could not be written.
     #[error("writing the answer: {0}")]
     Write(#[source] std::io::Error),
@@ -233,6 +248,12 @@ pub enum Life {
     Begun,
     /// It was completed or taken back.
     Over,
+}
+
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> Self {
+        Self::Datastore(error.into())
+    }
 }
 
 impl CliError {
@@ -258,6 +279,7 @@ impl CliError {
         match self {
             // The check of the hash refuses, and nothing has changed.
             Self::PlanChanged { .. } => Outcome::Refused,
+            Self::Datastore(error) if error.is_refusal() => Outcome::Refused,
             _ => Outcome::Failed,
         }
     }
@@ -296,6 +318,8 @@ impl CliError {
                 Life::Begun => "it has begun: leave these options away and go on with those that it has".to_owned(),
                 Life::Over => format!("it is over: give the new one a name of its own, such as `kubectl replumb plan {name}-2`"),
             }),
+            Self::Datastore(error) => error.hint(),
+            Self::RecordGone => Some("`kubectl replumb datastore status` shows both flags; `abort` lets Calico work with etcd v2".to_owned()),
             Self::TwoKinds { .. } => Some("leave the options of one of them away".to_owned()),
             Self::Ranges { hint, .. } => hint.clone(),
             Self::NoRange { .. } => Some(
@@ -308,6 +332,7 @@ impl CliError {
                     .to_owned(),
             ),
             Self::File { .. }
+            | Self::PauseTooShort
             | Self::Environment { .. }
             | Self::NotConfirmed
             | Self::NoSuchNode { .. }

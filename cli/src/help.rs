@@ -22,7 +22,10 @@ Without a word more it is flannel to Calico. Another range for the pods of a clu
   kubectl replumb generate pod-cidr --kops FILE       the same as a manifest, by what kops says; asks no cluster
 
 Another range for Services:
-  kubectl replumb plan --service-cidr-to 172.31.0.0/16";
+  kubectl replumb plan --service-cidr-to 172.31.0.0/16
+
+Calico's data from etcd v2 to etcd v3, by both etcds alone:
+  kubectl replumb datastore dry-run | start | complete | abort | status | export";
 
 /// Of `preflight`.
 pub const PREFLIGHT_EXAMPLES: &str = "\
@@ -143,3 +146,32 @@ Examples:
 
   kubectl replumb generate pod-cidr --kops cluster.json --via 10.200.0.0/16 --hop 1 > hop-1.yaml
   kubectl replumb apply -f hop-1.yaml                          one at a time: a file of its own for each";
+
+/// Of `datastore dry-run`.
+pub const DATASTORE_DRY_RUN_EXAMPLES: &str = "\
+Each value that cannot be converted is a line of a report, with what to do about it; none is left out. The reports are files in
+--output-dir: conversionerrors, validationerrors, nameclashes, convertednames, notes.
+
+Examples:
+  APIV1_ETCD_ENDPOINTS=https://10.0.0.1:2379 ETCD_ENDPOINTS=https://10.0.0.1:2379 kubectl replumb datastore dry-run
+  kubectl replumb datastore dry-run --apiconfigv1 /etc/calico/apiconfigv1.cfg --apiconfigv3 /etc/calico/apiconfigv3.cfg
+  kubectl replumb datastore dry-run --v2-endpoints http://10.0.0.1:2379 --v3-endpoints http://10.0.0.2:2379 -o json";
+
+/// Of `datastore start`.
+pub const DATASTORE_START_EXAMPLES: &str = "\
+First a backup of both stores is written, with a checksum. Then Calico is paused (/calico/v1/Ready is set to false; no other value of
+etcd v2 is ever changed), everything is written to etcd v3, and every key is read again. One at a time works on the stores: a second
+one is told who does. Killed at any moment, it goes on when it is started again, or goes back by `abort`.
+
+Examples:
+  kubectl replumb datastore start                  shows what a dry-run finds, asks, begins, and stays: after --pause-limit it takes
+                                                   everything back. `complete` and `abort` are said in another terminal
+  kubectl replumb datastore abort";
+
+/// Of `datastore status`.
+pub const DATASTORE_STATUS_EXAMPLES: &str = "\
+Exit code 0 when Calico works with one store, 3 when it is paused, 1 when it works with both or with none.
+
+Examples:
+  kubectl replumb datastore status
+  kubectl replumb datastore status -o json | jq '{worksWith, needed, phase: .record.phase}'";

@@ -8,6 +8,7 @@
 
 mod age;
 mod args;
+mod calico_datastore;
 mod choose;
 mod cluster;
 mod commands;
@@ -38,7 +39,8 @@ use crate::args::{Args, Command};
 use crate::cluster::Cluster;
 use crate::exit::Outcome;
 
-#[tokio::main(flavor = "current_thread")]
+// What renews a lock does not wait for whoever computes, or writes to a terminal that stands still.
+#[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
@@ -70,9 +72,12 @@ async fn run(args: &Args) -> Result<Outcome, error::CliError> {
     if let Command::Generate(generate) = &args.command {
         return commands::generate(generate);
     }
-    let cluster = Cluster::connect(&args.connection).await?;
     // A variable that is not text is none of ours.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
+    if let Command::Datastore(datastore) = &args.command {
+        return Box::pin(calico_datastore::run(datastore, variables)).await;
+    }
+    let cluster = Cluster::connect(&args.connection).await?;
     Box::pin(commands::run(&cluster, &args.command, variables)).await
 }

@@ -6,6 +6,7 @@ mod cargo;
 pub mod cluster;
 pub mod commands;
 pub mod crash;
+pub mod datastore;
 pub mod demo;
 pub mod end_to_end;
 pub mod http;

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use lab::commands::{crash, demo, down, install, kubectl, status, test, up};
+use lab::commands::{
+    crash, datastore_corpus, datastore_trial, demo, down, install, kubectl, status, test, up,
+};
 use lab::machine;
 
 /// A real Kubernetes cluster on one machine, without a container engine and without images to pull.
@@ -31,6 +33,10 @@ enum Command {
     Demo(demo::Arguments),
     /// Kill the agent, the coordinator, the API server or a node at every step of a migration, there and back.
     Crash(crash::Arguments),
+    /// Convert each case of a corpus from etcd v2 to etcd v3, and compare with what Calico's own tool made of it.
+    DatastoreCorpus(datastore_corpus::Arguments),
+    /// Convert a store of Calico v2 of any size, and kill the tool at its writes.
+    DatastoreTrial(datastore_trial::Arguments),
     /// Run every test, the cheapest first.
     Test(test::Arguments),
     /// Make a machine's namespaces and wait for its end. The lab calls it.
@@ -54,6 +60,8 @@ fn main() -> ExitCode {
         Command::Kubectl(arguments) => run(kubectl::run(arguments)),
         Command::Demo(arguments) => run(demo::run(arguments)),
         Command::Crash(arguments) => run(crash::run(arguments)),
+        Command::DatastoreCorpus(arguments) => run(datastore_corpus::run(arguments)),
+        Command::DatastoreTrial(arguments) => run(datastore_trial::run(arguments)),
         Command::Test(arguments) => run(test::run(arguments)),
     };
     result.unwrap_or_else(|error| {

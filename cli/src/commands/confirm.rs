@@ -5,7 +5,7 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use crate::error::CliError;
 
 /// Whether somebody will be there to answer. Asked before anything is made.
-pub(super) fn possible(yes: bool) -> Result<(), CliError> {
+pub(crate) fn possible(yes: bool) -> Result<(), CliError> {
     if yes || io::stdin().is_terminal() {
         Ok(())
     } else {
@@ -14,7 +14,7 @@ pub(super) fn possible(yes: bool) -> Result<(), CliError> {
 }
 
 /// Asks; anything but yes is an error.
-pub(super) fn ask(question: &str) -> Result<(), CliError> {
+pub(crate) fn ask(question: &str) -> Result<(), CliError> {
     // The question goes where a person sees it, also when the answer goes into a file.
     let mut out = io::stderr().lock();
     write!(out, "\n{question} [y/N] ")

@@ -2,7 +2,7 @@
 
 mod apply;
 mod change;
-mod confirm;
+pub mod confirm;
 mod plan;
 mod preflight;
 mod rollback;
@@ -13,6 +13,7 @@ mod watch;
 use api::migration::MigrationPhase;
 
 use crate::args::{Command, Generate, GenerateKind, Look};
+use crate::calico_datastore;
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
@@ -36,6 +37,7 @@ pub async fn run(
         Command::Abort(change) => Box::pin(change::abort(cluster, change)).await,
         Command::Rollback(rollback) => Box::pin(rollback::run(cluster, rollback)).await,
         Command::Generate(kind) => generate(kind),
+        Command::Datastore(datastore) => Box::pin(calico_datastore::run(datastore, variables)).await,
         Command::Version(shown) => version::run(cluster, *shown).await,
     }
 }

@@ -12,12 +12,14 @@
 mod go;
 mod lock;
 mod modules;
+mod old_etcd;
 mod packages;
 mod rust;
 mod set;
 mod tools;
 
 pub use modules::required_version;
+pub use old_etcd::old_etcd;
 pub use rust::{Build, Program, RustPrograms};
 pub use tools::{cargo_deny, command_line, packages};
 

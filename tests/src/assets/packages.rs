@@ -64,9 +64,7 @@ pub async fn ensure(progress: &Progress) -> Result<()> {
     let work = async {
         if let Err(first) = install(&missing).await {
             // A machine that has never asked for it has no list of packages.
-            apt_get(&["update"])
-                .await
-                .with_context(|| format!("after: {first:#}"))?;
+            update().await.with_context(|| format!("after: {first:#}"))?;
             install(&missing).await?;
         }
         Ok(())
@@ -114,6 +112,11 @@ async fn install(packages: &BTreeSet<&str>) -> Result<()> {
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(packages);
     apt_get(&arguments).await
+}
+
+/// Asks for the list of packages.
+pub(super) async fn update() -> Result<()> {
+    apt_get(&["update"]).await
 }
 
 async fn apt_get(arguments: &[&str]) -> Result<()> {

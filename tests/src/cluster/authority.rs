@@ -92,8 +92,27 @@ impl Authority {
             .with_context(|| format!("make the client certificate of {user}"))
     }
 
+    /// A certificate of a server that asks itself as a client, too: etcd's JSON gateway does.
+    pub fn server_and_client(&self, name: &str, addresses: &[IpAddr]) -> Result<Identity> {
+        let usages = [
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        self.server_for(name, &[], addresses, usages.to_vec())
+    }
+
     /// A certificate by which a server is known under these names and addresses.
     pub fn server(&self, name: &str, names: &[&str], addresses: &[IpAddr]) -> Result<Identity> {
+        self.server_for(name, names, addresses, vec![ExtendedKeyUsagePurpose::ServerAuth])
+    }
+
+    fn server_for(
+        &self,
+        name: &str,
+        names: &[&str],
+        addresses: &[IpAddr],
+        usages: Vec<ExtendedKeyUsagePurpose>,
+    ) -> Result<Identity> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params =
             CertificateParams::new(names).with_context(|| format!("name the certificate of {name}"))?;
@@ -101,7 +120,7 @@ impl Authority {
             .subject_alt_names
             .extend(addresses.iter().map(|address| SanType::IpAddress(*address)));
         params.distinguished_name.push(DnType::CommonName, name);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages = usages;
         self.sign(params)
             .with_context(|| format!("make the server certificate of {name}"))
     }

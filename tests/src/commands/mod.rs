@@ -1,6 +1,8 @@
 //! The commands of `cargo lab`, one module each.
 
 pub mod crash;
+pub mod datastore_corpus;
+pub mod datastore_trial;
 pub mod demo;
 pub mod down;
 pub mod install;

@@ -4,15 +4,16 @@ mod programs;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use programs::{cargo, cargo_tests, cargo_tests_with, go_tests, run_program};
 
 use super::up::ClusterArguments;
 use super::{Ended, Place, interrupted};
-use crate::assets;
+use crate::assets::{self, Build};
 use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
+use crate::end_to_end::datastore::Bench;
 use crate::end_to_end::{self, Tally};
 use crate::progress::Progress;
 
@@ -50,6 +51,8 @@ pub enum Part {
     Go,
     /// Tests in network namespaces of their own.
     Kernel,
+    /// Calico's data from etcd v2 to etcd v3: killed at every write, two at once, refused.
+    Datastore,
     /// Tests against a real API server.
     Api,
     /// Every refused prerequisite. Then in place, there and back: a Calico that never starts, an API server that is gone, and everything
@@ -74,13 +77,14 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
         Self::Deny,
         Self::Go,
         Self::Kernel,
+        Self::Datastore,
         Self::Api,
         Self::Back,
         Self::Fair,
@@ -104,6 +108,7 @@ impl Part {
             | Self::Deny
             | Self::Go
             | Self::Kernel
+            | Self::Datastore
             | Self::Api
             | Self::Back
             | Self::PodCidr
@@ -124,9 +129,14 @@ impl Part {
             | Self::ServiceCidr
             | Self::Wide
             | Self::Storm => true,
-            Self::Format | Self::Unit | Self::Clippy | Self::Deny | Self::Go | Self::Kernel | Self::Api => {
-                false
-            }
+            Self::Format
+            | Self::Unit
+            | Self::Clippy
+            | Self::Deny
+            | Self::Go
+            | Self::Kernel
+            | Self::Datastore
+            | Self::Api => false,
         }
     }
 }
@@ -206,6 +216,7 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             )
             .await
         }
+        Part::Datastore => datastore_tests(arguments, progress).await,
         Part::Api => api_tests(arguments, progress).await,
         Part::Back => {
             in_cluster(arguments, SMALL, async |cluster, tools| {
@@ -266,6 +277,17 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             .await
         }
     }
+}
+
+async fn datastore_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> {
+    let folder = tempfile::tempdir().context("make a folder for etcd")?;
+    let bench = Bench {
+        old: assets::old_etcd(progress).await?,
+        new: arguments.cluster.binaries(progress).await?.join("etcd"),
+        program: assets::command_line(Build::default(), progress).await?,
+        folder: folder.path().to_owned(),
+    };
+    Ok(end_to_end::datastore::datastore(&bench).await)
 }
 
 async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> {

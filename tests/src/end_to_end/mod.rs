@@ -4,6 +4,7 @@ mod back;
 mod controller_manager;
 mod coordinator;
 mod crash;
+pub mod datastore;
 mod drift;
 mod fair;
 mod gate;

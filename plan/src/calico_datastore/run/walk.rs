@@ -360,8 +360,8 @@ fn half_a_store_is_not_opened() {
         (0, Flag::Missing),
     ] {
         let world = World {
-            ours,
             v3,
+            ours,
             ..verified.clone()
         };
         let (way, ended) = world.go(Goal::Complete {

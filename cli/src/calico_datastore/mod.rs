@@ -1,0 +1,27 @@
+//! `datastore`: Calico's data from v2 (etcd v2) to v3 (etcd v3), without a cluster: with both etcds alone.
+
+pub mod flags;
+mod found;
+mod reach;
+mod state;
+mod work;
+
+use crate::error::CliError;
+use crate::exit::Outcome;
+use flags::{Datastore, Verb};
+
+/// Does what was asked for.
+pub async fn run(
+    datastore: &Datastore,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<Outcome, CliError> {
+    let variables = variables.into_iter().collect();
+    match &datastore.verb {
+        Verb::DryRun(look) => found::dry_run(look, &variables).await,
+        Verb::Status(look) => state::run(look, &variables).await,
+        Verb::Export(look) => work::export(look, &variables).await,
+        Verb::Start(start) => work::start(start, &variables).await,
+        Verb::Complete(complete) => work::complete(complete, &variables).await,
+        Verb::Abort(abort) => work::abort(abort, &variables).await,
+    }
+}

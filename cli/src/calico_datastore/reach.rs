@@ -1,0 +1,61 @@
+//! The way to both stores: flags, then calicoctl's files, then the environment.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use datastore::access::{Access, Said, Side};
+use datastore::stores::Stores;
+use serde_json::Value;
+
+use super::flags::StoreFlags;
+use crate::error::CliError;
+
+/// Variables by name.
+pub type Variables = BTreeMap<String, String>;
+
+/// Reaches both.
+pub async fn stores(flags: &StoreFlags, variables: &Variables) -> Result<Stores, CliError> {
+    let v2 = access(
+        Side::V2,
+        Said {
+            endpoints: flags.v2_endpoints.clone(),
+            authority: flags.v2_ca_cert_file.clone(),
+            certificate: flags.v2_cert_file.clone(),
+            key: flags.v2_key_file.clone(),
+            ..Said::default()
+        },
+        flags.apiconfigv1.as_deref(),
+        variables,
+    )?;
+    let v3 = access(
+        Side::V3,
+        Said {
+            endpoints: flags.v3_endpoints.clone(),
+            authority: flags.v3_ca_cert_file.clone(),
+            certificate: flags.v3_cert_file.clone(),
+            key: flags.v3_key_file.clone(),
+            ..Said::default()
+        },
+        flags.apiconfigv3.as_deref(),
+        variables,
+    )?;
+    Ok(Stores::connect(&v2, &v3).await?)
+}
+
+fn access(side: Side, flags: Said, file: Option<&Path>, variables: &Variables) -> Result<Access, CliError> {
+    let of_file = match file {
+        Some(path) => Said::of_file(side, path, &read(path)?)?,
+        None => Said::default(),
+    };
+    let said = flags.or(of_file).or(Said::of_environment(side, variables));
+    Ok(said.access(side)?)
+}
+
+fn read(path: &Path) -> Result<Value, CliError> {
+    let wrong = |why: String| CliError::File {
+        file: path.display().to_string(),
+        why,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    yaml_serde::from_str(&text).map_err(|error| wrong(error.to_string()))
+}

@@ -1,0 +1,328 @@
+//! How a store is reached: flags first, then a file, then the environment, by the names that Calico uses in both.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::error::StoreError;
+
+/// Which store, in messages.
+pub const V2: &str = "etcd of Calico v2";
+/// Which store, in messages.
+pub const V3: &str = "etcd of Calico v3";
+
+/// Which of the two is meant. Their names in files and environments differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Calico v2: `APIV1_ETCD_ENDPOINTS` and so on.
+    V2,
+    /// Calico v3: `ETCD_ENDPOINTS` and so on.
+    V3,
+}
+
+impl Side {
+    /// As messages say it.
+    pub fn store(self) -> &'static str {
+        match self {
+            Self::V2 => V2,
+            Self::V3 => V3,
+        }
+    }
+
+    /// Names of a variable; the first that is set counts.
+    fn variables(self, name: &str) -> [String; 2] {
+        let prefix = match self {
+            Self::V2 => "APIV1_",
+            Self::V3 => "",
+        };
+        [format!("CALICO_{prefix}{name}"), format!("{prefix}{name}")]
+    }
+}
+
+/// What was said about one store. Everything may be left out here: [`Said::or`] fills in from elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// `http://…` or `https://…`.
+    pub endpoints: Vec<String>,
+    /// Certificates that the store's own is signed by.
+    pub authority: Option<PathBuf>,
+    /// The certificate that is shown to the store.
+    pub certificate: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+    /// Name and password.
+    pub username: Option<String>,
+    /// Password.
+    pub password: Option<String>,
+}
+
+impl Said {
+    /// What is said here, and what else is said there.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            endpoints: if self.endpoints.is_empty() {
+                other.endpoints
+            } else {
+                self.endpoints
+            },
+            authority: self.authority.or(other.authority),
+            certificate: self.certificate.or(other.certificate),
+            key: self.key.or(other.key),
+            username: self.username.or(other.username),
+            password: self.password.or(other.password),
+        }
+    }
+
+    /// What the environment says, by Calico's names with or without `CALICO_` before them.
+    pub fn of_environment(side: Side, variables: &BTreeMap<String, String>) -> Self {
+        let read = |name: &str| {
+            let names = side.variables(name);
+            let mut found = names.iter().filter_map(|name| variables.get(name));
+            found.find(|value| !value.is_empty()).cloned()
+        };
+        let mut endpoints = split(&read("ETCD_ENDPOINTS").unwrap_or_default());
+        // Older than a list: one `HOST:PORT`, and how it is spoken to.
+        if endpoints.is_empty()
+            && side == Side::V2
+            && let Some(authority) = read("ETCD_AUTHORITY")
+        {
+            let scheme = read("ETCD_SCHEME").unwrap_or_else(|| "http".to_owned());
+            endpoints.push(format!("{scheme}://{authority}"));
+        }
+        Self {
+            endpoints,
+            authority: read("ETCD_CA_CERT_FILE").map(PathBuf::from),
+            certificate: read("ETCD_CERT_FILE").map(PathBuf::from),
+            key: read("ETCD_KEY_FILE").map(PathBuf::from),
+            username: read("ETCD_USERNAME"),
+            password: read("ETCD_PASSWORD"),
+        }
+    }
+
+    /// What a file of `calicoctl` or `calico-upgrade` says: a `calicoApiConfig` or `CalicoAPIConfig`, as a value.
+    pub fn of_file(side: Side, path: &Path, config: &Value) -> Result<Self, StoreError> {
+        let spec = &config["spec"];
+        let text = |name: &str| {
+            spec[name]
+                .as_str()
+                .filter(|text| !text.is_empty())
+                .map(str::to_owned)
+        };
+        if let Some(kind) = text("datastoreType").filter(|kind| kind == "kubernetes") {
+            return Err(StoreError::Access {
+                store: side.store(),
+                what: format!(
+                    "{} says datastoreType {kind}: Calico with the Kubernetes API as its datastore upgrades itself, nothing is to be converted",
+                    path.display()
+                ),
+            });
+        }
+        let needed = match side {
+            Side::V2 => "etcdv2",
+            Side::V3 => "etcdv3",
+        };
+        // Both tools of Calico take it for that when it says nothing.
+        if let Some(kind) = text("datastoreType").filter(|kind| kind != needed) {
+            return Err(StoreError::Access {
+                store: side.store(),
+                what: format!(
+                    "{} says datastoreType {kind}, needed {needed}: is it the other file?",
+                    path.display()
+                ),
+            });
+        }
+        let mut endpoints = split(&text("etcdEndpoints").unwrap_or_default());
+        if endpoints.is_empty()
+            && let Some(authority) = text("etcdAuthority")
+        {
+            let scheme = text("etcdScheme").unwrap_or_else(|| "http".to_owned());
+            endpoints.push(format!("{scheme}://{authority}"));
+        }
+        Ok(Self {
+            endpoints,
+            authority: text("etcdCACertFile").map(PathBuf::from),
+            certificate: text("etcdCertFile").map(PathBuf::from),
+            key: text("etcdKeyFile").map(PathBuf::from),
+            username: text("etcdUsername"),
+            password: text("etcdPassword"),
+        })
+    }
+
+    /// The way to the store, if enough was said.
+    pub fn access(self, side: Side) -> Result<Access, StoreError> {
+        let wrong = |what: String| StoreError::Access {
+            store: side.store(),
+            what,
+        };
+        if self.endpoints.is_empty() {
+            let [_, name] = side.variables("ETCD_ENDPOINTS");
+            let flag = match side {
+                Side::V2 => "--v2-endpoints",
+                Side::V3 => "--v3-endpoints",
+            };
+            return Err(wrong(format!("no endpoint is said: give {flag} or {name}")));
+        }
+        let mut endpoints = Vec::new();
+        for text in &self.endpoints {
+            let trimmed = text.trim_end_matches('/');
+            let is_one = ["http://", "https://"].iter().any(|scheme| {
+                trimmed
+                    .strip_prefix(scheme)
+                    .is_some_and(|rest| !rest.is_empty() && !rest.contains('/'))
+            });
+            if !is_one {
+                return Err(wrong(format!(
+                    "endpoint {text:?} is not http://HOST:PORT or https://HOST:PORT"
+                )));
+            }
+            endpoints.push(trimmed.to_owned());
+        }
+        let needs_tls = endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
+        if needs_tls && self.authority.is_none() {
+            let [_, name] = side.variables("ETCD_CA_CERT_FILE");
+            return Err(wrong(format!(
+                "an endpoint is https, and no file says by whom its certificate is signed: give {name}"
+            )));
+        }
+        let pair = match (self.certificate, self.key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            (certificate, _) => {
+                let (there, missing) = if certificate.is_some() {
+                    ("certificate", "key")
+                } else {
+                    ("key", "certificate")
+                };
+                return Err(wrong(format!(
+                    "a {there} to show to etcd is given and no {missing}: give both, or none"
+                )));
+            }
+        };
+        let user = match (self.username, self.password) {
+            (Some(name), Some(password)) => Some((name, password)),
+            (None, None) => None,
+            _ => {
+                return Err(wrong(
+                    "of user name and password one is given: give both, or none".to_owned(),
+                ));
+            }
+        };
+        Ok(Access {
+            side,
+            endpoints,
+            authority: self.authority.filter(|_| needs_tls),
+            pair: pair.filter(|_| needs_tls),
+            user,
+        })
+    }
+}
+
+fn split(text: &str) -> Vec<String> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(str::to_owned).collect()
+}
+
+/// The way to one store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Which.
+    pub side: Side,
+    /// `http://HOST:PORT` or `https://HOST:PORT`, at least one; tried in this order.
+    pub endpoints: Vec<String>,
+    /// Certificates that the store's own is signed by.
+    pub authority: Option<PathBuf>,
+    /// Certificate and key that are shown to it.
+    pub pair: Option<(PathBuf, PathBuf)>,
+    /// Name and password.
+    pub user: Option<(String, String)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn variables(all: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        all.iter().map(owned).collect()
+    }
+
+    #[test]
+    fn each_side_has_calicos_names() {
+        let all = variables(&[
+            ("APIV1_ETCD_ENDPOINTS", "http://a:2379, http://b:2379"),
+            ("ETCD_ENDPOINTS", "https://c:2379"),
+            ("CALICO_ETCD_ENDPOINTS", "https://d:2379"),
+            ("ETCD_CA_CERT_FILE", "/ca.pem"),
+            ("ETCD_CERT_FILE", ""),
+        ]);
+        let old = Said::of_environment(Side::V2, &all).access(Side::V2).unwrap();
+        assert_eq!(old.endpoints, ["http://a:2379", "http://b:2379"]);
+        let new = Said::of_environment(Side::V3, &all).access(Side::V3).unwrap();
+        assert_eq!(new.endpoints, ["https://d:2379"]);
+        assert_eq!((new.authority, new.pair), (Some("/ca.pem".into()), None));
+        let authority = variables(&[("APIV1_ETCD_AUTHORITY", "e:4001"), ("APIV1_ETCD_SCHEME", "https")]);
+        assert_eq!(
+            Said::of_environment(Side::V2, &authority).endpoints,
+            ["https://e:4001"]
+        );
+    }
+
+    #[test]
+    fn a_file_of_calicoctl_is_understood_and_flags_win() {
+        let file = json!({ "kind": "calicoApiConfig", "spec": {
+            "datastoreType": "etcdv2", "etcdEndpoints": "http://a:2379", "etcdUsername": "u", "etcdPassword": "p",
+        } });
+        let of_file = Said::of_file(Side::V2, Path::new("f"), &file).unwrap();
+        let flags = Said {
+            endpoints: vec!["http://z:1".to_owned()],
+            ..Said::default()
+        };
+        let access = flags.or(of_file).access(Side::V2).unwrap();
+        assert_eq!(access.endpoints, ["http://z:1"]);
+        assert_eq!(access.user, Some(("u".to_owned(), "p".to_owned())));
+        let kubernetes = json!({ "spec": { "datastoreType": "kubernetes" } });
+        let refused = Said::of_file(Side::V3, Path::new("f"), &kubernetes).unwrap_err();
+        assert!(refused.to_string().contains("upgrades itself"), "{refused}");
+    }
+
+    #[test]
+    fn half_of_what_is_needed_is_refused_by_name() {
+        let said = |endpoint: &str| Said {
+            endpoints: vec![endpoint.to_owned()],
+            ..Said::default()
+        };
+        for (said, words) in [
+            (Said::default(), "--v3-endpoints or ETCD_ENDPOINTS"),
+            (said("c:2379"), "is not http://HOST:PORT"),
+            (said("https://c:2379"), "ETCD_CA_CERT_FILE"),
+            (
+                Said {
+                    certificate: Some("/c".into()),
+                    ..said("http://c:1")
+                },
+                "no key",
+            ),
+            (
+                Said {
+                    key: Some("/c".into()),
+                    ..said("http://c:1")
+                },
+                "no certificate",
+            ),
+            (
+                Said {
+                    username: Some("u".into()),
+                    ..said("http://c:1")
+                },
+                "give both",
+            ),
+        ] {
+            let refused = said.access(Side::V3).unwrap_err().to_string();
+            assert!(refused.contains(words), "{refused}");
+        }
+    }
+}

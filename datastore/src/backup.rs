@@ -1,0 +1,158 @@
+//! Everything of Calico's in both stores, in one file with its checksum, before anything is written.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use plan::calico_datastore::v2::Tree;
+use serde::Serialize;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+
+use crate::etcd3::Entry;
+
+/// The file could not be written.
+#[derive(Debug, Error)]
+#[error("{attempt} {}: {source}", path.display())]
+pub struct BackupError {
+    attempt: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Where it is, and what it holds.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Backup {
+    /// The file.
+    pub path: PathBuf,
+    /// Its SHA-256; `sha256sum --check PATH.sha256` compares.
+    pub sha256: String,
+    /// Keys of v2 in it.
+    pub v2_keys: usize,
+    /// Keys of v3 in it.
+    pub v3_keys: usize,
+}
+
+/// Writes the file and, beside it, its checksum. Neither is there before it is complete. Nobody else may read it: endpoints are named in it.
+pub fn write(folder: &Path, tree: &Tree, entries: &[Entry], now: Timestamp) -> Result<Backup, BackupError> {
+    let failed = |attempt: &'static str, path: &Path| {
+        let path = path.to_owned();
+        move |source| BackupError {
+            attempt,
+            path,
+            source,
+        }
+    };
+    std::fs::create_dir_all(folder).map_err(failed("creating the folder", folder))?;
+    let name = format!("calico-datastore-{}.json", now.strftime("%Y%m%dT%H%M%SZ"));
+    let path = free(folder, &name);
+    let text = content(tree, entries, now).to_string();
+    let sha256 = hexadecimal(&Sha256::digest(text.as_bytes()));
+    let file_name = path
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or(name);
+    let checksum = path.with_file_name(format!("{file_name}.sha256"));
+    put(&checksum, format!("{sha256}  {file_name}\n").as_bytes()).map_err(failed("writing", &checksum))?;
+    put(&path, text.as_bytes()).map_err(failed("writing", &path))?;
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(failed("syncing the folder", folder))?;
+    Ok(Backup {
+        path,
+        sha256,
+        v2_keys: tree.values.len(),
+        v3_keys: entries.len(),
+    })
+}
+
+/// A name that no file has: several of one second are several. After so many the last one is written over.
+fn free(folder: &Path, name: &str) -> PathBuf {
+    const MOST: usize = 10_000;
+    let stem = name.trim_end_matches(".json");
+    let path = |number: usize| match number {
+        1 => folder.join(name),
+        _ => folder.join(format!("{stem}-{number}.json")),
+    };
+    (1..MOST)
+        .map(path)
+        .find(|path| !path.exists())
+        .unwrap_or_else(|| path(MOST))
+}
+
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut begun = path.as_os_str().to_owned();
+    begun.push(".part");
+    let begun = PathBuf::from(begun);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&begun)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&begun, path)
+}
+
+/// Values of v3 that are no text are in `v3Base64`.
+fn content(tree: &Tree, entries: &[Entry], now: Timestamp) -> Value {
+    let mut texts = BTreeMap::new();
+    let mut bytes = BTreeMap::new();
+    for entry in entries {
+        match String::from_utf8(entry.value.clone()) {
+            Ok(text) => texts.insert(entry.key.clone(), text),
+            Err(error) => bytes.insert(entry.key.clone(), STANDARD.encode(error.as_bytes())),
+        };
+    }
+    json!({
+        "takenAt": now, "v2": tree.values, "v2Directories": tree.directories, "v3": texts, "v3Base64": bytes,
+    })
+}
+
+/// Bytes as digits.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_is_complete_and_its_checksum_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = Tree::of(BTreeMap::from([(
+            "/calico/v1/Ready".to_owned(),
+            "true".to_owned(),
+        )]));
+        let entry = Entry {
+            key: "/calico/x".to_owned(),
+            value: vec![0xff],
+            revision: 1,
+        };
+        let now = "2026-11-24T07:00:00Z".parse().unwrap();
+        let write = || write(folder.path(), &tree, std::slice::from_ref(&entry), now).unwrap();
+        let (one, other) = (write(), write());
+        assert_ne!(one.path, other.path);
+        let text = std::fs::read_to_string(&one.path).unwrap();
+        assert_eq!(hexadecimal(&Sha256::digest(text.as_bytes())), one.sha256);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["v2"]["/calico/v1/Ready"], "true");
+        assert_eq!(value["v3Base64"]["/calico/x"], "/w==");
+        let line = std::fs::read_to_string(format!("{}.sha256", one.path.display())).unwrap();
+        assert_eq!(
+            line,
+            format!("{}  calico-datastore-20261124T070000Z.json\n", one.sha256)
+        );
+    }
+}

@@ -1,0 +1,275 @@
+//! etcd's v2 API: `/v2/keys`, plain HTTP. Every read is of the quorum.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::HeaderValue;
+use http::{Method, StatusCode};
+use plan::calico_datastore::v2::Tree;
+use serde::Deserialize;
+
+use crate::access::Access;
+use crate::error::StoreError;
+use crate::http::{Body, Http, Repeat, Reply};
+
+/// Everything of Calico's.
+const ROOT: &str = "/calico";
+/// etcd's own numbers of errors.
+const KEY_NOT_FOUND: u32 = 100;
+const COMPARE_FAILED: u32 = 101;
+
+/// One node of the tree as etcd answers it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Node {
+    #[serde(default)]
+    key: String,
+    #[serde(default)]
+    dir: bool,
+    modified_index: Option<u64>,
+    value: Option<String>,
+    #[serde(default)]
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Found {
+    node: Node,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Refused {
+    error_code: u32,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    cause: String,
+}
+
+/// `/version` of any etcd.
+#[derive(Debug, Deserialize)]
+struct Version {
+    etcdserver: String,
+}
+
+/// The version of the endpoint that answers first, and which that is.
+pub(crate) async fn version(http: &Http) -> Result<(String, String), StoreError> {
+    let attempt = "asking for its version (GET /version)";
+    let reply = http
+        .send(attempt, Method::GET, "/version", None, Repeat::Always)
+        .await?;
+    let parsed: Result<Version, _> = serde_json::from_slice(&reply.body);
+    match parsed {
+        Ok(version) if reply.status.is_success() => Ok((version.etcdserver, reply.endpoint)),
+        _ => Err(StoreError::Answer {
+            store: http.store(),
+            attempt: attempt.to_owned(),
+            why: format!("{} is no etcd: it answers {}", reply.endpoint, reply.text()),
+        }),
+    }
+}
+
+/// One value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The value.
+    pub value: String,
+    /// Which of all writes to the store it was.
+    pub index: u64,
+}
+
+/// The store of Calico v2.
+#[derive(Debug)]
+pub struct Etcd2 {
+    http: Http,
+    /// Of the endpoint that answered first.
+    pub version: String,
+}
+
+impl Etcd2 {
+    /// Asks for its version, and whether it has the v2 API at all.
+    pub async fn connect(access: &Access) -> Result<Self, StoreError> {
+        let http = Http::new(access)?;
+        if let Some((name, password)) = &access.user {
+            let word = format!("Basic {}", STANDARD.encode(format!("{name}:{password}")));
+            if let Ok(value) = HeaderValue::from_str(&word) {
+                http.authorize(value);
+            }
+        }
+        let (version, endpoint) = version(&http).await?;
+        let mut store = Self { http, version };
+        let path = "/v2/keys/";
+        let reply = store
+            .http
+            .send("looking for the v2 API", Method::GET, path, None, Repeat::Always)
+            .await?;
+        // An etcd without it answers with a page that is none of etcd's own answers.
+        if reply.status == StatusCode::NOT_FOUND && refused(&reply).is_none() {
+            return Err(StoreError::NoV2 {
+                store: store.http.store(),
+                endpoint,
+                version: store.version,
+            });
+        }
+        store.answer("looking for the v2 API", &reply)?;
+        store.http.be_patient();
+        Ok(store)
+    }
+
+    /// Its endpoints.
+    pub fn endpoints(&self) -> &[String] {
+        self.http.endpoints()
+    }
+
+    /// Everything below `/calico`.
+    pub async fn tree(&self) -> Result<Tree, StoreError> {
+        let attempt = format!("reading every key below {ROOT}");
+        let path = format!("{}?recursive=true&sorted=true&quorum=true", url(ROOT));
+        let reply = self
+            .http
+            .send(&attempt, Method::GET, &path, None, Repeat::AlwaysLong)
+            .await?;
+        if is(&reply, KEY_NOT_FOUND) {
+            return Ok(Tree::default());
+        }
+        self.answer(&attempt, &reply)?;
+        let found: Found = self.parse(&attempt, &reply)?;
+        let mut values = BTreeMap::new();
+        let mut directories = BTreeSet::new();
+        let mut open = vec![found.node];
+        while let Some(node) = open.pop() {
+            if node.dir {
+                directories.insert(node.key);
+            } else {
+                values.insert(node.key, node.value.unwrap_or_default());
+            }
+            open.extend(node.nodes);
+        }
+        let mut tree = Tree::of(values);
+        tree.directories.append(&mut directories);
+        Ok(tree)
+    }
+
+    /// The value of one key, and the index at which it was written last. A directory has none.
+    pub async fn get(&self, key: &str) -> Result<Option<Written>, StoreError> {
+        let Some(node) = self.node(key).await? else {
+            return Ok(None);
+        };
+        let index = node
+            .modified_index
+            .filter(|_| !node.dir)
+            .ok_or_else(|| StoreError::Answer {
+                store: self.http.store(),
+                attempt: format!("reading {key}"),
+                why: "it is a directory, and has to be a value".to_owned(),
+            })?;
+        Ok(Some(Written {
+            value: node.value.unwrap_or_default(),
+            index,
+        }))
+    }
+
+    async fn node(&self, key: &str) -> Result<Option<Node>, StoreError> {
+        let attempt = format!("reading {key}");
+        let path = format!("{}?quorum=true", url(key));
+        let reply = self
+            .http
+            .send(&attempt, Method::GET, &path, None, Repeat::Always)
+            .await?;
+        if is(&reply, KEY_NOT_FOUND) {
+            return Ok(None);
+        }
+        self.answer(&attempt, &reply)?;
+        let found: Found = self.parse(&attempt, &reply)?;
+        Ok(Some(found.node))
+    }
+
+    /// Sets a key that was written last at this index; `false` when somebody has written it since. By the index and not by the value: who
+    /// stood still for an hour finds the same value again, and another index.
+    pub async fn replace(&self, key: &str, index: u64, to: &str) -> Result<bool, StoreError> {
+        let attempt = format!("setting {key} to {to:?}");
+        let path = format!("{}?prevExist=true&prevIndex={index}", url(key));
+        let body = Body {
+            content_type: "application/x-www-form-urlencoded",
+            bytes: format!("value={}", encode(to)).into_bytes(),
+        };
+        let reply = self
+            .http
+            .send(&attempt, Method::PUT, &path, Some(&body), Repeat::BeforeItIsSent)
+            .await?;
+        if is(&reply, COMPARE_FAILED) || is(&reply, KEY_NOT_FOUND) {
+            return Ok(false);
+        }
+        self.answer(&attempt, &reply).map(|()| true)
+    }
+
+    fn answer(&self, attempt: &str, reply: &Reply) -> Result<(), StoreError> {
+        if reply.status.is_success() {
+            return Ok(());
+        }
+        let why = match refused(reply) {
+            Some(refused) => format!("{}: {} ({})", refused.error_code, refused.message, refused.cause),
+            None => reply.text(),
+        };
+        Err(StoreError::Answer {
+            store: self.http.store(),
+            attempt: attempt.to_owned(),
+            why: format!("{} answers {why}", reply.endpoint),
+        })
+    }
+
+    fn parse<T: serde::de::DeserializeOwned>(&self, attempt: &str, reply: &Reply) -> Result<T, StoreError> {
+        serde_json::from_slice(&reply.body).map_err(|error| StoreError::Answer {
+            store: self.http.store(),
+            attempt: attempt.to_owned(),
+            why: format!("{} answers what is no answer of etcd v2: {error}", reply.endpoint),
+        })
+    }
+}
+
+fn refused(reply: &Reply) -> Option<Refused> {
+    serde_json::from_slice(&reply.body).ok()
+}
+
+fn is(reply: &Reply, code: u32) -> bool {
+    !reply.status.is_success() && refused(reply).is_some_and(|refused| refused.error_code == code)
+}
+
+/// The path of a key. Keys have percent signs of their own: Calico writes a slash in a name as `%2f`.
+pub fn url(key: &str) -> String {
+    let segments = key.split('/').map(encode);
+    format!("/v2/keys{}", segments.collect::<Vec<_>>().join("/"))
+}
+
+/// Percent-encoding of everything that has a meaning in a URL or a form.
+pub fn encode(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percent_sign_of_a_key_is_no_encoding() {
+        let key = "/calico/v1/policy/tier/default/policy/Team.A%2fweb";
+        assert_eq!(
+            url(key),
+            "/v2/keys/calico/v1/policy/tier/default/policy/Team.A%252fweb"
+        );
+        assert_eq!(encode("tcp:22, a=b&c"), "tcp%3A22%2C%20a%3Db%26c");
+        assert_eq!(encode("é"), "%C3%A9");
+    }
+}

@@ -1,0 +1,465 @@
+//! etcd's v3 API by its JSON gateway: keys and values in base64, 64-bit numbers as texts.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::HeaderValue;
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::access::Access;
+use crate::error::StoreError;
+use crate::etcd2;
+use crate::http::{Body, Http, Repeat, Reply};
+
+/// Keys of one answer.
+const PAGE: usize = 500;
+
+/// One key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// Its value. Calico's are texts; what is none is kept as it is.
+    pub value: Vec<u8>,
+    /// Revision of the store at which it was written last.
+    pub revision: i64,
+}
+
+impl Entry {
+    /// The value as JSON.
+    pub fn json(&self) -> Result<Value, serde_json::Error> {
+        serde_json::from_slice(&self.value)
+    }
+}
+
+/// One change of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Write a key.
+    Put {
+        /// The key.
+        key: String,
+        /// The value.
+        value: Vec<u8>,
+        /// With this lease it goes.
+        lease: Option<i64>,
+    },
+    /// Take a key away.
+    Delete {
+        /// The key.
+        key: String,
+    },
+    /// Take every key with this prefix away.
+    DeletePrefix {
+        /// The prefix.
+        prefix: String,
+    },
+}
+
+/// What has to be so for a transaction to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// The key was created at this revision; 0: it is not there.
+    Created {
+        /// The key.
+        key: String,
+        /// The revision.
+        at: i64,
+    },
+    /// The key was written last at this revision; 0: it is not there.
+    Modified {
+        /// The key.
+        key: String,
+        /// The revision.
+        at: i64,
+    },
+}
+
+/// etcd's store of v3.
+#[derive(Debug)]
+pub struct Etcd3 {
+    http: Http,
+    prefix: &'static str,
+    user: Option<(String, String)>,
+    /// Of the endpoint that answered first.
+    pub version: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Range {
+    #[serde(default)]
+    kvs: Vec<KeyValue>,
+    #[serde(default)]
+    more: bool,
+    #[serde(default)]
+    count: Number,
+    header: Option<Header>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Header {
+    #[serde(default)]
+    revision: Number,
+}
+
+#[derive(Debug, Deserialize)]
+struct KeyValue {
+    #[serde(default)]
+    key: String,
+    #[serde(default)]
+    value: String,
+    #[serde(default)]
+    mod_revision: Number,
+}
+
+/// A 64-bit number, which JSON has as a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+struct Number(i64);
+
+impl TryFrom<Value> for Number {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        match &value {
+            Value::String(text) => text
+                .parse()
+                .map(Self)
+                .map_err(|error| format!("{text:?}: {error}")),
+            Value::Number(number) => number
+                .as_i64()
+                .map(Self)
+                .ok_or_else(|| format!("{number} is too large")),
+            other => Err(format!("{other} is no number")),
+        }
+    }
+}
+
+impl Etcd3 {
+    /// Asks for its version, logs in, and reads something.
+    pub async fn connect(access: &Access) -> Result<Self, StoreError> {
+        let http = Http::new(access)?;
+        let (version, endpoint) = etcd2::version(&http).await?;
+        let Some(prefix) = gateway(&version) else {
+            return Err(StoreError::NoV3 {
+                store: http.store(),
+                endpoint,
+                version,
+            });
+        };
+        let mut store = Self {
+            http,
+            prefix,
+            user: access.user.clone(),
+            version,
+        };
+        store.log_in().await?;
+        store.count("/calico/").await?;
+        store.http.be_patient();
+        Ok(store)
+    }
+
+    /// Its endpoints.
+    pub fn endpoints(&self) -> &[String] {
+        self.http.endpoints()
+    }
+
+    /// For as long as etcd says: a token that has become old is exchanged for another one.
+    async fn log_in(&self) -> Result<(), StoreError> {
+        #[derive(Deserialize)]
+        struct Token {
+            token: String,
+        }
+        let Some((name, password)) = &self.user else {
+            return Ok(());
+        };
+        let attempt = format!("logging in as {name:?}");
+        let body = json!({ "name": name, "password": password });
+        let reply = self
+            .ask(&attempt, "/auth/authenticate", &body, Repeat::Always)
+            .await?;
+        let token: Token = self.read(&attempt, &reply)?;
+        if let Ok(value) = HeaderValue::from_str(&token.token) {
+            self.http.authorize(value);
+        }
+        Ok(())
+    }
+
+    /// One key.
+    pub async fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+        let body = json!({ "key": STANDARD.encode(key) });
+        let found = self.range(&format!("reading {key}"), &body).await?;
+        Ok(found.0.into_iter().next())
+    }
+
+    /// How many keys have this prefix.
+    pub async fn count(&self, prefix: &str) -> Result<usize, StoreError> {
+        let mut body = json!({ "count_only": true });
+        body["key"] = json!(STANDARD.encode(prefix));
+        body["range_end"] = json!(STANDARD.encode(after(prefix)));
+        let attempt = format!("counting the keys below {prefix}");
+        let found: Range = self.call(&attempt, "/kv/range", &body, Repeat::Always).await?;
+        Ok(usize::try_from(found.count.0).unwrap_or_default())
+    }
+
+    /// Every key with this prefix, in order, all as of one revision.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<Entry>, StoreError> {
+        let attempt = format!("reading the keys below {prefix}");
+        let end = STANDARD.encode(after(prefix));
+        let mut from = prefix.as_bytes().to_vec();
+        let mut revision = 0;
+        let mut all: Vec<Entry> = Vec::new();
+        loop {
+            let body = json!({
+                "key": STANDARD.encode(&from), "range_end": end, "limit": PAGE.to_string(), "revision": revision.to_string(),
+            });
+            let (entries, more, at) = self.range(&attempt, &body).await?;
+            all.extend(entries);
+            let Some(last) = all.last().filter(|_| more) else {
+                return Ok(all);
+            };
+            from = last.key.as_bytes().to_vec();
+            from.push(0);
+            revision = at;
+        }
+    }
+
+    async fn range(&self, attempt: &str, body: &Value) -> Result<(Vec<Entry>, bool, i64), StoreError> {
+        let found: Range = self.call(attempt, "/kv/range", body, Repeat::Always).await?;
+        let mut entries = Vec::new();
+        for pair in found.kvs {
+            let key = self.decode(attempt, &pair.key)?;
+            entries.push(Entry {
+                key: String::from_utf8(key).map_err(|error| self.nonsense(attempt, &error.to_string()))?,
+                value: self.decode(attempt, &pair.value)?,
+                revision: pair.mod_revision.0,
+            });
+        }
+        let at = found.header.map_or(0, |header| header.revision.0);
+        Ok((entries, found.more, at))
+    }
+
+    /// Makes all of these changes, if all of that is so; `false` when it is not.
+    pub async fn commit(
+        &self,
+        attempt: &str,
+        conditions: &[Condition],
+        changes: &[Change],
+    ) -> Result<bool, StoreError> {
+        #[derive(Deserialize)]
+        struct Done {
+            #[serde(default)]
+            succeeded: bool,
+        }
+        let compare: Vec<Value> = conditions.iter().map(condition).collect();
+        let success: Vec<Value> = changes.iter().map(change).collect();
+        let body = json!({ "compare": compare, "success": success });
+        let done: Done = self
+            .call(attempt, "/kv/txn", &body, Repeat::BeforeItIsSent)
+            .await?;
+        Ok(done.succeeded)
+    }
+
+    /// A lease of so many seconds.
+    pub async fn lease(&self, seconds: u32) -> Result<i64, StoreError> {
+        #[derive(Deserialize)]
+        struct Granted {
+            #[serde(rename = "ID")]
+            id: Number,
+        }
+        let body = json!({ "TTL": seconds.to_string(), "ID": "0" });
+        let granted: Granted = self
+            .call("asking for a lease", "/lease/grant", &body, Repeat::Always)
+            .await?;
+        Ok(granted.id.0)
+    }
+
+    /// Renews it; `false` when it is gone.
+    pub async fn renew(&self, lease: i64) -> Result<bool, StoreError> {
+        #[derive(Deserialize)]
+        struct Renewed {
+            result: Result_,
+        }
+        #[derive(Deserialize)]
+        struct Result_ {
+            #[serde(default, rename = "TTL")]
+            seconds: Number,
+        }
+        let body = json!({ "ID": lease.to_string() });
+        let renewed: Renewed = self
+            .call("renewing the lease", "/lease/keepalive", &body, Repeat::Always)
+            .await?;
+        Ok(renewed.result.seconds.0 > 0)
+    }
+
+    /// Gives it back, with all that goes with it.
+    pub async fn revoke(&self, lease: i64) -> Result<(), StoreError> {
+        let body = json!({ "ID": lease.to_string() });
+        // Every version has it there; without `/kv` it is from 3.4 on.
+        let path = "/kv/lease/revoke";
+        let _: Value = self
+            .call("giving the lease back", path, &body, Repeat::Always)
+            .await?;
+        Ok(())
+    }
+
+    async fn call<T: serde::de::DeserializeOwned>(
+        &self,
+        attempt: &str,
+        path: &str,
+        body: &Value,
+        repeat: Repeat,
+    ) -> Result<T, StoreError> {
+        let mut reply = self.ask(attempt, path, body, repeat).await?;
+        if reply.status == StatusCode::UNAUTHORIZED && self.user.is_some() {
+            self.log_in().await?;
+            reply = self.ask(attempt, path, body, repeat).await?;
+        }
+        self.read(attempt, &reply)
+    }
+
+    async fn ask(
+        &self,
+        attempt: &str,
+        path: &str,
+        body: &Value,
+        repeat: Repeat,
+    ) -> Result<Reply, StoreError> {
+        let body = Body {
+            content_type: "application/json",
+            bytes: body.to_string().into_bytes(),
+        };
+        let path = format!("{}{path}", self.prefix);
+        self.http
+            .send(attempt, Method::POST, &path, Some(&body), repeat)
+            .await
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(&self, attempt: &str, reply: &Reply) -> Result<T, StoreError> {
+        if !reply.status.is_success() {
+            let said: Option<Value> = serde_json::from_slice(&reply.body).ok();
+            // 3.6 calls it otherwise.
+            let words = said.and_then(|said| {
+                let mut words = ["error", "message"]
+                    .into_iter()
+                    .filter_map(|field| said[field].as_str());
+                words.next().map(str::to_owned)
+            });
+            return Err(StoreError::Answer {
+                store: self.http.store(),
+                attempt: attempt.to_owned(),
+                why: format!(
+                    "{} answers {}",
+                    reply.endpoint,
+                    words.unwrap_or_else(|| reply.text())
+                ),
+            });
+        }
+        serde_json::from_slice(&reply.body).map_err(|error| self.nonsense(attempt, &error.to_string()))
+    }
+
+    fn decode(&self, attempt: &str, text: &str) -> Result<Vec<u8>, StoreError> {
+        STANDARD
+            .decode(text)
+            .map_err(|error| self.nonsense(attempt, &error.to_string()))
+    }
+
+    fn nonsense(&self, attempt: &str, why: &str) -> StoreError {
+        StoreError::Answer {
+            store: self.http.store(),
+            attempt: attempt.to_owned(),
+            why: format!("what comes back is no answer of etcd v3: {why}"),
+        }
+    }
+}
+
+/// Where the JSON gateway of this version is; `None` before there was one.
+fn gateway(version: &str) -> Option<&'static str> {
+    let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
+    match (parts.next()?, parts.next()?) {
+        (3, 0) => None,
+        (3, 1 | 2) => Some("/v3alpha"),
+        (3, 3) => Some("/v3beta"),
+        (major, _) if major >= 3 => Some("/v3"),
+        _ => None,
+    }
+}
+
+/// The first key after all with this prefix.
+fn after(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // Every key.
+    vec![0]
+}
+
+fn condition(condition: &Condition) -> Value {
+    match condition {
+        Condition::Created { key, at } => json!({
+            "key": STANDARD.encode(key), "target": "CREATE", "result": "EQUAL", "create_revision": at.to_string(),
+        }),
+        Condition::Modified { key, at } => json!({
+            "key": STANDARD.encode(key), "target": "MOD", "result": "EQUAL", "mod_revision": at.to_string(),
+        }),
+    }
+}
+
+fn change(change: &Change) -> Value {
+    match change {
+        Change::Put { key, value, lease } => {
+            let mut put = json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) });
+            if let Some(lease) = lease {
+                put["lease"] = json!(lease.to_string());
+            }
+            json!({ "request_put": put })
+        }
+        Change::Delete { key } => json!({ "request_delete_range": { "key": STANDARD.encode(key) } }),
+        Change::DeletePrefix { prefix } => json!({ "request_delete_range": {
+            "key": STANDARD.encode(prefix), "range_end": STANDARD.encode(after(prefix)),
+        } }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gateway_has_moved_with_the_versions() {
+        for (version, path) in [
+            ("2.3.8", None),
+            ("3.0.17", None),
+            ("3.2.24", Some("/v3alpha")),
+            ("3.3.10", Some("/v3beta")),
+            ("3.4.23", Some("/v3")),
+            ("3.6.1-rc.0", Some("/v3")),
+            ("banana", None),
+        ] {
+            assert_eq!(gateway(version), path, "{version}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_ends_before_its_successor() {
+        assert_eq!(after("/calico/"), b"/calico0");
+        assert_eq!(after("a\u{7f}"), [b'a', 0x80]);
+        assert_eq!(after(""), [0]);
+    }
+
+    #[test]
+    fn numbers_come_as_texts_or_as_numbers() {
+        let read = |text: &str| serde_json::from_str::<Number>(text);
+        assert_eq!(
+            read("\"9007199254740993\"").unwrap(),
+            Number(9_007_199_254_740_993)
+        );
+        assert_eq!(read("7").unwrap(), Number(7));
+        assert!(read("true").is_err());
+    }
+}

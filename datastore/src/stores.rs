@@ -1,0 +1,120 @@
+//! Both stores, as Calico uses them.
+
+use std::sync::Arc;
+
+use plan::calico_datastore::run::decide::{ReadyV2, ReadyV3};
+use plan::calico_datastore::run::record::{PREFIX, Record};
+use plan::calico_datastore::v2;
+use serde_json::Value;
+
+use crate::access::Access;
+use crate::error::StoreError;
+use crate::etcd2::Etcd2;
+use crate::etcd3::{Entry, Etcd3};
+
+/// Everything of Calico's in v3.
+pub const ROOT: &str = "/calico/";
+/// The object that says whether Calico works with v3.
+pub const CLUSTER_INFORMATION: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+
+/// Names a cluster, in v2.
+pub const CLUSTER_GUID: &str = "/calico/v1/config/ClusterGUID";
+
+/// Where the record is.
+pub fn record_key() -> String {
+    format!("{PREFIX}run")
+}
+
+/// Where a key of v3 is kept aside that was there before.
+pub fn kept_key(key: &str) -> String {
+    format!("{}{key}", kept_prefix())
+}
+
+/// Where all of them are.
+pub fn kept_prefix() -> String {
+    format!("{PREFIX}before")
+}
+
+/// Both stores.
+#[derive(Debug)]
+pub struct Stores {
+    /// Of Calico v2.
+    pub v2: Etcd2,
+    /// Of Calico v3.
+    pub v3: Arc<Etcd3>,
+}
+
+/// The record, and the revision at which it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// The record.
+    pub record: Record,
+    /// The revision.
+    pub revision: i64,
+}
+
+impl Stores {
+    /// Asks both whether they are there and what they are. Changes nothing.
+    pub async fn connect(v2: &Access, v3: &Access) -> Result<Self, StoreError> {
+        let (v2, v3) = tokio::join!(Etcd2::connect(v2), Etcd3::connect(v3));
+        Ok(Self {
+            v2: v2?,
+            v3: Arc::new(v3?),
+        })
+    }
+
+    /// The record of a conversion.
+    pub async fn record(&self) -> Result<Option<Recorded>, StoreError> {
+        let Some(entry) = self.v3.get(&record_key()).await? else {
+            return Ok(None);
+        };
+        let record = serde_json::from_slice(&entry.value).map_err(|error| StoreError::Answer {
+            store: crate::access::V3,
+            attempt: format!("reading {}", record_key()),
+            why: format!("this version of the tool does not understand the record: {error}"),
+        })?;
+        Ok(Some(Recorded {
+            record,
+            revision: entry.revision,
+        }))
+    }
+
+    /// Whether Calico works with v2.
+    pub async fn ready_v2(&self) -> Result<ReadyV2, StoreError> {
+        let flag = self.v2.get(v2::READY).await?;
+        Ok(ReadyV2::of(flag.as_ref().map(|flag| flag.value.as_str())))
+    }
+
+    /// Which cluster v2 is of; empty where it does not say.
+    pub async fn cluster(&self) -> Result<String, StoreError> {
+        let found = self.v2.get(CLUSTER_GUID).await?;
+        Ok(found.map(|found| found.value).unwrap_or_default())
+    }
+
+    /// `ClusterInformation` of v3.
+    pub async fn cluster_information(&self) -> Result<Option<(Entry, Value)>, StoreError> {
+        let Some(entry) = self.v3.get(CLUSTER_INFORMATION).await? else {
+            return Ok(None);
+        };
+        let value = entry.json().map_err(|error| StoreError::Answer {
+            store: crate::access::V3,
+            attempt: format!("reading {CLUSTER_INFORMATION}"),
+            why: format!("its value is no JSON: {error}"),
+        })?;
+        Ok(Some((entry, value)))
+    }
+}
+
+/// Whether Calico works with v3, by its `ClusterInformation`. One that does not say so is not open: Calico's CNI plugin crashes on it.
+pub fn ready_v3(information: Option<&Value>) -> Result<ReadyV3, StoreError> {
+    match information.map(|value| &value["spec"]["datastoreReady"]) {
+        None => Ok(ReadyV3::Missing),
+        Some(Value::Bool(true)) => Ok(ReadyV3::Open),
+        Some(Value::Bool(false) | Value::Null) => Ok(ReadyV3::Paused),
+        Some(other) => Err(StoreError::Answer {
+            store: crate::access::V3,
+            attempt: format!("reading {CLUSTER_INFORMATION}"),
+            why: format!("spec.datastoreReady is {other}, and has to be true or false"),
+        }),
+    }
+}

@@ -1,0 +1,83 @@
+//! An etcd with the v2 API: Debian's, unpacked and not installed, since an installed one starts a service on the machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use tokio::process::Command;
+
+use super::{default_cache, packages};
+use crate::progress::{Detail, Progress};
+
+const PACKAGE: &str = "etcd-server";
+/// The last versions that have it.
+const VERSIONS: [&str; 2] = ["3.4.", "3.5."];
+
+/// The program, unpacked into the cache unless it is there.
+pub async fn old_etcd(progress: &Progress) -> Result<PathBuf> {
+    let folder = default_cache()?.join("tools").join(PACKAGE);
+    let program = folder.join("usr/bin/etcd");
+    if !program.is_file() {
+        let title = format!("fetching Debian's package {PACKAGE}");
+        progress
+            .during(&title, &Detail::default(), fetch(&folder))
+            .await?;
+    }
+    let version = crate::datastore::etcd::version(&program).await?;
+    if !VERSIONS.iter().any(|start| version.starts_with(start)) {
+        bail!(
+            "{} is etcd {version}, and needed is one of {VERSIONS:?}: later ones have no v2 API",
+            program.display()
+        );
+    }
+    Ok(program)
+}
+
+async fn fetch(folder: &Path) -> Result<()> {
+    let parts = folder.with_extension("part");
+    // What an earlier one has left when it was cut off.
+    match std::fs::remove_dir_all(&parts) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("remove {}", parts.display()));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    std::fs::create_dir_all(&parts).with_context(|| format!("create {}", parts.display()))?;
+    if let Err(first) = run("apt-get", &["download", PACKAGE], &parts).await {
+        // A machine that has never asked for it has no list of packages.
+        packages::update()
+            .await
+            .with_context(|| format!("after: {first:#}"))?;
+        run("apt-get", &["download", PACKAGE], &parts).await?;
+    }
+    let entries = std::fs::read_dir(&parts).context("look for the package")?;
+    let mut files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let Some(file) = files.find(|path| path.extension().is_some_and(|extension| extension == "deb")) else {
+        bail!(
+            "apt-get download {PACKAGE} left no package in {}",
+            parts.display()
+        );
+    };
+    let file = file.display().to_string();
+    run("dpkg-deb", &["--extract", &file, "."], &parts).await?;
+    std::fs::rename(&parts, folder).with_context(|| format!("name {}", folder.display()))
+}
+
+async fn run(program: &str, arguments: &[&str], folder: &Path) -> Result<()> {
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .with_context(|| format!("run {program}"))?;
+    if !output.status.success() {
+        bail!(
+            "`{program} {}` failed ({}): {}",
+            arguments.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,458 @@
+//! What this tool made of a case beside what Calico's own made of it. Every difference is one of a list, or it is wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plan::calico_datastore::convert::{Conversion, convert};
+use plan::calico_datastore::difference::Difference;
+use plan::calico_datastore::note::Note;
+use plan::calico_datastore::v2::Tree;
+use serde_json::Value;
+
+use super::case::{Case, Step};
+use super::corpus::Came;
+
+/// Where Calico's IPAM has its settings.
+const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
+/// How many things that are wrong are shown of a case.
+const SHOWN: usize = 5;
+
+/// A difference that is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Intended {
+    /// In what is converted.
+    Conversion(Difference),
+    /// `complete` opens only what was converted and read again.
+    NothingToComplete,
+    /// `abort` makes v3 as it was before.
+    AbortTakesBack,
+    /// `abort` opens no second store.
+    NoSecondStore,
+    /// `start` goes on where an earlier one ended, also at its end.
+    StartsAgain,
+    /// `abort` makes no flag where there is none.
+    NoFlag,
+    /// What is in v3 already is kept aside, whatever it is.
+    KeptAside,
+    /// `complete` loses nothing that was written to v2 since it was converted.
+    ChangedSince,
+}
+
+impl Intended {
+    /// Its name.
+    pub fn name(self) -> String {
+        match self {
+            Self::Conversion(difference) => format!("{difference:?}"),
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// What is otherwise, and why.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Conversion(difference) => difference.reason(),
+            Self::NothingToComplete => {
+                "Calico's own tool opens v3 unseen: on a cluster that was never converted, both stores would be open, or an empty one"
+            }
+            Self::AbortTakesBack => {
+                "Calico's own tool leaves what it wrote in v3, so that every later start finds it not empty and refuses"
+            }
+            Self::StartsAgain => {
+                "Calico's own tool refuses a second start, whatever the first one came to: here it goes on, and finds nothing left to do"
+            }
+            Self::NoSecondStore => {
+                "Calico's own tool opens v2, or writes over v3, also when v3 is open: Calico would work with two stores, or lose what it works with"
+            }
+            Self::ChangedSince => {
+                "Calico's own tool opens v3 although v2 says something else than what was converted: that is lost"
+            }
+            Self::NoFlag => {
+                "Calico's own tool makes a Ready flag in an etcd in which there is no Calico: it is the wrong one"
+            }
+            Self::KeptAside => {
+                "Calico's own tool stops at a value of v3 that it cannot read, half-way; here it is kept aside and written over, as was asked for"
+            }
+        }
+    }
+}
+
+/// What a case came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// As with Calico's own tool.
+    Identical,
+    /// As with Calico's own tool, but for these.
+    Intended(BTreeSet<Intended>),
+    /// This is otherwise, and nobody meant it.
+    Wrong(Vec<String>),
+}
+
+/// Compares step by step.
+pub struct Judge<'case> {
+    case: &'case Case,
+    conversion: Conversion,
+    /// What of the conversion is meant to be otherwise in this case.
+    meant: BTreeSet<Difference>,
+    found: BTreeSet<Intended>,
+    wrong: Vec<String>,
+    /// Whether `abort` has taken back what was written.
+    took_back: bool,
+    /// Whether a `start` has written everything.
+    is_converted: bool,
+    /// Whether somebody has written to v2 since.
+    is_changed: bool,
+}
+
+impl<'case> Judge<'case> {
+    /// Before the first step; `tree` is what etcd tells of v2: keys that begin with an underscore it does not tell.
+    pub fn new(case: &'case Case, tree: &Tree) -> Self {
+        let conversion = convert(tree);
+        Self {
+            meant: conversion.differences(),
+            conversion,
+            case,
+            found: BTreeSet::new(),
+            wrong: Vec::new(),
+            took_back: false,
+            is_converted: false,
+            is_changed: false,
+        }
+    }
+
+    /// Somebody else has written to v2.
+    pub fn v2_changed(&mut self) {
+        self.is_changed |= self.is_converted;
+    }
+
+    /// Compares a step. `false` when the two are in other states from here on, and that is meant.
+    pub fn step(&mut self, step: &Step, came: &Came) -> bool {
+        let name = &step.step;
+        let theirs = step.rc == 0;
+        let ours = came.rc == 0;
+        let is_question = matches!(name.as_str(), "needed" | "inprogress");
+        if (is_question && step.rc != came.rc) || theirs != ours {
+            if let Some(why) = self.other_outcome(step, came) {
+                self.found.insert(why);
+                // It has changed nothing.
+                return why == Intended::StartsAgain;
+            }
+            self.say(format!(
+                "{name}: rc {} instead of {}: {}",
+                came.rc,
+                step.rc,
+                came.said.trim()
+            ));
+            return true;
+        }
+        if name == "abort" && ours && came.keys != step.v3_key_count && came.keys == self.case.v3pre.len() {
+            self.found.insert(Intended::AbortTakesBack);
+            self.took_back = true;
+        }
+        if came.ready_v2 != step.v1_ready {
+            self.say(format!(
+                "{name}: Ready is {:?} instead of {:?}",
+                came.ready_v2, step.v1_ready
+            ));
+        }
+        if came.ready_v3 != step.v3_datastore_ready && !self.took_back {
+            self.say(format!(
+                "{name}: datastoreReady is {:?} instead of {:?}",
+                came.ready_v3, step.v3_datastore_ready
+            ));
+        }
+        if came.is_v2_unchanged != step.v1_unchanged {
+            self.say(format!("{name}: v2 has changed"));
+        }
+        // Which keys they are is looked at in the end.
+        let adds = [Difference::IpamConfig, Difference::PeerAsNumber];
+        let may_be_more = came.keys > step.v3_key_count && adds.iter().any(|one| self.meant.contains(one));
+        if came.keys != step.v3_key_count && !may_be_more && !self.took_back {
+            self.say(format!(
+                "{name}: {} keys in v3 instead of {}",
+                came.keys, step.v3_key_count
+            ));
+        }
+        let verb = name.split(' ').next().unwrap_or_default();
+        if matches!(verb, "dry-run" | "start") {
+            self.reports(step, came);
+        }
+        match verb {
+            "start" if ours => self.is_converted = true,
+            "abort" if ours => self.is_converted = false,
+            _ => {}
+        }
+        true
+    }
+
+    /// Why it is meant that one succeeds and the other does not.
+    fn other_outcome(&self, step: &Step, came: &Came) -> Option<Intended> {
+        let verb = step.step.split(' ').next().unwrap_or_default();
+        let ours = came.rc == 0;
+        match verb {
+            "complete" if !ours && !self.is_converted => Some(Intended::NothingToComplete),
+            "complete" if !ours && self.is_changed => Some(Intended::ChangedSince),
+            "abort" if !ours && came.ready_v2.is_none() => Some(Intended::NoFlag),
+            "start" | "abort" if !ours && came.ready_v3 == Some(Value::Bool(true)) => {
+                Some(Intended::NoSecondStore)
+            }
+            "start" if ours && self.case.v3pre.values().any(is_no_object) => Some(Intended::KeptAside),
+            // After an abort that took back what was written v3 is empty again.
+            "start" | "dry-run" if ours && self.took_back => Some(Intended::AbortTakesBack),
+            "start" | "dry-run" if ours && self.is_converted => Some(Intended::StartsAgain),
+            "start" | "dry-run" => {
+                let explains = |difference: &&Difference| explains(**difference, ours);
+                let found = self.meant.iter().find(explains)?;
+                Some(Intended::Conversion(*found))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether Calico's own tool ends in the middle, without a report.
+    fn stops_theirs(&self) -> bool {
+        let stops = [Difference::GlobalAsNumber, Difference::Crash];
+        stops.iter().any(|difference| self.meant.contains(difference))
+    }
+
+    fn reports(&mut self, step: &Step, came: &Came) {
+        let name = &step.step;
+        // Where Calico's own tool refuses for another reason than what it converts, or stops in the middle, it writes none at all.
+        let has_none =
+            step.rc != 0 && step.reports.is_empty() && (self.conversion.is_clean() || self.stops_theirs());
+        for report in ["convertednames", "nameclashes"] {
+            let [theirs, ours] = [&step.reports, &came.reports].map(|all| lines(all.get(report)));
+            if has_none {
+                continue;
+            }
+            let other: BTreeSet<String> = ours.symmetric_difference(&theirs).cloned().collect();
+            for line in other {
+                let key = line.split(" -> ").next().unwrap_or_default();
+                let meant = self.differences_of(key);
+                if meant.is_empty() {
+                    let who = if ours.contains(&line) {
+                        "this tool"
+                    } else {
+                        "Calico's own"
+                    };
+                    self.say(format!("{name}: {report}: {line:?} is said by {who} alone"));
+                }
+                self.found.extend(meant.into_iter().map(Intended::Conversion));
+            }
+        }
+        if has_none {
+            self.found.extend(
+                self.meant
+                    .iter()
+                    .map(|difference| Intended::Conversion(*difference)),
+            );
+            return;
+        }
+        let errors = step.reports.get("conversionerrors");
+        let theirs: BTreeSet<String> = lines(errors).iter().map(|line| key(line)).collect();
+        let ours: BTreeSet<String> = self
+            .conversion
+            .conversion_errors
+            .iter()
+            .map(|problem| problem.key.to_string())
+            .collect();
+        self.keys(name, "conversionerrors", &ours, &theirs);
+        let theirs: BTreeSet<String> = step
+            .reports
+            .get("validationerrors")
+            .into_iter()
+            .flat_map(|text| text.split("v1 name: ").skip(1))
+            .filter_map(|text| Some(text.split_once("v3 name: ")?.0.to_owned()))
+            .collect();
+        let ours: BTreeSet<String> = self
+            .conversion
+            .validation_errors
+            .iter()
+            .map(|problem| problem.key.to_string())
+            .collect();
+        self.keys(name, "validationerrors", &ours, &theirs);
+        for (report, problems) in [
+            ("conversionerrors", self.conversion.conversion_errors.len()),
+            ("validationerrors", self.conversion.validation_errors.len()),
+            ("notes", self.conversion.notes.len()),
+        ] {
+            let written = came.reports.get(report).map_or(0, |text| text.lines().count());
+            if written != problems {
+                let text = format!("{name}: {report} has {written} lines, the conversion found {problems}");
+                self.say(text);
+            }
+        }
+    }
+
+    /// Of each value that one of the two refuses, a difference of that very value has to say why.
+    fn keys(&mut self, step: &str, report: &str, ours: &BTreeSet<String>, theirs: &BTreeSet<String>) {
+        for key in ours.symmetric_difference(theirs) {
+            let meant = self.differences_of(key);
+            if meant.is_empty() {
+                let who = if ours.contains(key) {
+                    "this tool alone"
+                } else {
+                    "Calico's own alone"
+                };
+                self.say(format!("{step}: {report}: {key} is refused by {who}"));
+            }
+            self.found.extend(meant.into_iter().map(Intended::Conversion));
+        }
+    }
+
+    /// What of this value is meant to be otherwise.
+    fn differences_of(&self, key: &str) -> Vec<Difference> {
+        let conversion = &self.conversion;
+        let problems = conversion
+            .conversion_errors
+            .iter()
+            .chain(&conversion.validation_errors);
+        let of_problems = problems
+            .filter(|problem| problem.key.to_string() == key)
+            .filter_map(|problem| problem.cause.difference());
+        let of_notes = conversion
+            .notes
+            .iter()
+            .filter(|note| note.to_string().starts_with(&format!("{key}: ")))
+            .filter_map(Note::difference);
+        of_problems.chain(of_notes).collect()
+    }
+
+    /// What is meant to be otherwise of the value that became this key.
+    fn differences_of_new(&self, key: &str) -> Vec<Difference> {
+        let became = self.conversion.renamed.iter().filter(|renamed| {
+            let to = renamed.to.to_string();
+            let name = to
+                .split_once('(')
+                .map_or("", |(_, rest)| rest.trim_end_matches(')'));
+            key.ends_with(&format!("/{name}"))
+        });
+        became
+            .flat_map(|renamed| self.differences_of(&renamed.from.to_string()))
+            .collect()
+    }
+
+    /// Compares what is in v3 in the end.
+    pub fn end(&mut self, v3: &BTreeMap<String, String>) {
+        if self.took_back {
+            return;
+        }
+        let mut theirs = self.case.v3.clone();
+        let mut ours: BTreeMap<String, Value> = v3
+            .iter()
+            .map(|(key, text)| {
+                (
+                    key.clone(),
+                    serde_json::from_str(text).unwrap_or_else(|_| Value::from(text.clone())),
+                )
+            })
+            .collect();
+        if self.meant.contains(&Difference::IpamConfig) && ours.remove(IPAM_CONFIG).is_some() {
+            self.found.insert(Intended::Conversion(Difference::IpamConfig));
+        }
+        let keys: BTreeSet<String> = ours.keys().chain(theirs.keys()).cloned().collect();
+        for key in keys {
+            match (ours.get_mut(&key), theirs.get_mut(&key)) {
+                (Some(ours), Some(theirs)) => {
+                    normalize(ours);
+                    normalize(theirs);
+                    if self.meant.contains(&Difference::XdpName) && name_it_right(theirs) {
+                        self.found.insert(Intended::Conversion(Difference::XdpName));
+                    }
+                    if ours != theirs {
+                        let text = format!("{key}: {ours} instead of {theirs}");
+                        self.say(text);
+                    }
+                }
+                (Some(_), None) => {
+                    let meant = self.differences_of_new(&key);
+                    if meant.is_empty() {
+                        self.say(format!("{key} is written by this tool alone"));
+                    }
+                    self.found.extend(meant.into_iter().map(Intended::Conversion));
+                }
+                (None, _) => self.say(format!("{key} is not written")),
+            }
+        }
+    }
+
+    fn say(&mut self, text: String) {
+        self.wrong.push(text);
+    }
+
+    /// What it came to.
+    pub fn verdict(mut self) -> Verdict {
+        if !self.wrong.is_empty() {
+            self.wrong.truncate(SHOWN);
+            return Verdict::Wrong(self.wrong);
+        }
+        if self.found.is_empty() {
+            Verdict::Identical
+        } else {
+            Verdict::Intended(self.found)
+        }
+    }
+}
+
+/// Whether such a store is one that this tool converts and Calico's own does not, or the other way around.
+fn explains(difference: Difference, converts: bool) -> bool {
+    match difference {
+        Difference::MarkMask | Difference::WorkloadPorts | Difference::PeerAsNumber => converts,
+        Difference::UnparsableValue
+        | Difference::UnreadableKey
+        | Difference::GlobalAsNumber
+        | Difference::NodeValue
+        | Difference::TunnelAddress
+        | Difference::NodeMesh
+        | Difference::DurationOnce
+        | Difference::DurationRange
+        | Difference::LateFailure
+        | Difference::Namespace
+        | Difference::IpamConfig
+        | Difference::XdpName => !converts,
+        // What makes it crash is converted, or an error.
+        Difference::Crash => true,
+    }
+}
+
+/// A value of v3 that Calico cannot read.
+fn is_no_object(value: &Value) -> bool {
+    value
+        .as_str()
+        .is_some_and(|text| serde_json::from_str::<Value>(text).is_err())
+}
+
+fn lines(text: Option<&String>) -> BTreeSet<String> {
+    let lines = text.into_iter().flat_map(|text| text.lines());
+    lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// The key that a line of `conversionerrors` begins with.
+fn key(line: &str) -> String {
+    line.split_once("): ")
+        .map_or_else(|| line.to_owned(), |(key, _)| format!("{key})"))
+}
+
+/// What is another one in each run, and what a slip in one version of Calico's adds.
+fn normalize(value: &mut Value) {
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("uid");
+        metadata.remove("creationTimestamp");
+    }
+    if value["kind"] == "FelixConfiguration"
+        && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
+        && spec.get("XDPRefreshInterval") == Some(&Value::Null)
+    {
+        spec.remove("XDPRefreshInterval");
+    }
+}
+
+/// A slip in one version of Calico's names a field otherwise than v3 reads it.
+fn name_it_right(value: &mut Value) -> bool {
+    let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) else {
+        return false;
+    };
+    let Some(found) = spec.remove("XDPRefreshInterval") else {
+        return false;
+    };
+    spec.insert("xdpRefreshInterval".to_owned(), found);
+    true
+}

@@ -1,0 +1,307 @@
+//! A real etcd of Debian's, 3.4 with its v2 API, on the loopback; and what is in it, read by a client that is none of ours.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use datastore::etcd2::{encode, url};
+use futures::{StreamExt as _, TryStreamExt as _};
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+use super::wire;
+use crate::cluster::wait::{Look, until};
+
+const START_LIMIT: Duration = Duration::from_mins(1);
+/// Keys that are written at the same time.
+const AT_ONCE: usize = 32;
+const FORM: &str = "application/x-www-form-urlencoded";
+const JSON: &str = "application/json";
+
+/// How it is started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The program.
+    pub program: PathBuf,
+    /// Whether it has its v2 API: not said to versions that have none.
+    pub v2: Option<bool>,
+    /// Certificate authority, certificate and key: it speaks TLS then, and asks for a certificate.
+    pub tls: Option<[PathBuf; 3]>,
+}
+
+/// An etcd that runs as long as this lives.
+#[derive(Debug)]
+pub struct Etcd {
+    child: Child,
+    port: u16,
+    scheme: &'static str,
+    has_v2: bool,
+    logs: PathBuf,
+}
+
+impl Etcd {
+    /// Starts it with an empty store in a folder of its own.
+    pub async fn start(folder: &Path, options: &Options) -> Result<Self> {
+        std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+        let [port, peers] = ports()?;
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
+        let log = File::create(folder.join("etcd.log")).context("create the log of etcd")?;
+        let mut command = Command::new(&options.program);
+        command
+            .arg("--name=store")
+            .arg(format!("--data-dir={}", folder.join("data").display()))
+            .arg("--unsafe-no-fsync")
+            .arg(format!("--listen-client-urls={scheme}://127.0.0.1:{port}"))
+            .arg(format!("--advertise-client-urls={scheme}://127.0.0.1:{port}"))
+            .arg(format!("--listen-peer-urls=http://127.0.0.1:{peers}"))
+            .arg(format!("--initial-advertise-peer-urls=http://127.0.0.1:{peers}"))
+            .arg(format!("--initial-cluster=store=http://127.0.0.1:{peers}"));
+        if let Some(v2) = options.v2 {
+            command.arg(format!("--enable-v2={v2}"));
+        }
+        if let Some([authority, certificate, key]) = &options.tls {
+            command
+                .arg("--client-cert-auth")
+                .arg(format!("--trusted-ca-file={}", authority.display()))
+                .arg(format!("--cert-file={}", certificate.display()))
+                .arg(format!("--key-file={}", key.display()));
+        }
+        let child = command
+            .env_remove("ETCDCTL_API")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("share the log of etcd")?)
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {}", options.program.display()))?;
+        let etcd = Self {
+            child,
+            port,
+            scheme,
+            has_v2: options.v2 == Some(true),
+            logs: folder.to_owned(),
+        };
+        etcd.answers().await?;
+        Ok(etcd)
+    }
+
+    async fn answers(&self) -> Result<()> {
+        until("etcd answers", START_LIMIT, &self.logs, async || {
+            if self.scheme == "https" {
+                // Whoever has no certificate may connect, and that is all.
+                tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
+                return Ok(Look::Done(()));
+            }
+            let (status, body) = wire::ask(self.port, "GET", "/health", JSON, "").await?;
+            Ok(if status == 200 && body.contains("true") {
+                Look::Done(())
+            } else {
+                Look::NotYet(body)
+            })
+        })
+        .await
+    }
+
+    /// As clients name it.
+    pub fn url(&self) -> String {
+        format!("{}://127.0.0.1:{}", self.scheme, self.port)
+    }
+
+    /// Whether it has its v2 API.
+    pub fn has_v2(&self) -> bool {
+        self.has_v2
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Ends it.
+    pub async fn stop(mut self) -> Result<()> {
+        self.child.kill().await.context("end etcd")
+    }
+
+    /// Writes one key of v2.
+    pub async fn put_v2(&self, key: &str, value: &str) -> Result<()> {
+        let body = format!("value={}", encode(value));
+        wire::json(self.port, "PUT", &url(key), FORM, &body).await?;
+        Ok(())
+    }
+
+    /// Empties both stores, and writes these keys of v2.
+    pub async fn seed(&self, store: &BTreeMap<String, String>) -> Result<()> {
+        self.wipe().await?;
+        let puts = store.iter().map(|(key, value)| self.put_v2(key, value));
+        futures::stream::iter(puts)
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<()>()
+            .await
+    }
+
+    /// Makes an empty directory of v2.
+    pub async fn directory_v2(&self, key: &str) -> Result<()> {
+        wire::json(self.port, "PUT", &format!("{}?dir=true", url(key)), FORM, "").await?;
+        Ok(())
+    }
+
+    /// Every value of v2 below `/calico`.
+    pub async fn dump_v2(&self) -> Result<BTreeMap<String, String>> {
+        let mut values = BTreeMap::new();
+        for node in self.nodes_v2().await? {
+            if let (Some(key), Some(value)) = (node["key"].as_str(), node["value"].as_str()) {
+                values.insert(key.to_owned(), value.to_owned());
+            }
+        }
+        Ok(values)
+    }
+
+    /// Every directory of v2 below `/calico`.
+    pub async fn directories_v2(&self) -> Result<Vec<String>> {
+        let all = self.tree_v2().await?.into_iter();
+        let directories = all.filter(|node| node["dir"] == true);
+        Ok(directories
+            .filter_map(|node| Some(node["key"].as_str()?.to_owned()))
+            .collect())
+    }
+
+    /// Every key of v2 below `/calico` that has a value, as etcd tells of it.
+    async fn nodes_v2(&self) -> Result<Vec<Value>> {
+        let mut all = self.tree_v2().await?;
+        all.retain(|node| node["dir"] != true);
+        Ok(all)
+    }
+
+    async fn tree_v2(&self) -> Result<Vec<Value>> {
+        let (status, body) = wire::ask(
+            self.port,
+            "GET",
+            "/v2/keys/calico?recursive=true&quorum=true",
+            JSON,
+            "",
+        )
+        .await?;
+        let mut found = Vec::new();
+        if status == 404 {
+            return Ok(found);
+        }
+        let mut answer: Value = serde_json::from_str(&body).with_context(|| format!("parse {body:?}"))?;
+        let mut open = vec![answer["node"].take()];
+        while let Some(mut node) = open.pop() {
+            if let Value::Array(nodes) = node["nodes"].take() {
+                open.extend(nodes);
+            }
+            found.push(node);
+        }
+        Ok(found)
+    }
+
+    /// At which of all writes each key of v2 below `/calico` was written last: the same value again is another one.
+    pub async fn indices_v2(&self) -> Result<BTreeMap<String, u64>> {
+        let mut indices = BTreeMap::new();
+        for node in self.nodes_v2().await? {
+            if let (Some(key), Some(index)) = (node["key"].as_str(), node["modifiedIndex"].as_u64()) {
+                indices.insert(key.to_owned(), index);
+            }
+        }
+        Ok(indices)
+    }
+
+    /// Writes one key of v3.
+    pub async fn put_v3(&self, key: &str, value: &str) -> Result<()> {
+        let body = json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) });
+        wire::json(self.port, "POST", "/v3/kv/put", JSON, &body.to_string()).await?;
+        Ok(())
+    }
+
+    /// Takes every key of v3 with this prefix away.
+    pub async fn delete_v3(&self, prefix: &str) -> Result<()> {
+        let body = range(prefix)?.to_string();
+        wire::json(self.port, "POST", "/v3/kv/deleterange", JSON, &body).await?;
+        Ok(())
+    }
+
+    /// Every key of v3 with this prefix.
+    pub async fn dump_v3(&self, prefix: &str) -> Result<BTreeMap<String, String>> {
+        let answer = wire::json(
+            self.port,
+            "POST",
+            "/v3/kv/range",
+            JSON,
+            &range(prefix)?.to_string(),
+        )
+        .await?;
+        let mut all = BTreeMap::new();
+        for pair in answer["kvs"].as_array().into_iter().flatten() {
+            let text = |field: &str| -> Result<String> {
+                let bytes = STANDARD.decode(pair[field].as_str().unwrap_or_default())?;
+                String::from_utf8(bytes).with_context(|| format!("{field} of a key is no text"))
+            };
+            all.insert(text("key")?, text("value")?);
+        }
+        Ok(all)
+    }
+
+    /// Empties both stores.
+    pub async fn wipe(&self) -> Result<()> {
+        let (status, body) = wire::ask(
+            self.port,
+            "DELETE",
+            "/v2/keys/calico?recursive=true&dir=true",
+            JSON,
+            "",
+        )
+        .await?;
+        ensure!(status == 200 || status == 404, "empty etcd v2: {status} {body}");
+        let everything = json!({ "key": STANDARD.encode([0]), "range_end": STANDARD.encode([0]) });
+        wire::json(
+            self.port,
+            "POST",
+            "/v3/kv/deleterange",
+            JSON,
+            &everything.to_string(),
+        )
+        .await?;
+        Ok(())
+    }
+}
+
+/// All keys with this prefix.
+fn range(prefix: &str) -> Result<Value> {
+    let mut end = prefix.as_bytes().to_vec();
+    *end.last_mut().context("an empty prefix")? += 1;
+    Ok(json!({ "key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end) }))
+}
+
+/// Two ports that nobody has at this moment.
+fn ports() -> Result<[u16; 2]> {
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("look for a free port")?);
+    }
+    let mut ports = [0; 2];
+    for (port, listener) in ports.iter_mut().zip(&held) {
+        *port = listener.local_addr().context("look for a free port")?.port();
+    }
+    Ok(ports)
+}
+
+/// The program is of this version, and not of another that lies there by that name.
+pub async fn version(program: &Path) -> Result<String> {
+    let output = Command::new(program)
+        .arg("--version")
+        .output()
+        .await
+        .with_context(|| format!("run {}", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let Some(version) = text.lines().find_map(|line| line.strip_prefix("etcd Version: ")) else {
+        bail!("{} --version says {text:?}", program.display());
+    };
+    Ok(version.trim().to_owned())
+}

@@ -1,0 +1,91 @@
+//! `kubectl replumb datastore`, as a user runs it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+const LIMIT: Duration = Duration::from_mins(5);
+
+/// The program, and where both stores are.
+#[derive(Clone, Debug)]
+pub struct Tool {
+    /// The program.
+    pub program: PathBuf,
+    /// Its environment: `APIV1_ETCD_ENDPOINTS`, `ETCD_ENDPOINTS` and what else it needs. Nothing of ours.
+    pub environment: Vec<(String, String)>,
+    /// `--output-dir`.
+    pub folder: PathBuf,
+}
+
+/// What it said.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// Its exit code; `None` when it was killed.
+    pub code: Option<i32>,
+    /// The answer.
+    pub answer: String,
+    /// Everything beside it.
+    pub notes: String,
+}
+
+impl Said {
+    /// Both texts, for messages.
+    pub fn all(&self) -> String {
+        format!("{}\n{}", self.notes.trim(), self.answer.trim())
+    }
+}
+
+impl Tool {
+    /// With these endpoints.
+    pub fn new(program: &Path, v2: &str, v3: &str, folder: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            environment: vec![
+                ("APIV1_ETCD_ENDPOINTS".to_owned(), v2.to_owned()),
+                ("ETCD_ENDPOINTS".to_owned(), v3.to_owned()),
+            ],
+            folder: folder.to_owned(),
+        }
+    }
+
+    /// Starts it and does not wait. It ends with whoever holds it.
+    pub fn spawn(&self, arguments: &[&str]) -> Result<Child> {
+        Command::new(&self.program)
+            .arg("datastore")
+            .args(arguments)
+            .arg("--output-dir")
+            .arg(&self.folder)
+            .env_clear()
+            .envs(self.environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("run {}", self.program.display()))
+    }
+
+    /// Runs it to its end.
+    pub async fn run(&self, arguments: &[&str]) -> Result<Said> {
+        let what = || format!("kubectl replumb datastore {}", arguments.join(" "));
+        let output = tokio::time::timeout(LIMIT, self.spawn(arguments)?.wait_with_output())
+            .await
+            .with_context(|| format!("{} does not end", what()))?
+            .with_context(what)?;
+        Ok(Said {
+            code: output.status.code(),
+            answer: String::from_utf8_lossy(&output.stdout).into_owned(),
+            notes: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    /// `status -o json`.
+    pub async fn status(&self) -> Result<Value> {
+        let said = self.run(&["status", "-o", "json"]).await?;
+        serde_json::from_str(&said.answer).with_context(|| format!("datastore status: {}", said.all()))
+    }
+}

@@ -1,0 +1,457 @@
+//! Calico's data from etcd v2 to etcd v3, with a real etcd and no cluster.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::Tally;
+use crate::cluster::authority::Authority;
+use crate::cluster::wait::{Look, until};
+use crate::datastore::etcd::{Etcd, Options};
+use crate::datastore::proxy::{Moment, Strike};
+use crate::datastore::sample;
+use crate::datastore::tool::Tool;
+use crate::datastore::trial::{Trial, strikes};
+
+/// Keys of v2 that are converted in most cases.
+const KEYS: usize = 200;
+/// Keys of one transaction: so that there are many writes.
+const BATCH: usize = 10;
+const VERSION: &str = "/calico/v1/config/CalicoVersion";
+const READY: &str = "/calico/v1/Ready";
+const START: [&str; 5] = ["start", "--yes", "--no-hold", "--settle", "0s"];
+/// One process, or one wait, at most.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// What the cases need.
+pub struct Bench {
+    /// An etcd with both APIs.
+    pub old: PathBuf,
+    /// One without the old one.
+    pub new: PathBuf,
+    /// `kubectl-replumb`.
+    pub program: PathBuf,
+    /// A folder for all of it.
+    pub folder: PathBuf,
+}
+
+/// Every case.
+pub async fn datastore(bench: &Bench) -> Tally {
+    let mut tally = Tally::default();
+    let Some(etcd) = tally.count("an etcd with both APIs", bench.etcd("etcd", Some(true)).await) else {
+        return tally;
+    };
+    tally.count(
+        "killed at every write it goes on, and is as without that; and goes back",
+        killed(bench, &etcd).await,
+    );
+    tally.count(
+        "of two at once one is told who is at work",
+        two_at_once(bench, &etcd).await,
+    );
+    tally.count(
+        "a pause that lasts too long ends by itself",
+        overdue(bench, &etcd).await,
+    );
+    tally.count(
+        "who holds it ends with it, and who stood still for too long writes nothing more",
+        held_and_stopped(bench, &etcd).await,
+    );
+    tally.count("what is refused changes nothing", refused(bench, &etcd).await);
+    tally.count(
+        "v3 that is not empty is put back as it was",
+        put_back(bench, &etcd).await,
+    );
+    tally.count("two etcds that want certificates", certificates(bench).await);
+    tally
+}
+
+impl Bench {
+    async fn etcd(&self, name: &str, v2: Option<bool>) -> Result<Etcd> {
+        let program = if v2.is_some() { &self.old } else { &self.new };
+        let options = Options {
+            program: program.clone(),
+            v2,
+            tls: None,
+        };
+        Etcd::start(&self.folder.join(name), &options).await
+    }
+
+    fn tool(&self, v2: &str, v3: &str) -> Tool {
+        Tool::new(&self.program, v2, v3, &self.folder.join("output"))
+    }
+}
+
+async fn seed(etcd: &Etcd) -> Result<()> {
+    etcd.seed(&sample::store(KEYS)).await
+}
+
+async fn killed(bench: &Bench, etcd: &Etcd) -> Result<()> {
+    let trial = Trial::new(etcd, &bench.program, &bench.folder, sample::store(KEYS), BATCH);
+    let undisturbed = trial.undisturbed().await?;
+    ensure!(undisturbed.writes > 20, "{undisturbed:?}");
+    for strike in strikes(undisturbed.writes, 0) {
+        let what = || format!("killed at {strike:?} of {} writes", undisturbed.writes);
+        trial.killed(strike, &undisturbed).await.with_context(what)?;
+        trial.killed_and_taken_back(strike).await.with_context(what)?;
+        let late = Strike {
+            moment: Moment::Late,
+            ..strike
+        };
+        if strike.moment == Moment::Before {
+            trial.killed_and_taken_back(late).await.with_context(what)?;
+        }
+    }
+    // Opening v3 is three writes: announced, opened, recorded.
+    for strike in strikes(3, 0) {
+        let what = || format!("complete killed at {strike:?}");
+        trial.killed_at_the_end(strike).await.with_context(what)?;
+    }
+    Ok(())
+}
+
+async fn two_at_once(bench: &Bench, etcd: &Etcd) -> Result<()> {
+    seed(etcd).await?;
+    let tool = bench.tool(&etcd.url(), &etcd.url());
+    let start = ["start", "--yes", "--no-hold", "--settle", "3s"];
+    let (one, other) = tokio::join!(tool.run(&start), tool.run(&start));
+    let mut both = [one?, other?];
+    both.sort_by_key(|said| said.code);
+    let [winner, loser] = both;
+    ensure!(winner.code == Some(0), "{}", winner.all());
+    ensure!(loser.code == Some(1), "{}", loser.all());
+    let named = "somebody else works on these stores: kubectl replumb datastore";
+    ensure!(loser.notes.contains(named), "{}", loser.all());
+    Ok(())
+}
+
+async fn overdue(bench: &Bench, etcd: &Etcd) -> Result<()> {
+    seed(etcd).await?;
+    let tool = bench.tool(&etcd.url(), &etcd.url());
+    let held = tool
+        .run(&["start", "--yes", "--settle", "0s", "--pause-limit", "5s"])
+        .await?;
+    ensure!(held.code == Some(1), "{}", held.all());
+    ensure!(held.notes.contains("it was taken back"), "{}", held.all());
+    let is_back = async |what: &str| -> Result<()> {
+        let status = tool.status().await?;
+        ensure!(
+            status["worksWith"] == "V2" && status["record"]["phase"] == "Aborted",
+            "{what}: {status}"
+        );
+        let left = etcd.dump_v3("/calico/").await?;
+        ensure!(left.is_empty(), "{what}: left in v3: {left:?}");
+        Ok(())
+    };
+    is_back("held").await?;
+    // Whoever was killed in the pause, and comes back late; and whoever was killed while he completed it.
+    for phase in ["Paused", "Written", "Verified", "Completing"] {
+        seed(etcd).await?;
+        let paused = tool.run(&START).await?;
+        ensure!(paused.code == Some(0), "{}", paused.all());
+        edit_record(etcd, |record| {
+            record["phase"] = json!(phase);
+            record["abortAt"] = json!("2026-01-01T00:00:00Z");
+        })
+        .await?;
+        let status = tool.status().await?;
+        ensure!(status["isOverdue"] == true, "{phase}: {status}");
+        let verb: &[&str] = if phase == "Completing" {
+            &["abort", "--yes"]
+        } else {
+            &START
+        };
+        let late = tool.run(verb).await?;
+        let says = if phase == "Completing" {
+            "phase Aborted"
+        } else {
+            "the pause was to end by"
+        };
+        ensure!(late.all().contains(says), "{phase}: {}", late.all());
+        is_back(phase).await?;
+    }
+    Ok(())
+}
+
+/// Writes the record as somebody has left it.
+async fn edit_record(etcd: &Etcd, edit: impl FnOnce(&mut Value)) -> Result<()> {
+    const RECORD: &str = "/replumb/calico-datastore/run";
+    let all = etcd.dump_v3(RECORD).await?;
+    let text = all.get(RECORD).context("there is no record")?;
+    let mut record: Value = serde_json::from_str(text).context("parse the record")?;
+    edit(&mut record);
+    etcd.put_v3(RECORD, &record.to_string()).await
+}
+
+/// `complete` elsewhere ends whoever holds it, and who is stopped for so long that his lock goes writes nothing more.
+async fn held_and_stopped(bench: &Bench, etcd: &Etcd) -> Result<()> {
+    seed(etcd).await?;
+    let tool = bench.tool(&etcd.url(), &etcd.url());
+    let holding = tool.spawn(&["start", "--yes", "--settle", "0s"])?;
+    until_status(&tool, &|status| {
+        status["record"]["phase"] == "Verified" && status["atWork"].is_null()
+    })
+    .await?;
+    let complete = tool.run(&["complete", "--yes"]).await?;
+    ensure!(complete.code == Some(0), "{}", complete.all());
+    let held = tokio::time::timeout(LIMIT, holding.wait_with_output())
+        .await
+        .context("it is held for ever")??;
+    ensure!(
+        held.status.success(),
+        "held: {}",
+        String::from_utf8_lossy(&held.stderr)
+    );
+
+    seed(etcd).await?;
+    let before = etcd.indices_v2().await?;
+    let stopped = tool.spawn(&["start", "--yes", "--no-hold", "--settle", "60s"])?;
+    let process = Pid::from_raw(i32::try_from(stopped.id().context("it has ended")?)?);
+    until_status(&tool, &|status| status["record"]["phase"] == "Paused").await?;
+    kill(process, Signal::SIGSTOP)?;
+    until_status(&tool, &|status| status["atWork"].is_null()).await?;
+    let abort = tool.run(&["abort", "--yes"]).await?;
+    ensure!(abort.code == Some(0), "{}", abort.all());
+    let left = etcd.dump_v3("/").await?;
+    kill(process, Signal::SIGCONT)?;
+    let late = tokio::time::timeout(LIMIT, stopped.wait_with_output())
+        .await
+        .context("it goes on for ever")??;
+    ensure!(
+        !late.status.success(),
+        "it has gone on: {}",
+        String::from_utf8_lossy(&late.stderr)
+    );
+    ensure!(etcd.dump_v3("/").await? == left, "it has written to v3");
+    let after = etcd.indices_v2().await?;
+    let others = |all: &BTreeMap<String, u64>| all.iter().filter(|pair| pair.0 != READY).count();
+    ensure!(others(&before) == others(&after), "it has written to v2");
+    ensure!(
+        etcd.dump_v2().await?.get(READY).map(String::as_str) == Some("true"),
+        "v2 is not open"
+    );
+    Ok(())
+}
+
+async fn until_status(tool: &Tool, is_so: &(dyn Fn(&Value) -> bool + Sync)) -> Result<()> {
+    until("the conversion is so far", LIMIT, &tool.folder, async || {
+        let status = tool.status().await?;
+        Ok(if is_so(&status) {
+            Look::Done(())
+        } else {
+            Look::NotYet(status.to_string())
+        })
+    })
+    .await
+}
+
+/// Runs a command that has to be refused with these words, and looks whether anything was written.
+async fn refuse(etcds: &[&Etcd], tool: &Tool, arguments: &[&str], words: &str) -> Result<()> {
+    let look = async || -> Result<_> {
+        let mut all = Vec::new();
+        for etcd in etcds {
+            let v2 = if etcd.has_v2() {
+                Some(etcd.indices_v2().await?)
+            } else {
+                None
+            };
+            all.push((v2, etcd.dump_v3("/").await?));
+        }
+        Ok(all)
+    };
+    let before = look().await?;
+    let said = tool.run(arguments).await?;
+    ensure!(
+        said.code != Some(0),
+        "{arguments:?} was not refused: {}",
+        said.all()
+    );
+    ensure!(
+        said.notes.contains(words),
+        "{arguments:?} does not say {words:?}: {}",
+        said.all()
+    );
+    ensure!(
+        look().await? == before,
+        "{arguments:?} has written something: {}",
+        said.all()
+    );
+    Ok(())
+}
+
+async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
+    let start = START;
+    let without = bench.etcd("without-v2", Some(false)).await?;
+    let newest = bench.etcd("newest", None).await?;
+    let url = etcd.url();
+    seed(etcd).await?;
+    let wrong = bench.tool("http://127.0.0.1:1", &url);
+    refuse(&[etcd], &wrong, &start, "http://127.0.0.1:1: ").await?;
+    let none = bench.tool(&without.url(), &url);
+    refuse(
+        &[etcd, &without],
+        &none,
+        &start,
+        "start etcd with --enable-v2=true",
+    )
+    .await?;
+    let gone = bench.tool(&newest.url(), &url);
+    refuse(&[etcd, &newest], &gone, &start, "etcd from 3.6 on has no v2 API").await?;
+    let tool = bench.tool(&url, &url);
+    for (version, words) in [
+        ("v2.6.4", "needed v2.6.5 or later"),
+        ("master", "needed one like v2.6.12"),
+    ] {
+        etcd.put_v2(VERSION, version).await?;
+        refuse(&[etcd], &tool, &start, words).await?;
+    }
+    etcd.put_v2(VERSION, "v2.6.12").await?;
+    refuse(&[etcd], &tool, &["complete", "--yes"], "that nobody has filled").await?;
+    etcd.put_v3("/calico/resources/v3/projectcalico.org/nodes/a", "{}")
+        .await?;
+    refuse(&[etcd], &tool, &start, "1 keys below /calico/").await?;
+    seed(etcd).await?;
+    etcd.put_v2("/calico/v1/policy/tier/default/policy/torn", "{\"selector\": ")
+        .await?;
+    refuse(&[etcd], &tool, &start, "1 values of etcd v2 cannot be converted").await?;
+    let asked = bench.tool(&url, &url);
+    seed(etcd).await?;
+    refuse(
+        &[etcd],
+        &asked,
+        &["start"],
+        "the standard input is not a terminal",
+    )
+    .await?;
+    without.stop().await?;
+    newest.stop().await
+}
+
+async fn put_back(bench: &Bench, etcd: &Etcd) -> Result<()> {
+    seed(etcd).await?;
+    let tool = bench.tool(&etcd.url(), &etcd.url());
+    for (key, value) in [
+        (
+            "/calico/resources/v3/projectcalico.org/ippools/10-0-0-0-8",
+            "{\"kind\": \"IPPool\", \"mine\": true}",
+        ),
+        ("/calico/resources/v3/projectcalico.org/nodes/stray", "no JSON"),
+    ] {
+        etcd.put_v3(key, value).await?;
+    }
+    let before = etcd.dump_v3("/calico/").await?;
+    let done = async |arguments: &[&str]| -> Result<()> {
+        let said = tool.run(arguments).await?;
+        ensure!(said.code == Some(0), "{arguments:?}: {}", said.all());
+        Ok(())
+    };
+    let start = [
+        "start",
+        "--yes",
+        "--no-hold",
+        "--settle",
+        "0s",
+        "--ignore-v3-data",
+    ];
+    done(&start).await?;
+    let written = etcd.dump_v3("/calico/").await?;
+    ensure!(
+        written.len() > before.len() && !written.iter().all(|pair| before.contains_key(pair.0)),
+        "{written:?}"
+    );
+    done(&["abort", "--yes"]).await?;
+    ensure!(
+        etcd.dump_v3("/calico/").await? == before,
+        "v3 is another one than before"
+    );
+    done(&start).await?;
+    done(&["complete", "--yes"]).await?;
+    let refused = tool.run(&["abort", "--yes"]).await?;
+    ensure!(refused.code == Some(2), "{}", refused.all());
+    done(&["abort", "--yes", "--after-completion"]).await?;
+    let status = tool.status().await?;
+    ensure!(status["worksWith"] == "V2", "{status}");
+    ensure!(
+        etcd.dump_v3("/calico/").await? == before,
+        "after the end v3 is another one than before"
+    );
+    let kept = etcd.dump_v3("/replumb/calico-datastore/before").await?;
+    ensure!(kept.is_empty(), "kept aside after all: {kept:?}");
+    Ok(())
+}
+
+async fn certificates(bench: &Bench) -> Result<()> {
+    let loopback = [std::net::Ipv4Addr::LOCALHOST.into()];
+    let authority = Authority::create(&bench.folder.join("pki"))?;
+    let pki = authority.folder().to_owned();
+    authority
+        .server_and_client("etcd", &loopback)?
+        .write(&pki, "etcd")?;
+    authority.client("calico", None)?.write(&pki, "calico")?;
+    let stranger = Authority::create(&bench.folder.join("other-pki"))?;
+    stranger
+        .client("stranger", None)?
+        .write(stranger.folder(), "stranger")?;
+    // Filled before it asks for certificates.
+    let plain = bench.etcd("old-with-tls", Some(true)).await?;
+    seed(&plain).await?;
+    plain.stop().await?;
+    let with_tls = async |name: &str, program: &Path, v2| {
+        let options = Options {
+            program: program.to_owned(),
+            v2,
+            tls: Some([pki.join("ca.crt"), pki.join("etcd.crt"), pki.join("etcd.key")]),
+        };
+        Etcd::start(&bench.folder.join(name), &options).await
+    };
+    let old = with_tls("old-with-tls", &bench.old, Some(true)).await?;
+    let new = with_tls("new-with-tls", &bench.new, None).await?;
+    let path = |folder: &Path, name: &str| folder.join(name).display().to_string();
+    let with = |folder: &Path, name: &str| {
+        let mut tool = bench.tool(&old.url(), &new.url());
+        for prefix in ["APIV1_", ""] {
+            for (variable, file) in [
+                ("ETCD_CA_CERT_FILE", path(&pki, "ca.crt")),
+                ("ETCD_CERT_FILE", path(folder, &format!("{name}.crt"))),
+                ("ETCD_KEY_FILE", path(folder, &format!("{name}.key"))),
+            ] {
+                tool.environment.push((format!("{prefix}{variable}"), file));
+            }
+        }
+        tool
+    };
+    let unknown = with(stranger.folder(), "stranger").run(&START).await?;
+    ensure!(
+        unknown.code == Some(1),
+        "a stranger's certificate: {}",
+        unknown.all()
+    );
+    let nobody = bench.tool(&old.url(), &new.url()).run(&START).await?;
+    ensure!(
+        nobody.notes.contains("ETCD_CA_CERT_FILE"),
+        "no authority: {}",
+        nobody.all()
+    );
+    let tool = with(&pki, "calico");
+    let status = tool.status().await?;
+    ensure!(
+        status["worksWith"] == "V2" && status["keysV3"] == 0,
+        "before: {status}"
+    );
+    for arguments in [&START[..], &["complete", "--yes"]] {
+        let said = tool.run(arguments).await?;
+        ensure!(said.code == Some(0), "{arguments:?}: {}", said.all());
+    }
+    let status = tool.status().await?;
+    ensure!(status["worksWith"] == "V3", "{status}");
+    if status["keysV3"].as_u64().is_none_or(|keys| keys < 100) {
+        bail!("too few keys in v3: {status}");
+    }
+    old.stop().await?;
+    new.stop().await
+}
