@@ -74,6 +74,9 @@ impl Prepared {
         }
         gate(tree.calico_version())?;
         let conversion = Box::new(convert(tree));
+        if !conversion.has_resources() {
+            return Err(NotConvertible::Empty);
+        }
         if !conversion.is_clean() {
             return Err(NotConvertible::Values(conversion));
         }

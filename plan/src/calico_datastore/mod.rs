@@ -1,8 +1,8 @@
 //! The store of Calico v2 (etcd v2) as a store of Calico v3 (etcd v3): what is written, and what there is to say before anything is.
 //!
 //! [`convert::convert`] takes a whole store and gives a whole store; it is Calico's own conversion (libcalico-go, `lib/upgrade`) in
-//! everything but what [`difference::Difference`] lists. [`version`] says which stores can be converted, and [`verify`] whether a
-//! store holds what it should.
+//! everything but what [`difference::Difference`] lists. [`version`] says which stores can be converted, [`verify`] whether
+//! Calico's own addresses go together, and [`run`] what is next when it is carried out.
 
 mod as_number;
 mod bgp_configuration;

@@ -1,24 +1,15 @@
-//! After the writing: whether blocks and handles go together, and whether the store holds what the conversion said.
-//!
-//! What did not go together in v2 is copied so, as Calico's own tool does, and is a note of the conversion. What was written and
-//! is not in the store, or otherwise, is an error.
+//! Whether blocks and handles go together. What did not go together in v2 is copied so, as Calico's own tool does, and is a note of the
+//! conversion.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use serde_json::Value;
-use thiserror::Error;
 
 use super::convert::{Object, ObjectKind};
 use super::key::V2Key;
 use super::network::cidr;
 use super::report::{Cause, Problem};
 
-/// Where the objects of v3 are.
-pub const DIRECTORY: &str = "/calico/";
 const HANDLES: &str = "/calico/ipam/v2/handle/";
-/// What the writer fills in.
-const FILLED_IN: [&str; 2] = ["uid", "creationTimestamp"];
 
 /// Whether every address that is given out has a handle, and every handle counts as many addresses of a block as the block gives
 /// it.
@@ -117,65 +108,6 @@ fn address(block: &str, place: usize) -> String {
         }
         IpAddr::V6(first) => Ipv6Addr::from(u128::from(first).wrapping_add(place as u128)).to_string(),
     }
-}
-
-/// Where a store is not as the conversion said.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Discrepancy {
-    /// It was not written, or somebody deleted it.
-    #[error("{key}: it is missing: write it again")]
-    Missing {
-        /// The key in v3.
-        key: String,
-    },
-    /// It is another value.
-    #[error("{key}: found {found}, needed {needed}: who wrote it?")]
-    Differs {
-        /// The key in v3.
-        key: String,
-        /// What is there.
-        found: String,
-        /// What has to be there.
-        needed: String,
-    },
-    /// Nobody knows it.
-    #[error("{key}: it is there and not of this migration: who wrote it?")]
-    Stray {
-        /// The key in v3.
-        key: String,
-    },
-}
-
-/// Compares what the v3 store holds below [`DIRECTORY`] with what was written. What the writer fills in does not count.
-pub fn compare(written: &[Object], found: &BTreeMap<String, String>) -> Vec<Discrepancy> {
-    let wanted: BTreeSet<&str> = written.iter().map(|object| object.key.as_str()).collect();
-    let of_written = written.iter().filter_map(|object| {
-        let key = object.key.clone();
-        let Some(text) = found.get(&key) else {
-            return Some(Discrepancy::Missing { key });
-        };
-        let parsed = serde_json::from_str(text).ok().map(without_what_is_filled_in);
-        let is_same = parsed.as_ref() == Some(&object.value);
-        (!is_same).then(|| Discrepancy::Differs {
-            key,
-            found: parsed.map_or_else(|| text.clone(), |value| value.to_string()),
-            needed: object.value.to_string(),
-        })
-    });
-    let strays = found
-        .keys()
-        .filter(|key| key.starts_with(DIRECTORY) && !wanted.contains(key.as_str()))
-        .map(|key| Discrepancy::Stray { key: key.clone() });
-    of_written.chain(strays).collect()
-}
-
-fn without_what_is_filled_in(mut value: Value) -> Value {
-    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in FILLED_IN {
-            metadata.remove(field);
-        }
-    }
-    value
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
 use rstest::rstest;
-use serde_json::json;
 
 use super::*;
 use crate::calico_datastore::fixture::converted;
@@ -76,56 +75,4 @@ fn what_does_not_go_together(
     assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
     // It is copied so.
     assert!(converted(&values).is_clean());
-}
-
-fn stored(objects: &[Object]) -> BTreeMap<String, String> {
-    objects
-        .iter()
-        .map(|object| {
-            let mut value = object.value.clone();
-            if object.kind.has_metadata() {
-                value["metadata"]["uid"] = json!("1");
-                value["metadata"]["creationTimestamp"] = json!("2026-11-21T00:00:00Z");
-            }
-            (object.key.clone(), value.to_string())
-        })
-        .collect()
-}
-
-#[test]
-fn a_store_as_it_was_written() {
-    let block = block("[null, null, null, null]", "[]");
-    let objects = converted(&[("/calico/v1/host/a/metadata", "{}"), (BLOCK, block.as_str())]).objects;
-    let mut found = stored(&objects);
-    found.insert("/other/key".to_owned(), "x".to_owned());
-    assert_eq!(compare(&objects, &found), []);
-}
-
-#[test]
-fn a_store_that_is_otherwise() {
-    let block = block("[null, null, null, null]", "[]");
-    let objects = converted(&[
-        ("/calico/v1/host/a/metadata", "{}"),
-        ("/calico/v1/host/b/metadata", "{}"),
-        (BLOCK, block.as_str()),
-    ])
-    .objects;
-    let mut found = stored(&objects);
-    found.remove(&objects[0].key);
-    found.insert(objects[1].key.clone(), "{not json".to_owned());
-    found.insert(BLOCK.to_owned(), "{}".to_owned());
-    found.insert("/calico/stray".to_owned(), "{}".to_owned());
-    let said: Vec<String> = compare(&objects, &found)
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    assert_eq!(said.len(), 4);
-    for (line, words) in said.iter().zip([
-        "nodes/a: it is missing",
-        "nodes/b: found {not json",
-        "10.0.0.0-30: found {}",
-        "/calico/stray: it is there",
-    ]) {
-        assert!(line.contains(words), "{said:?}");
-    }
 }
