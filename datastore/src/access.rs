@@ -82,17 +82,10 @@ impl Said {
             let mut found = names.iter().filter_map(|name| variables.get(name));
             found.find(|value| !value.is_empty()).cloned()
         };
-        let mut endpoints = split(&read("ETCD_ENDPOINTS").unwrap_or_default());
-        // Older than a list: one `HOST:PORT`, and how it is spoken to.
-        if endpoints.is_empty()
-            && side == Side::V2
-            && let Some(authority) = read("ETCD_AUTHORITY")
-        {
-            let scheme = read("ETCD_SCHEME").unwrap_or_else(|| "http".to_owned());
-            endpoints.push(format!("{scheme}://{authority}"));
-        }
+        // Of v3 these two variables mean nothing.
+        let authority = read("ETCD_AUTHORITY").filter(|_| side == Side::V2);
         Self {
-            endpoints,
+            endpoints: endpoints(read("ETCD_ENDPOINTS"), authority, read("ETCD_SCHEME")),
             authority: read("ETCD_CA_CERT_FILE").map(PathBuf::from),
             certificate: read("ETCD_CERT_FILE").map(PathBuf::from),
             key: read("ETCD_KEY_FILE").map(PathBuf::from),
@@ -133,15 +126,8 @@ impl Said {
                 ),
             });
         }
-        let mut endpoints = split(&text("etcdEndpoints").unwrap_or_default());
-        if endpoints.is_empty()
-            && let Some(authority) = text("etcdAuthority")
-        {
-            let scheme = text("etcdScheme").unwrap_or_else(|| "http".to_owned());
-            endpoints.push(format!("{scheme}://{authority}"));
-        }
         Ok(Self {
-            endpoints,
+            endpoints: endpoints(text("etcdEndpoints"), text("etcdAuthority"), text("etcdScheme")),
             authority: text("etcdCACertFile").map(PathBuf::from),
             certificate: text("etcdCertFile").map(PathBuf::from),
             key: text("etcdKeyFile").map(PathBuf::from),
@@ -219,9 +205,18 @@ impl Said {
     }
 }
 
-fn split(text: &str) -> Vec<String> {
-    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    parts.map(str::to_owned).collect()
+/// A list with commas; or, older than that, one `HOST:PORT` and how it is spoken to.
+fn endpoints(list: Option<String>, authority: Option<String>, scheme: Option<String>) -> Vec<String> {
+    let list = list.unwrap_or_default();
+    let parts = list.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let mut endpoints: Vec<String> = parts.map(str::to_owned).collect();
+    if endpoints.is_empty()
+        && let Some(authority) = authority
+    {
+        let scheme = scheme.unwrap_or_else(|| "http".to_owned());
+        endpoints.push(format!("{scheme}://{authority}"));
+    }
+    endpoints
 }
 
 /// The way to one store.

@@ -119,11 +119,6 @@ impl Etcd2 {
         Ok(store)
     }
 
-    /// Its endpoints.
-    pub fn endpoints(&self) -> &[String] {
-        self.http.endpoints()
-    }
-
     /// Everything below `/calico`.
     pub async fn tree(&self) -> Result<Tree, StoreError> {
         let attempt = format!("reading every key below {ROOT}");

@@ -160,11 +160,6 @@ impl Etcd3 {
         Ok(store)
     }
 
-    /// Its endpoints.
-    pub fn endpoints(&self) -> &[String] {
-        self.http.endpoints()
-    }
-
     /// For as long as etcd says: a token that has become old is exchanged for another one.
     async fn log_in(&self) -> Result<(), StoreError> {
         #[derive(Deserialize)]

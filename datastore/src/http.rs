@@ -119,11 +119,6 @@ impl Http {
         self.store
     }
 
-    /// Its endpoints.
-    pub fn endpoints(&self) -> &[String] {
-        &self.endpoints
-    }
-
     /// What every request from now on says of who asks.
     pub fn authorize(&self, value: HeaderValue) {
         let mut authorization = self.authorization.write().unwrap_or_else(PoisonError::into_inner);
