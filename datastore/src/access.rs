@@ -1,6 +1,7 @@
 //! How a store is reached: flags first, then a file, then the environment, by the names that Calico uses in both.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -40,17 +41,66 @@ impl Side {
     }
 }
 
+/// Something in PEM: certificates, or a key.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Pem {
+    /// In a file.
+    File(PathBuf),
+    /// At hand.
+    Here {
+        /// Where it is from, for people: `Secret a/b, key c`.
+        place: String,
+        /// The text.
+        bytes: Vec<u8>,
+    },
+}
+
+impl Pem {
+    /// Where it is, for people.
+    pub fn place(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Here { place, .. } => place.clone(),
+        }
+    }
+}
+
+/// Without what is in it: it may be a key.
+impl fmt::Debug for Pem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Pem").field(&self.place()).finish()
+    }
+}
+
+impl From<PathBuf> for Pem {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
+impl From<&str> for Pem {
+    fn from(path: &str) -> Self {
+        Self::File(path.into())
+    }
+}
+
+impl From<String> for Pem {
+    fn from(path: String) -> Self {
+        Self::File(path.into())
+    }
+}
+
 /// What was said about one store. Everything may be left out here: [`Said::or`] fills in from elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// `http://…` or `https://…`.
     pub endpoints: Vec<String>,
     /// Certificates that the store's own is signed by.
-    pub authority: Option<PathBuf>,
+    pub authority: Option<Pem>,
     /// The certificate that is shown to the store.
-    pub certificate: Option<PathBuf>,
+    pub certificate: Option<Pem>,
     /// Its key.
-    pub key: Option<PathBuf>,
+    pub key: Option<Pem>,
     /// Name and password.
     pub username: Option<String>,
     /// Password.
@@ -86,9 +136,9 @@ impl Said {
         let authority = read("ETCD_AUTHORITY").filter(|_| side == Side::V2);
         Self {
             endpoints: endpoints(read("ETCD_ENDPOINTS"), authority, read("ETCD_SCHEME")),
-            authority: read("ETCD_CA_CERT_FILE").map(PathBuf::from),
-            certificate: read("ETCD_CERT_FILE").map(PathBuf::from),
-            key: read("ETCD_KEY_FILE").map(PathBuf::from),
+            authority: read("ETCD_CA_CERT_FILE").map(Pem::from),
+            certificate: read("ETCD_CERT_FILE").map(Pem::from),
+            key: read("ETCD_KEY_FILE").map(Pem::from),
             username: read("ETCD_USERNAME"),
             password: read("ETCD_PASSWORD"),
         }
@@ -128,9 +178,9 @@ impl Said {
         }
         Ok(Self {
             endpoints: endpoints(text("etcdEndpoints"), text("etcdAuthority"), text("etcdScheme")),
-            authority: text("etcdCACertFile").map(PathBuf::from),
-            certificate: text("etcdCertFile").map(PathBuf::from),
-            key: text("etcdKeyFile").map(PathBuf::from),
+            authority: text("etcdCACertFile").map(Pem::from),
+            certificate: text("etcdCertFile").map(Pem::from),
+            key: text("etcdKeyFile").map(Pem::from),
             username: text("etcdUsername"),
             password: text("etcdPassword"),
         })
@@ -227,9 +277,9 @@ pub struct Access {
     /// `http://HOST:PORT` or `https://HOST:PORT`, at least one; tried in this order.
     pub endpoints: Vec<String>,
     /// Certificates that the store's own is signed by.
-    pub authority: Option<PathBuf>,
+    pub authority: Option<Pem>,
     /// Certificate and key that are shown to it.
-    pub pair: Option<(PathBuf, PathBuf)>,
+    pub pair: Option<(Pem, Pem)>,
     /// Name and password.
     pub user: Option<(String, String)>,
 }

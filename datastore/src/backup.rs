@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use plan::calico_datastore::v2::Tree;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
@@ -53,8 +53,7 @@ pub fn write(folder: &Path, tree: &Tree, entries: &[Entry], now: Timestamp) -> R
     std::fs::create_dir_all(folder).map_err(failed("creating the folder", folder))?;
     let name = format!("calico-datastore-{}.json", now.strftime("%Y%m%dT%H%M%SZ"));
     let path = free(folder, &name);
-    let text = content(tree, entries, now).to_string();
-    let sha256 = hexadecimal(&Sha256::digest(text.as_bytes()));
+    let Content { text, sha256 } = content(tree, entries, now);
     let file_name = path
         .file_name()
         .map(|name| name.to_string_lossy().into_owned())
@@ -102,8 +101,17 @@ fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::rename(&begun, path)
 }
 
-/// Values of v3 that are no text are in `v3Base64`.
-fn content(tree: &Tree, entries: &[Entry], now: Timestamp) -> Value {
+/// All of it as one text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// One JSON object.
+    pub text: String,
+    /// Its SHA-256, in hexadecimal.
+    pub sha256: String,
+}
+
+/// Makes the text. Values of v3 that are no text are in `v3Base64`.
+pub fn content(tree: &Tree, entries: &[Entry], now: Timestamp) -> Content {
     let mut texts = BTreeMap::new();
     let mut bytes = BTreeMap::new();
     for entry in entries {
@@ -112,9 +120,12 @@ fn content(tree: &Tree, entries: &[Entry], now: Timestamp) -> Value {
             Err(error) => bytes.insert(entry.key.clone(), STANDARD.encode(error.as_bytes())),
         };
     }
-    json!({
+    let text = json!({
         "takenAt": now, "v2": tree.values, "v2Directories": tree.directories, "v3": texts, "v3Base64": bytes,
     })
+    .to_string();
+    let sha256 = hexadecimal(&Sha256::digest(text.as_bytes()));
+    Content { text, sha256 }
 }
 
 /// Bytes as digits.
@@ -126,6 +137,8 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]

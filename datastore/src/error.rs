@@ -1,7 +1,5 @@
 //! What goes wrong at a store: what was attempted, where, and what a person does.
 
-use std::path::PathBuf;
-
 use thiserror::Error;
 
 /// A store cannot be read, or not be written.
@@ -15,15 +13,15 @@ pub enum StoreError {
         /// What is wrong.
         what: String,
     },
-    /// A file of a certificate cannot be read.
-    #[error("{store}: reading {what} {}: {why}", path.display())]
+    /// A certificate or a key cannot be read.
+    #[error("{store}: reading {what} {place}: {why}")]
     File {
         /// Which store.
         store: &'static str,
         /// What is in it.
         what: &'static str,
-        /// The file.
-        path: PathBuf,
+        /// Where it is.
+        place: String,
         /// Why not.
         why: String,
     },

@@ -1,6 +1,5 @@
 //! One HTTP request to one of the endpoints of a store.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::time::Instant;
 
-use crate::access::Access;
+use crate::access::{Access, Pem};
 use crate::error::StoreError;
 
 /// One request, from the first byte to the last.
@@ -252,27 +251,32 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 fn tls(access: &Access) -> Result<ClientConfig, StoreError> {
     let store = access.side.store();
-    let unreadable = |what: &'static str, path: &Path, why: String| StoreError::File {
+    let unreadable = |what: &'static str, pem: &Pem, why: String| StoreError::File {
         store,
         what,
-        path: path.to_owned(),
+        place: pem.place(),
         why,
     };
-    let certificates = |what: &'static str, path: &Path| {
-        let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let all = read.map_err(|error| unreadable(what, path, error.to_string()))?;
+    let certificates = |what: &'static str, pem: &Pem| {
+        let read = match pem {
+            Pem::File(path) => {
+                CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            }
+            Pem::Here { bytes, .. } => CertificateDer::pem_slice_iter(bytes).collect(),
+        };
+        let all = read.map_err(|error| unreadable(what, pem, error.to_string()))?;
         if all.is_empty() {
-            return Err(unreadable(what, path, "no certificate is in it".to_owned()));
+            return Err(unreadable(what, pem, "no certificate is in it".to_owned()));
         }
         Ok(all)
     };
     let mut roots = RootCertStore::empty();
-    if let Some(path) = &access.authority {
+    if let Some(pem) = &access.authority {
         const WHAT: &str = "the certificate authority of etcd";
-        for certificate in certificates(WHAT, path)? {
+        for certificate in certificates(WHAT, pem)? {
             roots
                 .add(certificate)
-                .map_err(|error| unreadable(WHAT, path, error.to_string()))?;
+                .map_err(|error| unreadable(WHAT, pem, error.to_string()))?;
         }
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -288,8 +292,11 @@ fn tls(access: &Access) -> Result<ClientConfig, StoreError> {
     };
     let shown = certificates("the certificate to show to etcd", certificate)?;
     let what = "the key of the certificate to show to etcd";
-    let secret =
-        PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(what, key, error.to_string()))?;
+    let read = match key {
+        Pem::File(path) => PrivateKeyDer::from_pem_file(path),
+        Pem::Here { bytes, .. } => PrivateKeyDer::from_pem_slice(bytes),
+    };
+    let secret = read.map_err(|error| unreadable(what, key, error.to_string()))?;
     builder
         .with_client_auth_cert(shown, secret)
         .map_err(|error| unreadable(what, key, error.to_string()))

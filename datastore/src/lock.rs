@@ -106,12 +106,21 @@ impl Lock {
     pub async fn release(self) -> Result<(), StoreError> {
         self.renewing.abort();
         self.store.revoke(self.lease).await
+        // Dropped here, it is given back once more, which does nothing: no two leases are the same.
     }
 }
 
+/// Who is told to end in the middle of it gives it back as well as he can: otherwise the next one waits until the lease goes.
 impl Drop for Lock {
     fn drop(&mut self) {
         self.renewing.abort();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (store, lease) = (Arc::clone(&self.store), self.lease);
+            runtime.spawn(async move {
+                // It goes by itself otherwise.
+                let _ = store.revoke(lease).await;
+            });
+        }
     }
 }
 

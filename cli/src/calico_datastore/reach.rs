@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use datastore::access::{Access, Said, Side};
+use datastore::access::{Access, Pem, Said, Side};
 use datastore::stores::Stores;
 use serde_json::Value;
 
@@ -19,9 +19,9 @@ pub async fn stores(flags: &StoreFlags, variables: &Variables) -> Result<Stores,
         Side::V2,
         Said {
             endpoints: flags.v2_endpoints.clone(),
-            authority: flags.v2_ca_cert_file.clone(),
-            certificate: flags.v2_cert_file.clone(),
-            key: flags.v2_key_file.clone(),
+            authority: flags.v2_ca_cert_file.clone().map(Pem::from),
+            certificate: flags.v2_cert_file.clone().map(Pem::from),
+            key: flags.v2_key_file.clone().map(Pem::from),
             ..Said::default()
         },
         flags.apiconfigv1.as_deref(),
@@ -31,9 +31,9 @@ pub async fn stores(flags: &StoreFlags, variables: &Variables) -> Result<Stores,
         Side::V3,
         Said {
             endpoints: flags.v3_endpoints.clone(),
-            authority: flags.v3_ca_cert_file.clone(),
-            certificate: flags.v3_cert_file.clone(),
-            key: flags.v3_key_file.clone(),
+            authority: flags.v3_ca_cert_file.clone().map(Pem::from),
+            certificate: flags.v3_cert_file.clone().map(Pem::from),
+            key: flags.v3_key_file.clone().map(Pem::from),
             ..Said::default()
         },
         flags.apiconfigv3.as_deref(),

@@ -218,7 +218,7 @@ fn options(look: &Look) -> Options {
         settle: SignedDuration::ZERO,
         pause_limit: SignedDuration::ZERO,
         batch: 100,
-        backups: look.folder.output_dir.clone(),
+        backups: Some(look.folder.output_dir.clone()),
         holder: format!(
             "kubectl replumb datastore, {user}@{}, process {}, since {}",
             host.trim(),

@@ -42,8 +42,8 @@ pub struct Options {
     pub pause_limit: SignedDuration,
     /// Keys of one transaction; etcd takes 128 changes, and as many conditions, by default.
     pub batch: usize,
-    /// Where backups are written.
-    pub backups: PathBuf,
+    /// Where backups are written; `None` where whoever asks has seen to it.
+    pub backups: Option<PathBuf>,
     /// Who does this, for whoever finds the lock taken.
     pub holder: String,
 }
@@ -170,7 +170,7 @@ async fn begin(stores: &Stores, goal: Goal) -> Result<(Goal, Prepared, Option<St
     };
     match goal {
         // Whoever goes back needs nothing of v2 but its flag and its name.
-        Goal::Abort { .. } => Ok((goal, Prepared::nothing(&stores.cluster().await?), None)),
+        Goal::Reopen | Goal::Abort { .. } => Ok((goal, Prepared::nothing(&stores.cluster().await?), None)),
         Goal::Start { .. } | Goal::Complete { .. } => match read(stores).await {
             Ok((_, prepared)) => Ok((goal, prepared, None)),
             Err(RunError::NotConvertible(error)) if is_begun(stores).await? => {
@@ -180,7 +180,7 @@ async fn begin(stores: &Stores, goal: Goal) -> Result<(Goal, Prepared, Option<St
                         despite_changes: true,
                     } => Ok((goal, prepared, None)),
                     Goal::Complete { .. } => Err(error.into()),
-                    Goal::Start { .. } | Goal::Abort { .. } => {
+                    Goal::Start { .. } | Goal::Reopen | Goal::Abort { .. } => {
                         Ok((abort, prepared, Some(unconvertible(&error))))
                     }
                 }
@@ -298,7 +298,7 @@ impl Runner<'_> {
                 Next::Done => return Ok(looked.observed.record),
                 Next::Refuse(refusal) => return Err(RunError::Refused(refusal)),
             };
-            let is_going_back = matches!(goal, Goal::Abort { .. });
+            let is_going_back = matches!(goal, Goal::Reopen | Goal::Abort { .. });
             match self.perform(step, looked).await {
                 Ok(()) => failures = 0,
                 // Whether it was made the next look tells.

@@ -124,12 +124,12 @@ impl Runner<'_> {
 
     /// Everything of both stores, once in this process.
     pub(super) async fn back_up(&mut self) -> Result<(), RunError> {
-        if self.backup.is_some() {
+        let Some(folder) = self.options.backups.as_ref().filter(|_| self.backup.is_none()) else {
             return Ok(());
-        }
+        };
         let tree = self.stores.v2.tree().await?;
         let entries = self.stores.v3.list(ROOT).await?;
-        let made = backup::write(&self.options.backups, &tree, &entries, Timestamp::now())?;
+        let made = backup::write(folder, &tree, &entries, Timestamp::now())?;
         (self.tell)(&format!(
             "backup: {} ({} keys of v2, {} of v3, sha256 {})",
             made.path.display(),

@@ -18,6 +18,9 @@ pub enum Goal {
         /// Go on although v2 says something else than what was converted.
         despite_changes: bool,
     },
+    /// v2 open again. v3 stays closed, with what is in it: a calico-node of v3 that finds nothing there opens it. Once none runs any more,
+    /// `Abort` goes the rest of the way.
+    Reopen,
     /// v2 open again, v3 as it was.
     Abort {
         /// Also from an open v3: pods that got their network since then lose it.
@@ -260,7 +263,8 @@ pub fn decide(goal: Goal, observed: &Observed) -> Next {
     match goal {
         Goal::Start { over_existing } => start(observed, over_existing),
         Goal::Complete { despite_changes } => complete(observed, despite_changes),
-        Goal::Abort { after_completion } => abort(observed, after_completion),
+        Goal::Reopen => abort(observed, false, Way::UntilV2IsOpen),
+        Goal::Abort { after_completion } => abort(observed, after_completion, Way::Whole),
     }
 }
 
@@ -297,7 +301,7 @@ fn start(observed: &Observed, over_existing: bool) -> Next {
         Phase::Completing => Next::Refuse(Refusal::BeingCompleted),
         Phase::Completed => Next::Refuse(Refusal::Completed),
         // Half-way back is nowhere to start from.
-        Phase::Aborting => go_back(observed),
+        Phase::Aborting => go_back(observed, Way::Whole),
     }
 }
 
@@ -389,10 +393,19 @@ fn is_changed(record: &Record, observed: &Observed) -> bool {
         .is_none_or(|snapshot| snapshot.hash != observed.hash)
 }
 
-fn abort(observed: &Observed, after_completion: bool) -> Next {
+/// How far back it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Until v2 is open.
+    UntilV2IsOpen,
+    /// Until v3 is as it was, too.
+    Whole,
+}
+
+fn abort(observed: &Observed, after_completion: bool, way: Way) -> Next {
     let v3_is_open = observed.v3 == ReadyV3::Open;
     match observed.record.as_ref().map(|record| record.phase) {
-        Some(Phase::Aborting) => go_back(observed),
+        Some(Phase::Aborting) => go_back(observed, way),
         None | Some(Phase::Aborted) => match &observed.v2 {
             ReadyV2::Missing => Next::Refuse(Refusal::NoFlag),
             // Not ours: whoever opened v3 has a record of it, or knows.
@@ -419,11 +432,14 @@ fn abort(observed: &Observed, after_completion: bool) -> Next {
 }
 
 /// v3 is closed before v2 is opened, and v2 is opened before v3 is tidied: pods get a network again as early as can be.
-fn go_back(observed: &Observed) -> Next {
+fn go_back(observed: &Observed, way: Way) -> Next {
     match (&observed.v2, observed.v3) {
         (ReadyV2::Missing, _) => Next::Refuse(Refusal::NoFlag),
         (_, ReadyV3::Open) => Next::Run(Step::CloseV3),
         (ReadyV2::Paused(_), ReadyV3::Paused | ReadyV3::Missing) => Next::Run(Step::OpenV2),
-        (ReadyV2::Open, ReadyV3::Paused | ReadyV3::Missing) => Next::Run(Step::Restore),
+        (ReadyV2::Open, ReadyV3::Paused | ReadyV3::Missing) => match way {
+            Way::UntilV2IsOpen => Next::Done,
+            Way::Whole => Next::Run(Step::Restore),
+        },
     }
 }

@@ -225,7 +225,8 @@ impl World {
     }
 }
 
-const GOALS: [Goal; 6] = [
+const GOALS: [Goal; 7] = [
+    Goal::Reopen,
     Goal::Start { over_existing: false },
     Goal::Start { over_existing: true },
     Goal::Complete {
@@ -328,6 +329,29 @@ fn whoever_aborts_arrives_and_v3_is_as_it_was() {
                 "{world:?}"
             );
         }
+    }
+}
+
+#[test]
+fn whoever_reopens_v2_leaves_v3_closed_with_what_is_in_it() {
+    for world in reachable(World::new(0), true) {
+        let (way, ended) = world.go(Goal::Reopen);
+        if ended != Next::Done {
+            assert!(way.is_empty(), "{world:?}");
+            continue;
+        }
+        let last = way.last().unwrap_or(&world);
+        assert_eq!(last.v2_is_open, Some(true), "{world:?}");
+        assert_eq!(last.ours, world.ours, "{world:?}");
+        let (way, ended) = last.go(Goal::Abort {
+            after_completion: false,
+        });
+        let whole = way.last().unwrap_or(last);
+        assert_eq!(
+            (ended, whole.ours, whole.v3),
+            (Next::Done, 0, Flag::Missing),
+            "{world:?}"
+        );
     }
 }
 
