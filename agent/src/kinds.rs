@@ -2,6 +2,8 @@
 
 use api::node_migration::{Failure, NodeMigrationSpec};
 use plan::flannel_to_calico::host::HostSettings;
+use plan::pod_cidr::host::HostSettings as PodCidrSettings;
+use plan::service_cidr::host::HostSettings as ServiceCidrSettings;
 use tokio::sync::watch;
 
 use crate::flannel_to_calico::work::Worker;
@@ -37,14 +39,14 @@ impl Kinds {
 
     /// Looks at the host and does what is asked of it. `goals` says whether something else has been asked meanwhile.
     pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
-        let asked = spec.map(|spec| (&spec.flannel_to_calico, &spec.pod_cidr, &spec.service_cidr));
-        if !matches!(asked, Some((None, None, Some(_)))) {
+        let asked = Asked::of(spec);
+        if !matches!(asked, Asked::ServiceCidr(_)) {
             // Whoever asks next wants to know what is there then.
             self.service_cidr.forget();
         }
         match asked {
             // Orders of flannel's kind may be in its journal when nobody asks any more.
-            None | Some((_, None, None)) => {
+            Asked::FlannelToCalicoOrNothing => {
                 let report = self.flannel_to_calico.work(spec, goals).await;
                 // Nobody knows yet what is asked for: an agent that starts in the middle of it takes nothing away.
                 if matches!(*goals.borrow(), Seen::NotYet) {
@@ -52,17 +54,19 @@ impl Kinds {
                 }
                 self.release(report).await
             }
-            Some((None, Some(settings), None)) => {
+            Asked::PodCidr(settings) => {
                 self.released = false;
                 self.pod_cidr.look(settings).await
             }
-            Some((None, None, Some(settings))) => {
+            Asked::ServiceCidr(settings) => {
                 let report = self.service_cidr.look(settings).await;
                 self.release(report).await
             }
-            Some((Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_))) => {
-                let message = "more than one of spec.flannelToCalico, spec.podCidr and spec.serviceCidr is set, needed one of them; \
-                               nothing is looked at and nothing is changed";
+            // Of the host nothing changes: it is there for the traffic.
+            Asked::CalicoDatastore => self.release(Report::default()).await,
+            Asked::Several => {
+                let message = "more than one of spec.flannelToCalico, spec.podCidr, spec.serviceCidr and spec.calicoDatastore is set, needed \
+                               one of them; nothing is looked at and nothing is changed";
                 Report {
                     message: message.to_owned(),
                     failure: Some(Failure {
@@ -73,6 +77,37 @@ impl Kinds {
                     ..Report::default()
                 }
             }
+        }
+    }
+}
+
+/// What is asked of an agent.
+enum Asked<'spec> {
+    /// What a migration from flannel asks; or nothing, and it looks what is left of such a one.
+    FlannelToCalicoOrNothing,
+    PodCidr(&'spec PodCidrSettings),
+    ServiceCidr(&'spec ServiceCidrSettings),
+    CalicoDatastore,
+    /// More than one thing.
+    Several,
+}
+
+impl<'spec> Asked<'spec> {
+    fn of(spec: Option<&'spec NodeMigrationSpec>) -> Self {
+        let Some(spec) = spec else {
+            return Self::FlannelToCalicoOrNothing;
+        };
+        match (
+            &spec.flannel_to_calico,
+            &spec.pod_cidr,
+            &spec.service_cidr,
+            &spec.calico_datastore,
+        ) {
+            (_, None, None, None) => Self::FlannelToCalicoOrNothing,
+            (None, Some(settings), None, None) => Self::PodCidr(settings),
+            (None, None, Some(settings), None) => Self::ServiceCidr(settings),
+            (None, None, None, Some(_)) => Self::CalicoDatastore,
+            (_, _, _, _) => Self::Several,
         }
     }
 }

@@ -26,3 +26,15 @@ fn pods_are_as_wide_as_the_settings_of_any_kind_say() {
         "of pods that kind knows nothing"
     );
 }
+
+#[test]
+fn one_thing_is_asked_at_a_time() {
+    let services = json!({ "left": ["10.96.0.0/12"], "target": ["172.30.0.0/16"] });
+    assert!(matches!(Asked::of(None), Asked::FlannelToCalicoOrNothing));
+    let datastore = spec("calicoDatastore", json!({}));
+    assert!(matches!(Asked::of(Some(&datastore)), Asked::CalicoDatastore));
+    let mut both = spec("serviceCidr", services);
+    assert!(matches!(Asked::of(Some(&both)), Asked::ServiceCidr(_)));
+    both.calico_datastore = datastore.calico_datastore;
+    assert!(matches!(Asked::of(Some(&both)), Asked::Several));
+}

@@ -18,6 +18,7 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
             flannel_to_calico: None,
             pod_cidr: None,
             service_cidr: None,
+            calico_datastore: None,
             probes: Vec::new(),
             flows: Vec::new(),
             gates: None,

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
+use plan::calico_datastore::cluster::step::Stage as DatastoreStage;
 use plan::check::Check;
 pub use plan::decision::Direction;
 pub use plan::document::Action;
@@ -53,6 +54,8 @@ use crate::traffic::{ClassCount, GateBreach, GateRules};
     .message("podCidr is immutable: delete this Migration while it is not running and apply another"))]
 #[x_kube(validation = Rule::new("has(self.serviceCidr) == has(oldSelf.serviceCidr) && (!has(self.serviceCidr) || self.serviceCidr == oldSelf.serviceCidr)")
     .message("serviceCidr is immutable: delete this Migration while it is not running and apply another"))]
+#[x_kube(validation = Rule::new("has(self.calicoDatastore) == has(oldSelf.calicoDatastore) && (!has(self.calicoDatastore) || self.calicoDatastore == oldSelf.calicoDatastore)")
+    .message("calicoDatastore is immutable: delete this Migration while it is not running and apply another"))]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationSpec {
     /// flannel VXLAN → Calico VXLAN.
@@ -64,9 +67,9 @@ pub struct MigrationSpec {
     /// Another range for the Services: every address exchanged while both answer, the old ones given up at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_cidr: Option<ServiceCidr>,
-    /// Calico v2 (etcd v2) → v3 (etcd v3). Not in this version: refused when set.
+    /// Calico v2 (etcd v2) → v3 (etcd v3): its data converted while it is paused, calico-node changed node by node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub calico_datastore: Option<NotInThisVersion>,
+    pub calico_datastore: Option<CalicoDatastore>,
     /// What is wanted now: look only, go on, stop starting new nodes, or go back.
     #[serde(default)]
     pub desired: Desired,
@@ -95,10 +98,6 @@ pub struct MigrationSpec {
     #[schemars(with = "Option<String>")]
     pub resumed_at: Option<Timestamp>,
 }
-
-/// A kind that the schema knows and this version does not perform.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct NotInThisVersion {}
 
 /// flannel VXLAN → Calico VXLAN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -185,6 +184,45 @@ pub struct ServiceCidr {
     /// How long both addresses answer once nobody is seen to use the old one, in seconds. Default 86400.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soak_seconds: Option<u32>,
+}
+
+/// Calico v2 (etcd v2) → v3 (etcd v3): its data converted while it is paused, calico-node changed node by node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CalicoDatastore {
+    /// What Calico ships for v3 with etcd, as YAML: the `DaemonSet` of calico-node, the `ConfigMap` of its environment and the Deployment of
+    /// calico-kube-controllers are written when it is their turn; everything else in it has to be in the cluster before. No Secrets.
+    #[schemars(length(min = 1, max = 200_000))]
+    pub manifest: String,
+    /// The way to etcd v2. Default: as calico-node in the cluster has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_v2: Option<EtcdAccess>,
+    /// The way to etcd v3. Default: as calico-node of the manifest has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_v3: Option<EtcdAccess>,
+    /// How long Calico may be paused before everything goes back by itself, in seconds. Default 3600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 60, max = 86_400))]
+    pub pause_limit_seconds: Option<u32>,
+    /// How long v2 is left alone after the pause, until what CNI plugins began before has ended, in seconds. Default 15.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 600))]
+    pub settle_seconds: Option<u32>,
+    /// Go on although something is below `/calico/` in etcd v3: equal keys are written over, and put back on the way back.
+    #[serde(default)]
+    pub ignore_v3_data: bool,
+}
+
+/// The way to one etcd.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EtcdAccess {
+    /// `http://HOST:PORT` or `https://HOST:PORT`.
+    #[schemars(length(min = 1, max = 20))]
+    pub endpoints: Vec<String>,
+    /// A Secret in replumb's namespace with the keys `etcd-ca`, `etcd-cert` and `etcd-key`; needed for https.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
 }
 
 fn yes() -> bool {
@@ -378,6 +416,9 @@ pub struct MigrationStatus {
     /// What is known of a change of the Services' range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_cidr: Option<ServiceCidrStatus>,
+    /// What is known of a conversion of Calico's datastore.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calico_datastore: Option<Box<CalicoDatastoreStatus>>,
     /// What will be done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
@@ -555,6 +596,100 @@ impl ServiceCidrStatus {
             .into_iter()
             .map(|(name, both)| (name, written(both)))
             .collect();
+    }
+}
+
+/// What is known of a conversion of Calico's datastore.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CalicoDatastoreStatus {
+    /// What it works with, each value with its source; saved before the first change.
+    pub settings: plan::calico_datastore::cluster::settings::Settings,
+    /// Where it is; absent before the first change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<StageNow<DatastoreStage>>,
+    /// Stages that are over, in order, with their times; the newest are kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<StageDone<DatastoreStage>>,
+    /// Where everything of both stores is kept aside; absent before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<DatastoreBackup>,
+    /// The conversion that is recorded in etcd v3, by its id, once it is this migration's; absent before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<String>,
+    /// How far that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_phase: Option<String>,
+    /// Since when Calico is paused, and no pod gets a network; absent while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub paused_since: Option<Timestamp>,
+    /// When everything goes back by itself; absent while Calico is not paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub paused_until: Option<Timestamp>,
+    /// When Calico was let work with v3; absent before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub opened_at: Option<Timestamp>,
+    /// Pods that have a node and wait for a network.
+    #[serde(default)]
+    pub pods_without_network: u32,
+    /// The most of them that were seen.
+    #[serde(default)]
+    pub most_pods_without_network: u32,
+    /// Why it goes back though nobody asked for it; absent where it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turned_back: Option<TurnedBack>,
+}
+
+/// Why a migration goes back though nobody asked for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnedBack {
+    /// Since when.
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    /// Why.
+    pub why: String,
+}
+
+/// Everything of Calico's in both stores, kept aside in Secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DatastoreBackup {
+    /// Name of the first Secret, in replumb's namespace; the others have its label.
+    pub name: String,
+    /// How many Secrets.
+    pub parts: u32,
+    /// SHA-256 of all of it, unpacked, in hexadecimal.
+    pub sha256: String,
+    /// Keys of v2 in it.
+    pub v2_keys: u32,
+    /// Keys of v3 in it.
+    pub v3_keys: u32,
+    /// When it was taken.
+    #[schemars(with = "String")]
+    pub taken_at: Timestamp,
+}
+
+impl CalicoDatastoreStatus {
+    /// Nothing has been done yet.
+    pub fn of(settings: plan::calico_datastore::cluster::settings::Settings) -> Self {
+        Self {
+            settings,
+            stage: None,
+            history: Vec::new(),
+            backup: None,
+            record: None,
+            record_phase: None,
+            paused_since: None,
+            paused_until: None,
+            opened_at: None,
+            pods_without_network: 0,
+            most_pods_without_network: 0,
+            turned_back: None,
+        }
     }
 }
 

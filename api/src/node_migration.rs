@@ -58,6 +58,9 @@ pub struct NodeMigrationSpec {
     /// What the agent looks for while the range of Services changes: it answers in `status.serviceCidr`, and changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_cidr: Option<ServiceCidrSettings>,
+    /// Set while Calico's datastore is converted: the agent proves the traffic, looks at nothing else and changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calico_datastore: Option<CalicoDatastoreHost>,
     /// Addresses that the agent probes from its host, until the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeTarget>,
@@ -115,6 +118,11 @@ pub struct NodeMigrationSpec {
     #[schemars(with = "Option<String>")]
     pub returned_at: Option<Timestamp>,
 }
+
+/// What an agent needs to know while Calico's datastore is converted: nothing of its host changes but the pod of calico-node, which
+/// the coordinator sees itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CalicoDatastoreHost {}
 
 /// What a migration has written into a Node's network label: whatever else it says is somebody else's word.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

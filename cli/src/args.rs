@@ -249,6 +249,9 @@ pub struct Wanted {
     /// What another range for the Services lets one choose.
     #[command(flatten)]
     pub service_cidr: service_cidr::flags::Flags,
+    /// What a conversion of Calico's datastore lets one choose.
+    #[command(flatten)]
+    pub calico_datastore: crate::calico_datastore::migration::flags::Flags,
     /// How many nodes, how their pods leave.
     #[command(flatten)]
     pub rollout: RolloutFlags,

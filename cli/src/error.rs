@@ -111,6 +111,11 @@ pub enum CliError {
     /// A new Migration is to change the range of Services, and nobody says to which.
     #[error("a new Migration with spec.serviceCidr needs the new range: found no --service-cidr-to")]
     NoServiceRange,
+    /// A new Migration is to convert Calico's datastore, and nobody says what comes after.
+    #[error(
+        "a new Migration with spec.calicoDatastore needs what Calico ships for v3: found no --calico-v3-manifest"
+    )]
+    NoCalicoManifest,
     /// Ranges, as they were given, are no migration.
     #[error("{}", .errors.join("\n       "))]
     Ranges {
@@ -329,6 +334,11 @@ impl CliError {
             ),
             Self::NoServiceRange => Some(
                 "`kubectl get servicecidrs.networking.k8s.io kubernetes` shows the range of now: choose one apart from it, from pods and nodes"
+                    .to_owned(),
+            ),
+            Self::NoCalicoManifest => Some(
+                "give the file that `kubectl apply` would be given: calico-etcd.yaml of the release, with the endpoints of your etcd; of kops the addon \
+                 networking.projectcalico.org of its bucket"
                     .to_owned(),
             ),
             Self::File { .. }

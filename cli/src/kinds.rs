@@ -7,6 +7,7 @@ use api::{MigrationSpec, MigrationStatus};
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::calico_datastore::migration as datastore;
 use crate::{flannel_to_calico, pod_cidr, service_cidr};
 
 /// The kind of a Migration.
@@ -80,6 +81,8 @@ pub enum Settings<'status> {
     PodCidr(&'status plan::pod_cidr::settings::Settings),
     /// Another range for the Services.
     ServiceCidr(&'status plan::service_cidr::settings::Settings),
+    /// Calico v2 → v3.
+    CalicoDatastore(&'status plan::calico_datastore::cluster::settings::Settings),
 }
 
 impl<'status> Settings<'status> {
@@ -88,10 +91,12 @@ impl<'status> Settings<'status> {
         let flannel = status.flannel_to_calico.as_ref();
         let range = status.pod_cidr.as_ref();
         let services = status.service_cidr.as_ref();
+        let datastore = status.calico_datastore.as_ref();
         flannel
             .map(|known| Self::FlannelToCalico(&known.settings))
             .or_else(|| range.map(|known| Self::PodCidr(&known.settings)))
             .or_else(|| services.map(|known| Self::ServiceCidr(&known.settings)))
+            .or_else(|| datastore.map(|known| Self::CalicoDatastore(&known.settings)))
     }
 
     /// Every setting with its value and its source.
@@ -100,33 +105,40 @@ impl<'status> Settings<'status> {
             Self::FlannelToCalico(settings) => flannel_to_calico::settings::rows(settings),
             Self::PodCidr(settings) => pod_cidr::settings::rows(settings),
             Self::ServiceCidr(settings) => service_cidr::settings::rows(settings),
+            Self::CalicoDatastore(settings) => datastore::settings::rows(settings),
         }
     }
 }
 
-/// How far a change of a range is.
+/// How far a migration is, of a kind that goes in stages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum RangeView {
-    /// Of the pods'.
+pub enum KindView {
+    /// Another range for the pods.
     Pods(pod_cidr::status::PodsView),
-    /// Of the Services'.
+    /// Another range for the Services.
     Services(service_cidr::status::ServicesView),
+    /// Calico v2 → v3.
+    Datastore(Box<datastore::status::DatastoreView>),
 }
 
-impl RangeView {
+impl KindView {
     /// What the status says of it; `None` of another kind.
     pub fn of(status: &MigrationStatus) -> Option<Self> {
         let services = || service_cidr::status::ServicesView::of(status).map(Self::Services);
         pod_cidr::status::PodsView::of(status)
             .map(Self::Pods)
             .or_else(services)
+            .or_else(|| {
+                datastore::status::DatastoreView::of(status).map(|view| Self::Datastore(Box::new(view)))
+            })
     }
 
     fn direction(&self) -> Option<Direction> {
         match self {
             Self::Pods(view) => view.direction,
             Self::Services(view) => view.direction,
+            Self::Datastore(view) => view.direction,
         }
     }
 
@@ -140,6 +152,7 @@ impl RangeView {
         let stage = match self {
             Self::Pods(view) => view.stage?.as_str(),
             Self::Services(view) => view.stage?.as_str(),
+            Self::Datastore(view) => view.stage?.as_str(),
         };
         Some(match self.direction()? {
             Direction::There => stage.to_owned(),
@@ -152,6 +165,7 @@ impl RangeView {
         match self {
             Self::Pods(view) => view.rows(begun, now),
             Self::Services(view) => view.rows(begun, now),
+            Self::Datastore(view) => view.rows(begun, now),
         }
     }
 }

@@ -50,6 +50,7 @@ impl OfKind {
             (Kind::FlannelToCalico, flannel),
             (Kind::PodCidr, wanted.pod_cidr.said()),
             (Kind::ServiceCidr, wanted.service_cidr.said()),
+            (Kind::CalicoDatastore, wanted.calico_datastore.said()),
         ];
         let mut said = said
             .into_iter()
@@ -188,7 +189,10 @@ impl Asked {
             Some(Kind::ServiceCidr) => {
                 spec.service_cidr = Some(self.flags.service_cidr.over(spec.service_cidr.take())?);
             }
-            Some(Kind::CalicoDatastore) | None => {}
+            Some(Kind::CalicoDatastore) => {
+                spec.calico_datastore = Some(self.flags.calico_datastore.over(spec.calico_datastore.take())?);
+            }
+            None => {}
         }
         overlay(&mut spec.rollout, &mut spec.drain, &self.flags.rollout);
         spec.gates = self.flags.gates.over(&spec.gates);

@@ -7,6 +7,7 @@ pub mod admin;
 pub mod args;
 pub mod cache;
 pub mod calico;
+mod calico_datastore;
 pub mod clock;
 pub mod context;
 pub mod cordon;

@@ -10,7 +10,7 @@ use crate::evict::Refusals;
 use crate::tell::Tone;
 use crate::traffic::Services;
 use crate::workloads::Workloads;
-use crate::{pod_cidr, service_cidr};
+use crate::{calico_datastore, pod_cidr, service_cidr};
 
 /// What outlives a pass.
 #[derive(Default)]
@@ -33,9 +33,16 @@ pub struct Memory {
     pub pod_cidr: pod_cidr::Looks,
     /// The same of a change of the Services' range.
     pub service_cidr: service_cidr::Looks,
+    /// The same of a conversion of Calico's datastore, and who works on the stores.
+    pub calico_datastore: calico_datastore::Looks,
 }
 
 impl Memory {
+    /// Ends what goes on beside the passes: somebody else may lead from now on.
+    pub fn stop(&mut self) {
+        self.calico_datastore.worker.stop();
+    }
+
     /// Looks at the clock. When it was set, what was to be done at a certain time is due at once, and deadlines count anew.
     pub async fn look_at_the_clock(&mut self, context: &Context, migration: &Migration) {
         let Some(set) = self.clock.look(Moment::now()) else {

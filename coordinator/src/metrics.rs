@@ -20,6 +20,8 @@ pub struct Metrics {
     pub evictions: IntCounterVec,
     /// Checks that do not pass, by name.
     pub check_failed: IntGaugeVec,
+    /// Pods that have a node and no network, while Calico's datastore is converted.
+    pub pods_without_network: IntGauge,
     /// 1 while this process leads.
     pub leading: IntGauge,
     /// Passes of the loop.
@@ -83,6 +85,10 @@ impl Metrics {
                 ),
                 &["check"],
             )?,
+            pods_without_network: IntGauge::new(
+                "replumb_pods_without_network",
+                "Pods that have a node and no network yet, while Calico's datastore is converted.",
+            )?,
             leading: IntGauge::new("replumb_leading", "1 while this coordinator holds the Lease.")?,
             passes: IntCounter::new("replumb_passes_total", "Passes of the coordinator's loop.")?,
             write_errors: IntCounterVec::new(
@@ -101,6 +107,7 @@ impl Metrics {
             Box::new(metrics.blocked.clone()),
             Box::new(metrics.evictions.clone()),
             Box::new(metrics.check_failed.clone()),
+            Box::new(metrics.pods_without_network.clone()),
             Box::new(metrics.leading.clone()),
             Box::new(metrics.passes.clone()),
             Box::new(metrics.write_errors.clone()),

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::migration::{Desired, FlannelToCalico, MigrationPhase, MigrationSpec, PodCidr, ServiceCidr};
+use api::migration::{
+    CalicoDatastore, Desired, FlannelToCalico, MigrationPhase, MigrationSpec, PodCidr, ServiceCidr,
+};
 use api::{Migration, MigrationStatus};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
@@ -43,6 +45,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
         health.turned(Timestamp::now());
         context.metrics.leading.set(i64::from(*leading.borrow()));
         if !*leading.borrow() {
+            memory.stop();
             continue;
         }
         context.metrics.passes.inc();
@@ -50,7 +53,10 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
         let ended = tokio::select! {
             ended = tokio::time::timeout(PASS_LIMIT, pass(context, cache, &mut memory)) => ended,
             // Somebody else may lead from now on: not one write more.
-            _ = lost.wait_for(|leads| !leads) => continue,
+            _ = lost.wait_for(|leads| !leads) => {
+                memory.stop();
+                continue;
+            }
         };
         match ended {
             Ok(Ok(())) => {}
@@ -176,6 +182,9 @@ async fn one(
         }
         Ok(Kind::PodCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
         Ok(Kind::ServiceCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
+        Ok(Kind::CalicoDatastore(kind)) => {
+            lifecycle::reconcile(kind, context, cache, memory, migration).await
+        }
         Err(message) => Ok(refused(migration, "KindNotSupported", message)),
     }
 }
@@ -185,6 +194,7 @@ enum Kind<'spec> {
     FlannelToCalico(&'spec FlannelToCalico),
     PodCidr(&'spec PodCidr),
     ServiceCidr(&'spec ServiceCidr),
+    CalicoDatastore(&'spec CalicoDatastore),
 }
 
 /// The kind of the Migration. The API server's own rule lets exactly one be set.
@@ -196,23 +206,19 @@ fn kind(spec: &MigrationSpec) -> Result<Kind<'_>, String> {
         calico_datastore,
         ..
     } = spec;
-    if calico_datastore.is_some() {
-        return Err(format!(
-            "spec.calicoDatastore is not performed by version {}; {ONE_OF} alone",
-            env!("CARGO_PKG_VERSION")
-        ));
-    }
-    match (flannel_to_calico, pod_cidr, service_cidr) {
-        (Some(kind), None, None) => Ok(Kind::FlannelToCalico(kind)),
-        (None, Some(kind), None) => Ok(Kind::PodCidr(kind)),
-        (None, None, Some(kind)) => Ok(Kind::ServiceCidr(kind)),
-        (None, None, None) => Err(format!("no kind is set; {ONE_OF}")),
+    match (flannel_to_calico, pod_cidr, service_cidr, calico_datastore) {
+        (Some(kind), None, None, None) => Ok(Kind::FlannelToCalico(kind)),
+        (None, Some(kind), None, None) => Ok(Kind::PodCidr(kind)),
+        (None, None, Some(kind), None) => Ok(Kind::ServiceCidr(kind)),
+        (None, None, None, Some(kind)) => Ok(Kind::CalicoDatastore(kind)),
+        (None, None, None, None) => Err(format!("no kind is set; {ONE_OF}")),
         _ => Err(format!("more than one kind is set; {ONE_OF}")),
     }
 }
 
 /// What a person does about a Migration of no kind, or of several.
-const ONE_OF: &str = "set one of spec.flannelToCalico, spec.podCidr and spec.serviceCidr";
+const ONE_OF: &str =
+    "set one of spec.flannelToCalico, spec.podCidr, spec.serviceCidr and spec.calicoDatastore";
 
 fn refused(migration: &Migration, reason: &str, message: String) -> MigrationStatus {
     MigrationStatus {

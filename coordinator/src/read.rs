@@ -132,10 +132,19 @@ pub async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, Wri
     }
 }
 
-/// What the API server says that we may do.
+/// What the API server says that we may do, in every namespace.
 pub async fn permissions(
     context: &Context,
     wanted: &[Permission],
+) -> Result<BTreeMap<String, bool>, WriteError> {
+    permissions_in(context, wanted, "").await
+}
+
+/// What it says that we may do in this namespace.
+pub async fn permissions_in(
+    context: &Context,
+    wanted: &[Permission],
+    namespace: &str,
 ) -> Result<BTreeMap<String, bool>, WriteError> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(context.client.clone());
     let mut answers = BTreeMap::new();
@@ -144,6 +153,7 @@ pub async fn permissions(
         let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
                 resource_attributes: Some(ResourceAttributes {
+                    namespace: Some(namespace.to_owned()).filter(|name| !name.is_empty()),
                     verb: Some(permission.verb.to_owned()),
                     group: Some(permission.group.to_owned()),
                     resource: Some(permission.resource.to_owned()),

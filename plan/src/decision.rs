@@ -107,6 +107,12 @@ pub enum WaitReason {
     ProxyRules,
     /// Nobody is seen to use the addresses that are left, and they stay for a while.
     ServiceSoak,
+    /// A store of Calico's is being worked on, or does not answer.
+    Datastore,
+    /// Calico's controllers are not stopped yet, or not there again.
+    CalicoControllers,
+    /// Pods that waited while Calico was paused have no network yet.
+    PodsWithoutNetwork,
 }
 
 /// Why something halted.
@@ -124,6 +130,8 @@ pub enum HaltReason {
     FellBack,
     /// Traffic between pods loses more than the gates allow.
     GateBreached,
+    /// What is in Calico's stores does not let the migration go on.
+    DatastoreRefused,
 }
 
 impl WaitReason {
@@ -159,6 +167,9 @@ impl WaitReason {
             | Self::ServiceSoak
             | Self::MovedPodsNotReady
             | Self::PoolSoak
+            | Self::Datastore
+            | Self::CalicoControllers
+            | Self::PodsWithoutNetwork
             | Self::DaemonSetRollout => false,
         }
     }
@@ -194,6 +205,9 @@ impl WaitReason {
             | Self::TrafficUnwatched
             | Self::ServiceRanges
             | Self::ProxyRules
+            | Self::Datastore
+            | Self::CalicoControllers
+            | Self::PodsWithoutNetwork
             | Self::Leftovers => false,
         }
     }
@@ -204,7 +218,7 @@ impl WaitReason {
     }
 
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 32] = [
         Self::Turn,
         Self::Paused,
         Self::CanarySoak,
@@ -234,6 +248,9 @@ impl WaitReason {
         Self::ApiServers,
         Self::ProxyRules,
         Self::ServiceSoak,
+        Self::Datastore,
+        Self::CalicoControllers,
+        Self::PodsWithoutNetwork,
     ];
 
     /// The reason as it stands in metrics, Events and the runbook.
@@ -268,19 +285,23 @@ impl WaitReason {
             Self::ApiServers => "ApiServers",
             Self::ProxyRules => "ProxyRules",
             Self::ServiceSoak => "ServiceSoak",
+            Self::Datastore => "Datastore",
+            Self::CalicoControllers => "CalicoControllers",
+            Self::PodsWithoutNetwork => "PodsWithoutNetwork",
         }
     }
 }
 
 impl HaltReason {
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::DeadlineExceeded,
         Self::DrainBlocked,
         Self::Drift,
         Self::AgentFailure,
         Self::FellBack,
         Self::GateBreached,
+        Self::DatastoreRefused,
     ];
 
     /// The reason as it stands in metrics, Events and the runbook.
@@ -292,6 +313,7 @@ impl HaltReason {
             Self::AgentFailure => "AgentFailure",
             Self::FellBack => "FellBack",
             Self::GateBreached => "GateBreached",
+            Self::DatastoreRefused => "DatastoreRefused",
         }
     }
 }

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use plan::calico_datastore::cluster as datastore;
 use plan::decision::{HaltReason, WaitReason};
 use plan::flannel_to_calico::checks::CheckName;
 use plan::flannel_to_calico::facts::{FirewallBackend, FirewallObject};
@@ -115,11 +116,12 @@ fn every_halt_has_its_heading() {
 
 /// Names of the checks of each kind. That `CheckName::ALL` is complete is proved beside it: a good cluster passes every check by
 /// name.
-fn checks() -> [BTreeSet<String>; 3] {
+fn checks() -> [BTreeSet<String>; 4] {
     [
         set(CheckName::ALL.map(CheckName::as_str)),
         set(pod_cidr::checks::CheckName::ALL.map(pod_cidr::checks::CheckName::as_str)),
         set(service_cidr::checks::CheckName::ALL.map(service_cidr::checks::CheckName::as_str)),
+        set(datastore::checks::CheckName::ALL.map(datastore::checks::CheckName::as_str)),
     ]
 }
 
@@ -131,10 +133,14 @@ fn every_check_has_its_heading() {
 
 /// A name that two kinds share has one heading, which speaks for both.
 #[test]
-fn every_check_says_whether_it_is_of_a_change_of_a_range() {
-    let [_, pods, services] = checks();
+fn every_check_says_of_which_kind_it_is() {
+    let [_, pods, services, stores] = checks();
     let texts = texts("Checks");
-    for (kind, names) in [("`podCidr`", pods), ("`serviceCidr`", services)] {
+    for (kind, names) in [
+        ("`podCidr`", pods),
+        ("`serviceCidr`", services),
+        ("`calicoDatastore`", stores),
+    ] {
         for (name, text) in &texts {
             assert_eq!(
                 text.contains(kind),
@@ -311,6 +317,17 @@ fn every_stage_of_a_change_of_the_range_is_in_its_table_in_order() {
         "Stage::ALL is not complete"
     );
     assert_eq!(first_column("How a change of the pods' range goes"), stages);
+}
+
+#[test]
+fn every_stage_of_a_conversion_is_in_its_table_in_order() {
+    let stages = datastore::step::Stage::ALL.map(|stage| stage.as_str().to_owned());
+    assert_eq!(
+        stages.iter().cloned().collect::<BTreeSet<_>>(),
+        variants::<datastore::step::Stage>(),
+        "Stage::ALL is not complete"
+    );
+    assert_eq!(first_column("How Calico goes from v2 to v3 in a cluster"), stages);
 }
 
 /// The anchor that a heading gets: lower case, blanks as dashes, other marks away.

@@ -87,6 +87,8 @@ struct Question {
     resource: String,
     subresource: String,
     namespace: String,
+    /// One object; empty for any.
+    name: String,
 }
 
 impl Question {
@@ -104,6 +106,13 @@ impl Question {
     fn inside(self, namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
+            ..self
+        }
+    }
+
+    fn of(self, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
             ..self
         }
     }
@@ -129,6 +138,7 @@ async fn may(client: &Client, question: &Question) -> bool {
                 resource: some(&question.resource),
                 subresource: some(&question.subresource),
                 namespace: some(&question.namespace),
+                name: some(&question.name),
                 ..ResourceAttributes::default()
             }),
             ..SelfSubjectAccessReviewSpec::default()
@@ -349,6 +359,46 @@ async fn the_coordinator_may_do_what_it_does_and_nothing_else() {
         ("impersonate", "", "users"),
     ] {
         let question = Question::new(verb, group, resource);
+        assert!(
+            !may(&client, &question).await,
+            "the coordinator may {}",
+            question.text()
+        );
+    }
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_conversion_of_the_datastore_has_rights_of_its_own() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/calico-datastore");
+    let lab = ApiLab::shared().unwrap();
+    lab.kubectl(&["apply", "--server-side", "-k", folder]).unwrap();
+    let client = coordinator().await;
+    let (here, there) = (names::NAMESPACE, "kube-system");
+    let secret = || Question::new("get", "", "secrets");
+    for question in [
+        Question::new("patch", "apps", "daemonsets").inside(there),
+        Question::new("patch", "apps", "deployments").inside(there),
+        Question::new("patch", "", "configmaps").inside(there),
+        secret().inside(there).of("calico-etcd-secrets"),
+        Question::new("create", "", "secrets").inside(here),
+        secret().inside(here).of("etcd"),
+        Question::new("get", "rbac.authorization.k8s.io", "clusterroles"),
+    ] {
+        assert!(
+            may(&client, &question).await,
+            "the coordinator may not {}",
+            question.text()
+        );
+    }
+    for question in [
+        Question::new("patch", "apps", "deployments"),
+        Question::new("patch", "", "configmaps"),
+        secret().inside(there),
+        Question::new("list", "", "secrets").inside(here),
+        Question::new("delete", "", "secrets").inside(here),
+        Question::new("patch", "rbac.authorization.k8s.io", "clusterroles"),
+    ] {
         assert!(
             !may(&client, &question).await,
             "the coordinator may {}",

@@ -66,7 +66,7 @@ async fn exactly_one_kind() {
         json!({}),
         json!({"flannelToCalico": {}, "podCidr": range}),
         json!({"flannelToCalico": {}, "serviceCidr": services}),
-        json!({"flannelToCalico": {}, "podCidr": range, "serviceCidr": services, "calicoDatastore": {}}),
+        json!({"flannelToCalico": {}, "podCidr": range, "serviceCidr": services, "calicoDatastore": {"manifest": "x"}}),
     ] {
         let answer = migrations.create(&dry, &migration("kinds", &spec)).await;
         let words = refusal(answer, &spec.to_string());
@@ -76,7 +76,7 @@ async fn exactly_one_kind() {
         json!({"flannelToCalico": {}}),
         json!({"podCidr": range}),
         json!({"serviceCidr": services}),
-        json!({"calicoDatastore": {}}),
+        json!({"calicoDatastore": {"manifest": "x"}}),
     ] {
         migrations.create(&dry, &migration("kinds", &spec)).await.unwrap();
     }

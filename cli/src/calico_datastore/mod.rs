@@ -1,7 +1,8 @@
-//! `datastore`: Calico's data from v2 (etcd v2) to v3 (etcd v3), without a cluster: with both etcds alone.
+//! Calico's data from v2 (etcd v2) to v3 (etcd v3): `datastore` without a cluster, with both etcds alone; [`migration`] in one.
 
 pub mod flags;
 mod found;
+pub mod migration;
 mod reach;
 mod state;
 mod work;

@@ -158,10 +158,13 @@ fn question(address: &str, planned: &Planned) -> String {
         "Start"
     };
     let spec = &planned.migration.spec;
-    let of = match (&spec.pod_cidr, &spec.service_cidr) {
-        (Some(range), _) => format!(", which leads the pods from {} to {},", range.from, range.to),
-        (None, Some(range)) => format!(", which leads the Services to {},", listed(&range.to)),
-        (None, None) => format!(" of {} nodes", planned.nodes.len()),
+    let of = match (&spec.pod_cidr, &spec.service_cidr, &spec.calico_datastore) {
+        (Some(range), _, _) => format!(", which leads the pods from {} to {},", range.from, range.to),
+        (None, Some(range), _) => format!(", which leads the Services to {},", listed(&range.to)),
+        (None, None, Some(_)) => {
+            ", which PAUSES Calico (new pods get no network) until every node runs v3,".to_owned()
+        }
+        (None, None, None) => format!(" of {} nodes", planned.nodes.len()),
     };
     format!(
         "{what} Migration {}{of} in the cluster at {address}?",

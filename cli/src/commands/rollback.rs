@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{change, confirm, watch};
 use crate::args::{Output, Rollback};
+use crate::calico_datastore::migration as datastore;
 use crate::choose;
 use crate::cluster::Cluster;
 use crate::error::CliError;
@@ -55,12 +56,14 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     change::begun(&there)?;
     pod_cidr::rollback::possible(&there, rollback.all)?;
     service_cidr::rollback::possible(&there, rollback)?;
+    datastore::rollback::possible(&there, rollback)?;
     let nodes = cluster.nodes(&there.name_any()).await?;
     let meant = meant(&there, &nodes, rollback)?;
     if rollback.shown.output == Output::Table {
-        let of_range = pod_cidr::rollback::describe(&there)
-            .or_else(|| service_cidr::rollback::describe(&there, &rollback.services));
-        say::answer(&of_range.unwrap_or_else(|| describe(&meant, rollback.all)))?;
+        let of_kind = pod_cidr::rollback::describe(&there)
+            .or_else(|| service_cidr::rollback::describe(&there, &rollback.services))
+            .or_else(|| datastore::rollback::describe(&there));
+        say::answer(&of_kind.unwrap_or_else(|| describe(&meant, rollback.all)))?;
     }
     if !rollback.yes {
         let what = if rollback.all {

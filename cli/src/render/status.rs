@@ -9,12 +9,12 @@ use super::table::{cut, table, wrap};
 use super::view::View;
 use crate::age::age;
 use crate::cluster::phase_text;
-use crate::kinds::RangeView;
+use crate::kinds::KindView;
 
 /// The migration on a line, without what changes with the clock alone.
 pub fn line(view: &View) -> String {
     let mut line = format!("Migration {}: {}", view.migration, words(view));
-    if let Some(stage) = view.range.as_ref().and_then(RangeView::stage_words) {
+    if let Some(stage) = view.of_kind.as_ref().and_then(KindView::stage_words) {
         line.push_str(&format!(", {stage}"));
     }
     if let Some(done) = done(view) {
@@ -58,12 +58,12 @@ fn done(view: &View) -> Option<String> {
         | MigrationPhase::Mixed
         | MigrationPhase::Finishing
         | MigrationPhase::Completed
-        | MigrationPhase::Halted => view.range.as_ref().is_some_and(RangeView::goes_back),
+        | MigrationPhase::Halted => view.of_kind.as_ref().is_some_and(KindView::goes_back),
     };
     let what = if goes_back { "back" } else { "done" };
     let text = &view.progress.text;
-    if view.range.is_some() {
-        // Its text says that it counts pods.
+    if view.of_kind.is_some() {
+        // Its text says what it counts.
         return view.started_at.map(|_| format!("{text} {what}"));
     }
     (view.progress.nodes > 0).then(|| format!("{text} nodes {what}"))
@@ -91,7 +91,7 @@ pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
     };
     let begun = view.started_at.is_some();
     add("Progress", done(view).unwrap_or_default());
-    for (name, text) in view.range.iter().flat_map(|range| range.rows(begun, now)) {
+    for (name, text) in view.of_kind.iter().flat_map(|kind| kind.rows(begun, now)) {
         add(name, text);
     }
     match (view.started_at, view.completed_at) {
@@ -122,7 +122,7 @@ pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
     }
     let mut text = table(&[], &head);
     // Pods of a range move wherever they are: no node has a step of its own.
-    if !view.nodes.is_empty() && view.range.is_none() {
+    if !view.nodes.is_empty() && view.of_kind.is_none() {
         text.push('\n');
         text.push_str(&nodes(view, now, width));
     }

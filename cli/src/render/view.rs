@@ -10,7 +10,7 @@ use plan::flannel_to_calico::phase::Phase;
 use serde::Serialize;
 
 use crate::exit::Outcome;
-use crate::kinds::RangeView;
+use crate::kinds::KindView;
 
 /// The reason of a Migration that was to go back and cannot any more.
 const PAST_RETURN: &str = "PastReturn";
@@ -50,9 +50,9 @@ pub struct View {
     pub traffic: Vec<ClassCount>,
     /// Nodes in order.
     pub nodes: Vec<NodeView>,
-    /// How far a change of a range is; absent of another kind.
+    /// How far it is, of a kind that goes in stages; absent of another.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub range: Option<RangeView>,
+    pub of_kind: Option<KindView>,
 }
 
 /// How far a node is.
@@ -98,7 +98,7 @@ impl View {
                 .flannel_to_calico
                 .as_ref()
                 .is_some_and(|kind| kind.legacy_pods == LegacyPods::Restart),
-            range: RangeView::of(&status),
+            of_kind: KindView::of(&status),
             blocked: status.blocked,
             message: status.message,
             nodes: nodes
@@ -130,7 +130,7 @@ impl View {
                 Some(Outcome::Paused)
             }
             MigrationPhase::Preparing | MigrationPhase::Finishing
-                if self.range.is_some() && self.paused && self.blocked == WaitReason::Paused.as_str() =>
+                if self.of_kind.is_some() && self.paused && self.blocked == WaitReason::Paused.as_str() =>
             {
                 Some(Outcome::Paused)
             }

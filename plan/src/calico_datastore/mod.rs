@@ -2,11 +2,13 @@
 //!
 //! [`convert::convert`] takes a whole store and gives a whole store; it is Calico's own conversion (libcalico-go, `lib/upgrade`) in
 //! everything but what [`difference::Difference`] lists. [`version`] says which stores can be converted, [`verify`] whether
-//! Calico's own addresses go together, and [`run`] what is next when it is carried out.
+//! Calico's own addresses go together, [`run`] what is next when it is carried out, and [`cluster`]
+//! what is next in a cluster that lives meanwhile.
 
 mod as_number;
 mod bgp_configuration;
 mod bgp_peer;
+pub mod cluster;
 mod cluster_information;
 pub mod convert;
 mod decode;

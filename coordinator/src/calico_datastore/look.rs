@@ -1,0 +1,306 @@
+//! Everything that a decision depends on, of one pass.
+
+use api::migration::{CalicoDatastoreStatus, Direction, TurnedBack};
+use datastore::stores::Stores;
+use k8s_openapi::api::core::v1::Pod;
+use plan::calico_datastore::cluster::calico::{Calico, Each, Says};
+use plan::calico_datastore::cluster::decide::{ControllersView, DaemonSetView, StoresView, View, Work};
+use plan::calico_datastore::cluster::manifest::{self, Name};
+use plan::calico_datastore::cluster::nodes::NodeView;
+use plan::calico_datastore::cluster::step::StoreWork;
+use plan::calico_datastore::run::record::{Phase, Record};
+use plan::check::names;
+use serde_json::{Value, json};
+
+use super::drive::Pass;
+use super::found::{self, Waiting};
+use super::objects::get;
+use super::saved::{Saved, on_delete, parts};
+use super::stores::problem;
+use crate::facts;
+use crate::memory::Memory;
+use crate::snapshot::node_order;
+use crate::write::WriteError;
+
+/// What was read of the cluster.
+pub(super) struct Observed {
+    /// The `DaemonSet`.
+    pub daemon_set: Value,
+    /// The Deployment of the controllers.
+    pub controllers: Option<Value>,
+    /// The `ConfigMap`.
+    pub configuration: Option<Value>,
+    pods: Vec<std::sync::Arc<Pod>>,
+    /// Pods that wait for a network.
+    pub waiting: Vec<Waiting>,
+    /// calico-node on every node.
+    pub nodes: Vec<NodeView>,
+}
+
+impl Pass<'_> {
+    /// Reads the objects. `None` when the `DaemonSet` is gone.
+    pub(super) async fn observe(
+        &self,
+        known: &CalicoDatastoreStatus,
+    ) -> Result<Option<Observed>, WriteError> {
+        let named = |kind: &str, key: &str| {
+            let (namespace, name) = key.split_once('/')?;
+            Some(Name {
+                version: if kind == "ConfigMap" { "v1" } else { "apps/v1" }.to_owned(),
+                kind: kind.to_owned(),
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            })
+        };
+        let read = async |name: Option<Name>| match name {
+            Some(name) => get(self.context, &name).await,
+            None => Ok(None),
+        };
+        let settings = &known.settings;
+        let (daemon_set, controllers, configuration) = tokio::try_join!(
+            read(named("DaemonSet", &settings.daemon_set.value)),
+            read(named("Deployment", &settings.controllers.value)),
+            read(named("ConfigMap", &settings.configuration.value)),
+        )?;
+        let Some(daemon_set) = daemon_set else {
+            return Ok(None);
+        };
+        let pods = self.cache.pods.state();
+        let nodes = self.nodes(&pods, &settings.daemon_set.value);
+        Ok(Some(Observed {
+            daemon_set,
+            controllers,
+            configuration,
+            waiting: found::without_network(self.cache, self.context),
+            nodes,
+            pods,
+        }))
+    }
+
+    fn nodes(&self, pods: &[std::sync::Arc<Pod>], key: &str) -> Vec<NodeView> {
+        let of_calico = found::of_daemon_set(pods, key);
+        let order = node_order(self.snapshot, &self.context.node_name);
+        let views = order.into_iter().map(|name| NodeView {
+            ready: self
+                .snapshot
+                .nodes
+                .get(&name)
+                .is_some_and(|node| facts::nodes::is_ready(node)),
+            pods: of_calico
+                .iter()
+                .filter(|pod| {
+                    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(name.as_str())
+                })
+                .map(|pod| found::calico_pod(pod, self.saved))
+                .collect(),
+            name,
+        });
+        // Where the DaemonSet makes none, there is none to be made again; whether one is missing its own status says.
+        views.filter(|view| !view.pods.is_empty()).collect()
+    }
+
+    /// Both stores as they are, or why nobody knows; what the record says is written down.
+    pub(super) async fn stores(
+        &self,
+        memory: &mut Memory,
+        known: &mut CalicoDatastoreStatus,
+    ) -> Result<StoresView, String> {
+        let looks = &mut memory.calico_datastore;
+        let (v2, v3) = (&known.settings.etcd_v2.value, &known.settings.etcd_v3.value);
+        let stores = looks
+            .stores(self.context, v2, v3)
+            .await
+            .map_err(|problem| format!("{}. {}", problem.message, problem.hint))?;
+        let (record, view) = match read(&stores).await {
+            Ok(read) => read,
+            Err(error) => {
+                looks.forget();
+                let problem = problem(&error);
+                return Err(format!("{}. {}", problem.message, problem.hint));
+            }
+        };
+        self.write_down(known, record.as_ref(), &view);
+        Ok(view)
+    }
+
+    fn write_down(&self, known: &mut CalicoDatastoreStatus, record: Option<&Record>, view: &StoresView) {
+        let is_paused = view.is_paused();
+        known.record_phase = record.map(|record| record.phase.to_string());
+        known.paused_since = record
+            .filter(|_| is_paused)
+            .map(|record| record.paused_at.unwrap_or(record.started_at));
+        known.paused_until = record.filter(|_| is_paused).map(|record| record.abort_at);
+        if view.phase == Some(Phase::Completed) && view.is_past_the_point_of_no_return() {
+            known.opened_at = known.opened_at.or(Some(self.now));
+        }
+        let Some(record) = record else { return };
+        let is_ours = known.record.as_ref() == Some(&record.id);
+        match record.phase {
+            // One of before this migration says nothing of it.
+            Phase::Aborted if is_ours && self.direction(known) == Direction::There => {
+                let why = record
+                    .why
+                    .clone()
+                    .unwrap_or_else(|| "somebody took the conversion back".to_owned());
+                known.turned_back = Some(TurnedBack { at: self.now, why });
+            }
+            Phase::Aborted => {}
+            Phase::Pausing
+            | Phase::Paused
+            | Phase::Writing
+            | Phase::Written
+            | Phase::Verified
+            | Phase::Completing
+            | Phase::Completed
+            | Phase::Aborting => known.record = Some(record.id.clone()),
+        }
+    }
+
+    /// Everything at once.
+    pub(super) fn view<'pass>(
+        &self,
+        known: &CalicoDatastoreStatus,
+        observed: &'pass Observed,
+        stores: Result<StoresView, String>,
+        work: &'pass Work,
+    ) -> View<'pass> {
+        let saved = self.saved;
+        View {
+            direction: self.direction(known),
+            is_backed_up: known.backup.is_some(),
+            stores,
+            taken_back: None,
+            configuration: configuration(saved, observed.configuration.as_ref()),
+            daemon_set: daemon_set(saved, &observed.daemon_set),
+            nodes: &observed.nodes,
+            controllers: controllers(saved, observed.controllers.as_ref(), || {
+                found::controller_pods(&observed.pods, &known.settings.controllers.value)
+            }),
+            work,
+            without_network: self.still_waiting(known, observed),
+            now: self.now,
+        }
+    }
+
+    /// Pods that wait since before v3 was opened, but for those that have waited since before all of this.
+    fn still_waiting(&self, known: &CalicoDatastoreStatus, observed: &Observed) -> Option<String> {
+        let opened_at = known.opened_at?;
+        let waits = |waiting: &&Waiting| {
+            waiting.made.is_none_or(|made| made <= opened_at)
+                && !self.saved.without_network.contains(&waiting.uid)
+        };
+        let left: Vec<&str> = observed
+            .waiting
+            .iter()
+            .filter(waits)
+            .map(|waiting| waiting.key.as_str())
+            .collect();
+        (!left.is_empty()).then(|| {
+            format!(
+                "{} pods that waited for a network have none yet: {}",
+                left.len(),
+                names(&left)
+            )
+        })
+    }
+}
+
+async fn read(stores: &Stores) -> Result<(Option<Record>, StoresView), datastore::error::StoreError> {
+    // v2 first: who decides by the record must not decide by an older one.
+    let v2 = stores.ready_v2().await?;
+    let (recorded, information) = tokio::try_join!(stores.record(), stores.cluster_information())?;
+    let record = recorded.map(|recorded| recorded.record);
+    let view = StoresView {
+        phase: record.as_ref().map(|record| record.phase),
+        v2,
+        v3: datastore::stores::ready_v3(information.as_ref().map(|(_, value)| value))?,
+        abort_at: record.as_ref().map(|record| record.abort_at),
+    };
+    Ok((record, view))
+}
+
+fn configuration(saved: &Saved, there: Option<&Value>) -> Option<Says> {
+    let known = saved.configuration.as_ref()?;
+    Some(there.map_or(Says::Other, |there| Says::of(&manifest::texts(there), known)))
+}
+
+fn daemon_set(saved: &Saved, there: &Value) -> DaemonSetView {
+    let now = parts(there);
+    let known = &saved.daemon_set;
+    let template = Each {
+        v2: known.v2.template.clone(),
+        v3: known.v3.template.clone(),
+    };
+    let strategy = Each {
+        v2: known.v2.strategy.clone(),
+        v3: known.v3.strategy.clone(),
+    };
+    let number = |field: &str| there["status"][field].as_u64().unwrap_or_default();
+    let missing = number("desiredNumberScheduled").saturating_sub(number("currentNumberScheduled"));
+    DaemonSetView {
+        template: Says::of(&now.template, &template),
+        strategy: Says::of(&now.strategy, &strategy),
+        is_held: now.strategy["type"] == on_delete()["type"],
+        missing: usize::try_from(missing).unwrap_or(usize::MAX),
+    }
+}
+
+fn controllers(
+    saved: &Saved,
+    there: Option<&Value>,
+    pods: impl FnOnce() -> usize,
+) -> Option<ControllersView> {
+    let known = saved.controllers.as_ref()?;
+    let Some(there) = there else {
+        // Deleted by somebody: there is nobody who writes, and nothing that is as it has to be.
+        return Some(ControllersView {
+            template: Says::Other,
+            is_stopped: true,
+            is_whole: false,
+            pods: 0,
+            is_available: false,
+        });
+    };
+    let template = Each {
+        v2: known.v2.template.clone(),
+        v3: known.v3.template.clone(),
+    };
+    let says = Says::of(&there["spec"]["template"], &template);
+    let replicas = there["spec"]["replicas"].as_i64().unwrap_or(1);
+    let wanted = if says.is(Calico::V3) {
+        known.v3.replicas
+    } else {
+        known.v2.replicas
+    };
+    let status = &there["status"];
+    let number = |field: &str| status[field].as_i64().unwrap_or_default();
+    let is_seen =
+        number("observedGeneration") >= there["metadata"]["generation"].as_i64().unwrap_or_default();
+    Some(ControllersView {
+        template: says,
+        is_stopped: replicas == 0,
+        is_whole: replicas == wanted,
+        pods: pods(),
+        is_available: is_seen
+            && number("updatedReplicas") >= replicas
+            && number("availableReplicas") >= replicas,
+    })
+}
+
+/// The name of what is done on the stores, for people.
+pub(super) fn words(work: StoreWork) -> &'static str {
+    match work {
+        StoreWork::Convert => "Calico is paused and its data are converted",
+        StoreWork::Complete => "Calico is let work with etcd v3",
+        StoreWork::TakeBack { nodes_of_v3: true } => "Calico is let work with etcd v2 again",
+        StoreWork::TakeBack { nodes_of_v3: false } => "etcd v3 is made as it was before",
+    }
+}
+
+/// The patch of the `DaemonSet` that gives it these pods and rolls none of them.
+pub(super) fn held(saved: &Saved, there: &Value, calico: Calico) -> Value {
+    let mut change =
+        super::objects::spec_change(there, &[("template", &saved.daemon_set.of(calico).template)]);
+    change["spec"]["updateStrategy"] = json!({ "type": "OnDelete", "rollingUpdate": null });
+    change
+}

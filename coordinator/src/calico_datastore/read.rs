@@ -1,0 +1,260 @@
+//! Reading what the checks and the plan depend on. Changes nothing.
+
+use std::collections::BTreeSet;
+
+use api::migration::CalicoDatastore;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
+use kube::ResourceExt;
+use plan::calico_datastore::cluster::checks::PERMISSIONS;
+use plan::calico_datastore::cluster::detect::detect;
+use plan::calico_datastore::cluster::etcd::ConfigMaps;
+use plan::calico_datastore::cluster::facts::{ClusterFacts, Found, NodePod};
+use plan::calico_datastore::cluster::manifest::{self, CONTROLLERS, Manifest, Name};
+use plan::cluster;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::looks::Looks;
+use super::objects::{current, get, patch, spec_change};
+use super::{found, saved, wishes};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::write::WriteError;
+use crate::{facts, read};
+
+/// What wrote policies into etcd v2 before calico-kube-controllers did.
+const POLICY_CONTROLLER: &str = "calico-policy-controller";
+
+/// Takes a manifest apart. An error is everything that is wrong with it.
+pub fn manifest(text: &str) -> Result<Manifest, Vec<String>> {
+    let mut documents = Vec::new();
+    for document in yaml_serde::Deserializer::from_str(text) {
+        match Value::deserialize(document) {
+            Ok(value) => documents.push(value),
+            Err(error) => return Err(vec![format!("it is no YAML: {error}")]),
+        }
+    }
+    manifest::read(&documents)
+}
+
+/// Everything that the checks and the plan need.
+pub async fn cluster(
+    context: &Context,
+    cache: &Cache,
+    looks: &mut Looks,
+    kind: &CalicoDatastore,
+) -> Result<ClusterFacts, WriteError> {
+    let mut malformed = Vec::new();
+    let nodes = cache.nodes.state();
+    let nodes = facts::understood(
+        nodes.iter().map(|found| facts::nodes::node(found)),
+        &mut malformed,
+    );
+    let manifest = manifest(&kind.manifest);
+    let mut cluster = ClusterFacts {
+        nodes: nodes
+            .into_iter()
+            .filter(|node| node.operating_system != "windows")
+            .map(|node| (node.name.clone(), node))
+            .collect(),
+        without_network: found::without_network(cache, context)
+            .into_iter()
+            .map(|pod| pod.key)
+            .collect(),
+        kubernetes_version: version(context).await?,
+        other_controllers: other_controllers(context).await?,
+        malformed,
+        ..ClusterFacts::default()
+    };
+    if let Ok(manifest) = &manifest {
+        of_manifest(context, cache, manifest, &mut cluster).await?;
+    }
+    cluster.manifest = Some(manifest);
+    if let Ok(settings) = detect(&wishes(kind), &cluster) {
+        let read = looks
+            .facts(context, &settings.etcd_v2.value, &settings.etcd_v3.value)
+            .await;
+        cluster.stores = Some(read);
+    }
+    Ok(cluster)
+}
+
+/// What is in the cluster of what the manifest has.
+async fn of_manifest(
+    context: &Context,
+    cache: &Cache,
+    manifest: &Manifest,
+    cluster: &mut ClusterFacts,
+) -> Result<(), WriteError> {
+    let name = current(&Name::of(&manifest.daemon_set));
+    let key = format!("{}/{}", name.namespace, name.name);
+    cluster.permissions = read::permissions_in(context, &PERMISSIONS, &name.namespace).await?;
+    let Some(there) = get(context, &name).await? else {
+        return Ok(());
+    };
+    cluster.daemon_set = found_daemon_set(&there);
+    let pods = cache.pods.state();
+    cluster.pods = found::of_daemon_set(&pods, &key)
+        .into_iter()
+        .map(|pod| NodePod {
+            name: pod.name_any(),
+            node: pod
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.node_name.clone())
+                .unwrap_or_default(),
+            image: found::image(pod),
+            ready: facts::pods::is_ready(pod),
+        })
+        .collect();
+    let wanted = saved::wanted_daemon_set(manifest, &there);
+    let change = spec_change(
+        &there,
+        &[
+            ("template", &wanted.template),
+            ("updateStrategy", &wanted.strategy),
+        ],
+    );
+    try_patch(context, &there, change, cluster).await?;
+    let controllers = Name {
+        kind: "Deployment".to_owned(),
+        name: CONTROLLERS.to_owned(),
+        ..name.clone()
+    };
+    if let Some(there) = get(context, &controllers).await? {
+        cluster.controllers = found_deployment(&there);
+        if let Some(wanted) = &manifest.controllers {
+            let change = spec_change(&there, &[("template", &wanted["spec"]["template"])]);
+            try_patch(context, &there, change, cluster).await?;
+        }
+    }
+    cluster.config_maps = config_maps(context, &name.namespace, cluster.daemon_set.as_ref()).await?;
+    if let Some(wanted) = &manifest.configuration {
+        let name = Name::of(wanted);
+        match get(context, &current(&name)).await? {
+            Some(there) => {
+                let change = json!({ "data": manifest::texts(wanted) });
+                try_patch(context, &there, change, cluster).await?;
+                cluster.configuration = Some(there);
+            }
+            None => cluster
+                .not_applied
+                .push((name.words(), "it is not in the cluster".to_owned())),
+        }
+    }
+    for wanted in &manifest.others {
+        let name = Name::of(wanted);
+        let otherwise = match get(context, &name).await {
+            Ok(None) => Some("it is not in the cluster".to_owned()),
+            Ok(Some(there)) => manifest::otherwise(wanted, &there),
+            Err(error) => Some(format!("it cannot be looked at: {}", crate::tell::chain(&error))),
+        };
+        cluster
+            .not_applied
+            .extend(otherwise.map(|what| (name.words(), what)));
+    }
+    Ok(())
+}
+
+/// Asks the API server whether it would take this.
+async fn try_patch(
+    context: &Context,
+    there: &Value,
+    change: Value,
+    cluster: &mut ClusterFacts,
+) -> Result<(), WriteError> {
+    match patch(context, there, change, true).await {
+        // One that changed meanwhile is asked about again.
+        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
+        Err(error) => match error.refusal() {
+            Some(why) => {
+                cluster.refused.push((Name::of(there).words(), why.to_owned()));
+                Ok(())
+            }
+            None => Err(error),
+        },
+    }
+}
+
+fn found_daemon_set(there: &Value) -> Option<Found> {
+    let object: DaemonSet = serde_json::from_value(there.clone()).ok()?;
+    Some(Found {
+        object: facts::daemon_sets::daemon_set(&object),
+        template: there["spec"]["template"].clone(),
+        selector: there["spec"]["selector"].clone(),
+    })
+}
+
+fn found_deployment(there: &Value) -> Option<Found> {
+    let object: Deployment = serde_json::from_value(there.clone()).ok()?;
+    let status = object.status.unwrap_or_default();
+    Some(Found {
+        object: cluster::DaemonSet {
+            namespace: object.metadata.namespace.clone().unwrap_or_default(),
+            name: object.metadata.name.clone().unwrap_or_default(),
+            labels: object.metadata.labels.clone().unwrap_or_default(),
+            annotations: object.metadata.annotations.clone().unwrap_or_default(),
+            managers: facts::managers(&object.metadata),
+            desired: object.spec.and_then(|spec| spec.replicas).unwrap_or(1),
+            ready: status.ready_replicas.unwrap_or(0),
+            ..cluster::DaemonSet::default()
+        },
+        template: there["spec"]["template"].clone(),
+        selector: there["spec"]["selector"].clone(),
+    })
+}
+
+/// `ConfigMap`s that calico-node takes its environment from.
+async fn config_maps(
+    context: &Context,
+    namespace: &str,
+    daemon_set: Option<&Found>,
+) -> Result<ConfigMaps, WriteError> {
+    let names: BTreeSet<(String, String)> = daemon_set
+        .iter()
+        .flat_map(|found| found.object.referred_config_maps())
+        .map(|name| (namespace.to_owned(), name.to_owned()))
+        .collect();
+    let maps = read::config_maps(context, names).await?;
+    let texts = |map: &k8s_openapi::api::core::v1::ConfigMap| map.data.clone().unwrap_or_default();
+    Ok(maps.iter().map(|map| (map.name_any(), texts(map))).collect())
+}
+
+/// Other controllers of Calico v2's that run.
+async fn other_controllers(context: &Context) -> Result<Vec<String>, WriteError> {
+    let (deployments, replica_sets) = tokio::try_join!(
+        read::list::<Deployment>(context, "Deployments"),
+        read::list::<ReplicaSet>(context, "ReplicaSets"),
+    )?;
+    let deployments = deployments.iter().map(|found| {
+        let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
+        ("Deployment", found.namespace(), found.name_any(), replicas, true)
+    });
+    let replica_sets = replica_sets.iter().map(|found| {
+        let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
+        let is_its_own = found.owner_references().is_empty();
+        (
+            "ReplicaSet",
+            found.namespace(),
+            found.name_any(),
+            replicas,
+            is_its_own,
+        )
+    });
+    Ok(deployments
+        .chain(replica_sets)
+        .filter(|(_, _, name, replicas, is_its_own)| {
+            name == POLICY_CONTROLLER && replicas.unwrap_or(1) > 0 && *is_its_own
+        })
+        .map(|(kind, namespace, name, ..)| format!("{kind} {}/{name}", namespace.unwrap_or_default()))
+        .collect())
+}
+
+async fn version(context: &Context) -> Result<String, WriteError> {
+    let found = context
+        .client
+        .apiserver_version()
+        .await
+        .map_err(|source| WriteError::of("asking for", "the version of the API server", source))?;
+    Ok(found.git_version)
+}

@@ -1,0 +1,153 @@
+//! The way to both stores, by what the settings say and the Secrets hold.
+
+use std::sync::Arc;
+
+use datastore::access::{Access, Pem, Said, Side};
+use datastore::error::StoreError;
+use datastore::run::prepared::{NotConvertible, Prepared};
+use datastore::run::status;
+use datastore::stores::Stores;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use plan::calico_datastore::cluster::etcd::{Etcd, SecretKey};
+use plan::calico_datastore::cluster::facts::{Converted, NotConverted, StoreFacts, StoreProblem};
+use plan::calico_datastore::run::decide::ReadyV3;
+
+use crate::context::Context;
+
+/// Reaches both. An error says which, and what helps.
+pub async fn connect(context: &Context, v2: &Etcd, v3: &Etcd) -> Result<Arc<Stores>, StoreProblem> {
+    let v2 = access(context, Side::V2, v2).await?;
+    let v3 = access(context, Side::V3, v3).await?;
+    let stores = Stores::connect(&v2, &v3).await.map_err(|error| problem(&error))?;
+    Ok(Arc::new(stores))
+}
+
+/// As checks and messages say it.
+pub fn problem(error: &StoreError) -> StoreProblem {
+    let otherwise =
+        "see whether etcd answers where the coordinator runs, with the certificates of Calico's own pods";
+    StoreProblem {
+        message: error.to_string(),
+        hint: error.hint().unwrap_or_else(|| otherwise.to_owned()),
+    }
+}
+
+async fn access(context: &Context, side: Side, etcd: &Etcd) -> Result<Access, StoreProblem> {
+    let namespace = if etcd.namespace.is_empty() {
+        &context.namespace
+    } else {
+        &etcd.namespace
+    };
+    let said = Said {
+        endpoints: etcd.endpoints.clone(),
+        authority: pem(context, namespace, etcd.authority.as_ref()).await?,
+        certificate: pem(context, namespace, etcd.certificate.as_ref()).await?,
+        key: pem(context, namespace, etcd.key.as_ref()).await?,
+        ..Said::default()
+    };
+    said.access(side).map_err(|error| StoreProblem {
+        message: error.to_string(),
+        hint: "correct it in spec.calicoDatastore, or where calico-node has it from".to_owned(),
+    })
+}
+
+/// What a Secret holds under a key; nothing where none is named, or the key is empty.
+async fn pem(
+    context: &Context,
+    namespace: &str,
+    key: Option<&SecretKey>,
+) -> Result<Option<Pem>, StoreProblem> {
+    let Some(SecretKey { secret, key }) = key else {
+        return Ok(None);
+    };
+    let api: Api<Secret> = Api::namespaced(context.client.clone(), namespace);
+    let place = format!("Secret {namespace}/{secret}, key {key}");
+    let found = api.get_opt(secret).await.map_err(|error| StoreProblem {
+        message: format!("reading {place}: {error}"),
+        hint: "let the coordinator read it: `kubectl apply -k deploy/calico-datastore`, with the Secret's name in its Role".to_owned(),
+    })?;
+    let data = found.and_then(|secret| secret.data).unwrap_or_default();
+    match data.get(key) {
+        Some(bytes) if !bytes.0.is_empty() => Ok(Some(Pem::Here {
+            place,
+            bytes: bytes.0.clone(),
+        })),
+        Some(_) | None => Err(StoreProblem {
+            message: format!("{place}: there is nothing"),
+            hint:
+                "calico-node reads its certificate there, or spec.calicoDatastore names the Secret: write it"
+                    .to_owned(),
+        }),
+    }
+}
+
+/// Everything that the checks need of both stores. Converts everything, and writes nothing.
+pub async fn facts(stores: &Stores) -> Result<StoreFacts, StoreError> {
+    let (glance, ready_v2, information) = tokio::try_join!(
+        status(stores, Timestamp::now()),
+        stores.ready_v2(),
+        stores.cluster_information(),
+    )?;
+    let ready_v3 = datastore::stores::ready_v3(information.as_ref().map(|(_, value)| value))?;
+    let tree = stores.v2.tree().await?;
+    // A store of many thousand keys takes some seconds of a processor.
+    let converted = tokio::task::spawn_blocking(move || Prepared::of(&tree)).await;
+    let conversion = match converted {
+        Ok(Ok(prepared)) => Ok(converted_of(&prepared)),
+        Ok(Err(error)) => Err(not_converted(&error)),
+        Err(error) => Err(NotConverted {
+            message: format!("the conversion ended: {error}"),
+            hint: "see the coordinator's log".to_owned(),
+            lines: Vec::new(),
+        }),
+    };
+    let [etcd_v2, etcd_v3] = glance.etcd;
+    Ok(StoreFacts {
+        etcd_v2,
+        etcd_v3,
+        calico_version: glance
+            .version_v2
+            .unwrap_or_else(|| "without a version".to_owned()),
+        ready_v2,
+        ready_v3: if glance.keys_v3 == 0 {
+            ReadyV3::Missing
+        } else {
+            ready_v3
+        },
+        keys_v3: glance.keys_v3,
+        phase: glance.record.map(|record| record.phase),
+        at_work: glance.at_work,
+        conversion,
+    })
+}
+
+fn converted_of(prepared: &Prepared) -> Converted {
+    let mut converted = Converted::default();
+    if let Some(conversion) = &prepared.conversion {
+        for object in &conversion.objects {
+            *converted.keys.entry(object.kind.name().to_owned()).or_default() += 1;
+        }
+        converted.notes = conversion.notes.iter().map(ToString::to_string).collect();
+        converted.renamed = conversion.renamed.len();
+    }
+    converted
+}
+
+fn not_converted(error: &NotConvertible) -> NotConverted {
+    let lines = match error {
+        NotConvertible::Values(conversion) => {
+            let errors = conversion.conversion_errors.iter().map(ToString::to_string);
+            let refused = conversion.validation_errors.iter().map(ToString::to_string);
+            let clashes = conversion.clashes.iter().map(ToString::to_string);
+            errors.chain(refused).chain(clashes).collect()
+        }
+        NotConvertible::Empty | NotConvertible::Version(_) => Vec::new(),
+    };
+    NotConverted {
+        message: error.to_string(),
+        hint: error.hint().to_owned(),
+        lines,
+    }
+}

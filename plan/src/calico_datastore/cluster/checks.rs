@@ -1,0 +1,141 @@
+//! Every prerequisite as a check on facts of the cluster and of both stores.
+
+mod calico;
+mod cluster;
+mod stores;
+
+use super::facts::ClusterFacts;
+use super::settings::Settings;
+use crate::check::{Check, Permission, Verdict, access};
+
+/// What the user said, as far as a check depends on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckPolicy {
+    /// Whether nobody watches traffic (`gates.traffic: Off`).
+    pub is_unwatched: bool,
+    /// Fields of `rollout` that say something which this kind does not do.
+    pub without_effect: Vec<&'static str>,
+}
+
+/// Name of a prerequisite: a metric label and an anchor in the runbook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CheckName {
+    /// calico-node runs on every node, of one version.
+    CalicoNode,
+    /// Calico's controllers are known.
+    KubeControllers,
+    /// Both stores can be reached.
+    DatastoreAccess,
+    /// Everything in v2 can be converted.
+    DatastoreConversion,
+    /// v2 is what Calico works with, and v3 is empty.
+    DatastoreState,
+    /// kops, or somebody else, writes Calico's objects.
+    DatastoreOwners,
+    /// Every object was understood.
+    MalformedObjects,
+    /// The manifest of v3 is understood, and the API server would take it.
+    Manifest,
+    /// What the manifest needs is in the cluster.
+    ManifestObjects,
+    /// Every node is there.
+    NodesReady,
+    /// The API server lets the coordinator do all that it has to.
+    Permissions,
+    /// Pods that have no network before.
+    PendingPods,
+    /// How nodes go, one after the other.
+    RolloutRules,
+    /// Traffic is watched.
+    TrafficGate,
+    /// Versions of Kubernetes, Calico and etcd.
+    Versions,
+}
+
+impl CheckName {
+    /// Every name.
+    pub const ALL: [Self; 15] = [
+        Self::CalicoNode,
+        Self::KubeControllers,
+        Self::DatastoreAccess,
+        Self::DatastoreConversion,
+        Self::DatastoreState,
+        Self::DatastoreOwners,
+        Self::MalformedObjects,
+        Self::Manifest,
+        Self::ManifestObjects,
+        Self::NodesReady,
+        Self::Permissions,
+        Self::PendingPods,
+        Self::RolloutRules,
+        Self::TrafficGate,
+        Self::Versions,
+    ];
+
+    /// The name as it stands in status, metrics and the runbook.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::CalicoNode => "CalicoNode",
+            Self::KubeControllers => "KubeControllers",
+            Self::DatastoreAccess => "DatastoreAccess",
+            Self::DatastoreConversion => "DatastoreConversion",
+            Self::DatastoreState => "DatastoreState",
+            Self::DatastoreOwners => "DatastoreOwners",
+            Self::MalformedObjects => "MalformedObjects",
+            Self::Manifest => "Manifest",
+            Self::ManifestObjects => "ManifestObjects",
+            Self::NodesReady => "NodesReady",
+            Self::Permissions => "Permissions",
+            Self::PendingPods => "PendingPods",
+            Self::RolloutRules => "RolloutRules",
+            Self::TrafficGate => "TrafficGate",
+            Self::Versions => "Versions",
+        }
+    }
+
+    /// A check of this name that does not plainly hold.
+    pub(super) fn not_pass(
+        self,
+        verdict: Verdict,
+        object: impl Into<String>,
+        found: impl Into<String>,
+        needed: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Check {
+        Check::not_pass(self.as_str(), verdict, object, found, needed, fix)
+    }
+
+    fn pass(self, object: impl Into<String>, found: impl Into<String>) -> Check {
+        Check::pass(self.as_str(), object, found)
+    }
+}
+
+impl From<CheckName> for &'static str {
+    fn from(name: CheckName) -> Self {
+        name.as_str()
+    }
+}
+
+/// What the coordinator must be allowed to do, beside what it may in any case. In the namespace of calico-node.
+pub const PERMISSIONS: [Permission; 3] = [
+    Permission::new("patch", "apps", "daemonsets", ""),
+    Permission::new("patch", "apps", "deployments", ""),
+    Permission::new("patch", "", "configmaps", ""),
+];
+
+/// Judges every prerequisite.
+pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+    [
+        access::malformed(CheckName::MalformedObjects, &facts.malformed),
+        access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions),
+        calico::check(settings, facts),
+        cluster::check(facts, policy),
+        stores::check(settings, facts),
+    ]
+    .concat()
+}
+
+#[cfg(test)]
+pub(super) mod fixture;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+use std::collections::BTreeSet;
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::fixture::{facts, settings};
+use super::*;
+use crate::calico_datastore::cluster::detect::{Wishes, detect};
+use crate::calico_datastore::cluster::document::document;
+use crate::calico_datastore::cluster::facts::{NotConverted, StoreProblem};
+use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
+use crate::calico_datastore::run::record::Phase;
+
+/// Changes something of the facts.
+type Change = fn(&mut ClusterFacts);
+
+fn judged(facts: &ClusterFacts) -> Vec<Check> {
+    check(&settings(facts), facts, &CheckPolicy::default())
+}
+
+fn stores(facts: &mut ClusterFacts) -> &mut crate::calico_datastore::cluster::facts::StoreFacts {
+    facts.stores.as_mut().unwrap().as_mut().unwrap()
+}
+
+#[test]
+fn a_good_cluster_passes_every_check_by_name() {
+    let checks = judged(&facts());
+    for check in &checks {
+        assert_eq!(check.verdict, Verdict::Pass, "{}", check.line());
+    }
+    let found: BTreeSet<&str> = checks.iter().map(|check| check.name.as_str()).collect();
+    let all: BTreeSet<&str> = CheckName::ALL.iter().map(|name| name.as_str()).collect();
+    assert_eq!(found, all);
+}
+
+#[rstest]
+#[case(CheckName::NodesReady, |facts: &mut ClusterFacts| facts.nodes.get_mut("a").unwrap().ready = false, "NotReady")]
+#[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| facts.pods[0].ready = false, "not Ready")]
+#[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| facts.pods[1].image = "calico/node:v2.6.2".to_owned(), "v2.6.2 on b")]
+#[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| { facts.pods.pop(); }, "1 pods")]
+#[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.controllers = None, "not in the cluster")]
+#[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.other_controllers.push("ReplicaSet kube-system/calico-policy-controller".to_owned()), "writes to etcd v2")]
+#[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.not_applied.push(("ClusterRole calico-node".to_owned(), "not there".to_owned())), "not there")]
+#[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.refused.push(("DaemonSet kube-system/calico-node".to_owned(), "no".to_owned())), "would not take it: no")]
+#[case(CheckName::Manifest, |facts: &mut ClusterFacts| facts.daemon_set.as_mut().unwrap().selector = json!({"matchLabels": {"a": "b"}}), "selector")]
+#[case(CheckName::DatastoreAccess, |facts: &mut ClusterFacts| facts.stores = Some(Err(StoreProblem { message: "etcd: refused".to_owned(), hint: "look".to_owned() })), "etcd: refused")]
+#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).ready_v2 = ReadyV2::Missing, "no such key")]
+#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).ready_v2 = ReadyV2::Paused("false".to_owned()), "datastore abort")]
+#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).ready_v3 = ReadyV3::Open, "works with it")]
+#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).keys_v3 = 7, "7 keys")]
+#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).phase = Some(Phase::Written), "phase Written")]
+#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).at_work = Some("somebody".to_owned()), "somebody is at work")]
+#[case(CheckName::DatastoreConversion, |facts: &mut ClusterFacts| stores(facts).conversion = Err(NotConverted { message: "2 values".to_owned(), hint: "mend".to_owned(), lines: vec!["p: no JSON".to_owned()] }), "p: no JSON")]
+#[case(CheckName::DatastoreConversion, |facts: &mut ClusterFacts| stores(facts).conversion = Err(NotConverted { message: "too old".to_owned(), hint: "mend".to_owned(), lines: Vec::new() }), "too old")]
+#[case(CheckName::Permissions, |facts: &mut ClusterFacts| { facts.permissions.insert("patch deployments.apps".to_owned(), false); }, "denied")]
+#[case(CheckName::DatastoreOwners, |facts: &mut ClusterFacts| { facts.daemon_set.as_mut().unwrap().object.managers.push("argocd-controller (Apply)".to_owned()); }, "Argo CD")]
+fn what_refuses(#[case] name: CheckName, #[case] change: Change, #[case] words: &str) {
+    let mut facts = facts();
+    change(&mut facts);
+    let checks = judged(&facts);
+    let refusals: Vec<String> = checks
+        .iter()
+        .filter(|check| !check.verdict.allows())
+        .map(Check::line)
+        .collect();
+    assert!(
+        refusals
+            .iter()
+            .any(|line| line.starts_with(name.as_str()) && line.contains(words)),
+        "{refusals:?}"
+    );
+    for line in &refusals {
+        assert!(line.starts_with(name.as_str()), "and nothing else: {line}");
+    }
+}
+
+#[test]
+fn a_manifest_of_another_calico_is_refused() {
+    let mut facts = facts();
+    let Some(Ok(manifest)) = &mut facts.manifest else {
+        panic!()
+    };
+    manifest.daemon_set["spec"]["template"]["spec"]["containers"][0]["image"] = json!("calico/node:v2.6.12");
+    let lines: Vec<String> = judged(&facts)
+        .iter()
+        .filter(|check| !check.verdict.allows())
+        .map(Check::line)
+        .collect();
+    assert!(lines.iter().any(|line| line.contains("of v2.6")), "{lines:?}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("the same as in the cluster")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn what_is_missing_altogether_is_said_before_there_are_settings() {
+    let refused = |change: Change| {
+        let mut facts = facts();
+        change(&mut facts);
+        detect(&Wishes::default(), &facts)
+            .unwrap_err()
+            .iter()
+            .map(Check::line)
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    assert!(refused(|facts: &mut ClusterFacts| facts.manifest = None).contains("no YAML"));
+    assert!(
+        refused(|facts: &mut ClusterFacts| facts.manifest = Some(Err(vec!["found 2 of".to_owned()])))
+            .contains("found 2 of")
+    );
+    assert!(refused(|facts: &mut ClusterFacts| facts.daemon_set = None).contains("not in the cluster"));
+    assert!(
+        refused(|facts: &mut ClusterFacts| facts.config_maps.clear()).contains("spec.calicoDatastore.etcdV2")
+    );
+}
+
+#[test]
+fn the_plan_says_every_object_and_the_point_of_no_return() {
+    let mut facts = facts();
+    let settings = settings(&facts);
+    let order = ["a".to_owned(), "b".to_owned()];
+    let plan = document(&settings, &facts, &order);
+    let text = format!("{plan:?}");
+    for words in [
+        "Deployment kube-system/calico-kube-controllers",
+        "/calico/v1/Ready",
+        "NEW PODS GET NO NETWORK",
+        "POINT OF NO RETURN",
+        "calico/node:v3.8.9 in place of calico/node:v2.6.12",
+        "ConfigMap kube-system/calico-config",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(!text.contains("kops"));
+    assert_eq!(plan.nodes.len(), 2);
+    let labels = &mut facts.daemon_set.as_mut().unwrap().object.labels;
+    labels.insert("k8s-addon".to_owned(), "networking.projectcalico.org".to_owned());
+    let of_kops = document(&settings, &facts, &order);
+    assert!(format!("{of_kops:?}").contains("majorVersion: v3"));
+    assert_ne!(of_kops.hash(), plan.hash());
+    // What comes and goes in the stores is no other plan.
+    stores(&mut facts).conversion = Ok(crate::calico_datastore::cluster::facts::Converted::default());
+    assert_eq!(document(&settings, &facts, &order).hash(), of_kops.hash());
+}
