@@ -11,6 +11,7 @@ use crate::cluster::{
     Cluster, Directory, Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Site, UpOptions,
 };
 use crate::demo::Tools;
+use crate::image::Calico;
 use crate::progress::Progress;
 
 /// Milliseconds between two probes of each flow, when nobody says.
@@ -121,6 +122,12 @@ impl ClusterArguments {
                 )
             }
             PodNetwork::Calico => self.calico_plays_every_family(),
+            PodNetwork::CalicoV2 if self.no_calico || self.calico_bin.is_some() => {
+                bail!(
+                    "--network calico-v2: a stand-in plays that Calico, and nothing else can; leave --no-calico and --calico-bin out"
+                )
+            }
+            PodNetwork::CalicoV2 => self.calico_plays_every_family(),
         }
     }
 
@@ -151,7 +158,12 @@ impl ClusterArguments {
             programs,
             build: self.build(),
         };
-        let assets = assets::ensure(&wanted, &progress).await?;
+        let mut assets = assets::ensure(&wanted, &progress).await?;
+        let mut calico_etcd = None;
+        if self.pod_network() == PodNetwork::CalicoV2 {
+            calico_etcd = Some(assets::old_etcd(&progress).await?);
+            assets.calico = Some(Calico::WithEtcd(assets.rust.need(Program::StandIn)?));
+        }
         Ok(UpOptions {
             directory: self.place.open()?,
             nodes: self.nodes,
@@ -163,6 +175,7 @@ impl ClusterArguments {
             packet_filter: self.packet_filter,
             ip_families: self.ip_families,
             pod_network: self.pod_network(),
+            calico_etcd,
             calico_waits: !self.no_calico,
             sample: !self.no_sample,
             traffic: (!self.no_traffic).then(|| self.probe_interval.unwrap_or(PROBE_INTERVAL)),
