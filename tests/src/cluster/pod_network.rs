@@ -34,6 +34,13 @@ impl PodNetwork {
         }
     }
 
+    /// As the command line has it.
+    pub fn option(self) -> String {
+        use clap::ValueEnum as _;
+        let value = self.to_possible_value();
+        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
     /// What else a node must have for calico-node, as a line of its manifest's node selector.
     pub(super) fn calico_selector(self) -> &'static str {
         match self {
@@ -149,8 +156,11 @@ impl Cluster {
     }
 
     async fn start_calico_v2(&self) -> Result<()> {
+        let values = self.values().await;
+        let file = self.directory.calico_v3();
+        std::fs::write(&file, values.calico_v3()?).with_context(|| format!("write {}", file.display()))?;
         self.api
-            .apply(&self.values().await.calico_v2()?)
+            .apply(&values.calico_v2()?)
             .await
             .context("apply the manifest of Calico v2.6")
     }

@@ -53,19 +53,23 @@ pub struct IpamConfig {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Etcd {
-    etcd_endpoints: String,
+    #[serde(rename = "etcd_endpoints")]
+    endpoints: String,
     /// Certificates that etcd's own is signed by.
-    pub etcd_ca_cert_file: String,
+    #[serde(rename = "etcd_ca_cert_file")]
+    pub authority: String,
     /// The certificate to show.
-    pub etcd_cert_file: String,
+    #[serde(rename = "etcd_cert_file")]
+    pub certificate: String,
     /// Its key.
-    pub etcd_key_file: String,
+    #[serde(rename = "etcd_key_file")]
+    pub key: String,
 }
 
 impl Etcd {
     /// The endpoints of the list.
     pub fn endpoints(&self) -> Vec<String> {
-        let parts = self.etcd_endpoints.split(',').map(str::trim);
+        let parts = self.endpoints.split(',').map(str::trim);
         parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
     }
 }

@@ -148,7 +148,7 @@ impl Endpoint<'_> {
             "interfaceName": self.host_device,
             "mac": self.mac,
         });
-        let mut object = resource::object("WorkloadEndpoint", metadata, spec)?;
+        let mut object = resource::object("WorkloadEndpoint", metadata, &spec)?;
         // An update keeps who it is.
         if let Some(entry) = before {
             let old = resource::parse(entry)?;

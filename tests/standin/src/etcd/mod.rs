@@ -56,9 +56,9 @@ pub async fn of_conflist(etcd: &Etcd, generation: Generation) -> Result<Store> {
     let file = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
     let said = Said {
         endpoints: etcd.endpoints(),
-        authority: file(&etcd.etcd_ca_cert_file),
-        certificate: file(&etcd.etcd_cert_file),
-        key: file(&etcd.etcd_key_file),
+        authority: file(&etcd.authority),
+        certificate: file(&etcd.certificate),
+        key: file(&etcd.key),
         ..Said::default()
     };
     Store::connect(generation, said).await

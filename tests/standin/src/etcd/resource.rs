@@ -73,7 +73,7 @@ impl Kind {
 
     /// Makes an object; `false` when there is one of its name.
     pub async fn create(self, store: &Store, name: &str, spec: Value) -> Result<bool> {
-        let object = object(self.name, json!({ "name": name }), spec)?;
+        let object = object(self.name, json!({ "name": name }), &spec)?;
         store.create(&self.key(name), &object.to_string()).await
     }
 
@@ -105,7 +105,7 @@ impl Kind {
 }
 
 /// A new object: Calico gives it an identifier and the time of its creation.
-pub fn object(kind: &str, mut metadata: Value, spec: Value) -> Result<Value> {
+pub fn object(kind: &str, mut metadata: Value, spec: &Value) -> Result<Value> {
     metadata["uid"] = json!(identifier::uuid()?);
     metadata["creationTimestamp"] = json!(jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
     Ok(json!({

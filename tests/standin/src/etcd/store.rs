@@ -121,7 +121,9 @@ impl Store {
     pub async fn make_directory(&self, key: &str) -> Result<()> {
         match &self.backend {
             Backend::V2(client) => client.make_directory(key).await,
-            _ => Ok(()),
+            Backend::V3(_) => Ok(()),
+            #[cfg(test)]
+            Backend::Memory(_) => Ok(()),
         }
     }
 
@@ -129,7 +131,9 @@ impl Store {
     pub async fn delete_empty(&self, directory: &str) -> Result<bool> {
         match &self.backend {
             Backend::V2(client) => client.delete_empty(directory).await,
-            _ => Ok(false),
+            Backend::V3(_) => Ok(false),
+            #[cfg(test)]
+            Backend::Memory(_) => Ok(false),
         }
     }
 
