@@ -73,4 +73,20 @@ impl Cluster {
             ),
         }
     }
+
+    /// Pauses Calico v2, or lets it work: what a conversion does first, and what who gives up does last.
+    pub async fn set_calico_v2_ready(&self, ready: bool) -> Result<()> {
+        self.calico_etcd().await?;
+        let address = self.control_plane_address().await;
+        let path = format!("/v2/keys/calico/v1/Ready?value={ready}");
+        let answer = crate::http::ask(address, PORT, "PUT", &path, "").await?;
+        if answer.status != 200 {
+            bail!(
+                "set Calico's flag Ready to {ready}: etcd answers {} {}",
+                answer.status,
+                answer.body
+            );
+        }
+        Ok(())
+    }
 }
