@@ -69,7 +69,12 @@ pub async fn remove(directory: &Directory) -> Result<Vec<String>> {
         for folder in [directory.machines(), directory.keys(), directory.images()] {
             note(remove_folder(&folder));
         }
-        for file in [directory.kubeconfig(), directory.program(), directory.state()] {
+        for file in [
+            directory.kubeconfig(),
+            directory.calico_v3(),
+            directory.program(),
+            directory.state(),
+        ] {
             note(remove_file(&file));
         }
     }

@@ -96,6 +96,11 @@ impl Directory {
         self.path.join("admin.conf")
     }
 
+    /// The manifest to which a lab on Calico v2.6 is rolled, for whoever does it by hand.
+    pub fn calico_v3(&self) -> PathBuf {
+        self.path.join("calico-v3.yaml")
+    }
+
     /// What was made, written before it is made.
     pub fn state(&self) -> PathBuf {
         self.path.join("state.json")

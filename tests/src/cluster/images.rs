@@ -23,12 +23,40 @@ pub struct Images {
     pub calico_node: String,
     /// Calico's CNI plugin and its installer at `/opt/cni/bin/`, the real one or the stand-in.
     pub calico_cni: String,
+    /// Calico v2.6 with etcd: the release from which a datastore is converted.
+    pub calico_v2: CalicoRelease,
+    /// Calico v3.8 with etcd: the release to which it is converted.
+    pub calico_v3: CalicoRelease,
     /// The traffic generator.
     pub traffic: String,
     /// replumb's agent.
     pub agent: String,
     /// replumb's coordinator.
     pub coordinator: String,
+}
+
+/// The images of a release of Calico with etcd, always the stand-in's.
+#[derive(Clone, Debug)]
+pub struct CalicoRelease {
+    /// The release.
+    pub version: String,
+    /// calico-node at `/bin/calico-node`.
+    pub node: String,
+    /// The CNI plugins at `/opt/cni/bin/`, and their installer at `/install-cni.sh`.
+    pub cni: String,
+    /// kube-controllers as the entry point, and `/usr/bin/check-status`.
+    pub kube_controllers: String,
+}
+
+impl CalicoRelease {
+    fn new(version: &str, cni: &str, kube_controllers: &str) -> Self {
+        Self {
+            version: version.to_owned(),
+            node: format!("docker.io/calico/node:{version}"),
+            cni: format!("docker.io/calico/cni:{cni}"),
+            kube_controllers: format!("docker.io/calico/kube-controllers:{kube_controllers}"),
+        }
+    }
 }
 
 impl Default for Images {
@@ -42,6 +70,9 @@ impl Default for Images {
             coredns: "registry.k8s.io/coredns/coredns:v1.15.0".into(),
             calico_node: "docker.io/calico/node:v3.31.7".into(),
             calico_cni: "docker.io/calico/cni:v3.31.7".into(),
+            // Before v3 its parts had versions of their own.
+            calico_v2: CalicoRelease::new("v2.6.12", "v1.11.8", "v1.0.5"),
+            calico_v3: CalicoRelease::new("v3.8.9", "v3.8.9", "v3.8.9"),
             traffic: "replumb.dev/lab/traffic:0.1.0".into(),
             agent: "ghcr.io/replumb/agent:0.1.0".into(),
             coordinator: "ghcr.io/replumb/coordinator:0.1.0".into(),

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
+use super::calico_etcd;
 use super::control_plane::{DNS_SERVICE, POD_NETWORK, server};
 use super::families::IpFamilies;
 use super::pod_network::PodNetwork;
@@ -71,6 +72,8 @@ const KUBE_PROXY: &str = include_str!("../../manifests/kube-proxy.yaml");
 const CORE_DNS: &str = include_str!("../../manifests/coredns.yaml");
 const CALICO_DEFINITIONS: &str = include_str!("../../manifests/calico-crds.yaml");
 const CALICO: &str = include_str!("../../manifests/calico.yaml");
+const CALICO_V2: &str = include_str!("../../manifests/calico-v2.yaml");
+const CALICO_V3: &str = include_str!("../../manifests/calico-v3.yaml");
 const SAMPLE: &str = include_str!("../../manifests/sample.yaml");
 const LONELY: &str = include_str!("../../manifests/lonely.yaml");
 const TRAFFIC: &str = include_str!("../../manifests/traffic.yaml");
@@ -91,6 +94,7 @@ impl Values {
     ) -> Self {
         Self(BTreeMap::from([
             ("api-server", server(api_server)),
+            ("calico-etcd", calico_etcd::url(api_server)),
             ("calico-ipv6-vxlan", network.calico_ipv6_vxlan().to_owned()),
             ("calico-ranges", network.calico_ranges(families)),
             ("calico-selector", network.calico_selector().to_owned()),
@@ -101,6 +105,18 @@ impl Values {
             ("image-busybox", images.busybox.clone()),
             ("image-calico-cni", images.calico_cni.clone()),
             ("image-calico-node", images.calico_node.clone()),
+            ("image-calico-v2-cni", images.calico_v2.cni.clone()),
+            (
+                "image-calico-v2-kube-controllers",
+                images.calico_v2.kube_controllers.clone(),
+            ),
+            ("image-calico-v2-node", images.calico_v2.node.clone()),
+            ("image-calico-v3-cni", images.calico_v3.cni.clone()),
+            (
+                "image-calico-v3-kube-controllers",
+                images.calico_v3.kube_controllers.clone(),
+            ),
+            ("image-calico-v3-node", images.calico_v3.node.clone()),
             ("image-coredns", images.coredns.clone()),
             ("image-flannel", images.flannel.clone()),
             ("image-flannel-cni-plugin", images.flannel_cni_plugin.clone()),
@@ -141,6 +157,16 @@ impl Values {
     /// Calico: beside flannel it waits for the node label.
     pub fn calico(&self) -> Result<String> {
         self.fill(CALICO)
+    }
+
+    /// Calico v2.6, with its data in the v2 store of the lab's etcd for it.
+    pub fn calico_v2(&self) -> Result<String> {
+        self.fill(CALICO_V2)
+    }
+
+    /// Calico v3.8, with its data in the v3 store of that etcd: what [`Values::calico_v2`] is rolled to.
+    pub fn calico_v3(&self) -> Result<String> {
+        self.fill(CALICO_V3)
     }
 
     /// Workloads of the kinds that a cluster has.
@@ -209,6 +235,8 @@ mod tests {
             values.core_dns(),
             values.calico_definitions(),
             values.calico(),
+            values.calico_v2(),
+            values.calico_v3(),
             values.sample(),
             values.lonely(),
             values.traffic(10),

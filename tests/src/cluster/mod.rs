@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod authority;
+mod calico_etcd;
 pub mod cgroup;
 mod clean;
 mod command;

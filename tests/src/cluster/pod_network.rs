@@ -20,6 +20,8 @@ pub enum PodNetwork {
     Flannel,
     /// Calico by VXLAN, with its own IPAM and the pool that it makes by itself at its first start.
     Calico,
+    /// Calico v2.6 with etcd, without a tunnel; a stand-in plays it.
+    CalicoV2,
 }
 
 impl PodNetwork {
@@ -28,14 +30,22 @@ impl PodNetwork {
         match self {
             Self::Flannel => "flannel",
             Self::Calico => "Calico",
+            Self::CalicoV2 => "Calico v2.6",
         }
+    }
+
+    /// As the command line has it.
+    pub fn option(self) -> String {
+        use clap::ValueEnum as _;
+        let value = self.to_possible_value();
+        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// What else a node must have for calico-node, as a line of its manifest's node selector.
     pub(super) fn calico_selector(self) -> &'static str {
         match self {
             Self::Flannel => "\n        projectcalico.org/node-network-during-migration: calico",
-            Self::Calico => "",
+            Self::Calico | Self::CalicoV2 => "",
         }
     }
 
@@ -46,7 +56,8 @@ impl PodNetwork {
             format!("\n            - name: CALICO_{family}POOL_CIDR\n              value: {range}")
         };
         match self {
-            Self::Flannel => String::new(),
+            // Calico v2.6 has a manifest of its own.
+            Self::Flannel | Self::CalicoV2 => String::new(),
             Self::Calico if families.has_ipv6() => {
                 entry("IPV4", POD_NETWORK) + &entry("IPV6", POD_NETWORK_IPV6)
             }
@@ -57,7 +68,7 @@ impl PodNetwork {
     /// The encapsulation of the IPv6 pool that calico-node makes.
     pub(super) fn calico_ipv6_vxlan(self) -> &'static str {
         match self {
-            Self::Flannel => "Never",
+            Self::Flannel | Self::CalicoV2 => "Never",
             // Without BGP there is no other way between nodes.
             Self::Calico => "Always",
         }
@@ -67,7 +78,7 @@ impl PodNetwork {
     fn daemon_set(self) -> (&'static str, &'static str) {
         match self {
             Self::Flannel => ("daemonset/kube-flannel-ds", FLANNEL_NAMESPACE),
-            Self::Calico => ("daemonset/calico-node", CALICO_NAMESPACE),
+            Self::Calico | Self::CalicoV2 => ("daemonset/calico-node", CALICO_NAMESPACE),
         }
     }
 }
@@ -89,21 +100,24 @@ impl Cluster {
                 Ok(())
             }
             PodNetwork::Calico => self.define_calico().await,
+            PodNetwork::CalicoV2 => Ok(()),
         }
     }
 
     /// Starts what needs registered nodes. Calico's installer reaches the API server by its service address: before
     /// kube-proxy it would fail, and its kubelet wait 10 s for the next try.
     pub(super) async fn continue_pod_network(&self) -> Result<()> {
-        match self.pod_network().await {
-            PodNetwork::Flannel => Ok(()),
-            PodNetwork::Calico => {
-                self.api
-                    .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
-                    .await?;
-                self.start_calico().await
-            }
+        let network = self.pod_network().await;
+        if network == PodNetwork::Flannel {
+            return Ok(());
         }
+        self.api
+            .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
+            .await?;
+        if network == PodNetwork::CalicoV2 {
+            return self.start_calico_v2().await;
+        }
+        self.start_calico().await
     }
 
     /// Waits until it runs on every node.
@@ -111,6 +125,15 @@ impl Cluster {
         let network = self.pod_network().await;
         let (workload, namespace) = network.daemon_set();
         self.api.rolled_out(workload, namespace, ROLLOUT_LIMIT).await?;
+        if network == PodNetwork::CalicoV2 {
+            self.api
+                .rolled_out(
+                    "deployment/calico-kube-controllers",
+                    CALICO_NAMESPACE,
+                    ROLLOUT_LIMIT,
+                )
+                .await?;
+        }
         self.progress
             .say(format_args!("kube-proxy and {} run", network.name()));
         Ok(())
@@ -130,6 +153,16 @@ impl Cluster {
         self.api
             .definitions_established("crd.projectcalico.org", ROLLOUT_LIMIT)
             .await
+    }
+
+    async fn start_calico_v2(&self) -> Result<()> {
+        let values = self.values().await;
+        let file = self.directory.calico_v3();
+        std::fs::write(&file, values.calico_v3()?).with_context(|| format!("write {}", file.display()))?;
+        self.api
+            .apply(&values.calico_v2()?)
+            .await
+            .context("apply the manifest of Calico v2.6")
     }
 
     async fn start_calico(&self) -> Result<()> {

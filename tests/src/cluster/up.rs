@@ -44,6 +44,8 @@ pub struct UpOptions {
     pub ip_families: IpFamilies,
     /// Who connects the pods.
     pub pod_network: PodNetwork,
+    /// The etcd for a Calico that keeps its data in one; it has both APIs.
+    pub calico_etcd: Option<PathBuf>,
     /// Beside flannel: whether Calico's manifest is applied. It starts on no node before one is labelled for it.
     pub calico_waits: bool,
     /// Whether the sample workloads are started.
@@ -189,6 +191,9 @@ impl Cluster {
             self.control(CONTROL_PLANE).start(service).await?;
         }
         self.progress.say("etcd and the API server are started");
+        if let Some(program) = &options.calico_etcd {
+            self.start_calico_etcd(program).await?;
+        }
         let nodes = self.state.lock().await.nodes();
         // A kubelet that finds no API server waits for seconds before it looks again.
         let (ready, server_is_ready) = tokio::sync::watch::channel(false);

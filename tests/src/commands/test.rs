@@ -70,6 +70,8 @@ pub enum Part {
     PodCidr,
     /// Another range for Services: every refused prerequisite, then the migration.
     ServiceCidr,
+    /// Calico v2.6 with etcd: paused, and then converted and rolled to v3.8 by hand.
+    CalicoV2,
     /// Five nodes, two at a time, never more. Only when it is asked for.
     Wide,
     /// Bad weather. Only when it is asked for.
@@ -77,7 +79,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -93,6 +95,7 @@ impl Part {
         Self::Crash,
         Self::PodCidr,
         Self::ServiceCidr,
+        Self::CalicoV2,
         Self::Wide,
         Self::Storm,
     ];
@@ -112,7 +115,8 @@ impl Part {
             | Self::Api
             | Self::Back
             | Self::PodCidr
-            | Self::ServiceCidr => true,
+            | Self::ServiceCidr
+            | Self::CalicoV2 => true,
             Self::Fair | Self::InPlace | Self::Gate | Self::Crash | Self::Wide | Self::Storm => false,
         }
     }
@@ -127,6 +131,7 @@ impl Part {
             | Self::Crash
             | Self::PodCidr
             | Self::ServiceCidr
+            | Self::CalicoV2
             | Self::Wide
             | Self::Storm => true,
             Self::Format
@@ -226,24 +231,9 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             })
             .await
         }
-        Part::Fair => {
-            in_cluster(arguments, SMALL, async |cluster, tools| {
-                end_to_end::fair(cluster, tools).await
-            })
-            .await
-        }
-        Part::InPlace => {
-            in_cluster(arguments, SMALL, async |cluster, tools| {
-                end_to_end::in_place(cluster, tools).await
-            })
-            .await
-        }
-        Part::Gate => {
-            in_cluster(arguments, SMALL, async |cluster, tools| {
-                end_to_end::gate(cluster, tools).await
-            })
-            .await
-        }
+        Part::Fair => in_cluster(arguments, SMALL, end_to_end::fair).await,
+        Part::InPlace => in_cluster(arguments, SMALL, end_to_end::in_place).await,
+        Part::Gate => in_cluster(arguments, SMALL, end_to_end::gate).await,
         Part::Crash => {
             let mut arguments = arguments.clone();
             arguments.cluster.crash_points = true;
@@ -252,18 +242,9 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             })
             .await
         }
-        Part::PodCidr => {
-            in_cluster_of(PodNetwork::Calico, arguments, SMALL, async |cluster, tools| {
-                end_to_end::pod_cidr(cluster, tools).await
-            })
-            .await
-        }
-        Part::ServiceCidr => {
-            in_cluster(arguments, SMALL, async |cluster, tools| {
-                end_to_end::service_cidr(cluster, tools).await
-            })
-            .await
-        }
+        Part::PodCidr => in_cluster_of(PodNetwork::Calico, arguments, SMALL, end_to_end::pod_cidr).await,
+        Part::ServiceCidr => in_cluster(arguments, SMALL, end_to_end::service_cidr).await,
+        Part::CalicoV2 => in_cluster_of(PodNetwork::CalicoV2, arguments, SMALL, end_to_end::calico_v2).await,
         Part::Wide => {
             in_cluster(arguments, MEDIUM, async |cluster, tools| {
                 end_to_end::wide(cluster, tools).await

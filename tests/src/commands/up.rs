@@ -11,6 +11,7 @@ use crate::cluster::{
     Cluster, Directory, Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Site, UpOptions,
 };
 use crate::demo::Tools;
+use crate::image::Calico;
 use crate::progress::Progress;
 
 /// Milliseconds between two probes of each flow, when nobody says.
@@ -101,26 +102,35 @@ impl ClusterArguments {
         if wanted != network {
             bail!(
                 "--network {}: the migration starts from {}; leave the option out",
-                wanted.name().to_lowercase(),
+                wanted.option(),
                 network.name()
             );
         }
         if self.no_calico {
             bail!("--no-calico: nobody can migrate without Calico; leave it out");
         }
+        self.can_come_up()?;
         self.calico_plays_every_family()
     }
 
     /// Refuses a cluster that could not come up.
     fn can_come_up(&self) -> Result<()> {
         match self.pod_network() {
-            PodNetwork::Flannel => Ok(()),
             PodNetwork::Calico if self.no_calico => {
                 bail!(
                     "--no-calico with --network calico: nobody would connect the pods; leave one of them out"
                 )
             }
             PodNetwork::Calico => self.calico_plays_every_family(),
+            PodNetwork::CalicoV2 if self.no_calico || self.calico_bin.is_some() => {
+                bail!(
+                    "--network calico-v2: a stand-in plays that Calico, and nothing else can; leave --no-calico and --calico-bin out"
+                )
+            }
+            PodNetwork::CalicoV2 if self.ip_families.has_ipv6() => {
+                bail!("--ip-families dual-stack with --network calico-v2: the stand-in plays IPv4 only")
+            }
+            PodNetwork::Flannel | PodNetwork::CalicoV2 => Ok(()),
         }
     }
 
@@ -151,7 +161,12 @@ impl ClusterArguments {
             programs,
             build: self.build(),
         };
-        let assets = assets::ensure(&wanted, &progress).await?;
+        let mut assets = assets::ensure(&wanted, &progress).await?;
+        let mut calico_etcd = None;
+        if self.pod_network() == PodNetwork::CalicoV2 {
+            calico_etcd = Some(assets::old_etcd(&progress).await?);
+            assets.calico = Some(Calico::WithEtcd(assets.rust.need(Program::StandIn)?));
+        }
         Ok(UpOptions {
             directory: self.place.open()?,
             nodes: self.nodes,
@@ -163,6 +178,7 @@ impl ClusterArguments {
             packet_filter: self.packet_filter,
             ip_families: self.ip_families,
             pod_network: self.pod_network(),
+            calico_etcd,
             calico_waits: !self.no_calico,
             sample: !self.no_sample,
             traffic: (!self.no_traffic).then(|| self.probe_interval.unwrap_or(PROBE_INTERVAL)),
@@ -284,6 +300,13 @@ mod tests {
         assert!(
             refusal(cluster("--network calico --no-calico").can_come_up()).contains("leave one of them out")
         );
+        assert!(cluster("--network calico-v2").can_come_up().is_ok());
+        for more in ["--no-calico", "--calico-bin /nowhere", "--ip-families dual-stack"] {
+            let refused = refusal(cluster(&format!("--network calico-v2 {more}")).can_come_up());
+            assert!(refused.contains("stand-in"), "{more}: {refused}");
+        }
+        let other = cluster("--network calico-v2").start_on(PodNetwork::Calico);
+        assert!(refusal(other).contains("--network calico-v2: the migration starts from Calico"));
         let dual = "--network calico --ip-families dual-stack";
         assert!(refusal(cluster(dual).can_come_up()).contains("--calico-bin"));
         assert!(

@@ -11,12 +11,15 @@ use super::catalog::{Sources, filter_tools};
 /// Starts calico-node's parts and starts them again when they end, as the real image's supervisor does.
 const START: &str = include_str!("calico-node.sh");
 /// What the real image brings besides Calico's own plugins.
-const PLUGINS: [&str; 5] = ["bandwidth", "host-local", "loopback", "portmap", "tuning"];
+pub(super) const PLUGINS: [&str; 5] = ["bandwidth", "host-local", "loopback", "portmap", "tuning"];
+
 /// Where Calico comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Calico {
     /// The lab's own stand-in: one program that plays all parts.
     StandIn(PathBuf),
+    /// Two releases of Calico with etcd, played by the stand-in: for a conversion from one to the other.
+    WithEtcd(PathBuf),
     /// The real one.
     Real {
         /// The program `calico-node`.
@@ -32,14 +35,14 @@ impl Calico {
     /// How images and reports name it.
     pub fn describe(&self) -> &'static str {
         match self {
-            Self::StandIn(_) => "a stand-in for Calico",
+            Self::StandIn(_) | Self::WithEtcd(_) => "a stand-in for Calico",
             Self::Real { .. } => "Calico",
         }
     }
 
     fn node_program(&self) -> &Path {
         match self {
-            Self::StandIn(program) => program,
+            Self::StandIn(program) | Self::WithEtcd(program) => program,
             Self::Real { node, .. } => node,
         }
     }
@@ -52,7 +55,7 @@ pub(super) fn node(sources: &Sources, calico: &Calico) -> Result<Image> {
     tree.busybox()?;
     match calico {
         // It plays the supervisor as well when it is started under this name.
-        Calico::StandIn(_) => tree.link("usr/sbin/start_runit", "/usr/bin/calico-node"),
+        Calico::StandIn(_) | Calico::WithEtcd(_) => tree.link("usr/sbin/start_runit", "/usr/bin/calico-node"),
         Calico::Real { .. } => tree.bytes("usr/sbin/start_runit", 0o755, START.as_bytes()),
     }
     Ok(Image {
@@ -78,7 +81,7 @@ pub(super) fn cni(sources: &Sources, calico: &Calico) -> Result<Image> {
             tree.program("opt/cni/bin/install", install)?;
         }
         // One program by three names: every node imports it.
-        Calico::StandIn(program) => {
+        Calico::StandIn(program) | Calico::WithEtcd(program) => {
             tree.program("opt/cni/bin/calico", program)?;
             for name in ["calico-ipam", "install"] {
                 tree.link(&format!("opt/cni/bin/{name}"), "/opt/cni/bin/calico");

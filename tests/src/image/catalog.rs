@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::archive::Image;
 pub use super::calico::Calico;
-use super::{Tree, calico};
+use super::{Tree, calico, calico_etcd};
 use crate::cluster::Images;
 use crate::cluster::images::image_of;
 use crate::cluster::manifests::LEGACY_FOLDER;
@@ -81,9 +81,13 @@ pub fn all(sources: &Sources) -> Result<Vec<Image>> {
     if let Some(program) = &sources.coordinator {
         images.push(coordinator(sources, program)?);
     }
-    if let Some(chosen) = &sources.calico {
-        images.push(calico::node(sources, chosen)?);
-        images.push(calico::cni(sources, chosen)?);
+    match &sources.calico {
+        Some(Calico::WithEtcd(stand_in)) => images.extend(calico_etcd::all(sources, stand_in)?),
+        Some(chosen) => {
+            images.push(calico::node(sources, chosen)?);
+            images.push(calico::cni(sources, chosen)?);
+        }
+        None => {}
     }
     Ok(images)
 }

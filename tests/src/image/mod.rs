@@ -6,6 +6,7 @@
 
 mod archive;
 mod calico;
+mod calico_etcd;
 mod catalog;
 mod libraries;
 mod tar;

@@ -1,12 +1,13 @@
 //! What the stand-in says about itself.
 
-/// Version of Calico whose behaviour is played, with a mark that it is not the real one.
-pub const VERSION: &str = "v3.31.7-standin";
+use crate::version::Played;
 
 /// The first line of every log and the answer to a question for the version.
 pub fn text() -> String {
+    let played = Played::of_program().map(|played| played.version);
+    let version = played.unwrap_or_else(|error| format!("{error:#}"));
     format!(
-        "{VERSION} — replumb's stand-in for Calico (build {}). This is not Calico: no policy is enforced, no BGP \
+        "{version} — replumb's stand-in for Calico (build {}). This is not Calico: no policy is enforced, no BGP \
          is spoken. For labs only.",
         env!("CARGO_PKG_VERSION")
     )

@@ -16,15 +16,19 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use crate::node::environment::Environment;
-use crate::{datastore, log};
+use crate::version::{Datastore, Played};
+use crate::{datastore, etcd, log};
 
 /// Where the init container sees the host's folders.
-const HOST_PLUGINS: &str = "/host/opt/cni/bin";
-const HOST_CONFIGURATION: &str = "/host/etc/cni/net.d";
+pub const HOST_PLUGINS: &str = "/host/opt/cni/bin";
+/// Likewise.
+pub const HOST_CONFIGURATION: &str = "/host/etc/cni/net.d";
 /// Folder of the container that holds plugins for the host, next to the program itself.
-const OWN_PLUGINS: &str = "/opt/cni/bin";
-const CREDENTIALS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-const KUBECONFIG: &str = "calico-kubeconfig";
+pub const OWN_PLUGINS: &str = "/opt/cni/bin";
+/// Where a pod finds its token.
+pub const CREDENTIALS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Name of the plugin's kubeconfig.
+pub const KUBECONFIG: &str = "calico-kubeconfig";
 /// How long a token is asked for, as in Calico.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 /// A token is renewed long before it ends.
@@ -38,7 +42,13 @@ pub fn main() -> ExitCode {
         .enable_all()
         .build()
         .context("start a runtime")
-        .and_then(|runtime| runtime.block_on(install(&Environment::of_process())));
+        .and_then(|runtime| {
+            let environment = Environment::of_process();
+            match Played::of_program()?.datastore {
+                Datastore::Kubernetes => runtime.block_on(install(&environment)),
+                Datastore::Etcd(_) => runtime.block_on(etcd::install::run(&environment)),
+            }
+        });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -78,7 +88,8 @@ pub async fn keep_kubeconfig(environment: &Environment) -> Result<()> {
     }
 }
 
-fn plugins(own: &Path, host: &Path) -> Result<()> {
+/// Puts the plugins of the image on the host.
+pub fn plugins(own: &Path, host: &Path) -> Result<()> {
     if !host.is_dir() {
         bail!(
             "found no writeable directory: {} is none (mount the host's folder of plugins there)",
@@ -184,7 +195,8 @@ async fn write_kubeconfig(environment: &Environment) -> Result<()> {
     Ok(())
 }
 
-fn kubeconfig(host: &str, port: &str, authority: &str, token: &str) -> String {
+/// A kubeconfig for the plugin.
+pub fn kubeconfig(host: &str, port: &str, authority: &str, token: &str) -> String {
     let host = if host.contains(':') {
         format!("[{host}]")
     } else {
@@ -204,7 +216,7 @@ fn kubeconfig(host: &str, port: &str, authority: &str, token: &str) -> String {
 }
 
 /// Writes a file that only root may read, in one step.
-fn write_secret(path: &Path, text: &str) -> Result<()> {
+pub fn write_secret(path: &Path, text: &str) -> Result<()> {
     let temporary = path.with_extension("tmp");
     let attempt = || -> std::io::Result<()> {
         let mut file = fs::OpenOptions::new()
@@ -222,7 +234,7 @@ fn write_secret(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Standard base 64 with padding.
-fn base64(bytes: &[u8]) -> String {
+pub fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {

@@ -1,10 +1,11 @@
 //! A stand-in for Calico, for labs that do not have the real one. One binary, several programs: the name under
-//! which it is started (`calico-node`, `calico`, `calico-ipam`, `install`, `start_runit`) decides, or else the first
-//! argument. It is replumb's own, and says so. `README.md` tells what it plays and what it does not.
+//! which it is started (`calico-node`, `calico`, `calico-ipam`, `install`, `start_runit`, `kube-controllers`,
+//! `check-status`) decides, or else the first argument; which Calico it plays, a file beside it ([`version`]). It is replumb's own, and says so. `README.md` tells what it plays and what it does not.
 
 mod banner;
 mod cni;
 mod datastore;
+mod etcd;
 #[cfg(test)]
 mod fake_api;
 mod felix;
@@ -13,6 +14,7 @@ mod install;
 mod ipam;
 mod log;
 mod node;
+mod version;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -38,7 +40,7 @@ fn main() -> ExitCode {
         }
     }
     eprintln!(
-        "{}\nStart it as calico-node, calico, calico-ipam, install or start_runit (by a link or a copy of that name), \
+        "{}\nStart it as calico-node, calico, calico-ipam, install, start_runit, kube-controllers or check-status (by a link or a copy of that name), \
          or give one of these names as the first argument.",
         banner::text()
     );
@@ -51,7 +53,9 @@ fn run(name: &str, arguments: &[String]) -> Option<ExitCode> {
         "calico-node" => Some(node::main(arguments)),
         "calico" => Some(cni::main(arguments, cni::Program::Network)),
         "calico-ipam" => Some(cni::main(arguments, cni::Program::Ipam)),
-        "install" | "install-cni" => Some(install::main()),
+        "install" | "install-cni" | "install-cni.sh" => Some(install::main()),
+        "kube-controllers" => Some(etcd::controllers::main()),
+        "check-status" => Some(etcd::status::main(arguments)),
         "start_runit" => Some(node::start_runit()),
         _ => None,
     }

@@ -9,6 +9,8 @@ use serde_json::Value;
 
 /// Where calico-node writes the node's name when it has started.
 const NODE_NAME_FILE: &str = "/var/lib/calico/nodename";
+/// Where the kernel tells the host's name.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// Where Felix writes the MTU for pods.
 pub const MTU_FILE: &str = "/var/lib/calico/mtu";
 
@@ -26,6 +28,9 @@ pub struct Config {
     log_file_path: String,
     /// Which plugin gives out addresses, and its settings.
     pub ipam: IpamConfig,
+    /// Where etcd is, for a Calico with etcd.
+    #[serde(flatten)]
+    pub etcd: Etcd,
     kubernetes: Kubernetes,
     container_settings: ContainerSettings,
 }
@@ -42,6 +47,31 @@ pub struct IpamConfig {
     /// `"true"` where pods get an IPv6 address as well.
     pub assign_ipv6: String,
     ipam_lock_file: String,
+}
+
+/// Where etcd is. Empty paths mean that there are no such files.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Etcd {
+    #[serde(rename = "etcd_endpoints")]
+    endpoints: String,
+    /// Certificates that etcd's own is signed by.
+    #[serde(rename = "etcd_ca_cert_file")]
+    pub authority: String,
+    /// The certificate to show.
+    #[serde(rename = "etcd_cert_file")]
+    pub certificate: String,
+    /// Its key.
+    #[serde(rename = "etcd_key_file")]
+    pub key: String,
+}
+
+impl Etcd {
+    /// The endpoints of the list.
+    pub fn endpoints(&self) -> Vec<String> {
+        let parts = self.endpoints.split(',').map(str::trim);
+        parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    }
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -118,13 +148,27 @@ impl Config {
         } else {
             name.trim().to_owned()
         };
-        if name.is_empty() || name == "__KUBERNETES_NODE_NAME__" {
-            bail!(
-                "find the node's name: neither {} nor nodename in the configuration has it",
+        if !name.is_empty() && name != "__KUBERNETES_NODE_NAME__" {
+            return Ok(name);
+        }
+        // The last resort, and the only one that v2.6 has.
+        let host = std::fs::read_to_string(HOST_NAME).with_context(|| {
+            format!(
+                "find the node's name: neither {} nor nodename in the configuration has it, and {HOST_NAME} cannot be read",
                 path.display()
+            )
+        })?;
+        Ok(host.trim().to_lowercase())
+    }
+
+    /// Half of what was asked for would look like all of it.
+    pub fn refuse_ipv6(&self) -> Result<()> {
+        if self.ipam.assign_ipv6 == "true" {
+            bail!(
+                "assign_ipv6 is \"true\", and the stand-in gives out IPv4 addresses only: use the real Calico (--calico-bin)"
             );
         }
-        Ok(name)
+        Ok(())
     }
 
     /// Largest packet of a pod's device.

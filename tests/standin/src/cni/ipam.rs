@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use kube::Client;
 use tracing::{info, warn};
 
@@ -14,12 +14,7 @@ use crate::ipam::{Ipam, Use, names};
 
 /// Gives the pod an address.
 pub async fn add(call: &Call, client: &Client) -> Result<Answer> {
-    // Half of what was asked for would look like all of it.
-    if call.config.ipam.assign_ipv6 == "true" {
-        bail!(
-            "assign_ipv6 is \"true\", and the stand-in gives out IPv4 addresses only: use the real Calico (--calico-bin)"
-        );
-    }
+    call.config.refuse_ipv6()?;
     let node = call.config.node_name()?;
     let _lock = lock(call);
     let ipam = Ipam::new(client, &node);

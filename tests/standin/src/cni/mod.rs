@@ -1,11 +1,11 @@
 //! The plugins `calico` (a pod's network) and `calico-ipam` (its address), by the CNI protocol: the command in the
 //! environment, the configuration on standard input, the answer on standard output.
 
-mod answer;
-mod config;
+pub mod answer;
+pub mod config;
 mod ipam;
-mod network;
-mod veth;
+pub mod network;
+pub mod veth;
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -15,7 +15,8 @@ use anyhow::{Context, Result, bail};
 use self::answer::Answer;
 use self::config::Call;
 pub use self::config::MTU_FILE;
-use crate::{banner, datastore, log};
+use crate::version::{Datastore, Generation, Played};
+use crate::{banner, datastore, etcd, log};
 
 /// Versions of the protocol that the plugins speak.
 const VERSIONS: [&str; 6] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0"];
@@ -97,6 +98,10 @@ fn run(command: &str, input: &str, program: Program) -> Result<Option<Answer>> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
+        let played = Played::of_program()?.datastore;
+        if let Datastore::Etcd(generation) = played {
+            return with_etcd(command, &call, program, generation).await;
+        }
         if program == Program::Network {
             call.config.require_node_name_file()?;
         }
@@ -109,4 +114,27 @@ fn run(command: &str, input: &str, program: Program) -> Result<Option<Answer>> {
             _ => bail!("unknown CNI_COMMAND {command:?}: the plugin knows ADD, DEL, CHECK and VERSION"),
         }
     })
+}
+
+async fn with_etcd(
+    command: &str,
+    call: &Call,
+    program: Program,
+    generation: Generation,
+) -> Result<Option<Answer>> {
+    // v2.6 has no such file.
+    if program == Program::Network && generation == Generation::V3 {
+        call.config.require_node_name_file()?;
+    }
+    let store = etcd::of_conflist(&call.config.etcd, generation).await?;
+    match (program, command) {
+        (Program::Network, "ADD") => {
+            let client = datastore::client(call.config.kubeconfig().as_deref()).await?;
+            etcd::network::add(call, &store, &client).await.map(Some)
+        }
+        (Program::Network, "DEL") => etcd::network::delete(call, &store).await.map(|()| None),
+        (Program::Ipam, "ADD") => etcd::address::add(call, &store).await.map(Some),
+        (Program::Ipam, "DEL") => etcd::address::delete(call, &store).await.map(|()| None),
+        _ => bail!("unknown CNI_COMMAND {command:?}: the plugin knows ADD, DEL, CHECK and VERSION"),
+    }
 }

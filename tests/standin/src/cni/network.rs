@@ -23,8 +23,10 @@ use crate::ipam::names;
 const CONTAINER: &str = "cni.projectcalico.org/containerID";
 const ADDRESS: &str = "cni.projectcalico.org/podIP";
 const ADDRESSES: &str = "cni.projectcalico.org/podIPs";
-const POOLS: &str = "cni.projectcalico.org/ipv4pools";
-const WANTED: &str = "cni.projectcalico.org/ipAddrs";
+/// Annotation: the pools to take an address from.
+pub const POOLS: &str = "cni.projectcalico.org/ipv4pools";
+/// Annotation: the address to take.
+pub const WANTED: &str = "cni.projectcalico.org/ipAddrs";
 
 /// Makes the pod's network.
 pub async fn add(call: &Call, client: &Client) -> Result<Answer> {
@@ -123,13 +125,14 @@ async fn address(call: &Call, client: &Client, pod: &Pod) -> Result<Ipv4Net> {
     Answer::address_of(&delegate(call, "ADD", input, wanted.as_deref()).await?)
 }
 
-fn list(annotation: &str, text: &str) -> Result<Vec<String>> {
+/// A list of texts out of an annotation.
+pub fn list(annotation: &str, text: &str) -> Result<Vec<String>> {
     serde_json::from_str(text)
         .with_context(|| format!("read annotation {annotation}: {text:?} is no list of texts"))
 }
 
 /// Runs the plugin that gives out addresses, as a program of its own.
-async fn delegate(call: &Call, command: &str, input: Value, wanted: Option<&str>) -> Result<Value> {
+pub async fn delegate(call: &Call, command: &str, input: Value, wanted: Option<&str>) -> Result<Value> {
     let kind = &call.config.ipam.kind;
     let Some(program) = call
         .path

@@ -37,6 +37,13 @@ impl Health {
         self.ready.store(true, Ordering::Relaxed);
     }
 
+    /// Still alive, and not ready.
+    pub fn alive(&self) {
+        self.last_pass
+            .store(self.started.elapsed().as_secs(), Ordering::Relaxed);
+        self.ready.store(false, Ordering::Relaxed);
+    }
+
     fn answer(&self, path: &str) -> &'static str {
         let age = self
             .started
@@ -98,6 +105,9 @@ mod tests {
         assert!(health.answer("/liveness").starts_with("HTTP/1.1 200"));
         health.passed();
         assert!(health.answer("/readiness").starts_with("HTTP/1.1 200"));
+        health.alive();
+        assert!(health.answer("/readiness").starts_with("HTTP/1.1 503"));
+        assert!(health.answer("/liveness").starts_with("HTTP/1.1 200"));
         assert!(health.answer("/").starts_with("HTTP/1.1 404"));
     }
 }

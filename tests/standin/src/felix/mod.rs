@@ -1,6 +1,6 @@
 //! Felix's part: the tunnel, the routes and the packet filter of this node.
 
-mod health;
+pub mod health;
 mod kernel;
 pub mod model;
 mod settings;

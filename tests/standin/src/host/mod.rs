@@ -104,6 +104,8 @@ pub struct Route {
 pub const PROTOCOL_KERNEL: u8 = 2;
 /// Number of the protocol `boot`, with which Calico marks routes over its own devices.
 pub const PROTOCOL_BOOT: u8 = 3;
+/// Number of the protocol with which BIRD marks its routes.
+pub const PROTOCOL_BIRD: u8 = 12;
 /// Number with which Calico marks routes that no device of its own identifies: `proto 80`.
 pub const PROTOCOL_CALICO: u8 = 80;
 

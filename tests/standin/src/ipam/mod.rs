@@ -21,7 +21,7 @@ use crate::datastore::types::{
 };
 use crate::datastore::{Store, Written};
 
-pub use self::pool::selects_node;
+pub use self::pool::{blocks as blocks_from, selects_node};
 
 /// How often a guarded write is tried, as in Calico.
 const TRIES: usize = 100;

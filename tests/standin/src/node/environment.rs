@@ -1,5 +1,6 @@
 //! The environment variables of Calico's manifests.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -12,6 +13,11 @@ impl Environment {
     /// That of the process.
     pub fn of_process() -> Self {
         Self(std::env::vars().collect())
+    }
+
+    /// Every variable.
+    pub fn variables(&self) -> BTreeMap<String, String> {
+        self.0.iter().cloned().collect()
     }
 
     /// A variable that is set and not empty.
@@ -39,7 +45,7 @@ impl Environment {
         }
     }
 
-    /// What carries packets between nodes. Only `vxlan` is played.
+    /// What carries packets between nodes. With the Kubernetes API only `vxlan` is played, with etcd only `bird`.
     pub fn backend(&self) -> &str {
         self.get("CALICO_NETWORKING_BACKEND").unwrap_or("bird")
     }

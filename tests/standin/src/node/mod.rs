@@ -1,11 +1,11 @@
 //! `calico-node`, by the options of the real one, and `start_runit`, which runs its parts together.
 
-mod autodetect;
-mod condition;
+pub mod autodetect;
+pub mod condition;
 pub mod environment;
 mod pools;
 mod probe;
-mod startup;
+pub mod startup;
 mod supervise;
 mod tunnel_address;
 
@@ -17,7 +17,8 @@ use anyhow::{Result, bail};
 use tracing::info;
 
 use self::environment::Environment;
-use crate::{banner, felix, install, log};
+use crate::version::{Datastore, Played};
+use crate::{banner, etcd, felix, install, log};
 
 /// How often the node's address is looked at again, as in Calico.
 const ADDRESS_INTERVAL: Duration = Duration::from_mins(1);
@@ -76,6 +77,7 @@ async fn run(options: &[&str], environment: &Environment) -> Result<ExitCode> {
     }
     let part = [
         "felix",
+        "bird",
         "startup",
         "allocate-tunnel-addrs",
         "monitor-addresses",
@@ -92,8 +94,13 @@ async fn run(options: &[&str], environment: &Environment) -> Result<ExitCode> {
         bail!("no part chosen by {options:?}; {}", banner::text());
     };
     log::to_standard_output(part);
+    let played = Played::of_program()?;
+    if let Datastore::Etcd(generation) = played.datastore {
+        return etcd::node::run(part, environment, &played, generation).await;
+    }
     match part {
         "felix" => return felix::run(environment).await,
+        "bird" => bail!("no BIRD is played without etcd"),
         "startup" => {
             startup::run(environment).await?;
             if has("complete-startup") {

@@ -9,12 +9,12 @@ use serde_json::Value;
 use tracing::info;
 
 use super::environment::Environment;
-use crate::banner;
 use crate::datastore::types::{
     ClusterInformation, ClusterInformationSpec, FelixConfiguration, FelixConfigurationSpec, IPPool,
     IPPoolSpec, Tier, TierSpec,
 };
 use crate::datastore::{Store, Written};
+use crate::version;
 
 /// Name of the pool.
 const POOL: &str = "default-ipv4-ippool";
@@ -84,7 +84,7 @@ pub async fn ensure_defaults(client: &Client, environment: &Environment) -> Resu
             let spec = ClusterInformationSpec {
                 cluster_guid: Some(guid()?),
                 cluster_type: Some(kind),
-                calico_version: Some(banner::VERSION.to_owned()),
+                calico_version: Some(version::WITHOUT_FILE.to_owned()),
                 datastore_ready: Some(true),
                 ..ClusterInformationSpec::default()
             };
@@ -94,7 +94,7 @@ pub async fn ensure_defaults(client: &Client, environment: &Environment) -> Resu
         }
         Some(mut found) => {
             let before = found.clone();
-            found.spec.calico_version = Some(banner::VERSION.to_owned());
+            found.spec.calico_version = Some(version::WITHOUT_FILE.to_owned());
             found.spec.cluster_type.get_or_insert(kind);
             found.spec.datastore_ready.get_or_insert(true);
             if found.spec.cluster_guid.is_none() {

@@ -8,6 +8,8 @@ use tokio::net::TcpStream;
 use tracing::{info, warn};
 
 use super::environment::Environment;
+use crate::etcd;
+use crate::version::{Datastore, Played};
 
 /// How long `-complete-startup` waits for Felix, as in Calico.
 const READY_WITHIN: Duration = Duration::from_mins(5);
@@ -20,10 +22,16 @@ pub async fn run(checks: &[&str], environment: &Environment) -> Result<()> {
         match *check {
             "felix-ready" => ask(environment, "readiness").await?,
             "felix-live" => ask(environment, "liveness").await?,
+            "bird-ready" | "bird-live" if with_etcd()? => etcd::bird::is_ready()?,
             other => bail!("calico/node is not ready: {other} is about BIRD, and the stand-in has none"),
         }
     }
     Ok(())
+}
+
+/// Only there BIRD is played.
+fn with_etcd() -> Result<bool> {
+    Ok(Played::of_program()?.datastore != Datastore::Kubernetes)
 }
 
 /// Waits for Felix. Without it, the node is declared up all the same after a time, as Calico does.

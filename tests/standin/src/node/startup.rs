@@ -131,7 +131,7 @@ pub async fn note_addresses(environment: &Environment) -> Result<()> {
 }
 
 /// A given address with the subnet that it has on the host.
-fn complete(given: &str, devices: &[autodetect::Device]) -> Result<Ipv4Net> {
+pub fn complete(given: &str, devices: &[autodetect::Device]) -> Result<Ipv4Net> {
     if let Ok(range) = given.parse() {
         return Ok(range);
     }

@@ -12,6 +12,8 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::environment::Environment;
+use crate::etcd;
+use crate::version::{Datastore, Played};
 
 const PROGRAM: &str = "calico-node";
 /// A part that ends sooner than this is begun anew only then.
@@ -30,6 +32,7 @@ pub async fn run(environment: &Environment) -> Result<ExitCode> {
 }
 
 async fn parts(environment: &Environment) -> Result<()> {
+    let played = Played::of_program()?;
     for first in [
         &["-startup"][..],
         &["-allocate-tunnel-addrs", "-allocate-tunnel-addrs-run-once"],
@@ -42,13 +45,10 @@ async fn parts(environment: &Environment) -> Result<()> {
             );
         }
     }
-    let mut staying = vec!["-felix", "-allocate-tunnel-addrs", "-complete-startup"];
-    if environment.backend() != "none" {
-        staying.push("-monitor-addresses");
-    }
-    if environment.get("CALICO_MANAGE_CNI") != Some("false") {
-        staying.push("-monitor-token");
-    }
+    let staying = match played.datastore {
+        Datastore::Etcd(_) => etcd::node::staying(environment),
+        Datastore::Kubernetes => staying(environment),
+    };
     info!("Calico node started successfully");
     let mut running = JoinSet::new();
     for part in staying {
@@ -58,6 +58,17 @@ async fn parts(environment: &Environment) -> Result<()> {
         ended.context("run a part of the node")??;
     }
     Ok(())
+}
+
+fn staying(environment: &Environment) -> Vec<&'static str> {
+    let mut parts = vec!["-felix", "-allocate-tunnel-addrs", "-complete-startup"];
+    if environment.backend() != "none" {
+        parts.push("-monitor-addresses");
+    }
+    if environment.get("CALICO_MANAGE_CNI") != Some("false") {
+        parts.push("-monitor-token");
+    }
+    parts
 }
 
 async fn forever(part: &'static str) -> Result<()> {

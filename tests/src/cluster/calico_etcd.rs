@@ -1,0 +1,92 @@
+//! The etcd of a Calico that keeps its data there: one with both APIs, on the control plane's machine beside the API server's,
+//! as many clusters had it. Its data go with the machine's disk.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::Cluster;
+use super::control_plane::service;
+use super::pod_network::PodNetwork;
+use super::state::CONTROL_PLANE;
+use super::wait::{Look, until};
+use crate::machine::Service;
+
+/// The service.
+const NAME: &str = "calico-etcd";
+/// Where the program is on the machine.
+const PROGRAM: &str = "opt/calico-etcd/etcd";
+/// Its port: 2379 is the API server's.
+const PORT: u16 = 2479;
+const START_LIMIT: Duration = Duration::from_mins(1);
+
+/// As everything in the lab and the host reaches it.
+pub fn url(address: Ipv4Addr) -> String {
+    format!("http://{address}:{PORT}")
+}
+
+fn etcd(address: Ipv4Addr) -> Service {
+    let url = url(address);
+    // The lab's data need not survive the machine under the lab: no fsync.
+    let command = format!(
+        "/{PROGRAM} --name=calico --data-dir=/var/lib/calico-etcd --unsafe-no-fsync --enable-v2=true --logger=zap \
+        --log-level=warn --listen-client-urls={url} --advertise-client-urls={url} \
+        --listen-peer-urls=http://127.0.0.1:2480 --initial-advertise-peer-urls=http://127.0.0.1:2480 \
+        --initial-cluster=calico=http://127.0.0.1:2480"
+    );
+    service(NAME, &command, &[])
+}
+
+impl Cluster {
+    /// Starts it from this program, and waits until it answers.
+    pub(super) async fn start_calico_etcd(&self, program: &Path) -> Result<()> {
+        let target = self.disk(CONTROL_PLANE).join(PROGRAM);
+        let folder = target.parent().context("a program has a folder")?;
+        std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        std::fs::copy(program, &target)
+            .with_context(|| format!("copy {} to {}", program.display(), target.display()))?;
+        let address = self.control_plane_address().await;
+        self.control(CONTROL_PLANE).start(etcd(address)).await?;
+        let logs = self.directory.machine_logs(CONTROL_PLANE);
+        until("Calico's etcd answers", START_LIMIT, &logs, async || {
+            let answer = crate::http::ask(address, PORT, "GET", "/health", "").await?;
+            Ok(if answer.status == 200 {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!("{} {}", answer.status, answer.body))
+            })
+        })
+        .await?;
+        self.progress.say("Calico's etcd is started");
+        Ok(())
+    }
+
+    /// The URL of the etcd that has Calico's data, both of v2 and of v3.
+    pub async fn calico_etcd(&self) -> Result<String> {
+        match self.pod_network().await {
+            PodNetwork::CalicoV2 => Ok(url(self.control_plane_address().await)),
+            other @ (PodNetwork::Flannel | PodNetwork::Calico) => bail!(
+                "find Calico's etcd: the pods of this lab are connected by {}, which has none (`cargo lab up --network calico-v2`)",
+                other.name()
+            ),
+        }
+    }
+
+    /// Pauses Calico v2, or lets it work: what a conversion does first, and what who gives up does last.
+    pub async fn set_calico_v2_ready(&self, ready: bool) -> Result<()> {
+        self.calico_etcd().await?;
+        let address = self.control_plane_address().await;
+        let path = format!("/v2/keys/calico/v1/Ready?value={ready}");
+        let answer = crate::http::ask(address, PORT, "PUT", &path, "").await?;
+        if answer.status != 200 {
+            bail!(
+                "set Calico's flag Ready to {ready}: etcd answers {} {}",
+                answer.status,
+                answer.body
+            );
+        }
+        Ok(())
+    }
+}

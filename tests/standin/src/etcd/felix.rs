@@ -1,0 +1,158 @@
+//! Felix, of v2.6 and v3.8. It waits while Calico is paused, and ends when it is paused while it works: whoever runs it
+//! starts it again. The kernel keeps what it has.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ipnet::Ipv4Net;
+use tracing::{info, warn};
+
+use super::flag::{self, Flag};
+use super::store::Store;
+use super::{endpoint, pools};
+use crate::felix::health::{self, Health};
+use crate::host::firewall::{self, Rules};
+use crate::host::netlink::Netlink;
+use crate::host::{Link, PROTOCOL_BOOT, Route, Target, sysctl};
+use crate::node::environment::Environment;
+use crate::version::Generation;
+
+/// How often everything is looked at. The real one waits this long between two looks at the flag, too; what else it needs it
+/// is told at once.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs until Calico is paused.
+pub async fn run(environment: &Environment, store: &Store) -> Result<ExitCode> {
+    let host = environment.node_name()?;
+    let health = Health::new();
+    if environment.get("FELIX_HEALTHENABLED") == Some("true") {
+        health::serve(Arc::clone(&health), address(environment, store.generation)?).await?;
+    }
+    let mut interval = tokio::time::interval(INTERVAL);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut said = None;
+    loop {
+        interval.tick().await;
+        let flag = flag::read(store).await;
+        match &flag {
+            Ok(Flag::Ready) => break,
+            // So that a roll of the DaemonSet goes on while Calico is paused. v2.6 without a flag has an error instead.
+            Ok(Flag::NotReady) => health.passed(),
+            Ok(Flag::Missing) if store.generation == Generation::V3 => health.passed(),
+            Ok(Flag::Missing) | Err(_) => health.alive(),
+        }
+        let now = match (&flag, store.generation) {
+            (Err(error), _) => format!("Failed to read the flag, will retry: {error:#}"),
+            (Ok(Flag::Missing), Generation::V2) => {
+                "Failed to read global datastore 'Ready' flag, will retry...".to_owned()
+            }
+            (Ok(_), Generation::V2) => "Global datastore 'Ready' flag set to false, waiting...".to_owned(),
+            (Ok(_), Generation::V3) => "Waiting for datastore to be initialized (or migrated)".to_owned(),
+        };
+        if said.as_ref() != Some(&now) {
+            warn!("{now}");
+            said = Some(now);
+        }
+    }
+    info!("the datastore is ready");
+    sysctl::set("net/ipv4/ip_forward", "1")?;
+    let mut kernel = Kernel {
+        netlink: Netlink::open()?,
+        applied: None,
+    };
+    loop {
+        match flag::read(store).await {
+            Ok(Flag::Ready) => {}
+            Ok(Flag::NotReady | Flag::Missing) => {
+                warn!("Datastore became unready, need to restart.");
+                return Ok(ExitCode::FAILURE);
+            }
+            Err(error) => {
+                warn!("read the flag: {error:#}; going on with what is known");
+                health.passed();
+                interval.tick().await;
+                continue;
+            }
+        }
+        if let Err(error) = kernel.apply(store, &host).await {
+            warn!("{error:#}; trying again in {INTERVAL:?}");
+        }
+        health.passed();
+        interval.tick().await;
+    }
+}
+
+/// Where health is asked for: v2.6 answers everybody, v3.8 its own host.
+fn address(environment: &Environment, generation: Generation) -> Result<(String, u16)> {
+    let everywhere = match generation {
+        Generation::V2 => "0.0.0.0",
+        Generation::V3 => "localhost",
+    };
+    let host = environment.get("FELIX_HEALTHHOST").unwrap_or(everywhere);
+    let port = environment.get("FELIX_HEALTHPORT").unwrap_or("9099");
+    let port = port
+        .parse()
+        .with_context(|| format!("read FELIX_HEALTHPORT: {port:?} is no port"))?;
+    Ok((host.to_owned(), port))
+}
+
+struct Kernel {
+    netlink: Netlink,
+    applied: Option<Rules>,
+}
+
+impl Kernel {
+    async fn apply(&mut self, store: &Store, host: &str) -> Result<()> {
+        let mut rules = Rules::default();
+        for pool in pools::list(store).await? {
+            if let Some(range) = pool.range() {
+                rules.pools.insert(range);
+                if pool.nat_outgoing {
+                    rules.masqueraded.insert(range);
+                }
+            }
+        }
+        if self.applied.as_ref() != Some(&rules) || !firewall::present().await? {
+            firewall::apply(&rules).await?;
+            info!(table = firewall::TABLE, "wrote the packet filter's table");
+            self.applied = Some(rules);
+        }
+        let links = self.netlink.links().await?;
+        let links: BTreeMap<&str, &Link> = links.iter().map(|link| (link.name.as_str(), link)).collect();
+        let present = self.netlink.routes().await?;
+        for endpoint in endpoint::of_host(store, host).await? {
+            let Some(link) = links.get(endpoint.host_device.as_str()) else {
+                continue;
+            };
+            for address in endpoint.addresses {
+                let route = Route {
+                    destination: Ipv4Net::from(address),
+                    target: Target::Device(link.index),
+                    protocol: PROTOCOL_BOOT,
+                    mtu: None,
+                };
+                if !present.contains(&route) {
+                    self.netlink.replace_route(&route).await?;
+                    info!(%address, device = link.name, "set the route to a pod");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn v2_answers_the_kubelet_and_v3_its_own_probe() {
+        let environment = Environment::from([("FELIX_HEALTHPORT", "9100")]);
+        let of = |generation| address(&environment, generation).unwrap();
+        assert_eq!(of(Generation::V2), ("0.0.0.0".to_owned(), 9100));
+        assert_eq!(of(Generation::V3), ("localhost".to_owned(), 9100));
+    }
+}

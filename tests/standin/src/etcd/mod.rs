@@ -1,0 +1,65 @@
+//! Calico with etcd, as it was: v2.6 on etcd's v2 store, v3.8 on its v3 store, played as far as a conversion from one to the
+//! other can see it.
+//!
+//! 1. [`store`] is one of etcd's stores, guarded by versions; [`keys`] says where what is, [`resource`] how v3 writes objects.
+//! 2. [`flag`] is the switch by which all of it is paused. [`felix`] and the plugins obey it, [`startup`], [`bird`] and
+//!    [`controllers`] do not, here as there.
+//! 3. [`ipam`] with [`block`] gives out addresses, [`endpoint`] writes down who has one, [`network`] and [`address`] are the
+//!    plugins.
+
+pub mod address;
+pub mod bird;
+pub mod block;
+mod client2;
+pub mod controllers;
+pub mod endpoint;
+pub mod felix;
+pub mod flag;
+mod identifier;
+pub mod install;
+pub mod ipam;
+pub mod keys;
+#[cfg(test)]
+mod memory;
+pub mod network;
+pub mod node;
+pub mod pools;
+pub mod profiles;
+pub mod resource;
+pub mod startup;
+mod startup2;
+mod startup3;
+pub mod status;
+pub mod store;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use datastore::access::{Said, Side};
+
+use self::store::Store;
+use crate::cni::config::Etcd;
+use crate::node::environment::Environment;
+use crate::version::Generation;
+
+/// The store that a manifest's environment names: `ETCD_ENDPOINTS` and so on, the same names in both generations.
+pub async fn of_environment(environment: &Environment, generation: Generation) -> Result<Store> {
+    Store::connect(
+        generation,
+        Said::of_environment(Side::V3, &environment.variables()),
+    )
+    .await
+}
+
+/// The store that a conflist names.
+pub async fn of_conflist(etcd: &Etcd, generation: Generation) -> Result<Store> {
+    let file = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
+    let said = Said {
+        endpoints: etcd.endpoints(),
+        authority: file(&etcd.authority),
+        certificate: file(&etcd.certificate),
+        key: file(&etcd.key),
+        ..Said::default()
+    };
+    Store::connect(generation, said).await
+}

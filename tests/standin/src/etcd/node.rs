@@ -1,0 +1,44 @@
+//! `calico-node`, by the parts that there are with etcd.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use tracing::info;
+
+use super::{bird, felix, of_environment, startup};
+use crate::node::environment::Environment;
+use crate::version::{Generation, Played};
+
+/// Parts that stay, each begun anew when it ends.
+pub fn staying(environment: &Environment) -> Vec<&'static str> {
+    let mut parts = vec!["-felix"];
+    if environment.backend() != "none" {
+        parts.push("-bird");
+    }
+    parts
+}
+
+/// Runs one part.
+pub async fn run(
+    part: &str,
+    environment: &Environment,
+    played: &Played,
+    generation: Generation,
+) -> Result<ExitCode> {
+    let kind = environment.get("DATASTORE_TYPE");
+    if let Some(kind) = kind.filter(|kind| !["etcdv2", "etcdv3"].contains(kind)) {
+        bail!(
+            "DATASTORE_TYPE is {kind:?}: of {} the stand-in plays only the one with etcd",
+            played.version
+        );
+    }
+    let store = of_environment(environment, generation).await?;
+    match part {
+        "startup" => startup::run(environment, &store, played).await?,
+        "felix" => return felix::run(environment, &store).await,
+        "bird" => return bird::run(environment, &store).await,
+        // No tunnel is played, so none needs an address.
+        _ => info!("nothing to do for {part}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,60 @@
+//! The pools, out of both data models.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::keys;
+use super::resource::POOL;
+use super::store::Store;
+use crate::datastore::types::IPPoolSpec;
+use crate::version::Generation;
+
+/// A pool of v2.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PoolV2 {
+    /// The range.
+    pub cidr: String,
+    /// The device of the tunnel; empty without one.
+    #[serde(default)]
+    pub ipip: String,
+    /// Empty, `always` or `cross-subnet`.
+    #[serde(default)]
+    pub ipip_mode: String,
+    /// Masquerade what leaves for addresses outside every pool.
+    #[serde(default)]
+    pub masquerade: bool,
+    /// Whether addresses are given out of it.
+    #[serde(default)]
+    pub ipam: bool,
+    /// No new address is given out.
+    #[serde(default)]
+    pub disabled: bool,
+}
+
+/// Every pool of IPv4.
+pub async fn list(store: &Store) -> Result<Vec<IPPoolSpec>> {
+    let mut pools = Vec::new();
+    match store.generation {
+        Generation::V2 => {
+            for entry in store.list(&format!("{}/v4/pool", keys::POOLS)).await? {
+                let pool: PoolV2 =
+                    serde_json::from_str(&entry.value).with_context(|| format!("read {}", entry.key))?;
+                pools.push(IPPoolSpec {
+                    cidr: pool.cidr,
+                    nat_outgoing: pool.masquerade,
+                    disabled: pool.disabled,
+                    ..IPPoolSpec::default()
+                });
+            }
+        }
+        Generation::V3 => {
+            for (entry, object) in POOL.list(store).await? {
+                let spec: IPPoolSpec = serde_json::from_value(object["spec"].clone())
+                    .with_context(|| format!("read {}", entry.key))?;
+                pools.push(spec);
+            }
+        }
+    }
+    pools.retain(|pool| pool.range().is_some());
+    Ok(pools)
+}

@@ -1,0 +1,160 @@
+//! What calico-node does before anything else of it runs. Neither generation asks for the flag first: a node that starts
+//! while Calico is paused writes all the same.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::Node;
+use tracing::{info, warn};
+
+use super::store::Store;
+use super::{startup2, startup3};
+use crate::host::netlink::Netlink;
+use crate::node::environment::Environment;
+use crate::node::startup::complete;
+use crate::node::{autodetect, condition};
+use crate::version::{Generation, Played};
+
+/// Folder that v3's plugin looks into.
+const FOLDER: &str = "/var/lib/calico";
+
+/// What is known of the node that starts.
+#[derive(Debug)]
+pub struct Starting<'a> {
+    /// Its name.
+    pub host: &'a str,
+    /// The manifest's settings.
+    pub environment: &'a Environment,
+    /// The release that is played.
+    pub version: &'a str,
+}
+
+/// Performs the start.
+pub async fn run(environment: &Environment, store: &Store, played: &Played) -> Result<()> {
+    let host = environment.node_name()?;
+    let starting = Starting {
+        host: &host,
+        environment,
+        version: &played.version,
+    };
+    match store.generation {
+        Generation::V2 => startup2::run(&starting, store).await?,
+        Generation::V3 => {
+            // Calico goes on without it, too.
+            if let Err(error) = condition::set(environment, true).await {
+                warn!("unable to set NetworkUnavailable to False: {error:#}");
+            }
+            startup3::run(&starting, store).await?;
+            // v2.6 has no such file: its plugin takes the host's name.
+            let file = Path::new(FOLDER).join("nodename");
+            std::fs::create_dir_all(FOLDER).with_context(|| format!("make {FOLDER}"))?;
+            std::fs::write(&file, &host).with_context(|| format!("write {}", file.display()))?;
+        }
+    }
+    info!("Using node name: {host}");
+    Ok(())
+}
+
+impl Starting<'_> {
+    /// The host's address: the one given, or else the one noted before, or else the first of the host.
+    pub async fn address(&self, noted: Option<Ipv4Net>) -> Result<Ipv4Net> {
+        let netlink = Netlink::open()?;
+        let devices = autodetect::candidates(netlink.links().await?, &netlink.addresses().await?);
+        match (self.environment.get("IP"), noted) {
+            (Some("autodetect"), _) | (None, None) => {
+                let method = self
+                    .environment
+                    .get("IP_AUTODETECTION_METHOD")
+                    .unwrap_or_default();
+                autodetect::address(method, &Node::default(), &devices)
+            }
+            (None, Some(noted)) => Ok(noted),
+            (Some(given), _) => complete(given, &devices),
+        }
+    }
+
+    /// Two nodes of one address would take each other's packets.
+    pub fn refuse_conflict(&self, own: Ipv4Addr, others: &[(String, Ipv4Addr)]) -> Result<()> {
+        if self.environment.get("DISABLE_NODE_IP_CHECK") == Some("true") {
+            return Ok(());
+        }
+        for (host, address) in others.iter().filter(|(host, _)| host != self.host) {
+            if *address == own {
+                bail!("Calico node '{host}' is already using the IPv4 address {address}.");
+            }
+        }
+        Ok(())
+    }
+
+    /// The range of the pool that is made when there is none of IPv4; nothing when none is to be made.
+    pub fn default_range(&self) -> Option<&str> {
+        (self.environment.get("NO_DEFAULT_POOLS") != Some("true")).then(|| {
+            self.environment
+                .get("CALICO_IPV4POOL_CIDR")
+                .unwrap_or("192.168.0.0/16")
+        })
+    }
+
+    /// Refuses a tunnel that is not played.
+    pub fn refuse_tunnel(&self) -> Result<()> {
+        let mode = self
+            .environment
+            .get("CALICO_IPV4POOL_IPIP")
+            .unwrap_or("off")
+            .to_lowercase();
+        if !["off", "never"].contains(&mode.as_str()) {
+            bail!("CALICO_IPV4POOL_IPIP is {mode:?}: the stand-in plays no tunnel for Calico with etcd");
+        }
+        Ok(())
+    }
+}
+
+/// The types of a cluster, with these added that are missing: `k8s,bgp`.
+pub fn cluster_type(found: &str, added: &str) -> String {
+    let mut types: Vec<&str> = found.split(',').filter(|kind| !kind.is_empty()).collect();
+    for kind in added.split(',').filter(|kind| !kind.is_empty()) {
+        if !types.contains(&kind) {
+            types.push(kind);
+        }
+    }
+    types.join(",")
+}
+
+/// Whether the kernel knows IPv6: both generations make a pool of it then.
+pub fn has_ipv6() -> bool {
+    Path::new("/proc/sys/net/ipv6").exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_added_once() {
+        assert_eq!(cluster_type("", "k8s,bgp"), "k8s,bgp");
+        assert_eq!(cluster_type("k8s,bgp,kops", "bgp,kdd"), "k8s,bgp,kops,kdd");
+    }
+
+    #[test]
+    fn another_nodes_address_is_refused() {
+        let environment = Environment::default();
+        let starting = Starting {
+            host: "n1",
+            environment: &environment,
+            version: "v2.6.12",
+        };
+        let address = "172.30.0.2".parse().unwrap();
+        let nodes = [
+            ("n1".to_owned(), address),
+            ("n2".to_owned(), "172.30.0.3".parse().unwrap()),
+        ];
+        starting.refuse_conflict(address, &nodes).unwrap();
+        assert!(
+            starting
+                .refuse_conflict("172.30.0.3".parse().unwrap(), &nodes)
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,180 @@
+//! Calico's keys in etcd, by whichever API: read one, read those below a directory, write and delete guarded by the
+//! version that was read.
+
+use anyhow::{Context, Result};
+use datastore::access::{Said, Side};
+use datastore::etcd3::{Change, Condition, Etcd3};
+
+use super::client2::{Client2, Guard};
+use crate::version::Generation;
+
+/// A key with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// The value.
+    pub value: String,
+    /// When it was written last: the modified index of v2, the revision of v3.
+    pub version: u64,
+}
+
+/// One of etcd's stores.
+#[derive(Debug)]
+pub struct Store {
+    backend: Backend,
+    /// Which.
+    pub generation: Generation,
+}
+
+#[derive(Debug)]
+enum Backend {
+    V2(Client2),
+    V3(Etcd3),
+    #[cfg(test)]
+    Memory(super::memory::Memory),
+}
+
+impl Store {
+    /// Connects to the etcd that a manifest or a conflist names.
+    pub async fn connect(generation: Generation, said: Said) -> Result<Self> {
+        let side = match generation {
+            Generation::V2 => Side::V2,
+            Generation::V3 => Side::V3,
+        };
+        let access = said
+            .access(side)
+            .context("find etcd (ETCD_ENDPOINTS, etcd_endpoints)")?;
+        let backend = match generation {
+            Generation::V2 => Backend::V2(Client2::connect(&access).await?),
+            Generation::V3 => Backend::V3(Etcd3::connect(&access).await?),
+        };
+        Ok(Self { backend, generation })
+    }
+
+    /// An empty store in memory.
+    #[cfg(test)]
+    pub fn in_memory(generation: Generation) -> Self {
+        Self {
+            backend: Backend::Memory(super::memory::Memory::default()),
+            generation,
+        }
+    }
+
+    /// One key.
+    pub async fn get(&self, key: &str) -> Result<Option<Entry>> {
+        match &self.backend {
+            Backend::V2(client) => client.get(key).await,
+            Backend::V3(client) => client.get(key).await?.map(entry).transpose(),
+            #[cfg(test)]
+            Backend::Memory(memory) => Ok(memory.get(key)),
+        }
+    }
+
+    /// Every key below a directory, in order.
+    pub async fn list(&self, directory: &str) -> Result<Vec<Entry>> {
+        match &self.backend {
+            Backend::V2(client) => client.list(directory).await,
+            Backend::V3(client) => {
+                let found = client.list(&format!("{directory}/")).await?;
+                found.into_iter().map(entry).collect()
+            }
+            #[cfg(test)]
+            Backend::Memory(memory) => Ok(memory.list(directory)),
+        }
+    }
+
+    /// Writes a key, whatever is there.
+    pub async fn put(&self, key: &str, value: &str) -> Result<()> {
+        self.set(key, value, Guard::None).await.map(drop)
+    }
+
+    /// Writes a key that is not there; `false` when it is.
+    pub async fn create(&self, key: &str, value: &str) -> Result<bool> {
+        self.set(key, value, Guard::Absent).await
+    }
+
+    /// Writes a key that was read before; `false` when it was written since, or is gone.
+    pub async fn replace(&self, before: &Entry, value: &str) -> Result<bool> {
+        self.set(&before.key, value, Guard::At(before.version)).await
+    }
+
+    /// Deletes a key that was read before; `false` when it was written since, or is gone.
+    pub async fn delete(&self, before: &Entry) -> Result<bool> {
+        match &self.backend {
+            Backend::V2(client) => client.delete(&before.key, before.version).await,
+            Backend::V3(client) => {
+                let conditions = conditions(&before.key, Guard::At(before.version))?;
+                let change = Change::Delete {
+                    key: before.key.clone(),
+                };
+                Ok(client
+                    .commit(&format!("deleting {}", before.key), &conditions, &[change])
+                    .await?)
+            }
+            #[cfg(test)]
+            Backend::Memory(memory) => Ok(memory.delete(&before.key, before.version)),
+        }
+    }
+
+    /// Makes a directory. Only v2 has them.
+    pub async fn make_directory(&self, key: &str) -> Result<()> {
+        match &self.backend {
+            Backend::V2(client) => client.make_directory(key).await,
+            Backend::V3(_) => Ok(()),
+            #[cfg(test)]
+            Backend::Memory(_) => Ok(()),
+        }
+    }
+
+    /// Deletes a directory if nothing is in it; `false` when something is. Only v2 has them.
+    pub async fn delete_empty(&self, directory: &str) -> Result<bool> {
+        match &self.backend {
+            Backend::V2(client) => client.delete_empty(directory).await,
+            Backend::V3(_) => Ok(false),
+            #[cfg(test)]
+            Backend::Memory(_) => Ok(false),
+        }
+    }
+
+    async fn set(&self, key: &str, value: &str, guard: Guard) -> Result<bool> {
+        match &self.backend {
+            Backend::V2(client) => client.set(key, value, guard).await,
+            Backend::V3(client) => {
+                let change = Change::Put {
+                    key: key.to_owned(),
+                    value: value.as_bytes().to_vec(),
+                    lease: None,
+                };
+                Ok(client
+                    .commit(&format!("writing {key}"), &conditions(key, guard)?, &[change])
+                    .await?)
+            }
+            #[cfg(test)]
+            Backend::Memory(memory) => Ok(memory.set(key, value, guard)),
+        }
+    }
+}
+
+fn conditions(key: &str, guard: Guard) -> Result<Vec<Condition>> {
+    let key = key.to_owned();
+    Ok(match guard {
+        Guard::None => Vec::new(),
+        Guard::Absent => vec![Condition::Created { key, at: 0 }],
+        Guard::At(version) => {
+            let at = i64::try_from(version).context("a revision of etcd is a signed number")?;
+            vec![Condition::Modified { key, at }]
+        }
+    })
+}
+
+fn entry(found: datastore::etcd3::Entry) -> Result<Entry> {
+    let version = u64::try_from(found.revision).context("a revision of etcd is no negative number")?;
+    let value =
+        String::from_utf8(found.value).with_context(|| format!("read {}: it is no text", found.key))?;
+    Ok(Entry {
+        key: found.key,
+        value,
+        version,
+    })
+}
