@@ -32,10 +32,9 @@ mod startup3;
 pub mod status;
 pub mod store;
 
-use std::path::PathBuf;
 
 use anyhow::Result;
-use datastore::access::{Said, Side};
+use datastore::access::{Pem, Said, Side};
 
 use self::store::Store;
 use crate::cni::config::Etcd;
@@ -53,7 +52,7 @@ pub async fn of_environment(environment: &Environment, generation: Generation) -
 
 /// The store that a conflist names.
 pub async fn of_conflist(etcd: &Etcd, generation: Generation) -> Result<Store> {
-    let file = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
+    let file = |path: &str| (!path.is_empty()).then(|| Pem::from(path));
     let said = Said {
         endpoints: etcd.endpoints(),
         authority: file(&etcd.authority),
