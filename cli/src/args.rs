@@ -12,6 +12,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::calico_datastore::flags::Datastore;
+use crate::calico_datastore::migration::generate::CalicoObjectsArguments;
 use crate::gate_flags::GateFlags;
 use crate::pod_cidr::generate::PodCidrArguments;
 use crate::{flannel_to_calico, help, pod_cidr, service_cidr, value};
@@ -211,6 +212,10 @@ pub enum GenerateKind {
     /// Another range for the pods of a cluster with Calico, from what kops says or from two ranges.
     #[command(after_help = help::GENERATE_POD_CIDR_EXAMPLES)]
     PodCidr(PodCidrArguments),
+    /// What of Calico's manifest for v3 has to be in the cluster before its datastore is converted: all but what that migration writes
+    /// itself, and Secrets.
+    #[command(after_help = help::GENERATE_CALICO_OBJECTS_EXAMPLES)]
+    CalicoV3Objects(CalicoObjectsArguments),
 }
 
 /// How the answer is shown.

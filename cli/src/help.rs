@@ -124,6 +124,14 @@ Examples:
   kubectl replumb generate pod-cidr --from 10.244.0.0/16 --to 10.200.0.0/16 | kubectl apply -f -
   kubectl replumb generate pod-cidr --help";
 
+/// Of `generate calico-v3-objects`.
+pub const GENERATE_CALICO_OBJECTS_EXAMPLES: &str = "\
+No cluster is asked: the options that say which one have no effect.
+
+Examples:
+  kubectl replumb generate calico-v3-objects --calico-v3-manifest calico-etcd.yaml | kubectl apply -f -
+  kubectl replumb plan calico-v3 --calico-v3-manifest calico-etcd.yaml";
+
 /// Of `generate pod-cidr`.
 pub const GENERATE_POD_CIDR_EXAMPLES: &str = "\
 No cluster is asked: the options that say which one have no effect. The manifest starts nothing when it is applied:

@@ -44,8 +44,11 @@ pub async fn run(
 
 /// Writes a manifest: the one command that needs no cluster, and is not stopped by one that cannot be found.
 pub fn generate(generate: &Generate) -> Result<Outcome, CliError> {
-    let GenerateKind::PodCidr(arguments) = &generate.kind;
-    say::answer(&arguments.text()?)?;
+    let text = match &generate.kind {
+        GenerateKind::PodCidr(arguments) => arguments.text()?,
+        GenerateKind::CalicoV3Objects(arguments) => arguments.text()?,
+    };
+    say::answer(&text)?;
     Ok(Outcome::Done)
 }
 

@@ -173,7 +173,9 @@ mod tests {
         let Command::Generate(generate) = args.command else {
             panic!("not a generate")
         };
-        let GenerateKind::PodCidr(arguments) = generate.kind;
+        let GenerateKind::PodCidr(arguments) = generate.kind else {
+            panic!("not of a range")
+        };
         arguments.text()
     }
 

@@ -24,6 +24,10 @@ use crate::{facts, read};
 
 /// What wrote policies into etcd v2 before calico-kube-controllers did.
 const POLICY_CONTROLLER: &str = "calico-policy-controller";
+/// Of an object of the manifest.
+const MISSING: &str = "it is not in the cluster";
+/// An object in a refusal that is longer than this is left out, in bytes.
+const LONGEST: usize = 200;
 
 /// Takes a manifest apart. An error is everything that is wrong with it.
 pub fn manifest(text: &str) -> Result<Manifest, Vec<String>> {
@@ -137,21 +141,23 @@ async fn of_manifest(
                 try_patch(context, &there, change, cluster).await?;
                 cluster.configuration = Some(there);
             }
-            None => cluster
-                .not_applied
-                .push((name.words(), "it is not in the cluster".to_owned())),
+            None => cluster.not_applied.push((name.words(), MISSING.to_owned())),
         }
     }
     for wanted in &manifest.others {
         let name = Name::of(wanted);
-        let otherwise = match get(context, &name).await {
-            Ok(None) => Some("it is not in the cluster".to_owned()),
-            Ok(Some(there)) => manifest::otherwise(wanted, &there),
-            Err(error) => Some(format!("it cannot be looked at: {}", crate::tell::chain(&error))),
-        };
-        cluster
-            .not_applied
-            .extend(otherwise.map(|what| (name.words(), what)));
+        match get(context, &name).await {
+            Ok(None) => cluster.not_applied.push((name.words(), MISSING.to_owned())),
+            Ok(Some(there)) => {
+                let otherwise = manifest::otherwise(wanted, &there);
+                cluster
+                    .not_applied
+                    .extend(otherwise.map(|what| (name.words(), what)));
+            }
+            // A right that is missing is no reason to stop looking at all else.
+            Err(error) if error.refusal().is_some() => cluster.unseen.push(name.words()),
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }
@@ -168,11 +174,24 @@ async fn try_patch(
         Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
         Err(error) => match error.refusal() {
             Some(why) => {
-                cluster.refused.push((Name::of(there).words(), why.to_owned()));
+                cluster
+                    .refused
+                    .push((Name::of(there).words(), without_object(why)));
                 Ok(())
             }
             None => Err(error),
         },
+    }
+}
+
+/// An API server that cannot read a patched object says all of it before it says why.
+fn without_object(why: &str) -> String {
+    let (Some(start), Some(end)) = (why.find('{'), why.rfind('}')) else {
+        return why.to_owned();
+    };
+    match (why.get(..start), why.get(end + 1..)) {
+        (Some(before), Some(after)) if end > start + LONGEST => format!("{before}{{…}}{after}"),
+        (_, _) => why.to_owned(),
     }
 }
 
@@ -257,4 +276,28 @@ async fn version(context: &Context) -> Result<String, WriteError> {
         .await
         .map_err(|source| WriteError::of("asking for", "the version of the API server", source))?;
     Ok(found.git_version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_said_without_the_object() {
+        let long = format!(
+            "patch: Invalid value: \"{{{}}}\": json: cannot unmarshal",
+            "x".repeat(300)
+        );
+        assert_eq!(
+            without_object(&long),
+            "patch: Invalid value: \"{…}\": json: cannot unmarshal"
+        );
+        assert_eq!(without_object("denied by {a}"), "denied by {a}");
+    }
+
+    #[test]
+    fn what_is_no_yaml_says_so() {
+        assert!(manifest("a: [").unwrap_err()[0].contains("no YAML"));
+        assert!(manifest("").unwrap_err()[0].contains("found 0 of: DaemonSet"));
+    }
 }

@@ -40,7 +40,7 @@ pub fn permissions(
                     "",
                     "denied by the API server",
                     "allowed",
-                    "apply the coordinator's ClusterRole again, and see who else decides (webhook authorizer)",
+                    "apply the coordinator's roles again (deploy/base; for calicoDatastore deploy/calico-datastore, too), and see who else decides (webhook authorizer)",
                 ),
             ),
             None => report.unknown(

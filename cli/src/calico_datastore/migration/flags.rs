@@ -101,6 +101,17 @@ fn access(endpoints: &[String], secret: Option<&String>) -> Option<EtcdAccess> {
 
 /// The manifest without Secrets that have something in them. What is wrong with it is said before anything is asked of the cluster.
 fn read(path: &Path) -> Result<String, CliError> {
+    let failed = |why: String| CliError::File {
+        file: path.display().to_string(),
+        why,
+    };
+    let documents = documents(path)?;
+    manifest::read(&documents).map_err(|problems| failed(problems.join("; ")))?;
+    texts(&documents).map_err(failed)
+}
+
+/// What is in a manifest, but for Secrets that have something in them.
+pub(super) fn documents(path: &Path) -> Result<Vec<Value>, CliError> {
     let file = path.display().to_string();
     let failed = |why: String| CliError::File {
         file: file.clone(),
@@ -115,12 +126,16 @@ fn read(path: &Path) -> Result<String, CliError> {
             documents.push(document);
         }
     }
-    manifest::read(&documents).map_err(|problems| failed(problems.join("; ")))?;
-    let texts: Vec<String> = documents
+    Ok(documents)
+}
+
+/// As YAML again.
+pub(super) fn texts(documents: &[Value]) -> Result<String, String> {
+    let texts: Result<Vec<String>, String> = documents
         .iter()
-        .map(|document| yaml_serde::to_string(document).map_err(|error| failed(error.to_string())))
-        .collect::<Result<_, _>>()?;
-    Ok(texts.join("---\n"))
+        .map(|document| yaml_serde::to_string(document).map_err(|error| error.to_string()))
+        .collect();
+    Ok(texts?.join("---\n"))
 }
 
 fn is_filled_secret(document: &Value) -> bool {

@@ -29,6 +29,8 @@ pub struct ClusterFacts {
     pub config_maps: ConfigMaps,
     /// Objects of the manifest that are not as it says, each with what is otherwise: they are applied by a person before.
     pub not_applied: Vec<(String, String)>,
+    /// Objects of the manifest that the coordinator may not read.
+    pub unseen: Vec<String>,
     /// What the API server would not take of the writes of this migration: the object, and why.
     pub refused: Vec<(String, String)>,
     /// Other controllers of Calico v2's that run: they would write to a store that is being converted.

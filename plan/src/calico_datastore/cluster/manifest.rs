@@ -108,6 +108,7 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
         _ => one(controllers, "Deployment calico-kube-controllers", &mut errors),
     };
     for object in std::iter::once(&mut daemon_set).chain(&mut controllers) {
+        modes(object);
         if let Some(container) = without_own_upgrade(object) {
             left_out.push(format!(
                 "{}, init container {container}",
@@ -236,6 +237,25 @@ fn is_empty(value: &Value) -> bool {
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.is_empty(),
         Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Files' modes as numbers. kubectl reads `0400` as YAML once did, as an octal number; YAML of today reads a text.
+fn modes(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let octal = value
+                    .as_str()
+                    .filter(|_| ["defaultMode", "mode"].contains(&name.as_str()));
+                match octal.and_then(|text| u32::from_str_radix(text, 8).ok()) {
+                    Some(mode) => *value = Value::from(mode),
+                    None => modes(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(modes),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
@@ -412,6 +432,18 @@ mod tests {
         assert!(with(&|all| all[0]["data"] = json!({})).contains("etcd_endpoints"));
         assert!(with(&|all| all.push(all[2].clone())).contains("found 2"));
         assert!(with(&|all| all.push(json!({ "spec": {} }))).contains("no kind"));
+    }
+
+    #[test]
+    fn modes_of_files_are_octal_as_kubectl_reads_them() {
+        let mut all = documents();
+        all[2]["spec"]["template"]["spec"]["volumes"] = json!([{ "name": "etcd-certs", "secret": { "secretName": "s", "defaultMode": "0400",
+            "items": [{ "key": "k", "path": "p", "mode": "0644" }] } }, { "name": "b", "configMap": { "name": "c", "defaultMode": 256 } }]);
+        let manifest = read(&all).unwrap();
+        let volumes = &manifest.daemon_set["spec"]["template"]["spec"]["volumes"];
+        assert_eq!(volumes[0]["secret"]["defaultMode"], 256);
+        assert_eq!(volumes[0]["secret"]["items"][0]["mode"], 0o644);
+        assert_eq!(volumes[1]["configMap"]["defaultMode"], 256);
     }
 
     #[test]

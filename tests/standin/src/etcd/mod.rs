@@ -32,7 +32,6 @@ mod startup3;
 pub mod status;
 pub mod store;
 
-
 use anyhow::Result;
 use datastore::access::{Pem, Said, Side};
 

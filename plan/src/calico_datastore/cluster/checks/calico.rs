@@ -10,6 +10,8 @@ use crate::check::{Check, Finding, Report, Verdict, names, owner};
 
 /// Labels by which kops marks what it applies.
 const KOPS: [&str; 2] = ["role.kubernetes.io/networking", "k8s-addon"];
+/// What gives the coordinator its rights.
+const RIGHTS: &str = "`kubectl apply --server-side -k deploy/calico-datastore` gives it the rights that this kind needs beside";
 /// The first version whose nodes work with etcd v3.
 const NEW_MODEL: u64 = 3;
 
@@ -235,7 +237,20 @@ fn objects(facts: &ClusterFacts, manifest: &Manifest) -> Vec<Check> {
                 "",
                 what.clone(),
                 "as in the manifest",
-                "calico-node of v3 needs it, and that of v2 does not mind: apply everything of the manifest but DaemonSet, Deployment and ConfigMap",
+                "calico-node of v3 needs it, and that of v2 does not mind: `kubectl replumb generate calico-v3-objects --calico-v3-manifest FILE | kubectl \
+                 apply -f -`",
+            ),
+        );
+    }
+    for object in &facts.unseen {
+        report.unknown(
+            "",
+            object.clone(),
+            Finding::new(
+                "",
+                "the coordinator may not read it",
+                "that it may, to see whether it is as in the manifest",
+                RIGHTS,
             ),
         );
     }
@@ -247,7 +262,8 @@ fn objects(facts: &ClusterFacts, manifest: &Manifest) -> Vec<Check> {
                 "",
                 format!("the API server would not take it: {why}"),
                 "that it does",
-                "mend the manifest, or see who refuses it: an admission webhook, or a permission (`kubectl apply -k deploy/calico-datastore`)",
+                "mend the manifest, or see who refuses it: an admission webhook, or a right that is missing (`kubectl apply --server-side -k \
+                 deploy/calico-datastore`)",
             ),
         );
     }

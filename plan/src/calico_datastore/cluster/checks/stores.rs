@@ -184,10 +184,10 @@ fn conversion(stores: &StoreFacts) -> Vec<Check> {
             for note in &converted.notes {
                 report.warn(
                     "",
-                    note.clone(),
+                    "etcd of Calico v2",
                     Finding::new(
                         "",
-                        "converted",
+                        note.clone(),
                         "that you know",
                         "`kubectl replumb datastore dry-run` writes all reports",
                     ),

@@ -42,6 +42,7 @@ fn a_good_cluster_passes_every_check_by_name() {
 #[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.other_controllers.push("ReplicaSet kube-system/calico-policy-controller".to_owned()), "writes to etcd v2")]
 #[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.not_applied.push(("ClusterRole calico-node".to_owned(), "not there".to_owned())), "not there")]
 #[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.refused.push(("DaemonSet kube-system/calico-node".to_owned(), "no".to_owned())), "would not take it: no")]
+#[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.unseen.push("ClusterRole calico-node".to_owned()), "deploy/calico-datastore")]
 #[case(CheckName::Manifest, |facts: &mut ClusterFacts| facts.daemon_set.as_mut().unwrap().selector = json!({"matchLabels": {"a": "b"}}), "selector")]
 #[case(CheckName::DatastoreAccess, |facts: &mut ClusterFacts| facts.stores = Some(Err(StoreProblem { message: "etcd: refused".to_owned(), hint: "look".to_owned() })), "etcd: refused")]
 #[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).ready_v2 = ReadyV2::Missing, "no such key")]
