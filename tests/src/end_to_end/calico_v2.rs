@@ -62,7 +62,7 @@ async fn paused(cluster: &Cluster) -> Result<()> {
 
 async fn converted(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let url = cluster.calico_etcd().await?;
-    let folder = cluster.directory().path().join("calico-datastore");
+    let folder = cluster.directory().logs().join("calico-datastore");
     let tool = Tool::new(&tools.command_line, &url, &url, &folder);
     make(cluster, "old").await?;
     cluster.api().pods_ready(&[NAMESPACE], LIMIT).await?;

@@ -46,7 +46,7 @@ pub fn main() -> ExitCode {
             let environment = Environment::of_process();
             match Played::of_program()?.datastore {
                 Datastore::Kubernetes => runtime.block_on(install(&environment)),
-                Datastore::Etcd(_) => runtime.block_on(etcd::install::run(&environment)),
+                Datastore::Etcd(generation) => runtime.block_on(etcd::install::run(&environment, generation)),
             }
         });
     match result {

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
@@ -13,6 +12,7 @@ use crate::install::{
     write_secret,
 };
 use crate::node::environment::Environment;
+use crate::version::Generation;
 
 /// Where the secret with etcd's certificates is mounted.
 const SECRETS: &str = "/calico-secrets";
@@ -20,7 +20,7 @@ const SECRETS: &str = "/calico-secrets";
 const TLS: &str = "calico-tls";
 
 /// Installs. A container that is no init container stays; its end is a signal.
-pub async fn run(environment: &Environment) -> Result<()> {
+pub async fn run(environment: &Environment, generation: Generation) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
     plugins(Path::new(OWN_PLUGINS), Path::new(HOST_PLUGINS))?;
     write_kubeconfig(environment)?;
@@ -30,7 +30,7 @@ pub async fn run(environment: &Environment) -> Result<()> {
         &Path::new(HOST_CONFIGURATION).join(TLS),
         folder,
     )?;
-    let text = conflist(environment, folder, &certificates)?;
+    let text = conflist(environment, generation, folder, &certificates)?;
     let name = environment.get("CNI_CONF_NAME").unwrap_or("10-calico.conf");
     write_secret(&Path::new(HOST_CONFIGURATION).join(name), &text)?;
     info!("Created CNI config {name}");
@@ -69,8 +69,11 @@ fn copy_certificates(from: &Path, to: &Path, folder: &str) -> Result<[String; 3]
     Ok(paths)
 }
 
+/// The template with what is known put into it. **v2.6 knows no `__CNI_MTU__`, and neither looks whether JSON comes out**: a node
+/// that goes back to v2.6 with v3's template gets a file that no runtime can read.
 fn conflist(
     environment: &Environment,
+    generation: Generation,
     folder: &str,
     [authority, certificate, key]: &[String; 3],
 ) -> Result<String> {
@@ -79,7 +82,7 @@ fn conflist(
         .context("write the conflist: CNI_NETWORK_CONFIG is not set")?
         .to_owned();
     let or = |name: &str, fallback: &str| environment.get(name).unwrap_or(fallback).to_owned();
-    for (placeholder, value) in [
+    let mut known = vec![
         ("__ETCD_ENDPOINTS__", or("ETCD_ENDPOINTS", "")),
         ("__ETCD_CA_CERT_FILE__", authority.clone()),
         ("__ETCD_CERT_FILE__", certificate.clone()),
@@ -89,18 +92,20 @@ fn conflist(
             or("KUBERNETES_NODE_NAME", &or("HOSTNAME", "")),
         ),
         ("__KUBECONFIG_FILEPATH__", format!("{folder}/{KUBECONFIG}")),
-        ("__CNI_MTU__", or("CNI_MTU", "1500")),
         ("__LOG_LEVEL__", or("LOG_LEVEL", "info")),
-    ] {
+    ];
+    if generation == Generation::V3 {
+        known.push(("__CNI_MTU__", or("CNI_MTU", "1500")));
+    }
+    for (placeholder, value) in known {
         text = text.replace(placeholder, &value);
     }
-    serde_json::from_str::<Value>(&text).context("CNI config is not valid JSON")?;
     Ok(text)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -121,7 +126,8 @@ mod tests {
                     "etcd_key_file": "__ETCD_KEY_FILE__", "mtu": __CNI_MTU__}"#,
             ),
         ]);
-        let text = conflist(&environment, "/etc/cni/net.d", &paths()).unwrap();
+        let filled = |generation| conflist(&environment, generation, "/etc/cni/net.d", &paths()).unwrap();
+        let text = filled(Generation::V3);
         assert_eq!(
             serde_json::from_str::<Value>(&text).unwrap(),
             json!({
@@ -131,5 +137,6 @@ mod tests {
             })
         );
         assert_eq!(fs::read_to_string(host.join("etcd-ca")).unwrap(), "CA");
+        assert!(filled(Generation::V2).contains("__CNI_MTU__"));
     }
 }
