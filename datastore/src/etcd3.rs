@@ -137,6 +137,11 @@ impl TryFrom<Value> for Number {
 }
 
 impl Etcd3 {
+    /// From now on it is not waited for when it is away.
+    pub fn be_impatient(&mut self) {
+        self.http.be_impatient();
+    }
+
     /// Asks for its version, logs in, and reads something.
     pub async fn connect(access: &Access) -> Result<Self, StoreError> {
         let http = Http::new(access)?;
