@@ -72,6 +72,8 @@ pub enum Part {
     ServiceCidr,
     /// Calico v2.6 with etcd: paused, and then converted and rolled to v3.8 by hand.
     CalicoV2,
+    /// The same by replumb: every refused prerequisite, taken back from each stage, and the whole way.
+    CalicoDatastore,
     /// Five nodes, two at a time, never more. Only when it is asked for.
     Wide,
     /// Bad weather. Only when it is asked for.
@@ -79,7 +81,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -96,6 +98,7 @@ impl Part {
         Self::PodCidr,
         Self::ServiceCidr,
         Self::CalicoV2,
+        Self::CalicoDatastore,
         Self::Wide,
         Self::Storm,
     ];
@@ -116,7 +119,8 @@ impl Part {
             | Self::Back
             | Self::PodCidr
             | Self::ServiceCidr
-            | Self::CalicoV2 => true,
+            | Self::CalicoV2
+            | Self::CalicoDatastore => true,
             Self::Fair | Self::InPlace | Self::Gate | Self::Crash | Self::Wide | Self::Storm => false,
         }
     }
@@ -132,6 +136,7 @@ impl Part {
             | Self::PodCidr
             | Self::ServiceCidr
             | Self::CalicoV2
+            | Self::CalicoDatastore
             | Self::Wide
             | Self::Storm => true,
             Self::Format
@@ -245,6 +250,15 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         Part::PodCidr => in_cluster_of(PodNetwork::Calico, arguments, SMALL, end_to_end::pod_cidr).await,
         Part::ServiceCidr => in_cluster(arguments, SMALL, end_to_end::service_cidr).await,
         Part::CalicoV2 => in_cluster_of(PodNetwork::CalicoV2, arguments, SMALL, end_to_end::calico_v2).await,
+        Part::CalicoDatastore => {
+            in_cluster_of(
+                PodNetwork::CalicoV2,
+                arguments,
+                SMALL,
+                end_to_end::calico_datastore,
+            )
+            .await
+        }
         Part::Wide => {
             in_cluster(arguments, MEDIUM, async |cluster, tools| {
                 end_to_end::wide(cluster, tools).await
