@@ -155,7 +155,8 @@ async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let look = Looker::new(cluster);
     let wanted = Wanted {
         end: End::Back,
-        spec: json!({ "calicoDatastore": { "pauseLimitSeconds": SHORT } }),
+        // Every node at once, or the plan refuses so short a pause.
+        spec: json!({ "calicoDatastore": { "pauseLimitSeconds": SHORT }, "rollout": { "maxUnavailable": 3 } }),
     };
     begin(cluster, &operator, &wanted).await?;
     look.until_migration("Calico is paused", STEP, |migration| {
@@ -213,6 +214,7 @@ async fn begin(cluster: &Cluster, operator: &Operator, wanted: &Wanted) -> Resul
 }
 
 async fn there_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
+    breaking::forget(cluster).await?;
     crate::demo::traffic::begin_anew(cluster).await?;
     let run = Run::begin(cluster, tools, Wanted::new(End::Back)).await?;
     let late = run.migrate().await?;
@@ -224,6 +226,7 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
 }
 
 async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
+    breaking::forget(cluster).await?;
     crate::demo::traffic::begin_anew(cluster).await?;
     let run = Run::begin(cluster, tools, Wanted::new(End::There)).await?;
     let look = Looker::new(cluster);
