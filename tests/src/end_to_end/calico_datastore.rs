@@ -103,6 +103,7 @@ async fn refused_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
         end: End::Back,
         // So that the policy is obeyed when it counts.
         spec: json!({ "calicoDatastore": { "settleSeconds": 20 } }),
+        kills: 0,
     };
     begin(cluster, &operator, &wanted).await?;
     look.until_migration("stage Convert", STEP, |migration| {
@@ -157,6 +158,7 @@ async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
         end: End::Back,
         // Every node at once, or the plan refuses so short a pause.
         spec: json!({ "calicoDatastore": { "pauseLimitSeconds": SHORT }, "rollout": { "maxUnavailable": 3 } }),
+        kills: 0,
     };
     begin(cluster, &operator, &wanted).await?;
     look.until_migration("Calico is paused", STEP, |migration| {
@@ -228,10 +230,15 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
 async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
     breaking::forget(cluster).await?;
     crate::demo::traffic::begin_anew(cluster).await?;
-    let run = Run::begin(cluster, tools, Wanted::new(End::There)).await?;
+    let stages = [Stage::Convert, Stage::Nodes];
+    let wanted = Wanted {
+        kills: stages.len().try_into()?,
+        ..Wanted::new(End::There)
+    };
+    let run = Run::begin(cluster, tools, wanted).await?;
     let look = Looker::new(cluster);
     let killed = async {
-        for stage in [Stage::Convert, Stage::Nodes] {
+        for stage in stages {
             look.until_migration(&format!("stage {}", stage.as_str()), STEP, |migration| {
                 stage_of(migration) >= Some(stage)
             })

@@ -146,7 +146,7 @@ impl Report {
             format!("{} probes were lost", self.probes.all.lost),
         );
         wrong(
-            self.pods.recreated > 0 || self.pods.restarted > 0,
+            self.pods.recreated != 0 || self.pods.restarted != 0,
             format!(
                 "{} pods were made again, {} containers started again",
                 self.pods.recreated, self.pods.restarted
