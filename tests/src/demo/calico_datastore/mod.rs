@@ -261,6 +261,7 @@ impl<'cluster> Run<'cluster> {
             ])
             .await?;
         let looks = Looks {
+            calico: self.scene.calico.clone(),
             status: status(cluster).await?,
             flags: self.watcher.seen(),
             late,
