@@ -160,6 +160,11 @@ impl Etcd3 {
         Ok(store)
     }
 
+    /// From now on an etcd that is away is an error at once: for who looks again by himself, and has more to do meanwhile.
+    pub fn be_impatient(&mut self) {
+        self.http.be_impatient();
+    }
+
     /// For as long as etcd says: a token that has become old is exchanged for another one.
     async fn log_in(&self) -> Result<(), StoreError> {
         #[derive(Deserialize)]

@@ -113,6 +113,11 @@ impl Http {
         self.patience = PATIENCE;
     }
 
+    /// Nobody waits for it: whoever asks looks again by himself.
+    pub fn be_impatient(&mut self) {
+        self.patience = Duration::ZERO;
+    }
+
     /// Which store, in messages.
     pub fn store(&self) -> &'static str {
         self.store

@@ -8,10 +8,11 @@ use plan::calico_datastore::cluster::calico::Calico;
 use plan::calico_datastore::cluster::step::{Step, StoreWork};
 use serde_json::{Value, json};
 
+use super::backup;
 use super::drive::Pass;
 use super::look::{Observed, held, words};
 use super::objects::{patch, spec_change};
-use super::{backup, stores};
+use crate::etcd_access::problem;
 use crate::evict::evict;
 use crate::memory::Memory;
 use crate::write::WriteError;
@@ -117,7 +118,7 @@ impl Pass<'_> {
             }
             Err(error) => {
                 memory.calico_datastore.forget();
-                let problem = stores::problem(&error);
+                let problem = problem(&error);
                 Ok(format!("{}. {}", problem.message, problem.hint))
             }
         }

@@ -10,6 +10,7 @@ use plan::calico_datastore::cluster::facts::{StoreFacts, StoreProblem};
 use super::stores;
 use super::worker::Worker;
 use crate::context::Context;
+use crate::etcd_access::problem;
 use crate::looks::{Pace, is_old};
 
 /// Connections are made anew after so long: certificates change.
@@ -83,7 +84,7 @@ impl Looks {
             }
             Err(error) => {
                 self.forget();
-                Err(stores::problem(&error))
+                Err(problem(&error))
             }
         }
     }
