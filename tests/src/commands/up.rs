@@ -122,15 +122,21 @@ impl ClusterArguments {
                 )
             }
             PodNetwork::Calico => self.calico_plays_every_family(),
-            PodNetwork::CalicoV2 if self.no_calico || self.calico_bin.is_some() => {
+            network @ (PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd)
+                if self.no_calico || self.calico_bin.is_some() =>
+            {
                 bail!(
-                    "--network calico-v2: a stand-in plays that Calico, and nothing else can; leave --no-calico and --calico-bin out"
+                    "--network {}: a stand-in plays that Calico, and nothing else can; leave --no-calico and --calico-bin out",
+                    network.option()
                 )
             }
-            PodNetwork::CalicoV2 if self.ip_families.has_ipv6() => {
-                bail!("--ip-families dual-stack with --network calico-v2: the stand-in plays IPv4 only")
+            network @ (PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd) if self.ip_families.has_ipv6() => {
+                bail!(
+                    "--ip-families dual-stack with --network {}: the stand-in plays IPv4 only",
+                    network.option()
+                )
             }
-            PodNetwork::Flannel | PodNetwork::CalicoV2 => Ok(()),
+            PodNetwork::Flannel | PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd => Ok(()),
         }
     }
 
@@ -163,7 +169,7 @@ impl ClusterArguments {
         };
         let mut assets = assets::ensure(&wanted, &progress).await?;
         let mut calico_etcd = None;
-        if self.pod_network() == PodNetwork::CalicoV2 {
+        if self.pod_network().has_etcd() {
             calico_etcd = Some(assets::old_etcd(&progress).await?);
             assets.calico = Some(Calico::WithEtcd(assets.rust.need(Program::StandIn)?));
         }
@@ -300,10 +306,15 @@ mod tests {
         assert!(
             refusal(cluster("--network calico --no-calico").can_come_up()).contains("leave one of them out")
         );
-        assert!(cluster("--network calico-v2").can_come_up().is_ok());
-        for more in ["--no-calico", "--calico-bin /nowhere", "--ip-families dual-stack"] {
-            let refused = refusal(cluster(&format!("--network calico-v2 {more}")).can_come_up());
-            assert!(refused.contains("stand-in"), "{more}: {refused}");
+        for network in ["calico-v2", "calico-etcd"] {
+            assert!(cluster(&format!("--network {network}")).can_come_up().is_ok());
+            for more in ["--no-calico", "--calico-bin /nowhere", "--ip-families dual-stack"] {
+                let refused = refusal(cluster(&format!("--network {network} {more}")).can_come_up());
+                assert!(
+                    refused.contains("stand-in") && refused.contains(network),
+                    "{more}: {refused}"
+                );
+            }
         }
         let other = cluster("--network calico-v2").start_on(PodNetwork::Calico);
         assert!(refusal(other).contains("--network calico-v2: the migration starts from Calico"));
