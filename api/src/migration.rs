@@ -638,9 +638,12 @@ pub struct CalicoDatastoreStatus {
     /// Pods that have a node and wait for a network.
     #[serde(default)]
     pub pods_without_network: u32,
-    /// The most of them that were seen.
+    /// The most of them that were seen while Calico was paused.
     #[serde(default)]
     pub most_pods_without_network: u32,
+    /// The one of them that has waited for longest; absent where none waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_without_network: Option<String>,
     /// Why it goes back though nobody asked for it; absent where it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turned_back: Option<TurnedBack>,
@@ -691,6 +694,7 @@ impl CalicoDatastoreStatus {
             opened_at: None,
             pods_without_network: 0,
             most_pods_without_network: 0,
+            first_without_network: None,
             turned_back: None,
         }
     }

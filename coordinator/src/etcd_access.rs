@@ -8,6 +8,7 @@ use kube::Api;
 use plan::calico_datastore::cluster::etcd::{Etcd, SecretKey};
 use plan::calico_datastore::cluster::facts::StoreProblem;
 
+use crate::calico_datastore::hints;
 use crate::context::Context;
 
 /// Keys of a Secret that says the way to an etcd, as in Calico's own.
@@ -47,7 +48,7 @@ pub fn problem(error: &StoreError) -> StoreProblem {
         "see whether etcd answers where the coordinator runs, with the certificates of Calico's own pods";
     StoreProblem {
         message: error.to_string(),
-        hint: error.hint().unwrap_or_else(|| otherwise.to_owned()),
+        hint: hints::of_store(error).unwrap_or_else(|| otherwise.to_owned()),
     }
 }
 

@@ -73,6 +73,11 @@ pub(crate) trait Kind {
         migration: &Migration,
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError>;
+
+    /// What a person has to know beside the message, whatever it says; it changes by the minute, and says nothing of whether something moves.
+    fn remark(&self, _status: &MigrationStatus) -> Option<String> {
+        None
+    }
 }
 
 /// One pass of a Migration: does what is next and returns the status as it is now.
@@ -103,6 +108,9 @@ pub(crate) async fn reconcile(
     }
     let reasons = kind.go_on(context, cache, memory, migration, &mut status).await?;
     stand_still(migration, &memory.clock, &mut status);
+    if let Some(remark) = kind.remark(&status) {
+        status.message = format!("{}. {remark}", status.message.trim_end_matches('.'));
+    }
     count_blocked(context, &status, &reasons);
     Ok(status)
 }

@@ -22,6 +22,8 @@ pub struct Metrics {
     pub check_failed: IntGaugeVec,
     /// Pods that have a node and no network, while Calico's datastore is converted.
     pub pods_without_network: IntGauge,
+    /// 1 while Calico is paused by a conversion of its datastore.
+    pub calico_paused: IntGauge,
     /// 1 while this process leads.
     pub leading: IntGauge,
     /// Passes of the loop.
@@ -89,6 +91,10 @@ impl Metrics {
                 "replumb_pods_without_network",
                 "Pods that have a node and no network yet, while Calico's datastore is converted.",
             )?,
+            calico_paused: IntGauge::new(
+                "replumb_calico_paused",
+                "1 while Calico is paused by a conversion of its datastore: no pod gets a network.",
+            )?,
             leading: IntGauge::new("replumb_leading", "1 while this coordinator holds the Lease.")?,
             passes: IntCounter::new("replumb_passes_total", "Passes of the coordinator's loop.")?,
             write_errors: IntCounterVec::new(
@@ -108,6 +114,7 @@ impl Metrics {
             Box::new(metrics.evictions.clone()),
             Box::new(metrics.check_failed.clone()),
             Box::new(metrics.pods_without_network.clone()),
+            Box::new(metrics.calico_paused.clone()),
             Box::new(metrics.leading.clone()),
             Box::new(metrics.passes.clone()),
             Box::new(metrics.write_errors.clone()),

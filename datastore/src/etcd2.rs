@@ -90,6 +90,11 @@ pub struct Etcd2 {
 }
 
 impl Etcd2 {
+    /// From now on it is not waited for when it is away.
+    pub fn be_impatient(&mut self) {
+        self.http.be_impatient();
+    }
+
     /// Asks for its version, and whether it has the v2 API at all.
     pub async fn connect(access: &Access) -> Result<Self, StoreError> {
         let http = Http::new(access)?;

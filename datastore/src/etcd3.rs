@@ -137,6 +137,11 @@ impl TryFrom<Value> for Number {
 }
 
 impl Etcd3 {
+    /// From now on it is not waited for when it is away.
+    pub fn be_impatient(&mut self) {
+        self.http.be_impatient();
+    }
+
     /// Asks for its version, logs in, and reads something.
     pub async fn connect(access: &Access) -> Result<Self, StoreError> {
         let http = Http::new(access)?;
@@ -158,11 +163,6 @@ impl Etcd3 {
         store.count("/calico/").await?;
         store.http.be_patient();
         Ok(store)
-    }
-
-    /// From now on an etcd that is away is an error at once: for who looks again by himself, and has more to do meanwhile.
-    pub fn be_impatient(&mut self) {
-        self.http.be_impatient();
     }
 
     /// For as long as etcd says: a token that has become old is exchanged for another one.

@@ -113,7 +113,7 @@ impl Http {
         self.patience = PATIENCE;
     }
 
-    /// Nobody waits for it: whoever asks looks again by himself.
+    /// Whoever only looks, and looks again, does not wait.
     pub fn be_impatient(&mut self) {
         self.patience = Duration::ZERO;
     }

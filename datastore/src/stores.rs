@@ -63,6 +63,15 @@ impl Stores {
         })
     }
 
+    /// The same for whoever only looks, and looks again soon: one that is away is told of at once.
+    pub async fn connect_to_look(v2: &Access, v3: &Access) -> Result<Self, StoreError> {
+        let (v2, v3) = tokio::join!(Etcd2::connect(v2), Etcd3::connect(v3));
+        let (mut v2, mut v3) = (v2?, v3?);
+        v2.be_impatient();
+        v3.be_impatient();
+        Ok(Self { v2, v3: Arc::new(v3) })
+    }
+
     /// The record of a conversion.
     pub async fn record(&self) -> Result<Option<Recorded>, StoreError> {
         let Some(entry) = self.v3.get(&record_key()).await? else {

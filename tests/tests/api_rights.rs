@@ -413,9 +413,15 @@ async fn a_conversion_of_the_datastore_has_rights_of_its_own() {
     let (here, there) = (names::NAMESPACE, "kube-system");
     let secret = || Question::new("get", "", "secrets");
     for question in [
-        Question::new("patch", "apps", "daemonsets").inside(there),
-        Question::new("patch", "apps", "deployments").inside(there),
-        Question::new("patch", "", "configmaps").inside(there),
+        Question::new("patch", "apps", "daemonsets")
+            .inside(there)
+            .of("calico-node"),
+        Question::new("patch", "apps", "deployments")
+            .inside(there)
+            .of("calico-kube-controllers"),
+        Question::new("patch", "", "configmaps")
+            .inside(there)
+            .of("calico-config"),
         secret().inside(there).of("calico-etcd-secrets"),
         Question::new("create", "", "secrets").inside(here),
         secret().inside(here).of("etcd"),
@@ -428,8 +434,10 @@ async fn a_conversion_of_the_datastore_has_rights_of_its_own() {
         );
     }
     for question in [
-        Question::new("patch", "apps", "deployments"),
-        Question::new("patch", "", "configmaps"),
+        Question::new("patch", "apps", "deployments").inside(there),
+        Question::new("patch", "", "configmaps")
+            .inside(there)
+            .of("coredns"),
         secret().inside(there),
         Question::new("list", "", "secrets").inside(here),
         Question::new("delete", "", "secrets").inside(here),

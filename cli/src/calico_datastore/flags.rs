@@ -128,6 +128,9 @@ pub struct Abort {
     /// Also after `complete`: etcd v3 is closed first. Pods that got their network since then lose it.
     #[arg(long)]
     pub after_completion: bool,
+    /// No calico-node of v3 runs any more, on no node: nothing is left in etcd v3 for their sake.
+    #[arg(long)]
+    pub no_nodes_of_v3: bool,
     /// What every change has.
     #[command(flatten)]
     pub change: Change,

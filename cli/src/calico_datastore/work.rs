@@ -77,7 +77,14 @@ pub async fn complete(complete: &Complete, variables: &Variables) -> Result<Outc
         despite_changes: complete.despite_changes,
     };
     let question = "Every calico-node, the CNI plugin of every node and the controllers run Calico v3. Let Calico work with etcd v3?";
-    go(&stores, &complete.change, goal, question).await
+    go(
+        &stores,
+        &options(&complete.change.look),
+        &complete.change,
+        goal,
+        question,
+    )
+    .await
 }
 
 /// Lets Calico work with v2 again.
@@ -88,14 +95,24 @@ pub async fn abort(abort: &Abort, variables: &Variables) -> Result<Outcome, CliE
         after_completion: abort.after_completion,
     };
     let question = "Is the upgrade of calico-node and the controllers undone? Take the conversion back, and let Calico work with etcd v2?";
-    go(&stores, &abort.change, goal, question).await
+    let options = Options {
+        no_nodes_of_v3: abort.no_nodes_of_v3,
+        ..options(&abort.change.look)
+    };
+    go(&stores, &options, &abort.change, goal, question).await
 }
 
-async fn go(stores: &Stores, change: &Change, goal: Goal, question: &str) -> Result<Outcome, CliError> {
+async fn go(
+    stores: &Stores,
+    options: &Options,
+    change: &Change,
+    goal: Goal,
+    question: &str,
+) -> Result<Outcome, CliError> {
     if !change.yes {
         confirm::ask(question)?;
     }
-    let record = arrive(stores, &options(&change.look), goal).await?;
+    let record = arrive(stores, options, goal).await?;
     answer(&change.look, record.as_ref())?;
     Ok(Outcome::Done)
 }
@@ -219,6 +236,7 @@ fn options(look: &Look) -> Options {
         pause_limit: SignedDuration::ZERO,
         batch: 100,
         backups: Some(look.folder.output_dir.clone()),
+        no_nodes_of_v3: false,
         holder: format!(
             "kubectl replumb datastore, {user}@{}, process {}, since {}",
             host.trim(),

@@ -1,6 +1,6 @@
 //! `rollback`: nodes, or everything, as before. Shows what happens on each node, asks, and starts it.
 
-use api::migration::Desired;
+use api::migration::{Desired, MigrationPhase};
 use api::{Migration, MigrationSpec, NodeMigration};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -78,6 +78,10 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     let written = cluster.change(&there, &spec(&there, rollback)).await?;
     if rollback.wait {
         let outcome = watch::run(cluster, &there.name_any(), rollback.shown.output, None).await?;
+        if rollback.all && is_completed(cluster, &there, rollback).await? {
+            say::note("it was not taken back: it was past the point of no return by then");
+            return Ok(Outcome::Failed);
+        }
         return if rollback.all || !rollback.services.is_empty() {
             Ok(outcome)
         } else {
@@ -172,6 +176,16 @@ fn describe(effects: &[Effect], all: bool) -> String {
         );
     }
     text
+}
+
+/// Whether it has come to its other end: somebody asked for the way back too late.
+async fn is_completed(cluster: &Cluster, there: &Migration, rollback: &Rollback) -> Result<bool, CliError> {
+    let deadline = Instant::now() + rollback.timeout;
+    let name = there.name_any();
+    let all = patiently(deadline, async || cluster.migrations().await).await?;
+    let now = all.iter().find(|migration| migration.name_any() == name);
+    let status = now.and_then(|migration| migration.status.as_ref());
+    Ok(status.is_some_and(|status| status.phase == MigrationPhase::Completed))
 }
 
 /// Whether the nodes that were named are back. The rollout is paused then, which is what was asked for.

@@ -229,8 +229,10 @@ impl Screen {
         let now = Timestamp::now()
             .round(Unit::Second)
             .unwrap_or_else(|_| Timestamp::now());
+        // Of a kind that goes in stages no node has a step of its own.
+        let nodes = view.nodes.iter().filter(|_| view.of_kind.is_none());
         let subjects = std::iter::once((String::new(), line(view)))
-            .chain(view.nodes.iter().map(|node| (node.node.clone(), node.line())));
+            .chain(nodes.map(|node| (node.node.clone(), node.line())));
         let mut text = String::new();
         for (subject, line) in subjects {
             if self.lines.get(&subject) != Some(&line) {

@@ -28,18 +28,22 @@ const CHECKSUM: &str = "replumb.dev/sha256";
 /// The key of a part.
 const KEY: &str = "part";
 
-/// Reads both stores and writes the Secrets. The inner error is the stores'.
+/// Characters of the checksum in the names.
+const SHORT: usize = 10;
+
+/// Reads both stores and writes the Secrets. The inner error is the stores'. What is read again, and is the same, is the same Secrets:
+/// `begun` is the time that is written into it, the same at each attempt.
 pub async fn take(
     context: &Context,
     stores: &Stores,
-    now: Timestamp,
+    begun: Timestamp,
 ) -> Result<Result<DatastoreBackup, StoreError>, WriteError> {
     let read = tokio::try_join!(stores.v2.tree(), stores.v3.list(ROOT));
     let (tree, entries) = match read {
         Ok(read) => read,
         Err(error) => return Ok(Err(error)),
     };
-    let Content { text, sha256 } = content(&tree, &entries, now);
+    let Content { text, sha256 } = content(&tree, &entries, begun);
     let parts = parts(&text).map_err(|source| {
         WriteError::of(
             "packing",
@@ -47,7 +51,8 @@ pub async fn take(
             kube::Error::Service(Box::new(source)),
         )
     })?;
-    let id = now.strftime("%Y%m%dt%H%M%Sz").to_string();
+    let short: String = sha256.chars().take(SHORT).collect();
+    let id = format!("{}-{short}", begun.strftime("%Y%m%d"));
     let name = |number: usize| format!("replumb-calico-datastore-{id}-{number:03}");
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &context.namespace);
     for (number, part) in parts.iter().enumerate() {
@@ -73,7 +78,7 @@ pub async fn take(
         sha256,
         v2_keys: count(tree.values.len()),
         v3_keys: count(entries.len()),
-        taken_at: now,
+        taken_at: Timestamp::now(),
     }))
 }
 

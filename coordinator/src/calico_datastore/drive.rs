@@ -1,14 +1,18 @@
-//! One pass of a conversion in a cluster: what is there becomes a view, the view a decision, the decision one step.
+//! One pass of a conversion in a cluster: what is there becomes a view, the view a decision, the decision one step. The stores come first:
+//! whatever else cannot be looked at, or not be written, does not keep Calico paused.
 
 use api::migration::{CalicoDatastoreStatus, Desired, Direction, MigrationPhase, TurnedBack};
 use api::{Migration, MigrationStatus};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use plan::calico_datastore::cluster::calico::Calico;
-use plan::calico_datastore::cluster::decide::{Policy, StoresView, decide};
+use plan::calico_datastore::cluster::decide::{decide, urgent};
 use plan::calico_datastore::cluster::step::{Stage, Step};
+use plan::calico_datastore::cluster::view::{Next, Policy};
 use plan::decision::{Decision, WaitReason};
 
+use super::apply::Made;
+use super::found;
 use super::look::Observed;
 use super::saved::Saved;
 use crate::cache::Cache;
@@ -37,9 +41,10 @@ impl Pass<'_> {
     pub(super) fn direction(&self, known: &CalicoDatastoreStatus) -> Direction {
         let has_turned = known.turned_back.is_some();
         match self.migration.spec.desired {
-            Desired::Rollback => Direction::Back,
-            Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort if has_turned => Direction::Back,
-            Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort => Direction::There,
+            // Half of a conversion is nothing to stay at.
+            Desired::Rollback | Desired::Abort => Direction::Back,
+            Desired::Plan | Desired::Run | Desired::Pause if has_turned => Direction::Back,
+            Desired::Plan | Desired::Run | Desired::Pause => Direction::There,
         }
     }
 }
@@ -67,12 +72,7 @@ pub async fn go_on(
     if status.phase.is_over() {
         return Ok(());
     }
-    super::adopt(context, cache, migration).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
-    if let Some(message) = snapshot.malformed() {
-        wait(status, WaitReason::CheckFailing, message);
-        return Ok(());
-    }
     let is_cleaning = known
         .stage
         .as_ref()
@@ -87,6 +87,32 @@ pub async fn go_on(
         now: Timestamp::now(),
     };
     let stores = pass.stores(memory, &mut known).await;
+    let work = memory.calico_datastore.worker.look().await;
+    if let Some(why) = memory.calico_datastore.worker.took_back()
+        && pass.direction(&known) == Direction::There
+    {
+        known.turned_back = Some(TurnedBack { at: pass.now, why });
+    }
+    pass.count(&mut known);
+    let first = stores
+        .as_ref()
+        .ok()
+        .and_then(|stores| urgent(pass.direction(&known), stores, &work, pass.now));
+    if let Some(next) = first {
+        let direction = pass.direction(&known);
+        pass.enter(&next, direction, &mut known, status);
+        match next.decision {
+            Decision::Run(step) => {
+                let made = pass.make_on_stores(&step, &mut known, memory).await;
+                done(Ok(made), status)?;
+            }
+            other => tell(other, status),
+        }
+        status.calico_datastore = Some(Box::new(known));
+        return Ok(());
+    }
+    let adopted = super::adopt(context, cache, migration).await;
+    let held = pass.traffic(memory, &known, adopted, status).await;
     let Some(observed) = pass.observe(&known).await? else {
         let message = format!(
             "DaemonSet {} is gone: somebody has deleted it. Apply it again, of v2 as long as Calico works with etcd v2, and this goes on",
@@ -96,16 +122,8 @@ pub async fn go_on(
         status.calico_datastore = Some(Box::new(known));
         return Ok(());
     };
-    count(context, &mut known, &observed);
-    let held = pass.traffic(memory, &known, status).await?;
-    let work = memory.calico_datastore.worker.look().await;
-    if let Some(why) = memory.calico_datastore.worker.took_back()
-        && pass.direction(&known) == Direction::There
-    {
-        known.turned_back = Some(TurnedBack { at: pass.now, why });
-    }
     let is_past = matches!(&stores, Ok(stores) if stores.is_past_the_point_of_no_return());
-    let view = pass.view(&known, &observed, stores.clone(), &work);
+    let view = pass.view(&known, &observed, stores, &work);
     let policy = Policy {
         at_once: limits::rules(migration)
             .max_unavailable
@@ -118,47 +136,64 @@ pub async fn go_on(
     } else {
         pass.direction(&known)
     };
-    if let Some(stage) = next.stage {
-        stages::enter(&mut known.stage, &mut known.history, stage, direction, pass.now);
-        status.phase = phase(stage, direction);
-    }
+    pass.enter(&next, direction, &mut known, status);
     progress(status, &observed, direction);
     match next.decision {
         Decision::Run(Step::Finish) => pass.finish(direction, &mut known, status).await?,
         Decision::Run(step) => {
-            let said = Box::pin(pass.make(&step, &mut known, memory, &observed)).await?;
+            let made = Box::pin(pass.make(&step, &mut known, memory, &observed)).await;
+            done(made, status)?;
+        }
+        other => tell(other, status),
+    }
+    // On the way back traffic stops nothing.
+    if let Some(stop) = held.stop
+        && direction == Direction::There
+        && status.phase != MigrationPhase::Halted
+        && !status.phase.is_over()
+    {
+        stop::halt(status, &stop);
+    }
+    if is_past && pass.wants_back() && !status.phase.is_over() {
+        status.message = format!(
+            "{}. This is past the point of no return, and goes on to its end: Calico works with etcd v3",
+            status.message.trim_end_matches('.')
+        );
+    }
+    status.calico_datastore = Some(Box::new(known));
+    Ok(())
+}
+
+/// Says what a step has come to. What the API server refuses is nothing that another pass mends.
+fn done(made: Result<Made, WriteError>, status: &mut MigrationStatus) -> Result<(), WriteError> {
+    match made {
+        Ok(Made::Done(said)) => {
             status.blocked = String::new();
             status.message = said;
         }
+        Ok(Made::Waits(found)) => wait(status, found.reason, found.message),
+        Err(error) => match error.refusal() {
+            Some(why) => {
+                let message = format!("{error}: the API server refuses it: {why}");
+                wait(status, WaitReason::CheckFailing, message);
+            }
+            None => return Err(error),
+        },
+    }
+    Ok(())
+}
+
+/// What is waited for, or stands against it.
+fn tell(decision: Decision<Step>, status: &mut MigrationStatus) {
+    match decision {
         Decision::Wait(found) => wait(status, found.reason, found.message),
         Decision::Halt(halt) => {
             status.phase = MigrationPhase::Halted;
             halt.reason.as_str().clone_into(&mut status.blocked);
             status.message = halt.message;
         }
-        Decision::Settled => {}
+        Decision::Run(_) | Decision::Settled => {}
     }
-    if let Some(stop) = held.stop
-        && status.phase != MigrationPhase::Halted
-        && !status.phase.is_over()
-    {
-        stop::halt(status, &stop);
-    }
-    if !status.phase.is_over() {
-        tell_of_the_pause(&known, stores.as_ref().ok(), &observed, status, pass.now);
-        tell_of_no_way_back(migration, is_past, status);
-    }
-    status.calico_datastore = Some(Box::new(known));
-    Ok(())
-}
-
-fn count(context: &Context, known: &mut CalicoDatastoreStatus, observed: &Observed) {
-    let waiting = u32::try_from(observed.waiting.len()).unwrap_or(u32::MAX);
-    known.pods_without_network = waiting;
-    if known.paused_since.is_some() {
-        known.most_pods_without_network = known.most_pods_without_network.max(waiting);
-    }
-    context.metrics.pods_without_network.set(i64::from(waiting));
 }
 
 fn progress(status: &mut MigrationStatus, observed: &Observed, direction: Direction) {
@@ -168,57 +203,45 @@ fn progress(status: &mut MigrationStatus, observed: &Observed, direction: Direct
     };
     let done = observed.nodes.iter().filter(|node| node.is_done(target)).count();
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    status.progress.text = format!(
-        "{done}/{} nodes on Calico {}",
-        observed.nodes.len(),
-        target.as_str()
-    );
+    status.progress.text = format!("{done}/{} nodes", observed.nodes.len());
     status.progress.nodes = number(observed.nodes.len());
     status.progress.done = number(done);
 }
 
-/// Whoever reads the message at night has to see that no pod starts, and until when.
-fn tell_of_the_pause(
-    known: &CalicoDatastoreStatus,
-    stores: Option<&StoresView>,
-    observed: &Observed,
-    status: &mut MigrationStatus,
-    now: Timestamp,
-) {
-    let is_paused = stores.map_or(known.paused_since.is_some(), StoresView::is_paused);
-    let Some(until) = known.paused_until.filter(|_| is_paused) else {
-        return;
-    };
-    let waiting = match observed.waiting.first() {
-        None => "no pod waits for a network".to_owned(),
-        Some(first) => format!(
-            "{} pods wait for a network, the first {}",
-            observed.waiting.len(),
-            first.key
-        ),
-    };
-    let left = now.duration_until(until);
-    let minutes = (left + SignedDuration::from_secs(59)).as_secs().max(0) / 60;
-    let end = if known.turned_back.is_some() || status.phase == MigrationPhase::RollingBack {
-        String::new()
-    } else {
-        format!(
-            "; everything goes back by itself at {} (in {minutes} min)",
-            until.strftime("%H:%M:%SZ")
-        )
-    };
-    status.message = format!(
-        "{}. Calico is PAUSED: {waiting}{end}",
-        status.message.trim_end_matches('.')
-    );
-}
+impl Pass<'_> {
+    /// Whether somebody wants all of it taken back.
+    fn wants_back(&self) -> bool {
+        match self.migration.spec.desired {
+            Desired::Rollback | Desired::Abort => true,
+            Desired::Plan | Desired::Run | Desired::Pause => false,
+        }
+    }
 
-fn tell_of_no_way_back(migration: &Migration, is_past: bool, status: &mut MigrationStatus) {
-    if is_past && migration.spec.desired == Desired::Rollback {
-        status.message = format!(
-            "{}. This is past the point of no return, and goes on to its end: Calico works with etcd v3",
-            status.message.trim_end_matches('.')
-        );
+    fn enter(
+        &self,
+        next: &Next,
+        direction: Direction,
+        known: &mut CalicoDatastoreStatus,
+        status: &mut MigrationStatus,
+    ) {
+        if let Some(stage) = next.stage {
+            stages::enter(&mut known.stage, &mut known.history, stage, direction, self.now);
+            status.phase = phase(stage, direction);
+        }
+    }
+
+    /// Counts pods that wait for a network.
+    fn count(&self, known: &mut CalicoDatastoreStatus) {
+        let waiting = found::without_network(self.cache, self.context);
+        let count = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
+        known.first_without_network = waiting.into_iter().next().map(|pod| pod.key);
+        known.pods_without_network = count;
+        if known.paused_since.is_some() {
+            known.most_pods_without_network = known.most_pods_without_network.max(count);
+        }
+        let metrics = &self.context.metrics;
+        metrics.pods_without_network.set(i64::from(count));
+        metrics.calico_paused.set(i64::from(known.paused_since.is_some()));
     }
 }
 
@@ -259,6 +282,8 @@ impl Pass<'_> {
         };
         status.completed_at = Some(self.now);
         status.blocked = String::new();
+        self.context.metrics.pods_without_network.set(0);
+        self.context.metrics.calico_paused.set(0);
         let phase = status.phase;
         self.context
             .teller

@@ -4,17 +4,16 @@ use api::migration::{CalicoDatastoreStatus, Direction, TurnedBack};
 use datastore::stores::Stores;
 use k8s_openapi::api::core::v1::Pod;
 use plan::calico_datastore::cluster::calico::{Calico, Each, Says};
-use plan::calico_datastore::cluster::decide::{ControllersView, DaemonSetView, StoresView, View, Work};
 use plan::calico_datastore::cluster::manifest::{self, Name};
 use plan::calico_datastore::cluster::nodes::NodeView;
-use plan::calico_datastore::cluster::step::StoreWork;
+use plan::calico_datastore::cluster::view::{ControllersView, DaemonSetView, StoresView, View, Work};
 use plan::calico_datastore::run::record::{Phase, Record};
 use plan::check::names;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::drive::Pass;
 use super::found::{self, Waiting};
-use super::objects::get;
+use super::objects::{get, named};
 use super::saved::{Saved, on_delete, parts};
 use crate::etcd_access::problem;
 use crate::facts;
@@ -43,15 +42,6 @@ impl Pass<'_> {
         &self,
         known: &CalicoDatastoreStatus,
     ) -> Result<Option<Observed>, WriteError> {
-        let named = |kind: &str, key: &str| {
-            let (namespace, name) = key.split_once('/')?;
-            Some(Name {
-                version: if kind == "ConfigMap" { "v1" } else { "apps/v1" }.to_owned(),
-                kind: kind.to_owned(),
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            })
-        };
         let read = async |name: Option<Name>| match name {
             Some(name) => get(self.context, &name).await,
             None => Ok(None),
@@ -95,8 +85,10 @@ impl Pass<'_> {
                 .collect(),
             name,
         });
-        // Where the DaemonSet makes none, there is none to be made again; whether one is missing its own status says.
-        views.filter(|view| !view.pods.is_empty()).collect()
+        // Where the DaemonSet makes none, there is none to be made again. Where it had made one, one is missing.
+        views
+            .filter(|view| !view.pods.is_empty() || self.saved.nodes.contains(&view.name))
+            .collect()
     }
 
     /// Both stores as they are, or why nobody knows; what the record says is written down.
@@ -111,7 +103,7 @@ impl Pass<'_> {
             .stores(self.context, v2, v3)
             .await
             .map_err(|problem| format!("{}. {}", problem.message, problem.hint))?;
-        let (record, view) = match read(&stores).await {
+        let (record, mut view) = match read(&stores).await {
             Ok(read) => read,
             Err(error) => {
                 looks.forget();
@@ -120,6 +112,7 @@ impl Pass<'_> {
             }
         };
         self.write_down(known, record.as_ref(), &view);
+        view.is_ours = record.is_some_and(|record| known.record == Some(record.id));
         Ok(view)
     }
 
@@ -133,7 +126,10 @@ impl Pass<'_> {
         if view.phase == Some(Phase::Completed) && view.is_past_the_point_of_no_return() {
             known.opened_at = known.opened_at.or(Some(self.now));
         }
-        let Some(record) = record else { return };
+        // Before that nothing was begun by us.
+        let Some(record) = record.filter(|_| known.backup.is_some()) else {
+            return;
+        };
         let is_ours = known.record.as_ref() == Some(&record.id);
         match record.phase {
             // One of before this migration says nothing of it.
@@ -169,7 +165,6 @@ impl Pass<'_> {
             direction: self.direction(known),
             is_backed_up: known.backup.is_some(),
             stores,
-            taken_back: None,
             configuration: configuration(saved, observed.configuration.as_ref()),
             daemon_set: daemon_set(saved, &observed.daemon_set),
             nodes: &observed.nodes,
@@ -215,13 +210,15 @@ async fn read(stores: &Stores) -> Result<(Option<Record>, StoresView), datastore
         v2,
         v3: datastore::stores::ready_v3(information.as_ref().map(|(_, value)| value))?,
         abort_at: record.as_ref().map(|record| record.abort_at),
+        nodes_of_v3: record.as_ref().is_some_and(|record| record.nodes_of_v3),
+        is_ours: false,
     };
     Ok((record, view))
 }
 
 fn configuration(saved: &Saved, there: Option<&Value>) -> Option<Says> {
     let known = saved.configuration.as_ref()?;
-    Some(there.map_or(Says::Other, |there| Says::of(&manifest::texts(there), known)))
+    Some(there.map_or(Says::Missing, |there| Says::of(&manifest::texts(there), known)))
 }
 
 fn daemon_set(saved: &Saved, there: &Value) -> DaemonSetView {
@@ -254,7 +251,7 @@ fn controllers(
     let Some(there) = there else {
         // Deleted by somebody: there is nobody who writes, and nothing that is as it has to be.
         return Some(ControllersView {
-            template: Says::Other,
+            template: Says::Missing,
             is_stopped: true,
             is_whole: false,
             pods: 0,
@@ -285,22 +282,4 @@ fn controllers(
             && number("updatedReplicas") >= replicas
             && number("availableReplicas") >= replicas,
     })
-}
-
-/// The name of what is done on the stores, for people.
-pub(super) fn words(work: StoreWork) -> &'static str {
-    match work {
-        StoreWork::Convert => "Calico is paused and its data are converted",
-        StoreWork::Complete => "Calico is let work with etcd v3",
-        StoreWork::TakeBack { nodes_of_v3: true } => "Calico is let work with etcd v2 again",
-        StoreWork::TakeBack { nodes_of_v3: false } => "etcd v3 is made as it was before",
-    }
-}
-
-/// The patch of the `DaemonSet` that gives it these pods and rolls none of them.
-pub(super) fn held(saved: &Saved, there: &Value, calico: Calico) -> Value {
-    let mut change =
-        super::objects::spec_change(there, &[("template", &saved.daemon_set.of(calico).template)]);
-    change["spec"]["updateStrategy"] = json!({ "type": "OnDelete", "rollingUpdate": null });
-    change
 }

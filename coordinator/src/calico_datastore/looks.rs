@@ -7,22 +7,40 @@ use datastore::stores::Stores;
 use plan::calico_datastore::cluster::etcd::Etcd;
 use plan::calico_datastore::cluster::facts::{StoreFacts, StoreProblem};
 
-use super::stores;
+use super::stores::{self, Patience};
 use super::worker::Worker;
 use crate::context::Context;
-use crate::etcd_access::problem;
-use crate::looks::{Pace, is_old};
 
 /// Connections are made anew after so long: certificates change.
 const CONNECTION: Duration = Duration::from_mins(5);
+
+/// Both stores are read again after so long at the soonest.
+const SOONEST: Duration = Duration::from_secs(2);
+/// And after so many times as long as it took: large stores of a cluster that works are not read all the time.
+const TIMES: u32 = 10;
 
 /// What was read last, and when; and who works on the stores.
 #[derive(Default)]
 pub struct Looks {
     connected: Option<Connected>,
-    facts: Option<(Instant, StoreFacts)>,
+    facts: Option<Look>,
     /// Who works on the stores.
     pub worker: Worker,
+}
+
+/// Who asks: a Migration, as it was written last. Whoever writes one wants to know what is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Of the Migration.
+    pub uid: String,
+    /// Of its spec.
+    pub generation: i64,
+}
+
+struct Look {
+    by: Asked,
+    again_at: Instant,
+    facts: StoreFacts,
 }
 
 struct Connected {
@@ -49,7 +67,7 @@ impl Looks {
         }
         self.connected = None;
         self.facts = None;
-        let stores = stores::connect(context, v2, v3).await?;
+        let stores = stores::connect(context, v2, v3, Patience::Looks).await?;
         self.connected = Some(Connected {
             at: Instant::now(),
             to,
@@ -70,21 +88,27 @@ impl Looks {
         context: &Context,
         v2: &Etcd,
         v3: &Etcd,
+        by: Asked,
     ) -> Result<StoreFacts, StoreProblem> {
         let stores = self.stores(context, v2, v3).await?;
-        if !is_old(self.facts.as_ref(), Pace::Seldom)
-            && let Some((_, facts)) = &self.facts
-        {
-            return Ok(facts.clone());
+        let begun = Instant::now();
+        let known = self.facts.as_ref();
+        if let Some(look) = known.filter(|look| look.by == by && begun < look.again_at) {
+            return Ok(look.facts.clone());
         }
         match stores::facts(&stores).await {
             Ok(facts) => {
-                self.facts = Some((Instant::now(), facts.clone()));
+                let pause = SOONEST.max(begun.elapsed() * TIMES);
+                self.facts = Some(Look {
+                    by,
+                    again_at: Instant::now() + pause,
+                    facts: facts.clone(),
+                });
                 Ok(facts)
             }
             Err(error) => {
                 self.forget();
-                Err(problem(&error))
+                Err(stores::problem(&error))
             }
         }
     }

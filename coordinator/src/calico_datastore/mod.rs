@@ -8,6 +8,7 @@ mod apply;
 mod backup;
 mod drive;
 mod found;
+pub(crate) mod hints;
 mod look;
 mod looks;
 mod objects;
@@ -20,10 +21,12 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::migration::{CalicoDatastore, CalicoDatastoreStatus};
+use api::migration::{CalicoDatastore, CalicoDatastoreStatus, MigrationPhase};
 use api::node_migration::{CalicoDatastoreHost, NodeMigrationSpec};
 use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
 use plan::calico_datastore::cluster::checks::{self, CheckPolicy};
 use plan::calico_datastore::cluster::detect::{Wishes, detect};
 use plan::calico_datastore::cluster::document::document;
@@ -37,10 +40,12 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::etcd_access::of_spec;
 use crate::lifecycle::Kind;
+use crate::limits;
 use crate::memory::Memory;
 use crate::node_migrations;
 use crate::write::WriteError;
 
+use looks::Asked;
 pub use looks::Looks;
 
 /// What the user said.
@@ -80,10 +85,15 @@ impl Kind for CalicoDatastore {
         context: &Context,
         cache: &Cache,
         memory: &mut Memory,
-        _migration: &Migration,
+        migration: &Migration,
         _node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
-        Box::pin(read::cluster(context, cache, &mut memory.calico_datastore, self)).await
+        let by = Asked {
+            uid: migration.uid().unwrap_or_default(),
+            generation: migration.metadata.generation.unwrap_or_default(),
+        };
+        let looks = &mut memory.calico_datastore;
+        Box::pin(read::cluster(context, cache, looks, self, by)).await
     }
 
     /// The checks need nothing of an agent.
@@ -99,6 +109,9 @@ impl Kind for CalicoDatastore {
         let policy = CheckPolicy {
             is_unwatched: migration.spec.gates.traffic == TrafficGate::Off,
             without_effect: without_effect(migration),
+            at_once: limits::rules(migration)
+                .max_unavailable
+                .resolve(facts.nodes.len()),
         };
         let found = checks::check(&settings, facts, &policy);
         (Some(settings), found)
@@ -168,6 +181,32 @@ impl Kind for CalicoDatastore {
         ))
         .await?;
         Ok(Vec::new())
+    }
+
+    /// Whoever reads the message at night has to see that no pod starts, and until when.
+    fn remark(&self, status: &MigrationStatus) -> Option<String> {
+        let known = status.calico_datastore.as_ref()?;
+        let until = known.paused_until.filter(|_| !status.phase.is_over())?;
+        let waiting = match &known.first_without_network {
+            None => "no pod waits for a network".to_owned(),
+            Some(first) => format!(
+                "{} pods wait for a network, the first {first}",
+                known.pods_without_network
+            ),
+        };
+        let left = Timestamp::now().duration_until(until);
+        let end = if known.turned_back.is_some() || status.phase == MigrationPhase::RollingBack {
+            String::new()
+        } else if left.is_positive() {
+            let minutes = (left + SignedDuration::from_secs(59)).as_secs() / 60;
+            format!(
+                "; everything goes back by itself at {} (in {minutes} min)",
+                until.strftime("%H:%M:%SZ")
+            )
+        } else {
+            "; everything goes back by itself as soon as both stores answer".to_owned()
+        };
+        Some(format!("Calico is PAUSED: {waiting}{end}"))
     }
 }
 

@@ -20,6 +20,17 @@ pub fn current(name: &Name) -> Name {
     }
 }
 
+/// The name of an object of this kind by `namespace/name`; `None` where there is none.
+pub fn named(kind: &str, key: &str) -> Option<Name> {
+    let (namespace, name) = key.split_once('/')?;
+    Some(current(&Name {
+        version: String::new(),
+        kind: kind.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }))
+}
+
 fn api(context: &Context, name: &Name) -> Api<DynamicObject> {
     let (group, version) = name.version.rsplit_once('/').unwrap_or(("", &name.version));
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &name.kind));

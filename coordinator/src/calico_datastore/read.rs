@@ -4,26 +4,27 @@ use std::collections::BTreeSet;
 
 use api::migration::CalicoDatastore;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::{Node, PodTemplateSpec, Service};
 use kube::ResourceExt;
-use plan::calico_datastore::cluster::checks::PERMISSIONS;
+use plan::calico_datastore::cluster::checks::{PERMISSIONS, PERMISSIONS_AT_HOME};
 use plan::calico_datastore::cluster::detect::detect;
 use plan::calico_datastore::cluster::etcd::ConfigMaps;
 use plan::calico_datastore::cluster::facts::{ClusterFacts, Found, NodePod};
-use plan::calico_datastore::cluster::manifest::{self, CONTROLLERS, Manifest, Name};
-use plan::cluster;
+use plan::calico_datastore::cluster::manifest::{self, CONTROLLERS, Manifest, NODE_CONTAINER, Name};
+use plan::cluster::{self, Malformed};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::looks::Looks;
+use super::looks::{Asked, Looks};
 use super::objects::{current, get, patch, spec_change};
 use super::{found, saved, wishes};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::WriteError;
-use crate::{facts, read};
+use crate::{facts, node_migrations, read};
 
-/// What wrote policies into etcd v2 before calico-kube-controllers did.
-const POLICY_CONTROLLER: &str = "calico-policy-controller";
+/// Parts of the images of what writes into etcd v2 beside calico-node: calico-kube-controllers, and what was there before it.
+const CONTROLLER_IMAGES: [&str; 2] = ["calico/kube-controllers", "calico/kube-policy-controller"];
 /// Of an object of the manifest.
 const MISSING: &str = "it is not in the cluster";
 /// An object in a refusal that is longer than this is left out, in bytes.
@@ -47,6 +48,7 @@ pub async fn cluster(
     cache: &Cache,
     looks: &mut Looks,
     kind: &CalicoDatastore,
+    by: Asked,
 ) -> Result<ClusterFacts, WriteError> {
     let mut malformed = Vec::new();
     let nodes = cache.nodes.state();
@@ -66,17 +68,20 @@ pub async fn cluster(
             .map(|pod| pod.key)
             .collect(),
         kubernetes_version: version(context).await?,
-        other_controllers: other_controllers(context).await?,
         malformed,
         ..ClusterFacts::default()
     };
+    cluster.permissions = read::permissions(context, &PERMISSIONS).await?;
+    let at_home = read::permissions_in(context, &PERMISSIONS_AT_HOME, &context.namespace).await?;
+    cluster.permissions.extend(at_home);
+    cluster.webhooks = webhooks(context, cache).await?;
     if let Ok(manifest) = &manifest {
         of_manifest(context, cache, manifest, &mut cluster).await?;
     }
     cluster.manifest = Some(manifest);
     if let Ok(settings) = detect(&wishes(kind), &cluster) {
         let read = looks
-            .facts(context, &settings.etcd_v2.value, &settings.etcd_v3.value)
+            .facts(context, &settings.etcd_v2.value, &settings.etcd_v3.value, by)
             .await;
         cluster.stores = Some(read);
     }
@@ -92,11 +97,16 @@ async fn of_manifest(
 ) -> Result<(), WriteError> {
     let name = current(&Name::of(&manifest.daemon_set));
     let key = format!("{}/{}", name.namespace, name.name);
-    cluster.permissions = read::permissions_in(context, &PERMISSIONS, &name.namespace).await?;
+    cluster.other_daemon_sets = other_daemon_sets(cache, &name);
+    cluster.other_controllers = other_controllers(context, &name.namespace).await?;
+    cluster.without_image = without_image(cache, &manifest.image());
     let Some(there) = get(context, &name).await? else {
         return Ok(());
     };
-    cluster.daemon_set = found_daemon_set(&there);
+    match found_daemon_set(&there) {
+        Ok(found) => cluster.daemon_set = Some(found),
+        Err(malformed) => cluster.malformed.push(malformed),
+    }
     let pods = cache.pods.state();
     cluster.pods = found::of_daemon_set(&pods, &key)
         .into_iter()
@@ -119,14 +129,22 @@ async fn of_manifest(
             ("updateStrategy", &wanted.strategy),
         ],
     );
-    try_patch(context, &there, change, cluster).await?;
+    let made = try_patch(context, &there, change.clone(), cluster).await?;
+    let again = try_patch(context, &there, change, cluster).await?;
+    if made.map(|made| made["spec"].clone()) != again.map(|made| made["spec"].clone()) {
+        let why = "an admission webhook makes something else of it each time: nobody could tell whether it is as it has to be";
+        cluster.refused.push((name.words(), why.to_owned()));
+    }
     let controllers = Name {
         kind: "Deployment".to_owned(),
         name: CONTROLLERS.to_owned(),
         ..name.clone()
     };
     if let Some(there) = get(context, &controllers).await? {
-        cluster.controllers = found_deployment(&there);
+        match found_deployment(&there) {
+            Ok(found) => cluster.controllers = Some(found),
+            Err(malformed) => cluster.malformed.push(malformed),
+        }
         if let Some(wanted) = &manifest.controllers {
             let change = spec_change(&there, &[("template", &wanted["spec"]["template"])]);
             try_patch(context, &there, change, cluster).await?;
@@ -139,7 +157,6 @@ async fn of_manifest(
             Some(there) => {
                 let change = json!({ "data": manifest::texts(wanted) });
                 try_patch(context, &there, change, cluster).await?;
-                cluster.configuration = Some(there);
             }
             None => cluster.not_applied.push((name.words(), MISSING.to_owned())),
         }
@@ -162,22 +179,23 @@ async fn of_manifest(
     Ok(())
 }
 
-/// Asks the API server whether it would take this.
+/// Asks the API server whether it would take this, and returns what it would be.
 async fn try_patch(
     context: &Context,
     there: &Value,
     change: Value,
     cluster: &mut ClusterFacts,
-) -> Result<(), WriteError> {
+) -> Result<Option<Value>, WriteError> {
     match patch(context, there, change, true).await {
+        Ok(made) => Ok(Some(made)),
         // One that changed meanwhile is asked about again.
-        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
+        Err(WriteError::Conflict { .. }) => Ok(None),
         Err(error) => match error.refusal() {
             Some(why) => {
                 cluster
                     .refused
                     .push((Name::of(there).words(), without_object(why)));
-                Ok(())
+                Ok(None)
             }
             None => Err(error),
         },
@@ -195,19 +213,26 @@ fn without_object(why: &str) -> String {
     }
 }
 
-fn found_daemon_set(there: &Value) -> Option<Found> {
-    let object: DaemonSet = serde_json::from_value(there.clone()).ok()?;
-    Some(Found {
+fn found_daemon_set(there: &Value) -> Result<Found, Malformed> {
+    let object: DaemonSet = understood(there)?;
+    Ok(Found {
         object: facts::daemon_sets::daemon_set(&object),
         template: there["spec"]["template"].clone(),
         selector: there["spec"]["selector"].clone(),
     })
 }
 
-fn found_deployment(there: &Value) -> Option<Found> {
-    let object: Deployment = serde_json::from_value(there.clone()).ok()?;
+fn understood<T: serde::de::DeserializeOwned>(there: &Value) -> Result<T, Malformed> {
+    serde_json::from_value(there.clone()).map_err(|error| Malformed {
+        object: Name::of(there).words(),
+        problem: error.to_string(),
+    })
+}
+
+fn found_deployment(there: &Value) -> Result<Found, Malformed> {
+    let object: Deployment = understood(there)?;
     let status = object.status.unwrap_or_default();
-    Some(Found {
+    Ok(Found {
         object: cluster::DaemonSet {
             namespace: object.metadata.namespace.clone().unwrap_or_default(),
             name: object.metadata.name.clone().unwrap_or_default(),
@@ -239,34 +264,105 @@ async fn config_maps(
     Ok(maps.iter().map(|map| (map.name_any(), texts(map))).collect())
 }
 
-/// Other controllers of Calico v2's that run.
-async fn other_controllers(context: &Context) -> Result<Vec<String>, WriteError> {
+/// Other controllers of Calico v2's that run, by their images: they would write to a store that is being converted.
+async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<String>, WriteError> {
     let (deployments, replica_sets) = tokio::try_join!(
         read::list::<Deployment>(context, "Deployments"),
         read::list::<ReplicaSet>(context, "ReplicaSets"),
     )?;
-    let deployments = deployments.iter().map(|found| {
-        let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
-        ("Deployment", found.namespace(), found.name_any(), replicas, true)
-    });
-    let replica_sets = replica_sets.iter().map(|found| {
-        let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
-        let is_its_own = found.owner_references().is_empty();
-        (
-            "ReplicaSet",
-            found.namespace(),
-            found.name_any(),
-            replicas,
-            is_its_own,
-        )
-    });
-    Ok(deployments
-        .chain(replica_sets)
-        .filter(|(_, _, name, replicas, is_its_own)| {
-            name == POLICY_CONTROLLER && replicas.unwrap_or(1) > 0 && *is_its_own
-        })
-        .map(|(kind, namespace, name, ..)| format!("{kind} {}/{name}", namespace.unwrap_or_default()))
-        .collect())
+    let is_calicos = |template: Option<PodTemplateSpec>| {
+        let containers = template
+            .and_then(|template| template.spec)
+            .map(|spec| spec.containers);
+        let mut images = containers
+            .into_iter()
+            .flatten()
+            .filter_map(|container| container.image);
+        images.any(|image| CONTROLLER_IMAGES.iter().any(|part| image.contains(part)))
+    };
+    let mut found = Vec::new();
+    for object in deployments {
+        let is_known = object.name_any() == CONTROLLERS && object.namespace().as_deref() == Some(namespace);
+        let name = format!(
+            "Deployment {}/{}",
+            object.namespace().unwrap_or_default(),
+            object.name_any()
+        );
+        let spec = object.spec.unwrap_or_default();
+        if !is_known && spec.replicas != Some(0) && is_calicos(Some(spec.template)) {
+            found.push(name);
+        }
+    }
+    for object in replica_sets {
+        let is_its_own = object.owner_references().is_empty();
+        let name = format!(
+            "ReplicaSet {}/{}",
+            object.namespace().unwrap_or_default(),
+            object.name_any()
+        );
+        let spec = object.spec.unwrap_or_default();
+        if is_its_own && spec.replicas != Some(0) && is_calicos(spec.template) {
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+/// Other `DaemonSet`s that run calico-node.
+fn other_daemon_sets(cache: &Cache, known: &Name) -> Vec<String> {
+    let runs_node = |object: &DaemonSet| {
+        let template = object.spec.as_ref().map(|spec| &spec.template);
+        let containers = template
+            .and_then(|template| template.spec.as_ref())
+            .map(|spec| &spec.containers);
+        containers
+            .into_iter()
+            .flatten()
+            .any(|container| container.name == NODE_CONTAINER)
+    };
+    let objects = cache.daemon_sets.state();
+    objects
+        .iter()
+        .filter(|object| runs_node(object))
+        .map(|object| (object.namespace().unwrap_or_default(), object.name_any()))
+        .filter(|(namespace, name)| (namespace, name) != (&known.namespace, &known.name))
+        .map(|(namespace, name)| format!("DaemonSet {namespace}/{name}"))
+        .collect()
+}
+
+/// Nodes whose kubelet does not say that they have this image.
+fn without_image(cache: &Cache, image: &str) -> Vec<String> {
+    let has = |node: &Node| {
+        let images = node.status.as_ref().and_then(|status| status.images.as_ref());
+        let mut names = images
+            .into_iter()
+            .flatten()
+            .filter_map(|image| image.names.as_ref())
+            .flatten();
+        names.any(|name| name == image || name.ends_with(&format!("/{image}")))
+    };
+    let nodes = node_migrations::linux_nodes(cache);
+    nodes
+        .values()
+        .filter(|node| !has(node))
+        .map(|node| node.name_any())
+        .collect()
+}
+
+/// Fail-closed webhooks, and who answers for them.
+async fn webhooks(context: &Context, cache: &Cache) -> Result<Vec<cluster::Webhook>, WriteError> {
+    let (webhooks, services) = tokio::try_join!(
+        read::webhooks(context),
+        read::list::<Service>(context, "Services")
+    )?;
+    let pods = cache.pods.state();
+    let pods: Vec<plan::drain::Pod> = pods.iter().filter_map(|pod| facts::pods::pod(pod).ok()).collect();
+    Ok(facts::webhooks::webhooks(
+        &webhooks.0,
+        &webhooks.1,
+        &services,
+        &pods,
+    ))
 }
 
 async fn version(context: &Context) -> Result<String, WriteError> {

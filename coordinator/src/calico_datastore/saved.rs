@@ -1,7 +1,7 @@
 //! What the objects said before the first change, and what they are to say: saved into `status.before`, so that whoever goes on after a
 //! crash, and whoever goes back, knows both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::migration::CalicoDatastore;
 use plan::calico_datastore::cluster::calico::{Calico, Each};
@@ -34,6 +34,8 @@ pub struct Saved {
     pub configuration: Option<Each<BTreeMap<String, String>>>,
     /// UIDs of pods that had no network before, for whatever reason.
     pub without_network: Vec<String>,
+    /// Nodes that had a calico-node.
+    pub nodes: BTreeSet<String>,
 }
 
 /// What is written of the `DaemonSet`.
@@ -125,7 +127,14 @@ pub async fn read(
             })
         }
     };
+    let name = Name::of(&manifest.daemon_set);
+    let pods = cache.pods.state();
+    let of_calico = found::of_daemon_set(&pods, &format!("{}/{}", name.namespace, name.name));
     let saved = Saved {
+        nodes: of_calico
+            .iter()
+            .filter_map(|pod| pod.spec.as_ref()?.node_name.clone())
+            .collect(),
         daemon_set: Each {
             v2: parts(&daemon_set),
             v3: parts(&rolled),

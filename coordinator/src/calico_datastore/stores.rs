@@ -13,20 +13,42 @@ use plan::calico_datastore::cluster::facts::{Converted, NotConverted, StoreFacts
 use plan::calico_datastore::run::decide::ReadyV3;
 
 use crate::context::Context;
-use crate::etcd_access::{Asker, access, problem};
+use crate::etcd_access::{Asker, access};
+
+pub use crate::etcd_access::problem;
 
 const ASKER: Asker = Asker {
     field: "spec.calicoDatastore",
     component: "deploy/calico-datastore",
 };
 
+/// What happens when a store is away for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It is waited for.
+    Waits,
+    /// It is told of at once: whoever looks looks again soon.
+    Looks,
+}
+
 /// Reaches both. An error says which, and what helps.
-pub async fn connect(context: &Context, v2: &Etcd, v3: &Etcd) -> Result<Arc<Stores>, StoreProblem> {
+pub async fn connect(
+    context: &Context,
+    v2: &Etcd,
+    v3: &Etcd,
+    patience: Patience,
+) -> Result<Arc<Stores>, StoreProblem> {
     let v2 = access(context, ASKER, Side::V2, v2).await?;
     let v3 = access(context, ASKER, Side::V3, v3).await?;
-    let stores = Stores::connect(&v2, &v3).await.map_err(|error| problem(&error))?;
-    Ok(Arc::new(stores))
+    let stores = match patience {
+        Patience::Waits => Stores::connect(&v2, &v3).await,
+        Patience::Looks => Stores::connect_to_look(&v2, &v3).await,
+    };
+    Ok(Arc::new(stores.map_err(|error| problem(&error))?))
 }
+
+/// Nodes in etcd v3.
+const NODES: &str = "/calico/resources/v3/projectcalico.org/nodes/";
 
 /// Everything that the checks need of both stores. Converts everything, and writes nothing.
 pub async fn facts(stores: &Stores) -> Result<StoreFacts, StoreError> {
@@ -76,6 +98,12 @@ fn converted_of(prepared: &Prepared) -> Converted {
         }
         converted.notes = conversion.notes.iter().map(ToString::to_string).collect();
         converted.renamed = conversion.renamed.len();
+        converted.hosts = conversion
+            .objects
+            .iter()
+            .filter_map(|object| object.key.strip_prefix(NODES))
+            .map(str::to_owned)
+            .collect();
     }
     converted
 }

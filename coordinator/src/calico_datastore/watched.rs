@@ -12,7 +12,8 @@ use super::drive::Pass;
 use crate::facts;
 use crate::memory::Memory;
 use crate::stop::{self, Stop};
-use crate::traffic::{self, Fates, Network, Networks};
+use crate::tell;
+use crate::traffic::{self, Fates, Network, Networks, Watched};
 use crate::write::WriteError;
 
 /// Why nothing may be begun now.
@@ -24,23 +25,38 @@ pub(super) struct Held {
 }
 
 impl Pass<'_> {
-    /// Keeps the traffic pods, and says why nothing may be begun now: somebody said so, or traffic is lost.
+    /// Keeps the traffic pods, and says why nothing may be begun now: somebody said so, or traffic is lost, or nobody can see it.
     pub(super) async fn traffic(
         &self,
         memory: &mut Memory,
         known: &CalicoDatastoreStatus,
+        adopted: Result<(), WriteError>,
         status: &mut MigrationStatus,
-    ) -> Result<Held, WriteError> {
-        let watched = traffic::watch(
-            self.context,
-            &mut memory.services,
-            self.migration,
-            &networks(),
-            self.fates(),
-            self.snapshot,
-            status,
-        )
-        .await?;
+    ) -> Held {
+        let watched = match adopted {
+            Ok(()) => {
+                traffic::watch(
+                    self.context,
+                    &mut memory.services,
+                    self.migration,
+                    &networks(),
+                    self.fates(),
+                    self.snapshot,
+                    status,
+                )
+                .await
+            }
+            Err(error) => Err(error),
+        };
+        // Nobody sees the traffic then; that keeps nobody from leading Calico out of its pause.
+        let watched = watched.unwrap_or_else(|error| Watched {
+            unwatched: Some(Wait {
+                reason: WaitReason::TrafficUnwatched,
+                message: tell::chain(&error),
+                until: None,
+            }),
+            ..Watched::default()
+        });
         let lossy = traffic::stop(self.context, self.migration, &watched, status, self.now).await;
         let stop = stop::stop(None, status, lossy);
         // While Calico is paused a traffic pod that has gone cannot come again, and to wait for it would only prolong the pause.
@@ -58,7 +74,7 @@ impl Pass<'_> {
         } else {
             watched.unwatched.filter(|_| is_before)
         };
-        Ok(Held { hold, stop })
+        Held { hold, stop }
     }
 
     fn fates(&self) -> Fates<'_> {

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use datastore::error::StoreError;
 use datastore::run::{self, Options, RunError};
 use datastore::stores::Stores;
-use plan::calico_datastore::cluster::decide::Work;
 use plan::calico_datastore::cluster::step::StoreWork;
+use plan::calico_datastore::cluster::view::Work;
 use plan::calico_datastore::run::decide::Goal;
 use plan::calico_datastore::run::record::Record;
 use tokio::task::JoinHandle;
 use tracing::info;
+
+use super::hints;
 
 /// What failed is made again after so long.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -125,7 +127,9 @@ impl Worker {
                 return;
             }
             Ok(Err(error)) => {
-                let hint = error.hint().map(|hint| format!(". {hint}")).unwrap_or_default();
+                let hint = hints::of(&error)
+                    .map(|hint| format!(". {hint}"))
+                    .unwrap_or_default();
                 if let RunError::NotTakenBack { why, .. } = &error {
                     self.took_back = Some(why.clone());
                 }
@@ -151,6 +155,7 @@ impl Drop for Worker {
 fn goal(work: StoreWork, over_existing: bool) -> Goal {
     match work {
         StoreWork::Convert => Goal::Start { over_existing },
+        StoreWork::AnnounceNodes => Goal::AnnounceNodes,
         StoreWork::Complete => Goal::Complete {
             despite_changes: false,
         },

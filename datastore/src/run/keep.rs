@@ -71,10 +71,12 @@ impl Runner<'_> {
         let (last, first): (Vec<_>, Vec<_>) = gone.partition(|key| *key == CLUSTER_INFORMATION);
         changes.extend(first.into_iter().map(|key| Change::Delete { key: key.clone() }));
         for key in last {
-            if there.get(key).is_some_and(has_nodes_of_v3) {
+            let may_run = record.nodes_of_v3 || there.get(key).is_some_and(has_nodes_of_v3);
+            if may_run && !self.options.no_nodes_of_v3 {
                 (self.tell)(
-                    "a calico-node of v3 has written to etcd v3: its ClusterInformation stays, closed, since one that starts and finds none opens \
-                     v3 by itself. Undo the upgrade of calico-node, then take that key away",
+                    "a calico-node of v3 has written to etcd v3, or may: its ClusterInformation stays, closed, since one that starts and finds none \
+                     opens v3 by itself. Undo the upgrade of calico-node, then take that key away (`etcdctl del \
+                     /calico/resources/v3/projectcalico.org/clusterinformations/default`)",
                 );
             } else {
                 changes.push(Change::Delete { key: key.clone() });

@@ -44,6 +44,8 @@ pub struct Options {
     pub batch: usize,
     /// Where backups are written; `None` where whoever asks has seen to it.
     pub backups: Option<PathBuf>,
+    /// Whether whoever asks has seen that no calico-node of v3 runs any more: nothing is left in v3 for their sake.
+    pub no_nodes_of_v3: bool,
     /// Who does this, for whoever finds the lock taken.
     pub holder: String,
 }
@@ -170,7 +172,9 @@ async fn begin(stores: &Stores, goal: Goal) -> Result<(Goal, Prepared, Option<St
     };
     match goal {
         // Whoever goes back needs nothing of v2 but its flag and its name.
-        Goal::Reopen | Goal::Abort { .. } => Ok((goal, Prepared::nothing(&stores.cluster().await?), None)),
+        Goal::AnnounceNodes | Goal::Reopen | Goal::Abort { .. } => {
+            Ok((goal, Prepared::nothing(&stores.cluster().await?), None))
+        }
         Goal::Start { .. } | Goal::Complete { .. } => match read(stores).await {
             Ok((_, prepared)) => Ok((goal, prepared, None)),
             Err(RunError::NotConvertible(error)) if is_begun(stores).await? => {
@@ -180,7 +184,7 @@ async fn begin(stores: &Stores, goal: Goal) -> Result<(Goal, Prepared, Option<St
                         despite_changes: true,
                     } => Ok((goal, prepared, None)),
                     Goal::Complete { .. } => Err(error.into()),
-                    Goal::Start { .. } | Goal::Reopen | Goal::Abort { .. } => {
+                    Goal::Start { .. } | Goal::AnnounceNodes | Goal::Reopen | Goal::Abort { .. } => {
                         Ok((abort, prepared, Some(unconvertible(&error))))
                     }
                 }
@@ -368,6 +372,7 @@ fn is_paused_by_start(step: Step) -> bool {
         | Step::StartOver => true,
         Step::Announce
         | Step::Pause
+        | Step::RecordNodes
         | Step::AnnounceCompletion
         | Step::OpenV3
         | Step::RecordCompleted

@@ -42,6 +42,7 @@ impl Runner<'_> {
                 | Step::RecordWritten
                 | Step::Verify
                 | Step::StartOver
+                | Step::RecordNodes
                 | Step::AnnounceCompletion
                 | Step::OpenV3
                 | Step::RecordCompleted
@@ -77,6 +78,10 @@ impl Runner<'_> {
                 record.phase = Phase::Paused;
                 record.written = 0;
                 record.snapshot = None;
+                self.record(&record, revision).await
+            }
+            Step::RecordNodes => {
+                record.nodes_of_v3 = true;
                 self.record(&record, revision).await
             }
             Step::AnnounceCompletion => {
@@ -116,6 +121,7 @@ impl Runner<'_> {
             written: 0,
             over_existing: self.over_existing,
             kept: None,
+            nodes_of_v3: false,
             why: None,
             tool: env!("CARGO_PKG_VERSION").to_owned(),
         };

@@ -145,6 +145,10 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
 const NO_MATRIX: &str = "--migration service-cidr has no matrix of crashes in a lab: `cargo test -p lab --test api_services -- --ignored` \
                          kills between any two writes on a real API server";
 
+/// Crashes between writes to the stores are tested without a cluster.
+const NO_MATRIX_OF_STORES: &str = "--migration calico-datastore has no matrix of crashes in a lab: `cargo lab test --only datastore` kills at \
+                                   each write to the stores, `--only calico-datastore` kills the coordinator";
+
 fn list(arguments: &Arguments) -> Result<()> {
     match arguments.migration {
         Kind::FlannelToCalico => {
@@ -167,6 +171,7 @@ fn list(arguments: &Arguments) -> Result<()> {
             }
         }
         Kind::ServiceCidr => bail!(NO_MATRIX),
+        Kind::CalicoDatastore => bail!(NO_MATRIX_OF_STORES),
     }
     Ok(())
 }
@@ -197,6 +202,7 @@ impl Job {
                 Ok(Self::PodCidr(wanted, cells(arguments)?))
             }
             Kind::ServiceCidr => bail!(NO_MATRIX),
+            Kind::CalicoDatastore => bail!(NO_MATRIX_OF_STORES),
         }
     }
 

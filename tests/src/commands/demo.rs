@@ -1,5 +1,6 @@
 //! `cargo lab demo`. What only one kind of migration has lies with the kind.
 
+mod calico_datastore;
 mod flannel_to_calico;
 pub mod pod_cidr;
 mod service_cidr;
@@ -34,7 +35,8 @@ pub struct Arguments {
     /// Spoil a prerequisite first, so that the migration has to be refused. `list` names the cases.
     #[arg(long = "break", value_name = "CASE")]
     pub broken: Option<String>,
-    /// What follows once every node is on Calico, or every pod has an address of the other range.
+    /// What follows once every node is on Calico, or every pod has an address of the other range; of Calico's datastore once the first node
+    /// has changed.
     #[arg(long, value_enum)]
     pub then: Option<Then>,
     /// Of the migration from flannel to Calico alone.
@@ -61,6 +63,8 @@ pub enum Kind {
     PodCidr,
     /// Another range for the Services.
     ServiceCidr,
+    /// Calico's datastore from v2 (etcd v2) to v3 (etcd v3), with calico-node.
+    CalicoDatastore,
 }
 
 impl Kind {
@@ -69,6 +73,7 @@ impl Kind {
             Self::FlannelToCalico => demo::flannel_to_calico::cases::CASES,
             Self::PodCidr => demo::pod_cidr::cases::CASES,
             Self::ServiceCidr => demo::service_cidr::cases::CASES,
+            Self::CalicoDatastore => demo::calico_datastore::cases::CASES,
         }
     }
 }
@@ -95,6 +100,7 @@ enum Job {
     FlannelToCalico(Box<flannel_to_calico::Job>),
     PodCidr(pod_cidr::Job),
     ServiceCidr(service_cidr::Job),
+    CalicoDatastore(calico_datastore::Job),
 }
 
 impl Job {
@@ -105,6 +111,7 @@ impl Job {
             }
             Kind::PodCidr => Self::PodCidr(pod_cidr::Job::prepare(arguments)?),
             Kind::ServiceCidr => Self::ServiceCidr(service_cidr::Job::prepare(arguments)?),
+            Kind::CalicoDatastore => Self::CalicoDatastore(calico_datastore::Job::prepare(arguments)?),
         })
     }
 
@@ -113,6 +120,7 @@ impl Job {
             Self::FlannelToCalico(job) => job.perform(cluster, tools, report).await,
             Self::PodCidr(job) => job.perform(cluster, tools, report).await,
             Self::ServiceCidr(job) => job.perform(cluster, tools, report).await,
+            Self::CalicoDatastore(job) => job.perform(cluster, tools, report).await,
         }
     }
 }

@@ -74,6 +74,8 @@ pub enum Part {
     ServiceCidr,
     /// Calico v2.6 with etcd: paused, and then converted and rolled to v3.8 by hand.
     CalicoV2,
+    /// The same by replumb: every refused prerequisite, taken back from each stage, and the whole way.
+    CalicoDatastore,
     /// Five nodes, two at a time, never more. Only when it is asked for.
     Wide,
     /// Bad weather. Only when it is asked for.
@@ -81,7 +83,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -99,6 +101,7 @@ impl Part {
         Self::PodCidrEtcd,
         Self::ServiceCidr,
         Self::CalicoV2,
+        Self::CalicoDatastore,
         Self::Wide,
         Self::Storm,
     ];
@@ -120,7 +123,8 @@ impl Part {
             | Self::PodCidr
             | Self::PodCidrEtcd
             | Self::ServiceCidr
-            | Self::CalicoV2 => true,
+            | Self::CalicoV2
+            | Self::CalicoDatastore => true,
             Self::Fair | Self::InPlace | Self::Gate | Self::Crash | Self::Wide | Self::Storm => false,
         }
     }
@@ -137,6 +141,7 @@ impl Part {
             | Self::PodCidrEtcd
             | Self::ServiceCidr
             | Self::CalicoV2
+            | Self::CalicoDatastore
             | Self::Wide
             | Self::Storm => true,
             Self::Format
@@ -259,6 +264,15 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         }
         Part::ServiceCidr => in_cluster(arguments, SMALL, end_to_end::service_cidr).await,
         Part::CalicoV2 => in_cluster_of(PodNetwork::CalicoV2, arguments, SMALL, end_to_end::calico_v2).await,
+        Part::CalicoDatastore => {
+            in_cluster_of(
+                PodNetwork::CalicoV2,
+                arguments,
+                SMALL,
+                end_to_end::calico_datastore,
+            )
+            .await
+        }
         Part::Wide => {
             in_cluster(arguments, MEDIUM, async |cluster, tools| {
                 end_to_end::wide(cluster, tools).await

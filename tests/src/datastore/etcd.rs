@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl Etcd {
                 tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
                 return Ok(Look::Done(()));
             }
-            let (status, body) = wire::ask(self.port, "GET", "/health", JSON, "").await?;
+            let (status, body) = wire::ask(self.at(), "GET", "/health", JSON, "").await?;
             Ok(if status == 200 && body.contains("true") {
                 Look::Done(())
             } else {
@@ -106,6 +106,10 @@ impl Etcd {
             })
         })
         .await
+    }
+
+    fn at(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.port)
     }
 
     /// As clients name it.
@@ -131,7 +135,7 @@ impl Etcd {
     /// Writes one key of v2.
     pub async fn put_v2(&self, key: &str, value: &str) -> Result<()> {
         let body = format!("value={}", encode(value));
-        wire::json(self.port, "PUT", &url(key), FORM, &body).await?;
+        wire::json(self.at(), "PUT", &url(key), FORM, &body).await?;
         Ok(())
     }
 
@@ -147,7 +151,7 @@ impl Etcd {
 
     /// Makes an empty directory of v2.
     pub async fn directory_v2(&self, key: &str) -> Result<()> {
-        wire::json(self.port, "PUT", &format!("{}?dir=true", url(key)), FORM, "").await?;
+        wire::json(self.at(), "PUT", &format!("{}?dir=true", url(key)), FORM, "").await?;
         Ok(())
     }
 
@@ -180,7 +184,7 @@ impl Etcd {
 
     async fn tree_v2(&self) -> Result<Vec<Value>> {
         let (status, body) = wire::ask(
-            self.port,
+            self.at(),
             "GET",
             "/v2/keys/calico?recursive=true&quorum=true",
             JSON,
@@ -216,21 +220,21 @@ impl Etcd {
     /// Writes one key of v3.
     pub async fn put_v3(&self, key: &str, value: &str) -> Result<()> {
         let body = json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) });
-        wire::json(self.port, "POST", "/v3/kv/put", JSON, &body.to_string()).await?;
+        wire::json(self.at(), "POST", "/v3/kv/put", JSON, &body.to_string()).await?;
         Ok(())
     }
 
     /// Takes every key of v3 with this prefix away.
     pub async fn delete_v3(&self, prefix: &str) -> Result<()> {
         let body = range(prefix)?.to_string();
-        wire::json(self.port, "POST", "/v3/kv/deleterange", JSON, &body).await?;
+        wire::json(self.at(), "POST", "/v3/kv/deleterange", JSON, &body).await?;
         Ok(())
     }
 
     /// Every key of v3 with this prefix.
     pub async fn dump_v3(&self, prefix: &str) -> Result<BTreeMap<String, String>> {
         let answer = wire::json(
-            self.port,
+            self.at(),
             "POST",
             "/v3/kv/range",
             JSON,
@@ -251,7 +255,7 @@ impl Etcd {
     /// Empties both stores.
     pub async fn wipe(&self) -> Result<()> {
         let (status, body) = wire::ask(
-            self.port,
+            self.at(),
             "DELETE",
             "/v2/keys/calico?recursive=true&dir=true",
             JSON,
@@ -261,7 +265,7 @@ impl Etcd {
         ensure!(status == 200 || status == 404, "empty etcd v2: {status} {body}");
         let everything = json!({ "key": STANDARD.encode([0]), "range_end": STANDARD.encode([0]) });
         wire::json(
-            self.port,
+            self.at(),
             "POST",
             "/v3/kv/deleterange",
             JSON,

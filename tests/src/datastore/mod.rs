@@ -9,4 +9,4 @@ pub mod proxy;
 pub mod sample;
 pub mod tool;
 pub mod trial;
-mod wire;
+pub mod wire;

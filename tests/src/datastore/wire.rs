@@ -1,6 +1,6 @@
 //! One request over HTTP/1.0: the answer ends with the connection, and is not in pieces. A client that is none of ours.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,15 +12,15 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 /// The status and the body.
 pub async fn ask(
-    port: u16,
+    at: SocketAddrV4,
     method: &str,
     path: &str,
     content_type: &str,
     body: &str,
 ) -> Result<(u16, String)> {
-    let what = format!("{method} http://127.0.0.1:{port}{path}");
+    let what = format!("{method} http://{at}{path}");
     let fetch = async {
-        let mut stream = TcpStream::connect(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).await?;
+        let mut stream = TcpStream::connect(at).await?;
         let request = format!(
             "{method} {path} HTTP/1.0\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
@@ -44,8 +44,14 @@ pub async fn ask(
 }
 
 /// An answer that has to be JSON, and no error.
-pub async fn json(port: u16, method: &str, path: &str, content_type: &str, body: &str) -> Result<Value> {
-    let (status, body) = ask(port, method, path, content_type, body).await?;
+pub async fn json(
+    at: SocketAddrV4,
+    method: &str,
+    path: &str,
+    content_type: &str,
+    body: &str,
+) -> Result<Value> {
+    let (status, body) = ask(at, method, path, content_type, body).await?;
     ensure!((200..300).contains(&status), "{method} {path}: {status} {body}");
     serde_json::from_str(&body).with_context(|| format!("{method} {path}: parse {body:?}"))
 }

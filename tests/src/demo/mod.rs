@@ -2,6 +2,7 @@
 //! migration has a module; beside them is what every kind needs.
 
 pub mod breaking;
+pub mod calico_datastore;
 pub mod flannel_to_calico;
 pub mod host;
 pub mod ipam;

@@ -8,18 +8,26 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 
 /// Resources that a migration writes.
-const RESOURCES: &str = "nodes,daemonsets,configmaps,services,servicecidrs,ippools.crd.projectcalico.org,felixconfigurations.crd.projectcalico.org,\
-ipamconfigs.crd.projectcalico.org,ipamblocks.crd.projectcalico.org,blockaffinities.crd.projectcalico.org,\
-ipamhandles.crd.projectcalico.org";
+const RESOURCES: &str = "nodes,daemonsets,deployments,configmaps,services,servicecidrs";
+/// Calico's, where it keeps them in the API.
+const OF_CALICO: &str = "ippools.crd.projectcalico.org,felixconfigurations.crd.projectcalico.org,ipamconfigs.crd.projectcalico.org,\
+                         ipamblocks.crd.projectcalico.org,blockaffinities.crd.projectcalico.org,ipamhandles.crd.projectcalico.org";
 
 /// Objects by kind, namespace and name, without what changes by itself.
 pub type Fingerprint = BTreeMap<String, Value>;
 
 /// Looks at every object that a migration writes, and which pods there are.
 pub async fn fingerprint(cluster: &Cluster) -> Result<Fingerprint> {
+    let served = ["api-resources", "--api-group=crd.projectcalico.org", "-o", "name"];
+    let served = cluster.api().kubectl(&served).await?;
+    let resources = if served.trim().is_empty() {
+        RESOURCES.to_owned()
+    } else {
+        format!("{RESOURCES},{OF_CALICO}")
+    };
     let text = cluster
         .api()
-        .kubectl(&["get", RESOURCES, "--all-namespaces", "-o", "json"])
+        .kubectl(&["get", &resources, "--all-namespaces", "-o", "json"])
         .await?;
     let list: Value = serde_json::from_str(&text).context("parse kubectl's list")?;
     Ok(kept_of(&list))

@@ -1,6 +1,7 @@
 //! End-to-end cases: a real cluster, real traffic, and bad weather.
 
 mod back;
+mod calico_datastore;
 mod calico_v2;
 mod controller_manager;
 mod coordinator;
@@ -19,6 +20,7 @@ mod service_cidr;
 mod storm;
 
 pub use back::back;
+pub use calico_datastore::calico_datastore;
 pub use calico_v2::calico_v2;
 pub use crash::crash;
 pub use fair::{fair, wide};

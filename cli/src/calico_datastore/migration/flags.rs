@@ -139,8 +139,7 @@ pub(super) fn texts(documents: &[Value]) -> Result<String, String> {
 }
 
 fn is_filled_secret(document: &Value) -> bool {
-    let is_filled = |field: &str| document[field].as_object().is_some_and(|data| !data.is_empty());
-    Name::of(document).kind == "Secret" && (is_filled("data") || is_filled("stringData"))
+    Name::of(document).kind == "Secret" && manifest::has_data(document)
 }
 
 #[cfg(test)]

@@ -33,8 +33,8 @@ pub fn possible(migration: &Migration, rollback: &Rollback) -> Result<(), CliErr
         return Err(not_now(
             "has let Calico work with etcd v3: what has been written since then is in v3 alone, and pods that were made since then would lose \
              their network",
-            "let it end; whoever has to go back all the same undoes calico-node and the controllers by hand (`kubectl rollout undo`), and then \
-             runs `kubectl replumb datastore abort --after-completion`",
+            "let it end. Whoever has to go back all the same waits until it is Completed, undoes calico-node, its ConfigMap and the controllers by \
+             hand (`kubectl rollout undo`), and then runs `kubectl replumb datastore abort --after-completion --no-nodes-of-v3`",
         ));
     }
     Ok(())

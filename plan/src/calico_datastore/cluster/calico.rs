@@ -51,6 +51,8 @@ pub enum Says {
     Both,
     /// Neither: somebody else has changed it.
     Other,
+    /// It is gone.
+    Missing,
 }
 
 impl Says {
@@ -70,7 +72,7 @@ impl Says {
             Self::Both => true,
             Self::V2 => calico == Calico::V2,
             Self::V3 => calico == Calico::V3,
-            Self::Other => false,
+            Self::Other | Self::Missing => false,
         }
     }
 }

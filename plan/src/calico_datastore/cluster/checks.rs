@@ -15,6 +15,8 @@ pub struct CheckPolicy {
     pub is_unwatched: bool,
     /// Fields of `rollout` that say something which this kind does not do.
     pub without_effect: Vec<&'static str>,
+    /// How many nodes change at the same time.
+    pub at_once: usize,
 }
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
@@ -40,6 +42,8 @@ pub enum CheckName {
     ManifestObjects,
     /// Every node is there.
     NodesReady,
+    /// Every node can change before the pause has to end.
+    PauseLimit,
     /// The API server lets the coordinator do all that it has to.
     Permissions,
     /// Pods that have no network before.
@@ -50,11 +54,13 @@ pub enum CheckName {
     TrafficGate,
     /// Versions of Kubernetes, Calico and etcd.
     Versions,
+    /// Webhooks without whose answer no pod is made.
+    Webhooks,
 }
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::CalicoNode,
         Self::KubeControllers,
         Self::DatastoreAccess,
@@ -65,11 +71,13 @@ impl CheckName {
         Self::Manifest,
         Self::ManifestObjects,
         Self::NodesReady,
+        Self::PauseLimit,
         Self::Permissions,
         Self::PendingPods,
         Self::RolloutRules,
         Self::TrafficGate,
         Self::Versions,
+        Self::Webhooks,
     ];
 
     /// The name as it stands in status, metrics and the runbook.
@@ -85,11 +93,13 @@ impl CheckName {
             Self::Manifest => "Manifest",
             Self::ManifestObjects => "ManifestObjects",
             Self::NodesReady => "NodesReady",
+            Self::PauseLimit => "PauseLimit",
             Self::Permissions => "Permissions",
             Self::PendingPods => "PendingPods",
             Self::RolloutRules => "RolloutRules",
             Self::TrafficGate => "TrafficGate",
             Self::Versions => "Versions",
+            Self::Webhooks => "Webhooks",
         }
     }
 
@@ -116,20 +126,23 @@ impl From<CheckName> for &'static str {
     }
 }
 
-/// What the coordinator must be allowed to do, beside what it may in any case. In the namespace of calico-node.
-pub const PERMISSIONS: [Permission; 3] = [
-    Permission::new("patch", "apps", "daemonsets", ""),
-    Permission::new("patch", "apps", "deployments", ""),
-    Permission::new("patch", "", "configmaps", ""),
-];
+/// What the coordinator must be allowed to do everywhere.
+pub const PERMISSIONS: [Permission; 1] = [Permission::new("create", "", "pods", "eviction")];
+
+/// And in its own namespace. Whether it may write Calico's objects is seen when it asks to, without effect: those it may write by name.
+pub const PERMISSIONS_AT_HOME: [Permission; 1] = [Permission::new("create", "", "secrets", "")];
 
 /// Judges every prerequisite.
 pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     [
         access::malformed(CheckName::MalformedObjects, &facts.malformed),
-        access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions),
+        access::permissions(
+            CheckName::Permissions,
+            &[PERMISSIONS, PERMISSIONS_AT_HOME].concat(),
+            &facts.permissions,
+        ),
         calico::check(settings, facts),
-        cluster::check(facts, policy),
+        cluster::check(settings, facts, policy),
         stores::check(settings, facts),
     ]
     .concat()

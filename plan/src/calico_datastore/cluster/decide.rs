@@ -8,138 +8,29 @@
 use jiff::Timestamp;
 
 use super::calico::{Calico, Says};
-use super::nodes::{self, NodeView};
+use super::nodes;
 use super::step::{Stage, Step, StoreWork};
+use super::view::{ControllersView, Next, Policy, StoresView, View, Work};
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
 use crate::decision::{Decision, Direction, Halt, HaltReason, Wait, WaitReason};
 
-/// Both stores, as far as the decision needs them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoresView {
-    /// How far the conversion is; `None` when there is no record.
-    pub phase: Option<Phase>,
-    /// The flag of v2.
-    pub v2: ReadyV2,
-    /// The flag of v3.
-    pub v3: ReadyV3,
-    /// When it goes back by itself; `None` when there is no record.
-    pub abort_at: Option<Timestamp>,
-}
-
-impl StoresView {
-    /// Whether Calico may work with v3: from here on there is no way back.
-    pub fn is_past_the_point_of_no_return(&self) -> bool {
-        self.v3 == ReadyV3::Open
+/// What is next whatever the cluster looks like: Calico is let work with v2 again before anything else is even looked at. `None` when
+/// that is not what is next.
+pub fn urgent(direction: Direction, stores: &StoresView, work: &Work, now: Timestamp) -> Option<Next> {
+    if stores.is_past_the_point_of_no_return() {
+        return None;
     }
-
-    /// Whether Calico is paused, or may be, by the conversion.
-    pub fn is_paused(&self) -> bool {
-        match self.phase {
-            None | Some(Phase::Aborted | Phase::Completed) => false,
-            Some(Phase::Completing) => self.v3 != ReadyV3::Open,
-            Some(Phase::Aborting) => self.v2 != ReadyV2::Open,
-            Some(Phase::Pausing | Phase::Paused | Phase::Writing | Phase::Written | Phase::Verified) => true,
-        }
+    match direction {
+        Direction::There => turns_back(stores, now).map(|why| run(Stage::Open, Step::TurnBack(why))),
+        // What is left of v3 goes later, when nobody of v3 runs.
+        Direction::Back if stores.is_paused() => Some(working(
+            work,
+            Stage::Open,
+            StoreWork::TakeBack { nodes_of_v3: true },
+        )),
+        Direction::Back => None,
     }
-}
-
-/// The `DaemonSet` of calico-node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DaemonSetView {
-    /// Which pods it makes.
-    pub template: Says,
-    /// How it rolls them.
-    pub strategy: Says,
-    /// Whether it rolls none by itself.
-    pub is_held: bool,
-    /// Pods that it has to have and does not.
-    pub missing: usize,
-}
-
-/// calico-kube-controllers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ControllersView {
-    /// Which pods it makes.
-    pub template: Says,
-    /// Whether it makes none.
-    pub is_stopped: bool,
-    /// Whether it makes as many as it has to.
-    pub is_whole: bool,
-    /// Pods of it that are there, those that terminate included.
-    pub pods: usize,
-    /// Whether all of them are Available, and of what it makes now.
-    pub is_available: bool,
-}
-
-/// What is being done on the stores.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
-    /// Nothing.
-    Idle,
-    /// This.
-    Busy {
-        /// What.
-        work: StoreWork,
-        /// What it said last.
-        said: String,
-        /// Why it failed before, and what somebody does about that.
-        refused: Option<String>,
-    },
-    /// It did not get where it was to go, and is made again in some seconds.
-    Failed {
-        /// What was done.
-        work: StoreWork,
-        /// Why, and what helps.
-        message: String,
-        /// Whether somebody has to do something, or it may pass.
-        needs_a_person: bool,
-    },
-}
-
-/// Everything that the decision depends on.
-#[derive(Clone, Debug)]
-pub struct View<'facts> {
-    /// Where it leads.
-    pub direction: Direction,
-    /// Whether both stores were kept aside.
-    pub is_backed_up: bool,
-    /// Both stores, or why they cannot be read.
-    pub stores: Result<StoresView, String>,
-    /// Why the conversion went back by itself, or by somebody's hand, if it did.
-    pub taken_back: Option<String>,
-    /// The `ConfigMap`; `None` where none is to be written.
-    pub configuration: Option<Says>,
-    /// The `DaemonSet`.
-    pub daemon_set: DaemonSetView,
-    /// calico-node on every node, in order.
-    pub nodes: &'facts [NodeView],
-    /// The controllers; `None` where there are none.
-    pub controllers: Option<ControllersView>,
-    /// What is being done on the stores.
-    pub work: &'facts Work,
-    /// Pods that wait for a network since before v3 was opened, in words; `None` when none does.
-    pub without_network: Option<String>,
-    /// Now.
-    pub now: Timestamp,
-}
-
-/// Limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// How many nodes may be without a Ready calico-node at the same time.
-    pub at_once: usize,
-    /// Why nothing is begun now: somebody said so, or has to look first.
-    pub hold: Option<Wait>,
-}
-
-/// Where it is, and what comes next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Next {
-    /// Where it is; `None` when that is not known.
-    pub stage: Option<Stage>,
-    /// What comes next.
-    pub decision: Decision<Step>,
 }
 
 /// Chooses the next step.
@@ -153,6 +44,9 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
             };
         }
     };
+    if let Some(next) = urgent(view.direction, stores, view.work, view.now) {
+        return next;
+    }
     if stores.is_past_the_point_of_no_return() {
         return finish(view, stores, policy);
     }
@@ -188,63 +82,70 @@ fn is_held(step: &Step) -> bool {
 }
 
 fn there(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
-    if let Some(why) = turns_back(view, stores) {
-        return run(Stage::Open, Step::TurnBack(why));
-    }
     if let Some(drift) = drift(view) {
         return drift;
     }
-    let converted = || is_to_convert(stores).then(|| working(view, Stage::Convert, StoreWork::Convert));
-    prepared(view, stores)
+    let converted = || is_to_convert(stores).then(|| working(view.work, Stage::Convert, StoreWork::Convert));
+    prepared(view)
         .or_else(converted)
+        .or_else(|| closed(stores))
+        .or_else(|| announced(view, stores))
         .or_else(|| calico_node(view, Calico::V3, policy))
-        .or_else(|| controllers(view, Calico::V3))
-        .unwrap_or_else(|| working(view, Stage::Open, StoreWork::Complete))
+        .or_else(|| controllers(view, Calico::V3, Stage::Controllers))
+        .unwrap_or_else(|| working(view.work, Stage::Open, StoreWork::Complete))
 }
 
 /// Why it does not go on there.
-fn turns_back(view: &View<'_>, stores: &StoresView) -> Option<String> {
-    if let Some(why) = &view.taken_back {
-        return Some(why.clone());
-    }
+fn turns_back(stores: &StoresView, now: Timestamp) -> Option<String> {
     if stores.phase == Some(Phase::Aborting) {
         return Some("somebody takes the conversion back".to_owned());
     }
     let abort_at = stores.abort_at.filter(|_| stores.is_paused())?;
-    (abort_at <= view.now).then(|| format!("the pause was to end by {abort_at}"))
+    (abort_at <= now).then(|| format!("the pause was to end by {abort_at}"))
 }
 
 /// What somebody else has changed.
 fn drift(view: &View<'_>) -> Option<Next> {
-    let other = |says: Says| says == Says::Other;
-    let object = if other(view.daemon_set.template) {
-        "the pod template of the DaemonSet of calico-node"
-    } else if view.configuration.is_some_and(other) {
-        "the ConfigMap of calico-node"
-    } else if view
-        .controllers
-        .is_some_and(|controllers| other(controllers.template))
-    {
-        "the pod template of calico-kube-controllers"
-    } else {
-        return None;
-    };
-    let message = format!(
-        "{object} is neither what it was before nor what the manifest of v3 says: somebody else has changed it. Change it back \
-         (`kubectl rollout history` and `undo`), or take everything back with `kubectl replumb rollback --all`, which writes what was there before"
-    );
-    Some(halt(None, HaltReason::Drift, message))
+    let objects = [
+        (
+            "the pod template of the DaemonSet of calico-node",
+            Some(view.daemon_set.template),
+        ),
+        ("the ConfigMap of calico-node", view.configuration),
+        (
+            "the pod template of calico-kube-controllers",
+            view.controllers.map(|controllers| controllers.template),
+        ),
+    ];
+    objects.into_iter().find_map(|(object, says)| {
+        let message = match says? {
+            Says::Missing => gone(object),
+            Says::Other => format!(
+                "{object} is neither what it was before nor what the manifest of v3 says: somebody else has changed it. Change it back; \
+                 status.before has both"
+            ),
+            Says::V2 | Says::V3 | Says::Both => return None,
+        };
+        Some(halt(None, HaltReason::Drift, message))
+    })
 }
 
-/// Both stores are kept aside, and nobody writes to v2 but calico-node.
-fn prepared(view: &View<'_>, stores: &StoresView) -> Option<Next> {
-    if !is_to_convert(stores) {
-        return None;
-    }
+fn gone(object: &str) -> String {
+    format!(
+        "the object of {object} is gone: somebody has deleted it. Apply it again, of v2 or v3; what it said before is in status.before"
+    )
+}
+
+/// Both stores are kept aside, and nobody writes to v2 but calico-node, until the controllers of v3 take over.
+fn prepared(view: &View<'_>) -> Option<Next> {
     if !view.is_backed_up {
         return Some(run(Stage::Prepare, Step::BackUp));
     }
-    stopped(view, Stage::Prepare)
+    let controllers = view.controllers?;
+    if controllers.template.is(Calico::V3) {
+        return None;
+    }
+    stopped(controllers, Stage::Prepare)
 }
 
 fn is_to_convert(stores: &StoresView) -> bool {
@@ -257,8 +158,7 @@ fn is_to_convert(stores: &StoresView) -> bool {
 }
 
 /// No pod of the controllers runs.
-fn stopped(view: &View<'_>, stage: Stage) -> Option<Next> {
-    let controllers = view.controllers?;
+fn stopped(controllers: ControllersView, stage: Stage) -> Option<Next> {
     if !controllers.is_stopped {
         return Some(run(stage, Step::StopControllers));
     }
@@ -268,81 +168,145 @@ fn stopped(view: &View<'_>, stage: Stage) -> Option<Next> {
     })
 }
 
-/// Every calico-node is of this Calico.
+/// Whoever of v3 starts from here on finds v3 as this migration has left it, and closed: one that finds nothing opens it.
+fn closed(stores: &StoresView) -> Option<Next> {
+    let (found, hint) = match (stores.phase, &stores.v2, stores.v3) {
+        _ if !stores.is_ours => (
+            "the record in etcd v3 is of another conversion".to_owned(),
+            "`kubectl replumb datastore status` shows it, `kubectl replumb datastore abort` ends it",
+        ),
+        (_, ReadyV2::Open | ReadyV2::Missing, _) => (
+            "/calico/v1/Ready in etcd v2 is not false any more".to_owned(),
+            "who has set it? `kubectl replumb rollback --all`, and begin again",
+        ),
+        (_, ReadyV2::Paused(_), ReadyV3::Missing) => (
+            "ClusterInformation is gone from etcd v3".to_owned(),
+            "who took it away? `kubectl replumb rollback --all`, and begin again",
+        ),
+        (Some(Phase::Completed), ReadyV2::Paused(_), ReadyV3::Paused | ReadyV3::Open) => (
+            "the conversion was completed, and somebody has closed etcd v3 since".to_owned(),
+            "`kubectl replumb datastore complete` opens it again",
+        ),
+        (_, ReadyV2::Paused(_), ReadyV3::Paused | ReadyV3::Open) => return None,
+    };
+    let message = format!(
+        "{found}: a calico-node of v3 that starts now could open etcd v3 beside v2, so none is made. {hint}"
+    );
+    Some(halt(Some(Stage::Nodes), HaltReason::DatastoreRefused, message))
+}
+
+/// It is recorded in the store, too, that calico-nodes of v3 may run: for whoever goes back by hand.
+fn announced(view: &View<'_>, stores: &StoresView) -> Option<Next> {
+    let is_to_be = stores.phase == Some(Phase::Verified) && !stores.nodes_of_v3;
+    is_to_be.then(|| working(view.work, Stage::Nodes, StoreWork::AnnounceNodes))
+}
+
+/// Every calico-node that is there is of this Calico.
 fn calico_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
-    if view.configuration.is_some_and(|says| !says.is(calico)) {
-        return Some(run(Stage::Nodes, Step::WriteConfiguration(calico)));
+    configured(view, calico).or_else(|| on_every_node(view, calico, policy))
+}
+
+/// The objects of calico-node are of this Calico.
+fn configured(view: &View<'_>, calico: Calico) -> Option<Next> {
+    match view.configuration {
+        Some(Says::Missing) => {
+            return Some(halt(
+                Some(Stage::Nodes),
+                HaltReason::Drift,
+                gone("the ConfigMap of calico-node"),
+            ));
+        }
+        Some(says) if !says.is(calico) => return Some(run(Stage::Nodes, Step::WriteConfiguration(calico))),
+        Some(_) | None => {}
     }
     // Where no pod is to be made again, it may roll as it likes.
     let is_to_be_held = nodes::is_to_change(view.nodes, calico) && !view.daemon_set.is_held;
     if !view.daemon_set.template.is(calico) || is_to_be_held {
         return Some(run(Stage::Nodes, Step::WriteDaemonSet(calico)));
     }
-    on_every_node(view, calico, policy)
+    None
 }
 
 fn on_every_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
-    let next = nodes::next(view.nodes, calico, policy.at_once).map(|decision| match decision {
-        Decision::Run(pods) => run(Stage::Nodes, Step::Restart(pods)),
-        Decision::Wait(found) => Next {
-            stage: Some(Stage::Nodes),
-            decision: Decision::Wait(found),
-        },
-        Decision::Settled => Next {
-            stage: Some(Stage::Nodes),
-            decision: Decision::Settled,
-        },
-        Decision::Halt(found) => Next {
-            stage: Some(Stage::Nodes),
-            decision: Decision::Halt(found),
-        },
-    });
-    next.or_else(|| {
-        let missing = view.daemon_set.missing;
-        (missing > 0).then(|| {
-            let message = format!("the DaemonSet of calico-node has {missing} pods less than it has to have");
-            wait(Stage::Nodes, WaitReason::DaemonSetRollout, message)
-        })
+    match nodes::next(view.nodes, calico, policy.at_once) {
+        nodes::Next::Restart(pods) => return Some(run(Stage::Nodes, Step::Restart(pods))),
+        nodes::Next::Wait(found) => {
+            return Some(Next {
+                stage: Some(Stage::Nodes),
+                decision: Decision::Wait(found),
+            });
+        }
+        nodes::Next::Away(_) | nodes::Next::Done => {}
+    }
+    let missing = view.daemon_set.missing;
+    (missing > 0).then(|| {
+        let message = format!("the DaemonSet of calico-node has {missing} pods less than it has to have");
+        wait(Stage::Nodes, WaitReason::DaemonSetRollout, message)
     })
 }
 
+/// Nodes that are away keep nobody from an open store; but it is not over before they are back.
+fn away(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
+    match nodes::next(view.nodes, calico, policy.at_once) {
+        nodes::Next::Away(found) => Some(Next {
+            stage: Some(Stage::Nodes),
+            decision: Decision::Wait(found),
+        }),
+        nodes::Next::Restart(_) | nodes::Next::Wait(_) | nodes::Next::Done => None,
+    }
+}
+
 /// The controllers are of this Calico, as many as there have to be.
-fn controllers(view: &View<'_>, calico: Calico) -> Option<Next> {
+fn controllers(view: &View<'_>, calico: Calico, stage: Stage) -> Option<Next> {
     let controllers = view.controllers?;
+    if controllers.template == Says::Missing {
+        return Some(halt(
+            Some(stage),
+            HaltReason::Drift,
+            gone("calico-kube-controllers"),
+        ));
+    }
     let is_written = controllers.template.is(calico) && controllers.is_whole;
-    (!is_written).then(|| run(Stage::Controllers, Step::WriteControllers(calico)))
+    (!is_written).then(|| run(stage, Step::WriteControllers(calico)))
 }
 
 fn back(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
-    if stores.is_paused() {
-        let nodes_of_v3 = !view.daemon_set.template.is(Calico::V2) || nodes::may_run_v3(view.nodes);
-        return working(view, Stage::Open, StoreWork::TakeBack { nodes_of_v3 });
-    }
     if matches!(view.work, Work::Busy { work, .. } if !work.is_back()) {
         return run(Stage::Open, Step::StopWork);
     }
     if let ReadyV2::Paused(value) = &stores.v2 {
-        let message = format!(
-            "/calico/v1/Ready in etcd v2 is {value:?}, and no conversion of ours has paused it: no pod gets a network. `kubectl replumb datastore \
-             abort` sets it to true"
-        );
+        let hint = match stores.phase {
+            Some(Phase::Completed) => {
+                "the conversion was completed, and somebody has closed etcd v3 since: `kubectl replumb datastore complete` opens it again"
+            }
+            _ => {
+                "no conversion of this migration has paused it: `kubectl replumb datastore abort` sets it to true"
+            }
+        };
+        let message = format!("/calico/v1/Ready in etcd v2 is {value:?}, and no pod gets a network: {hint}");
         return halt(Some(Stage::Open), HaltReason::DatastoreRefused, message);
     }
-    let is_of_v3 = |controllers: &ControllersView| !controllers.template.is(Calico::V2);
-    let stops = view
+    let of_v3 = view
         .controllers
-        .as_ref()
-        .is_some_and(is_of_v3)
-        .then(|| stopped(view, Stage::Controllers));
+        .filter(|controllers| !controllers.template.is(Calico::V2) && controllers.template != Says::Missing);
+    let is_left = stores.phase == Some(Phase::Aborting);
     let restored = || {
-        let is_left = stores.phase == Some(Phase::Aborting);
-        is_left.then(|| working(view, Stage::Convert, StoreWork::TakeBack { nodes_of_v3: false }))
+        is_left.then(|| {
+            working(
+                view.work,
+                Stage::Convert,
+                StoreWork::TakeBack { nodes_of_v3: false },
+            )
+        })
     };
-    stops
-        .flatten()
-        .or_else(|| calico_node(view, Calico::V2, policy))
+    of_v3
+        .and_then(|controllers| stopped(controllers, Stage::Controllers))
+        .or_else(|| configured(view, Calico::V2))
+        // Whoever is not there on some node keeps no policy from the others.
+        .or_else(|| controllers(view, Calico::V2, Stage::Controllers))
+        .or_else(|| on_every_node(view, Calico::V2, policy))
+        .or_else(|| away(view, Calico::V2, policy))
         .or_else(restored)
-        .or_else(|| controllers(view, Calico::V2))
         .or_else(|| cleaned(view, Calico::V2))
         .unwrap_or_else(|| run(Stage::CleanUp, Step::Finish))
 }
@@ -350,7 +314,7 @@ fn back(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
 /// v3 is open.
 fn finish(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
     match stores.phase {
-        Some(Phase::Completing) => return working(view, Stage::Open, StoreWork::Complete),
+        Some(Phase::Completing) => return working(view.work, Stage::Open, StoreWork::Complete),
         Some(Phase::Completed) if stores.v2 != ReadyV2::Open => {}
         other => {
             let record = other.map_or_else(
@@ -372,9 +336,10 @@ fn finish(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
     if let Some(drift) = drift(view) {
         return drift;
     }
-    on_every_node(view, Calico::V3, policy)
-        .or_else(|| controllers(view, Calico::V3))
+    calico_node(view, Calico::V3, policy)
+        .or_else(|| controllers(view, Calico::V3, Stage::Controllers))
         .or_else(|| cleaned(view, Calico::V3))
+        .or_else(|| away(view, Calico::V3, policy))
         .or_else(|| {
             let message = view.without_network.clone()?;
             Some(wait(Stage::CleanUp, WaitReason::PodsWithoutNetwork, message))
@@ -395,9 +360,10 @@ fn cleaned(view: &View<'_>, calico: Calico) -> Option<Next> {
 }
 
 /// This is being done on the stores, or begun.
-fn working(view: &View<'_>, stage: Stage, wanted: StoreWork) -> Next {
-    let is_wanted = |work: StoreWork| work.is_back() == wanted.is_back();
-    match view.work {
+fn working(work: &Work, stage: Stage, wanted: StoreWork) -> Next {
+    // How far back it goes it finds out when it is made again.
+    let is_wanted = |work: StoreWork| work == wanted || (work.is_back() && wanted.is_back());
+    match work {
         Work::Busy { work, .. } if !is_wanted(*work) => run(stage, Step::StopWork),
         Work::Busy {
             refused: Some(why), ..

@@ -1,12 +1,10 @@
 //! The plan: every action on every object, in order.
 
 use super::facts::ClusterFacts;
+use super::manifest::KOPS;
 use super::settings::Settings;
 use crate::calico_datastore::run::record::PREFIX;
 use crate::document::{Action, Document};
-
-/// Labels by which kops marks what it applies.
-const KOPS: [&str; 2] = ["role.kubernetes.io/networking", "k8s-addon"];
 
 /// Writes the plan. `order` is the nodes, as they go.
 pub fn document(settings: &Settings, facts: &ClusterFacts, order: &[String]) -> Document {

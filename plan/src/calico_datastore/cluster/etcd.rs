@@ -6,8 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The container that says it.
-const CONTAINER: &str = "calico-node";
+use super::manifest::NODE_CONTAINER;
 
 /// A key of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -50,8 +49,8 @@ fn container(template: &Value) -> Result<&Value, String> {
     let containers = template["spec"]["containers"].as_array();
     let mut containers = containers.into_iter().flatten();
     containers
-        .find(|container| container["name"] == CONTAINER)
-        .ok_or_else(|| format!("no container {CONTAINER}"))
+        .find(|container| container["name"] == NODE_CONTAINER)
+        .ok_or_else(|| format!("no container {NODE_CONTAINER}"))
 }
 
 /// Reads it off a pod template. An error says what is found and what is needed.
@@ -71,6 +70,15 @@ pub fn of_template(template: &Value, namespace: &str, config_maps: &ConfigMaps) 
         .collect();
     if endpoints.is_empty() {
         return Err("container calico-node has no ETCD_ENDPOINTS".to_owned());
+    }
+    // Without the value: whoever writes it so writes a password.
+    if endpoints.iter().any(|endpoint| endpoint.contains('@')) {
+        return Err(
+            "ETCD_ENDPOINTS has a name in it: this kind has no users of etcd, only certificates".to_owned(),
+        );
+    }
+    if variable("ETCD_USERNAME").is_ok_and(|name| name.is_some_and(|name| !name.is_empty())) {
+        return Err("ETCD_USERNAME is set: this kind has no users of etcd, only certificates. `kubectl replumb datastore` has".to_owned());
     }
     let file = |name: &str| match variable(name)?.filter(|path| !path.is_empty()) {
         Some(path) => secret_of(template, container, name, &path).map(Some),

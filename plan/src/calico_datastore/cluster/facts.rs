@@ -8,7 +8,7 @@ use super::etcd::ConfigMaps;
 use super::manifest::Manifest;
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
-use crate::cluster::{DaemonSet, Malformed, Node};
+use crate::cluster::{DaemonSet, Malformed, Node, Webhook};
 
 /// The cluster, as far as the checks and the plan need it.
 #[derive(Clone, Debug, Default)]
@@ -21,10 +21,10 @@ pub struct ClusterFacts {
     pub daemon_set: Option<Found>,
     /// Every pod of it.
     pub pods: Vec<NodePod>,
+    /// Other `DaemonSet`s with a container calico-node: their pods would not be changed.
+    pub other_daemon_sets: Vec<String>,
     /// The Deployment of the controllers as it is.
     pub controllers: Option<Found>,
-    /// The `ConfigMap` that the manifest has, as it is.
-    pub configuration: Option<Value>,
     /// `ConfigMap`s of calico-node's namespace that its environment is of.
     pub config_maps: ConfigMaps,
     /// Objects of the manifest that are not as it says, each with what is otherwise: they are applied by a person before.
@@ -43,6 +43,10 @@ pub struct ClusterFacts {
     pub permissions: BTreeMap<String, bool>,
     /// Objects that were read and not understood: nobody knows what they say.
     pub malformed: Vec<Malformed>,
+    /// Fail-closed webhooks that have to answer before a pod is made.
+    pub webhooks: Vec<Webhook>,
+    /// Nodes that do not say that they have the image of calico-node of v3.
+    pub without_image: Vec<String>,
     /// The version of the API server.
     pub kubernetes_version: String,
 }
@@ -112,6 +116,8 @@ pub struct Converted {
     pub notes: Vec<String>,
     /// Objects that get another name.
     pub renamed: usize,
+    /// Nodes, as etcd v3 names them.
+    pub hosts: Vec<String>,
 }
 
 /// Why v2 cannot be converted.

@@ -8,6 +8,8 @@ use super::etcd::{self, ConfigMaps, Etcd};
 
 /// The container by which a `DaemonSet` is calico-node's.
 pub const NODE_CONTAINER: &str = "calico-node";
+/// Labels by which kops marks what it applies.
+pub const KOPS: [&str; 2] = ["role.kubernetes.io/networking", "k8s-addon"];
 /// The Deployment of Calico's controllers.
 pub const CONTROLLERS: &str = "calico-kube-controllers";
 /// Start of the names of what runs Calico's own upgrade in a cluster, as kops ships it.
@@ -303,7 +305,8 @@ fn has_container(object: &Value, name: &str) -> bool {
         .any(|container| container["name"] == name)
 }
 
-fn has_data(secret: &Value) -> bool {
+/// Whether a Secret has something in it.
+pub fn has_data(secret: &Value) -> bool {
     ["data", "stringData"]
         .iter()
         .any(|field| secret[*field].as_object().is_some_and(|data| !data.is_empty()))

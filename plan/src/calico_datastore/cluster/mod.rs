@@ -14,5 +14,6 @@ pub mod manifest;
 pub mod nodes;
 pub mod settings;
 pub mod step;
+pub mod view;
 #[cfg(test)]
 mod walk;

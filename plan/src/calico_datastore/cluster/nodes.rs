@@ -2,7 +2,7 @@
 
 use super::calico::Calico;
 use crate::check::names;
-use crate::decision::{Decision, Wait, WaitReason};
+use crate::decision::{Wait, WaitReason};
 use crate::evict::PodName;
 
 /// A pod of calico-node.
@@ -74,53 +74,61 @@ pub fn is_to_change(nodes: &[NodeView], calico: Calico) -> bool {
         .any(|pod| pod.runs != Some(calico))
 }
 
-/// Which pods are made again next, so that every node runs this Calico; `None` when each does. `at_once` nodes may be without a Ready
-/// calico-node at the same time.
-pub fn next(nodes: &[NodeView], calico: Calico, at_once: usize) -> Option<Decision<Vec<PodName>>> {
-    let left: Vec<&NodeView> = nodes.iter().filter(|node| !node.is_done(calico)).collect();
-    if left.is_empty() {
-        return None;
-    }
+/// What is next on the nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Every node runs this Calico.
+    Done,
+    /// These pods are made again.
+    Restart(Vec<PodName>),
+    /// A pod that was made again is waited for.
+    Wait(Wait),
+    /// Every node that is there runs it, and these are NotReady.
+    Away(Wait),
+}
+
+/// What is next, so that every node runs this Calico. `at_once` nodes may be without a Ready calico-node at the same time.
+pub fn next(nodes: &[NodeView], calico: Calico, at_once: usize) -> Next {
+    let left = nodes.iter().filter(|node| !node.is_done(calico));
+    // Of a node that is away nobody knows when its pod comes: others go meanwhile.
+    let (left, away): (Vec<&NodeView>, Vec<&NodeView>) = left.partition(|node| node.ready);
     // Whose pod of the other Calico is not Ready is no reason to leave it.
     let (turn, work): (Vec<&NodeView>, Vec<&NodeView>) = left
         .into_iter()
         .partition(|node| node.is_to_restart(calico).is_some());
-    // Of a node that is away nobody knows when its pod comes: others go meanwhile.
-    let (here, away): (Vec<&NodeView>, Vec<&NodeView>) = work.into_iter().partition(|node| node.ready);
-    let (may, cannot): (Vec<&NodeView>, Vec<&NodeView>) = turn.into_iter().partition(|node| node.ready);
-    let seats = at_once.max(1).saturating_sub(here.len());
-    let chosen: Vec<PodName> = may
+    let seats = at_once.max(1).saturating_sub(work.len());
+    let chosen: Vec<PodName> = turn
         .iter()
         .take(seats)
         .filter_map(|node| node.is_to_restart(calico))
         .map(|pod| pod.name.clone())
         .collect();
     if !chosen.is_empty() {
-        return Some(Decision::Run(chosen));
+        return Next::Restart(chosen);
     }
-    let wait = |reason, message| {
-        Some(Decision::Wait(Wait {
-            reason,
-            message,
-            until: None,
-        }))
-    };
-    if let Some(first) = here.first() {
-        return wait(WaitReason::CalicoNodeNotReady, first.lacks(calico));
+    if let Some(first) = work.first() {
+        return Next::Wait(waits(WaitReason::CalicoNodeNotReady, first.lacks(calico)));
     }
-    let gone: Vec<&str> = away
-        .iter()
-        .chain(&cannot)
-        .map(|node| node.name.as_str())
-        .collect();
-    wait(
+    if away.is_empty() {
+        return Next::Done;
+    }
+    let names_of: Vec<&str> = away.iter().map(|node| node.name.as_str()).collect();
+    Next::Away(waits(
         WaitReason::NodeNotReady,
         format!(
             "NotReady, and without a Ready calico-node of {}: {}. Bring them back, or delete the Node",
             calico.as_str(),
-            names(&gone)
+            names(&names_of)
         ),
-    )
+    ))
+}
+
+fn waits(reason: WaitReason, message: String) -> Wait {
+    Wait {
+        reason,
+        message,
+        until: None,
+    }
 }
 
 #[cfg(test)]
@@ -158,14 +166,14 @@ mod tests {
 
     fn chosen(nodes: &[NodeView], at_once: usize) -> Vec<String> {
         match next(nodes, Calico::V3, at_once) {
-            Some(Decision::Run(pods)) => pods.into_iter().map(|pod| pod.name).collect(),
+            Next::Restart(pods) => pods.into_iter().map(|pod| pod.name).collect(),
             other => panic!("{other:?}"),
         }
     }
 
-    fn waits(nodes: &[NodeView]) -> Wait {
+    fn waits_for(nodes: &[NodeView]) -> Wait {
         match next(nodes, Calico::V3, 1) {
-            Some(Decision::Wait(wait)) => wait,
+            Next::Wait(wait) => wait,
             other => panic!("{other:?}"),
         }
     }
@@ -176,16 +184,16 @@ mod tests {
         assert_eq!(chosen(&nodes, 1), ["calico-node-a-v2"]);
         assert_eq!(chosen(&nodes, 2).len(), 2);
         nodes[0].pods[0].terminating = true;
-        assert_eq!(waits(&nodes).reason, WaitReason::CalicoNodeNotReady);
+        assert_eq!(waits_for(&nodes).reason, WaitReason::CalicoNodeNotReady);
         nodes[0].pods.clear();
-        assert!(waits(&nodes).message.contains("node a has no pod"));
+        assert!(waits_for(&nodes).message.contains("node a has no pod"));
         nodes[0] = node("a", Calico::V3);
         nodes[0].pods[0].ready = false;
-        assert!(waits(&nodes).message.contains("is not Ready"));
+        assert!(waits_for(&nodes).message.contains("is not Ready"));
         nodes[0].pods[0].ready = true;
         assert_eq!(chosen(&nodes, 1), ["calico-node-b-v2"]);
         nodes[1] = node("b", Calico::V3);
-        assert_eq!(next(&nodes, Calico::V3, 1), None);
+        assert_eq!(next(&nodes, Calico::V3, 1), Next::Done);
         assert!(may_run_v3(&nodes));
     }
 
@@ -195,7 +203,9 @@ mod tests {
         nodes[0].ready = false;
         assert_eq!(chosen(&nodes, 1), ["calico-node-b-v2"]);
         nodes[1] = node("b", Calico::V3);
-        let wait = waits(&nodes);
+        let Next::Away(wait) = next(&nodes, Calico::V3, 1) else {
+            panic!()
+        };
         assert_eq!(wait.reason, WaitReason::NodeNotReady);
         assert!(wait.message.contains("v3: a."), "{}", wait.message);
     }

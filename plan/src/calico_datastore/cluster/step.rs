@@ -52,6 +52,8 @@ impl Stage {
 pub enum StoreWork {
     /// Pauses Calico, converts everything, reads it again.
     Convert,
+    /// Records that calico-nodes of v3 may run from now on: whoever goes back leaves v3 closed until none does.
+    AnnounceNodes,
     /// Lets Calico work with v3.
     Complete,
     /// Lets Calico work with v2 again. Where a calico-node of v3 may run, v3 stays as it is, closed: one that finds nothing there would
@@ -67,7 +69,7 @@ impl StoreWork {
     pub fn is_back(self) -> bool {
         match self {
             Self::TakeBack { .. } => true,
-            Self::Convert | Self::Complete => false,
+            Self::Convert | Self::AnnounceNodes | Self::Complete => false,
         }
     }
 }
@@ -83,7 +85,7 @@ pub enum Step {
     Work(StoreWork),
     /// Go on no further with what is done on the stores: it leads the wrong way.
     StopWork,
-    /// Record that it leads back from now on, and why.
+    /// Record that it leads back from now on, and why; and begin at once, where Calico is paused.
     TurnBack(String),
     /// Give the `ConfigMap` the data of this one.
     WriteConfiguration(Calico),
@@ -106,6 +108,7 @@ impl Step {
             Self::BackUp => "BackUp",
             Self::StopControllers => "StopControllers",
             Self::Work(StoreWork::Convert) => "Convert",
+            Self::Work(StoreWork::AnnounceNodes) => "AnnounceNodes",
             Self::Work(StoreWork::Complete) => "Complete",
             Self::Work(StoreWork::TakeBack { .. }) => "TakeBack",
             Self::StopWork => "StopWork",

@@ -5,10 +5,11 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::calico::{Calico, Says};
-use super::decide::{ControllersView, DaemonSetView, Policy, StoresView, View, Work, decide};
+use super::decide::decide;
 use super::nodes::fixture::{node, pod};
 use super::nodes::{CalicoPod, NodeView};
 use super::step::{Stage, Step, StoreWork};
+use super::view::{ControllersView, DaemonSetView, Next, Policy, StoresView, View, Work};
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
 use crate::decision::{Decision, Direction, HaltReason, Wait, WaitReason};
@@ -26,6 +27,7 @@ enum Write {
     Record(Phase),
     V2(bool),
     V3(ReadyV3),
+    NodesOfV3,
 }
 
 /// A cluster, its stores, and whoever works on them.
@@ -50,7 +52,11 @@ struct World {
     replicas: usize,
     controller_pods: Vec<Calico>,
     turned: bool,
-    taken_back: bool,
+    /// Whether the record is of this migration.
+    ours: bool,
+    nodes_of_v3: bool,
+    /// Whether the `DaemonSet`'s controller is away: nobody makes pods again.
+    nobody_makes_pods: bool,
     finished: bool,
 }
 
@@ -74,13 +80,20 @@ impl World {
             replicas: 1,
             controller_pods: vec![Calico::V2],
             turned: false,
-            taken_back: false,
+            ours: false,
+            nodes_of_v3: false,
+            nobody_makes_pods: false,
             finished: false,
         }
     }
 
-    fn next(&self, direction: Direction) -> super::decide::Next {
-        let direction = if self.turned { Direction::Back } else { direction };
+    fn next(&self, direction: Direction) -> Next {
+        let was_taken_back = self.ours && self.phase == Some(Phase::Aborted);
+        let direction = if self.turned || was_taken_back {
+            Direction::Back
+        } else {
+            direction
+        };
         let work = match (&self.work, self.failed) {
             (Some((work, _)), _) => Work::Busy {
                 work: *work,
@@ -98,8 +111,6 @@ impl World {
             direction,
             is_backed_up: self.backed_up,
             stores: Ok(self.stores()),
-            taken_back: (self.taken_back && self.phase == Some(Phase::Aborted))
-                .then(|| "taken back".to_owned()),
             configuration: Some(says(self.configuration)),
             daemon_set: DaemonSetView {
                 template: says(self.template),
@@ -140,6 +151,8 @@ impl World {
             },
             v3: self.v3,
             abort_at: self.abort_at,
+            nodes_of_v3: self.nodes_of_v3,
+            is_ours: self.ours,
         }
     }
 
@@ -152,7 +165,13 @@ impl World {
                 self.work = Some((work, self.writes(work)));
             }
             Step::StopWork => self.work = None,
-            Step::TurnBack(_) => self.turned = true,
+            Step::TurnBack(_) => {
+                self.turned = true;
+                self.work = Some((
+                    StoreWork::TakeBack { nodes_of_v3: true },
+                    self.writes(StoreWork::TakeBack { nodes_of_v3: true }),
+                ));
+            }
             Step::WriteConfiguration(calico) => self.configuration = calico,
             Step::WriteDaemonSet(calico) => {
                 self.template = calico;
@@ -203,6 +222,7 @@ impl World {
                     .map(|(_, write)| write)
                     .collect()
             }
+            StoreWork::AnnounceNodes => vec![Write::NodesOfV3],
             StoreWork::Complete => vec![
                 Write::Record(Completing),
                 Write::V3(ReadyV3::Open),
@@ -239,20 +259,23 @@ impl World {
                 found.ready = true;
             }
             node.pods.retain(|pod| !pod.terminating);
-            if node.pods.is_empty() {
+            if node.pods.is_empty() && !self.nobody_makes_pods {
                 let mut made = pod(&node.name, template);
                 made.ready = false;
                 node.pods.push(made);
             }
         }
         // By its strategy the DaemonSet rolls them itself.
+        let is_old = |node: &&mut NodeView| node.pods.first().is_some_and(|pod| pod.runs != Some(template));
         if !self.held
-            && let Some(old) = self
+            && self.nodes.iter().all(|node| !node.pods.is_empty())
+            && let Some(pod) = self
                 .nodes
                 .iter_mut()
-                .find(|node| node.pods[0].runs != Some(template))
+                .find(is_old)
+                .and_then(|node| node.pods.first_mut())
         {
-            old.pods[0].terminating = true;
+            pod.terminating = true;
         }
         if self.replicas == 0 || self.controller_pods.iter().any(|pod| *pod != self.controllers) {
             self.controller_pods.pop();
@@ -267,7 +290,8 @@ impl World {
             Write::Record(phase) => {
                 if phase == Phase::Pausing {
                     self.abort_at = Some(at(self.second + PAUSE_LIMIT));
-                    self.taken_back = true;
+                    self.ours = true;
+                    self.nodes_of_v3 = false;
                 }
                 if phase == Phase::Writing {
                     assert!(self.controller_pods.is_empty(), "somebody writes to v2: {self:?}");
@@ -275,7 +299,15 @@ impl World {
                 self.phase = Some(phase);
             }
             Write::V2(open) => self.v2_open = open,
-            Write::V3(ready) => self.v3 = ready,
+            Write::V3(ready) => {
+                let is_complete = matches!(self.phase, Some(Phase::Completing | Phase::Completed));
+                assert!(
+                    ready != ReadyV3::Open || is_complete,
+                    "v3 is opened too early: {self:?}"
+                );
+                self.v3 = ready;
+            }
+            Write::NodesOfV3 => self.nodes_of_v3 = true,
         }
     }
 
@@ -307,7 +339,8 @@ impl World {
 
     fn is_as_before(&self) -> bool {
         self.v2_open
-            && self.v3 == ReadyV3::Missing
+            // Who took it back by hand while nodes of v3 ran has left that, and said so.
+            && matches!(self.v3, ReadyV3::Missing | ReadyV3::Paused)
             && matches!(self.phase, None | Some(Phase::Aborted))
             && self.configuration == Calico::V2
             && self.template == Calico::V2
@@ -421,7 +454,7 @@ proptest! {
 
     /// Crashes, stores that are away, somebody who aborts by hand, a coordinator that turns around: it ends, here or there.
     #[test]
-    fn it_ends_here_or_there(events in proptest::collection::vec((1_usize..8, 0_u8..6), 0..8)) {
+    fn it_ends_here_or_there(events in proptest::collection::vec((1_usize..8, 0_u8..12), 0..10)) {
         let mut world = World::new();
         let mut direction = Direction::There;
         for (turns, event) in events {
@@ -434,20 +467,42 @@ proptest! {
                 0 => world.work = None,
                 1 => world.failed = world.work.take().map(|(work, _)| work),
                 2 => direction = Direction::Back,
-                // A person takes the conversion back by hand, in a cluster whose nodes are of v2.
-                3 if world.stores().is_paused() && world.work.is_none() && !super::nodes::may_run_v3(&world.nodes)
-                    && world.template == Calico::V2 => {
+                // A person takes the conversion back by hand, whatever runs on the nodes: where nodes of v3 may run, v3 stays closed.
+                3 if world.stores().is_paused() && world.work.is_none() => {
+                    let stays = world.nodes_of_v3;
                     for write in world.writes(StoreWork::TakeBack { nodes_of_v3: false }) {
-                        world.write(write);
+                        if !(stays && matches!(write, Write::V3(ReadyV3::Missing))) {
+                            world.write(write);
+                        }
                     }
                 }
                 // A node's pod is gone.
                 4 => world.nodes[1].pods.clear(),
-                _ => world.failed = None,
+                5 => world.failed = None,
+                // Nobody makes pods for a while.
+                6 => world.nobody_makes_pods = true,
+                7 => world.nobody_makes_pods = false,
+                // A node is away, and comes back.
+                8 => world.nodes[0].ready = false,
+                9 => world.nodes[0].ready = true,
+                // A person completes it by hand.
+                10 if world.phase == Some(Phase::Verified) && !world.v2_open && world.work.is_none() && world.v3 == ReadyV3::Paused => {
+                    for write in world.writes(StoreWork::Complete) {
+                        world.write(write);
+                    }
+                }
+                // A person undoes the DaemonSet.
+                11 => {
+                    world.template = Calico::V2;
+                    world.held = true;
+                }
+                _ => {}
             }
         }
-        // What failed is made again in its time.
+        // What failed is made again in its time; who was away comes back.
         world.failed = None;
+        world.nobody_makes_pods = false;
+        world.nodes[0].ready = true;
         if !world.finished {
             walk(&mut world, direction);
         }
@@ -456,7 +511,7 @@ proptest! {
 }
 
 /// The view of a world, changed.
-fn decided<'work>(change: impl FnOnce(&mut View<'work>, &mut Policy)) -> super::decide::Next {
+fn decided<'work>(change: impl FnOnce(&mut View<'work>, &mut Policy)) -> Next {
     let mut view = View {
         direction: Direction::There,
         is_backed_up: true,
@@ -465,8 +520,9 @@ fn decided<'work>(change: impl FnOnce(&mut View<'work>, &mut Policy)) -> super::
             v2: ReadyV2::Paused("false".to_owned()),
             v3: ReadyV3::Paused,
             abort_at: Some(at(PAUSE_LIMIT)),
+            nodes_of_v3: true,
+            is_ours: true,
         }),
-        taken_back: None,
         configuration: Some(Says::V3),
         daemon_set: DaemonSetView {
             template: Says::V3,

@@ -13,6 +13,8 @@ pub enum Goal {
         /// Go on although something is below `/calico/` in v3: equal keys are written over.
         over_existing: bool,
     },
+    /// Recorded that calico-nodes of v3 may run from now on.
+    AnnounceNodes,
     /// v3 open.
     Complete {
         /// Go on although v2 says something else than what was converted.
@@ -107,6 +109,8 @@ pub enum Step {
     /// v2 says something else than when its data were chosen: record that nothing is chosen and nothing of it written. Before v3 is
     /// changed, since v2 may say again what it said.
     StartOver,
+    /// Record that calico-nodes of v3 may run.
+    RecordNodes,
     /// Record that v3 is to be opened.
     AnnounceCompletion,
     /// Set v3's flag to true, if it is false.
@@ -262,6 +266,7 @@ pub fn decide(goal: Goal, observed: &Observed) -> Next {
     }
     match goal {
         Goal::Start { over_existing } => start(observed, over_existing),
+        Goal::AnnounceNodes => announce_nodes(observed),
         Goal::Complete { despite_changes } => complete(observed, despite_changes),
         Goal::Reopen => abort(observed, false, Way::UntilV2IsOpen),
         Goal::Abort { after_completion } => abort(observed, after_completion, Way::Whole),
@@ -345,6 +350,26 @@ fn write(record: &Record, observed: &Observed) -> Next {
             }
         }
         Some(_) | None => Next::Run(Step::StartOver),
+    }
+}
+
+/// As little as it takes for a calico-node of v3 to find v3 closed.
+fn announce_nodes(observed: &Observed) -> Next {
+    let Some(record) = &observed.record else {
+        return Next::Refuse(Refusal::NothingConverted);
+    };
+    match record.phase {
+        Phase::Verified if observed.v2 == ReadyV2::Open => Next::Refuse(Refusal::V2Open),
+        Phase::Verified => match lost(record, observed) {
+            Some(refusal) => Next::Refuse(refusal),
+            None if record.nodes_of_v3 => Next::Done,
+            None => Next::Run(Step::RecordNodes),
+        },
+        Phase::Completing | Phase::Completed => Next::Done,
+        Phase::Pausing | Phase::Paused | Phase::Writing | Phase::Written | Phase::Aborting => {
+            Next::Refuse(Refusal::NotVerified { phase: record.phase })
+        }
+        Phase::Aborted => Next::Refuse(Refusal::NothingConverted),
     }
 }
 

@@ -93,6 +93,10 @@ pub struct Record {
     /// How many keys were below `/calico/` in v3 before; they are kept aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<usize>,
+    /// Whether a calico-node of v3 may run: one that starts and finds no `ClusterInformation` opens v3, so that it stays there, closed,
+    /// on the way back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nodes_of_v3: bool,
     /// Why it goes back, or went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,

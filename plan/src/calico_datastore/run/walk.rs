@@ -32,6 +32,8 @@ struct World {
     /// How many of those keys that were in v3 before are there as they were, and how many are kept aside.
     theirs: usize,
     aside: usize,
+    /// Whether it is recorded that nodes of v3 may run. Whoever goes back here has seen that none does.
+    nodes_of_v3: bool,
     is_late: bool,
 }
 
@@ -56,6 +58,7 @@ impl World {
             ours_of: None,
             theirs,
             aside: 0,
+            nodes_of_v3: false,
             is_late: false,
         }
     }
@@ -77,6 +80,7 @@ impl World {
             written: self.written,
             over_existing: true,
             kept: self.kept,
+            nodes_of_v3: self.nodes_of_v3,
             why: None,
             tool: "0.1.0".to_owned(),
         });
@@ -108,6 +112,7 @@ impl World {
             Step::Announce => {
                 now.phase = Some(Phase::Pausing);
                 (now.written, now.kept, now.hash) = (0, None, None);
+                now.nodes_of_v3 = false;
             }
             Step::Pause => now.v2_is_open = Some(false),
             Step::RecordPaused => now.phase = Some(Phase::Paused),
@@ -159,6 +164,7 @@ impl World {
                 states.push(now.clone());
                 now.phase = Some(Phase::Aborted);
             }
+            Step::RecordNodes => now.nodes_of_v3 = true,
             Step::AnnounceCompletion => now.phase = Some(Phase::Completing),
             Step::OpenV3 => now.v3 = Flag::Open,
             Step::RecordCompleted => now.phase = Some(Phase::Completed),
@@ -225,7 +231,8 @@ impl World {
     }
 }
 
-const GOALS: [Goal; 7] = [
+const GOALS: [Goal; 8] = [
+    Goal::AnnounceNodes,
     Goal::Reopen,
     Goal::Start { over_existing: false },
     Goal::Start { over_existing: true },

@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 
 use super::CheckName;
 use crate::calico_datastore::cluster::facts::{ClusterFacts, Found};
-use crate::calico_datastore::cluster::manifest::{Manifest, Name, version_of};
+use crate::calico_datastore::cluster::manifest::{self, KOPS, Manifest, Name, version_of};
 use crate::calico_datastore::cluster::settings::Settings;
 use crate::check::{Check, Finding, Report, Verdict, names, owner};
 
-/// Labels by which kops marks what it applies.
-const KOPS: [&str; 2] = ["role.kubernetes.io/networking", "k8s-addon"];
 /// What gives the coordinator its rights.
 const RIGHTS: &str = "`kubectl apply --server-side -k deploy/calico-datastore` gives it the rights that this kind needs beside";
 /// The first version whose nodes work with etcd v3.
@@ -66,8 +64,51 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> 
             ),
         );
     }
+    for (name, node) in &facts.nodes {
+        if !facts.pods.iter().any(|pod| pod.node == *name) {
+            report.fail(
+                "Node",
+                &node.name,
+                Finding::new(
+                    "",
+                    "no pod of it",
+                    "one on every Node: what is not changed by the DaemonSet stays paused for ever",
+                    "see why there is none (node selector, taints), or change that calico-node to a pod of the DaemonSet first",
+                ),
+            );
+        }
+    }
+    for other in &facts.other_daemon_sets {
+        report.fail(
+            "",
+            other.clone(),
+            Finding::new(
+                "",
+                "it runs calico-node, too",
+                "one DaemonSet",
+                "its pods would stay paused for ever: let the one DaemonSet run on its nodes first, and delete it",
+            ),
+        );
+    }
+    let hosts = facts
+        .read_stores()
+        .and_then(|stores| stores.conversion.as_ref().ok());
+    for host in hosts.iter().flat_map(|converted| &converted.hosts) {
+        if !facts.nodes.keys().any(|node| node.to_lowercase() == *host) {
+            report.warn(
+                "host",
+                host.clone(),
+                Finding::new(
+                    "etcd v2",
+                    "Calico knows it, and it is no Node",
+                    "Nodes alone",
+                    "if a calico-node runs there, it stays paused until you upgrade it; if not, remove it from etcd v2 (`calicoctl delete node`)",
+                ),
+            );
+        }
+    }
     let (desired, there) = (found.object.desired, facts.pods.len());
-    if usize::try_from(desired).ok() != Some(there) {
+    if desired == 0 || usize::try_from(desired).ok() != Some(there) {
         report.fail(
             "",
             object.clone(),
@@ -112,6 +153,23 @@ fn images(settings: &Settings, manifest: &Manifest, found: &Found) -> Vec<Check>
                 "see to it that it is of v3: a calico-node of v2 would wait for ever",
             ),
         ),
+    }
+    let reads_same = found.object.referred_config_maps();
+    let is_shared = manifest
+        .configuration
+        .as_ref()
+        .is_some_and(|map| reads_same.contains(Name::of(map).name.as_str()));
+    if is_shared && settings.etcd_v2.value.endpoints != settings.etcd_v3.value.endpoints {
+        report.fail(
+            "",
+            name.clone(),
+            Finding::new(
+                "ConfigMap",
+                "calico-node of v2 and of v3 read it, and their etcds differ",
+                "another ConfigMap for v3: whoever of v2 starts again before its turn would read v3's endpoints",
+                "give the ConfigMap of the manifest another name, and apply it before",
+            ),
+        );
     }
     if from == to {
         report.fail(
@@ -180,6 +238,19 @@ fn controllers(settings: &Settings, facts: &ClusterFacts, manifest: &Manifest) -
         ),
         (Some(wanted), Some(found)) => {
             let name = Name::of(wanted).words();
+            let image = manifest::image(&wanted["spec"]["template"]);
+            if image == manifest::image(&found.template) {
+                report.fail(
+                    "",
+                    name.clone(),
+                    Finding::new(
+                        "image",
+                        format!("{image}, the same as in the cluster"),
+                        "that of v3",
+                        "is the manifest the one of v3, and was it not applied already?",
+                    ),
+                );
+            }
             if wanted["spec"]["selector"] != found.selector {
                 report.fail(
                     "",

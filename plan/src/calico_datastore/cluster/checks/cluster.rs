@@ -2,13 +2,19 @@
 
 use super::{CheckName, CheckPolicy};
 use crate::calico_datastore::cluster::facts::ClusterFacts;
+use crate::calico_datastore::cluster::settings::Settings;
 use crate::check::{Check, Finding, Report, Verdict, names};
 
-pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+/// How long a node may take until its calico-node is Ready again, in seconds, when the image is there.
+const SECONDS_A_NODE: usize = 40;
+
+pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     [
         nodes(facts),
         vec![without_network(facts)],
-        vec![rules(policy)],
+        rules(policy),
+        vec![pause(settings, facts, policy)],
+        webhooks(facts),
         vec![traffic(policy)],
     ]
     .concat()
@@ -57,17 +63,92 @@ fn without_network(facts: &ClusterFacts) -> Check {
     )
 }
 
-fn rules(policy: &CheckPolicy) -> Check {
-    let name = CheckName::RolloutRules;
-    if policy.without_effect.is_empty() {
-        return name.pass("rollout", "as this kind rolls calico-node");
+fn rules(policy: &CheckPolicy) -> Vec<Check> {
+    let mut report = Report::new(CheckName::RolloutRules);
+    for field in &policy.without_effect {
+        report.warn(
+            "",
+            *field,
+            Finding::new(
+                "",
+                "set",
+                "nothing: no pod starts before the last node is done, so nobody waits between two of them",
+                "leave it out; it has no effect here",
+            ),
+        );
     }
-    name.not_pass(
-        Verdict::Warn,
-        policy.without_effect.join(", "),
-        "set",
-        "nothing: no pod starts before the last node is done, so nobody waits between two of them",
-        "leave it out; it has no effect here",
+    report.finish("rollout", format!("{} nodes at a time", policy.at_once))
+}
+
+/// Whether all nodes can be done before everything goes back by itself.
+fn pause(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Check {
+    let name = CheckName::PauseLimit;
+    let limit = usize::try_from(settings.pause_limit_seconds.value).unwrap_or(usize::MAX);
+    let rounds = facts.nodes.len().div_ceil(policy.at_once.max(1));
+    let settle = usize::try_from(settings.settle_seconds.value).unwrap_or_default();
+    let needed = settle.saturating_add(rounds.saturating_mul(SECONDS_A_NODE));
+    let object = "the pause";
+    let found = format!(
+        "about {needed} s for {} nodes, {} at a time",
+        facts.nodes.len(),
+        policy.at_once
+    );
+    if needed > limit {
+        return name.not_pass(
+            Verdict::Fail,
+            object,
+            found,
+            format!("less than pauseLimitSeconds, which is {limit}: after that everything goes back by itself"),
+            "more nodes at a time (rollout.maxUnavailable), or a longer pause (spec.calicoDatastore.pauseLimitSeconds)",
+        );
+    }
+    if !facts.without_image.is_empty() {
+        return name.not_pass(
+            Verdict::Warn,
+            object,
+            format!(
+                "{found}; {} is not seen on Nodes {}",
+                settings.to_image.value,
+                names(&facts.without_image)
+            ),
+            "the image on every node before: while it is pulled no pod gets a network",
+            "pull it there first (a DaemonSet with that image, `crictl pull`). kubelet tells of its 50 largest images only",
+        );
+    }
+    name.pass(object, found)
+}
+
+/// Without an answer of theirs no pod is made; those on the pod network get none again while Calico is paused.
+fn webhooks(facts: &ClusterFacts) -> Vec<Check> {
+    let mut report = Report::new(CheckName::Webhooks);
+    for webhook in facts
+        .webhooks
+        .iter()
+        .filter(|webhook| webhook.covers_pods_or_nodes)
+    {
+        let is_on_the_host = |(_, _, _, on_pod_network): &(String, String, String, bool)| !on_pod_network;
+        if webhook.backends.iter().any(is_on_the_host) {
+            continue;
+        }
+        let (namespace, service) = &webhook.service;
+        report.warn(
+            "",
+            &webhook.object,
+            Finding::new(
+                "",
+                format!("failurePolicy Fail, and all pods behind Service {namespace}/{service} are on the pod network"),
+                "that it answers while Calico is paused",
+                "if its last pod starts again in the pause, it gets no network, and no calico-node is made any more: let it exclude kube-system, or \
+                 set failurePolicy Ignore meanwhile",
+            ),
+        );
+    }
+    report.finish(
+        "every fail-closed webhook on pods",
+        format!(
+            "{} answer on the host's network, or there is none",
+            facts.webhooks.len()
+        ),
     )
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::PERMISSIONS;
+use super::{PERMISSIONS, PERMISSIONS_AT_HOME};
 use crate::calico_datastore::cluster::detect::{Wishes, detect};
 use crate::calico_datastore::cluster::facts::{ClusterFacts, Converted, Found, NodePod, StoreFacts};
 use crate::calico_datastore::cluster::manifest;
@@ -78,6 +78,7 @@ pub fn facts() -> ClusterFacts {
         })),
         permissions: PERMISSIONS
             .iter()
+            .chain(&PERMISSIONS_AT_HOME)
             .map(|permission| (permission.key(), true))
             .collect(),
         kubernetes_version: "v1.36.3".to_owned(),

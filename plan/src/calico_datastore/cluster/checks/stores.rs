@@ -82,7 +82,9 @@ fn state(settings: &Settings, stores: &StoreFacts) -> Vec<Check> {
                 "it was begun by hand and not ended. `kubectl replumb datastore abort` takes it back: v2 is open again, and v3 as it was",
             ),
         );
-    } else if let ReadyV2::Paused(value) = &stores.ready_v2 {
+    } else if let (ReadyV2::Paused(value), ReadyV3::Missing | ReadyV3::Paused) =
+        (&stores.ready_v2, stores.ready_v3)
+    {
         report.fail(
             "",
             "etcd of Calico v2",
@@ -92,6 +94,18 @@ fn state(settings: &Settings, stores: &StoreFacts) -> Vec<Check> {
                 "\"true\"",
                 "somebody has paused Calico, and no pod gets a network: if no upgrade is under way, `kubectl replumb datastore abort` sets it to true. \
                  What Calico's own tool has left in v3 is removed by hand, or written over with ignoreV3Data",
+            ),
+        );
+    }
+    if stores.phase == Some(Phase::Completed) && stores.ready_v3 != ReadyV3::Open {
+        report.fail(
+            "",
+            BOTH,
+            Finding::new(
+                "the record of a conversion",
+                "phase Completed, and Calico does not work with etcd v3",
+                "none, or one that was taken back",
+                "somebody has gone back without it: `kubectl replumb datastore abort --after-completion` ends it, once no calico-node of v3 runs",
             ),
         );
     }

@@ -14,8 +14,15 @@ use crate::calico_datastore::run::record::Phase;
 /// Changes something of the facts.
 type Change = fn(&mut ClusterFacts);
 
+fn policy() -> CheckPolicy {
+    CheckPolicy {
+        at_once: 1,
+        ..CheckPolicy::default()
+    }
+}
+
 fn judged(facts: &ClusterFacts) -> Vec<Check> {
-    check(&settings(facts), facts, &CheckPolicy::default())
+    check(&settings(facts), facts, &policy())
 }
 
 fn stores(facts: &mut ClusterFacts) -> &mut crate::calico_datastore::cluster::facts::StoreFacts {
@@ -41,6 +48,9 @@ fn a_good_cluster_passes_every_check_by_name() {
 #[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.controllers = None, "not in the cluster")]
 #[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.other_controllers.push("ReplicaSet kube-system/calico-policy-controller".to_owned()), "writes to etcd v2")]
 #[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.not_applied.push(("ClusterRole calico-node".to_owned(), "not there".to_owned())), "not there")]
+#[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| { facts.nodes.insert("c".to_owned(), crate::cluster::Node { name: "c".to_owned(), ready: true, ..crate::cluster::Node::default() }); }, "Node c: found no pod of it")]
+#[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| facts.other_daemon_sets.push("DaemonSet kube-system/calico-node-arm".to_owned()), "calico-node-arm")]
+#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).phase = Some(Phase::Completed), "--after-completion")]
 #[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.refused.push(("DaemonSet kube-system/calico-node".to_owned(), "no".to_owned())), "would not take it: no")]
 #[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.unseen.push("ClusterRole calico-node".to_owned()), "deploy/calico-datastore")]
 #[case(CheckName::Manifest, |facts: &mut ClusterFacts| facts.daemon_set.as_mut().unwrap().selector = json!({"matchLabels": {"a": "b"}}), "selector")]
@@ -53,7 +63,7 @@ fn a_good_cluster_passes_every_check_by_name() {
 #[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).at_work = Some("somebody".to_owned()), "somebody is at work")]
 #[case(CheckName::DatastoreConversion, |facts: &mut ClusterFacts| stores(facts).conversion = Err(NotConverted { message: "2 values".to_owned(), hint: "mend".to_owned(), lines: vec!["p: no JSON".to_owned()] }), "p: no JSON")]
 #[case(CheckName::DatastoreConversion, |facts: &mut ClusterFacts| stores(facts).conversion = Err(NotConverted { message: "too old".to_owned(), hint: "mend".to_owned(), lines: Vec::new() }), "too old")]
-#[case(CheckName::Permissions, |facts: &mut ClusterFacts| { facts.permissions.insert("patch deployments.apps".to_owned(), false); }, "denied")]
+#[case(CheckName::Permissions, |facts: &mut ClusterFacts| { facts.permissions.insert("create secrets".to_owned(), false); }, "denied")]
 #[case(CheckName::DatastoreOwners, |facts: &mut ClusterFacts| { facts.daemon_set.as_mut().unwrap().object.managers.push("argocd-controller (Apply)".to_owned()); }, "Argo CD")]
 fn what_refuses(#[case] name: CheckName, #[case] change: Change, #[case] words: &str) {
     let mut facts = facts();
@@ -146,4 +156,74 @@ fn the_plan_says_every_object_and_the_point_of_no_return() {
     // What comes and goes in the stores is no other plan.
     stores(&mut facts).conversion = Ok(crate::calico_datastore::cluster::facts::Converted::default());
     assert_eq!(document(&settings, &facts, &order).hash(), of_kops.hash());
+}
+
+#[test]
+fn more_nodes_than_the_pause_has_time_for_are_refused_before_it_begins() {
+    let facts = facts();
+    let mut settings = settings(&facts);
+    settings.pause_limit_seconds.value = 60;
+    let lines = |at_once: usize| -> Vec<String> {
+        let policy = CheckPolicy {
+            at_once,
+            ..CheckPolicy::default()
+        };
+        let checks = check(&settings, &facts, &policy);
+        checks
+            .iter()
+            .filter(|check| !check.verdict.allows())
+            .map(Check::line)
+            .collect()
+    };
+    let refused = lines(1);
+    assert!(
+        refused.len() == 1 && refused[0].contains("about 95 s for 2 nodes, 1 at a time"),
+        "{refused:?}"
+    );
+    assert_eq!(lines(2), Vec::<String>::new());
+}
+
+#[test]
+fn two_etcds_and_one_config_map_are_refused() {
+    let mut facts = facts();
+    let Some(Ok(manifest)) = &mut facts.manifest else {
+        panic!()
+    };
+    manifest.etcd.endpoints = vec!["http://10.0.0.9:2379".to_owned()];
+    let found = facts.daemon_set.as_mut().unwrap();
+    found.object.config_maps.push("calico-config".to_owned());
+    let lines: Vec<String> = judged(&facts)
+        .iter()
+        .filter(|check| !check.verdict.allows())
+        .map(Check::line)
+        .collect();
+    assert!(
+        lines.iter().any(|line| line.contains("their etcds differ")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn whoever_keeps_pods_from_being_made_is_told_of() {
+    let mut facts = facts();
+    facts.webhooks.push(crate::cluster::Webhook {
+        object: "ValidatingWebhookConfiguration x, webhook y".to_owned(),
+        service: ("policy".to_owned(), "gate".to_owned()),
+        covers_pods_or_nodes: true,
+        backends: vec![("policy".to_owned(), "gate-1".to_owned(), "a".to_owned(), true)],
+    });
+    facts.without_image.push("b".to_owned());
+    let warned: Vec<String> = judged(&facts)
+        .iter()
+        .filter(|check| check.verdict == Verdict::Warn)
+        .map(Check::line)
+        .collect();
+    assert!(
+        warned.iter().any(|line| line.contains("policy/gate")),
+        "{warned:?}"
+    );
+    assert!(
+        warned.iter().any(|line| line.contains("not seen on Nodes b")),
+        "{warned:?}"
+    );
 }

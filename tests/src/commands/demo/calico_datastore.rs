@@ -1,0 +1,57 @@
+//! `cargo lab demo --migration calico-datastore`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use super::{Arguments, Then, refused, tell};
+use crate::cluster::{Cluster, PodNetwork};
+use crate::demo::Tools;
+use crate::demo::breaking::{self, Case};
+use crate::demo::calico_datastore::cases::CASES;
+use crate::demo::calico_datastore::{Run, Wanted, prepare, refuse};
+use crate::demo::operator::Operator;
+
+/// What is to be done in the cluster.
+pub struct Job {
+    case: Option<&'static Case>,
+    wanted: Wanted,
+}
+
+impl Job {
+    /// Refuses what does not fit together.
+    pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
+        let others = [
+            arguments.flannel_to_calico.given(),
+            arguments.pod_cidr.given(),
+            arguments.service_cidr.given(),
+        ]
+        .concat();
+        if !others.is_empty() {
+            bail!(
+                "--migration calico-datastore has no {}: leave it out",
+                others.join(", ")
+            );
+        }
+        arguments.cluster.start_on(PodNetwork::CalicoV2)?;
+        let case = arguments.broken.as_deref();
+        Ok(Self {
+            case: case.map(|name| breaking::find(CASES, name)).transpose()?,
+            wanted: Wanted::new(Then::end(arguments.then)),
+        })
+    }
+
+    /// Does it; with `--break` exit code 2, as the refused tool itself.
+    pub async fn perform(&self, cluster: &Cluster, tools: &Tools, file: Option<&Path>) -> Result<ExitCode> {
+        if let Some(case) = self.case {
+            let operator = Operator::new(cluster, &tools.command_line);
+            prepare(cluster, &operator).await?;
+            return Ok(refused(case, &refuse(cluster, &operator, case).await?));
+        }
+        let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
+        let late = run.migrate().await?;
+        let report = run.report(late).await?;
+        tell(&report, &report.text(), &report.problems, file)
+    }
+}

@@ -1,0 +1,188 @@
+//! What can be wrong with a cluster before Calico's datastore is converted.
+
+use crate::demo::breaking::{Case, Change, PLAIN};
+
+/// The folder with the coordinator's rights.
+const RIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/calico-datastore");
+
+/// As clusters had it before Calico v2.6.
+const POLICY_CONTROLLER: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: calico-policy-controller, namespace: kube-system }
+spec:
+  replicas: 1
+  selector: { matchLabels: { app: calico-policy-controller } }
+  template:
+    metadata: { labels: { app: calico-policy-controller } }
+    spec: { hostNetwork: true, containers: [{ name: main, image: 'calico/kube-policy-controller:v0.7.0', imagePullPolicy: Never }] }
+";
+
+/// A script on a node that sends one request to Calico's etcd, and fails unless it is taken.
+macro_rules! etcd {
+    ($request:expr) => {
+        concat!(
+            "exec bash -c 'exec 3<>/dev/tcp/172.30.0.2/2479 && printf \"",
+            $request,
+            "\" >&3 && head -1 <&3 | grep -q \" 20\"'"
+        )
+    };
+}
+
+const PAUSE: Change = Change::Node(
+    "lab-control",
+    etcd!("PUT /v2/keys/calico/v1/Ready?value=false HTTP/1.0\\r\\nContent-Length: 0\\r\\n\\r\\n"),
+);
+const OPEN: Change = Change::Node(
+    "lab-control",
+    etcd!("PUT /v2/keys/calico/v1/Ready?value=true HTTP/1.0\\r\\nContent-Length: 0\\r\\n\\r\\n"),
+);
+const SPOIL: Change = Change::Node(
+    "lab-control",
+    etcd!(
+        "PUT /v2/keys/calico/v1/policy/tier/default/policy/broken?value=nothing HTTP/1.0\\r\\nContent-Length: 0\\r\\n\\r\\n"
+    ),
+);
+const MEND: Change = Change::Node(
+    "lab-control",
+    etcd!("DELETE /v2/keys/calico/v1/policy/tier/default/policy/broken HTTP/1.0\\r\\n\\r\\n"),
+);
+// `/calico/x` with the value `x`, in base 64.
+const FILL: Change = Change::Node(
+    "lab-control",
+    etcd!(
+        "POST /v3/kv/put HTTP/1.0\\r\\nContent-Length: 39\\r\\n\\r\\n{\\\"key\\\":\\\"L2NhbGljby94\\\",\\\"value\\\":\\\"eA==\\\"}"
+    ),
+);
+const EMPTY: Change = Change::Node(
+    "lab-control",
+    etcd!(
+        "POST /v3/kv/deleterange HTTP/1.0\\r\\nContent-Length: 22\\r\\n\\r\\n{\\\"key\\\":\\\"L2NhbGljby94\\\"}"
+    ),
+);
+
+/// Every case, in the order in which `--break list` prints them.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "rights",
+        about: "the coordinator was not given the rights of this kind",
+        check: "Permissions",
+        says: &[
+            "create secrets",
+            "deploy/calico-datastore",
+            "Deployment kube-system/calico-kube-controllers",
+        ],
+        spoil: &[Change::Kubectl(&["delete", "-k", RIGHTS, "--wait"])],
+        mend: &[Change::Kubectl(&["apply", "--server-side", "-k", RIGHTS])],
+        ..PLAIN
+    },
+    Case {
+        name: "manifest-v2",
+        about: "the manifest is of Calico v2",
+        check: "Manifest",
+        says: &["calico/node:v2.6.12", "one of v3"],
+        spec: r#"{"calicoDatastore":{"manifest":"{kind: DaemonSet, apiVersion: apps/v1, metadata: {name: calico-node, namespace: kube-system}, spec: {selector: {matchLabels: {k8s-app: calico-node}}, template: {metadata: {labels: {k8s-app: calico-node}}, spec: {containers: [{name: calico-node, image: 'calico/node:v2.6.12', env: [{name: ETCD_ENDPOINTS, value: 'http://172.30.0.2:2479'}]}]}}}}"}}"#,
+        ..PLAIN
+    },
+    Case {
+        name: "endpoint",
+        about: "nobody answers where etcd v2 is said to be",
+        check: "DatastoreAccess",
+        says: &["etcd of Calico v2", "172.30.0.2:9"],
+        spec: r#"{"calicoDatastore":{"etcdV2":{"endpoints":["http://172.30.0.2:9"]}}}"#,
+        ..PLAIN
+    },
+    Case {
+        name: "paused",
+        about: "somebody has paused Calico",
+        check: "DatastoreState",
+        says: &["/calico/v1/Ready", "datastore abort"],
+        spoil: &[PAUSE],
+        mend: &[OPEN],
+        ..PLAIN
+    },
+    Case {
+        name: "v3-not-empty",
+        about: "something of Calico's is in etcd v3",
+        check: "DatastoreState",
+        says: &["1 keys", "ignoreV3Data"],
+        spoil: &[FILL],
+        mend: &[EMPTY],
+        ..PLAIN
+    },
+    Case {
+        name: "unconvertible",
+        about: "a policy in etcd v2 is no JSON",
+        check: "DatastoreConversion",
+        says: &["broken", "no JSON"],
+        spoil: &[SPOIL],
+        mend: &[MEND],
+        ..PLAIN
+    },
+    Case {
+        name: "policy-controller",
+        about: "the controller of before v2.6 runs",
+        check: "KubeControllers",
+        says: &["calico-policy-controller", "replicas=0"],
+        spoil: &[Change::Apply(POLICY_CONTROLLER)],
+        mend: &[Change::Delete(POLICY_CONTROLLER)],
+        ..PLAIN
+    },
+    Case {
+        name: "gitops",
+        about: "Argo CD owns calico-node",
+        check: "DatastoreOwners",
+        says: &["Argo CD", "DaemonSet kube-system/calico-node"],
+        spoil: &[Change::Kubectl(&[
+            "-n",
+            "kube-system",
+            "annotate",
+            "daemonset",
+            "calico-node",
+            "argocd.argoproj.io/tracking-id=x",
+        ])],
+        mend: &[Change::Kubectl(&[
+            "-n",
+            "kube-system",
+            "annotate",
+            "daemonset",
+            "calico-node",
+            "argocd.argoproj.io/tracking-id-",
+        ])],
+        ..PLAIN
+    },
+    Case {
+        name: "role",
+        about: "a ClusterRole of the manifest says something else in the cluster",
+        check: "ManifestObjects",
+        says: &["ClusterRole calico-node", "generate calico-v3-objects"],
+        spoil: &[Change::Kubectl(&[
+            "patch",
+            "clusterrole",
+            "calico-node",
+            "--type=json",
+            "-p",
+            r#"[{"op":"add","path":"/rules/0/verbs/-","value":"deletecollection"}]"#,
+        ])],
+        mend: &[Change::Kubectl(&[
+            "patch",
+            "clusterrole",
+            "calico-node",
+            "--type=json",
+            "-p",
+            r#"[{"op":"remove","path":"/rules/0/verbs/1"}]"#,
+        ])],
+        ..PLAIN
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::breaking::assert_complete;
+
+    #[test]
+    fn every_case_says_enough() {
+        assert_complete(CASES);
+    }
+}

@@ -1,0 +1,270 @@
+//! Calico's datastore from v2 to v3, in a cluster that lives meanwhile.
+
+pub mod cases;
+pub mod late;
+pub mod report;
+pub mod stores;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ::traffic::report::Summary;
+use anyhow::{Context, Result, ensure};
+use api::names;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::breaking::{self, Case};
+use super::operator::{Exit, Operator};
+use super::report::{Pods, probes};
+use super::scene::Scene;
+use super::{End, LIMIT, MIGRATION, Tools, merge, migration, traffic};
+use crate::cluster::Cluster;
+use crate::cluster::pods::CALICO_NAMESPACE;
+use crate::cluster::wait::{Look, until};
+use late::Late;
+use report::{Looks, Report};
+use stores::{Etcd, Watcher};
+
+/// Objects that the migration writes.
+const OBJECTS: [&str; 3] = [
+    "daemonset/calico-node",
+    "deployment/calico-kube-controllers",
+    "configmap/calico-config",
+];
+/// How long v2 is left alone: the lab's CNI plugins take no longer.
+const SETTLE: u32 = 3;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Where it ends.
+    pub end: End,
+    /// More fields of the spec, as JSON to merge.
+    pub spec: Value,
+}
+
+impl Wanted {
+    /// As a user would ask for it.
+    pub fn new(end: End) -> Self {
+        Self { end, spec: json!({}) }
+    }
+}
+
+/// The Migration as a user would write it.
+pub async fn manifest(cluster: &Cluster, wanted: &Wanted) -> Result<Value> {
+    let mut spec = json!({
+        "calicoDatastore": { "manifest": cluster.values().await.calico_v3()?, "settleSeconds": SETTLE },
+    });
+    merge(&mut spec, &wanted.spec);
+    Ok(migration(&spec))
+}
+
+/// What a person does before: gives the coordinator its rights, and applies what of Calico's manifest does no harm to v2.
+pub async fn prepare(cluster: &Cluster, operator: &Operator) -> Result<()> {
+    let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/calico-datastore");
+    let rights = rights.to_string_lossy();
+    cluster
+        .api()
+        .kubectl(&["apply", "--server-side", "-k", &rights])
+        .await?;
+    let file = cluster.directory().calico_v3();
+    let file = file.to_string_lossy();
+    let objects = operator
+        .run(&["generate", "calico-v3-objects", "--calico-v3-manifest", &file])
+        .await?;
+    ensure!(objects.exit == Exit::Done, "{}", objects.text);
+    cluster.api().apply(&objects.text).await
+}
+
+/// Spoils the cluster as the case says, and returns what the tool answers.
+pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
+    let wanted = Wanted {
+        end: End::There,
+        spec: serde_json::from_str(case.spec)?,
+    };
+    let answer = breaking::spoil(cluster, operator, case, &manifest(cluster, &wanted).await?).await?;
+    let forgotten = breaking::forget(cluster).await;
+    let text = answer?;
+    forgotten.map(|()| text)
+}
+
+/// A migration that has been prepared: what was there before is known.
+pub struct Run<'cluster> {
+    /// The cluster, and what was there before.
+    pub scene: Scene<'cluster>,
+    wanted: Wanted,
+    etcd: Etcd,
+    watcher: Watcher,
+    v2: BTreeMap<String, String>,
+    objects: BTreeMap<String, Value>,
+    addresses: Value,
+}
+
+/// Whose pods are not to be made again: everybody's but our own and Calico's.
+fn counts(pod: &Pod) -> bool {
+    let label = |name: &str| pod.labels().get(name).map(String::as_str);
+    let is_ours = label(names::COMPONENT_LABEL) == Some(names::TRAFFIC_COMPONENT);
+    let is_calicos = pod.namespace().as_deref() == Some(CALICO_NAMESPACE)
+        && label("k8s-app").is_some_and(|name| name.starts_with("calico-"));
+    // It is deleted on purpose.
+    let goes = pod.name_any() == "early";
+    !is_ours && !is_calicos && !goes
+}
+
+/// What is written of each object, by its name.
+async fn objects(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
+    let mut all = BTreeMap::new();
+    for name in OBJECTS {
+        let text = cluster
+            .api()
+            .kubectl(&["get", name, "-n", CALICO_NAMESPACE, "-o", "json"])
+            .await?;
+        let object: Value = serde_json::from_str(&text).with_context(|| format!("parse {name}"))?;
+        all.insert(
+            name.to_owned(),
+            json!({ "spec": object["spec"], "data": object["data"], "uid": object["metadata"]["uid"] }),
+        );
+    }
+    Ok(all)
+}
+
+/// The status of the Migration.
+pub async fn status(cluster: &Cluster) -> Result<Value> {
+    let text = cluster
+        .api()
+        .kubectl(&["get", "migrations.replumb.dev", MIGRATION, "-o", "json"])
+        .await?;
+    let migration: Value = serde_json::from_str(&text).context("parse the Migration")?;
+    Ok(migration["status"].clone())
+}
+
+impl<'cluster> Run<'cluster> {
+    /// Does what a person does before, and looks at everything.
+    pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, wanted: Wanted) -> Result<Self> {
+        let operator = Operator::new(cluster, &tools.command_line);
+        prepare(cluster, &operator).await?;
+        let image = "jsonpath={.spec.template.spec.containers[0].image}";
+        let image = cluster
+            .api()
+            .kubectl(&["get", "deployment", "echo", "-n", "traffic", "-o", image])
+            .await?;
+        late::prepare(cluster, &image).await?;
+        let etcd = Etcd::of(cluster).await?;
+        let scene = Scene::look(cluster, tools, counts).await?;
+        Ok(Self {
+            v2: etcd.v2().await?,
+            objects: objects(cluster).await?,
+            addresses: late::addresses(cluster).await?,
+            watcher: Watcher::new(etcd),
+            scene,
+            wanted,
+            etcd,
+        })
+    }
+
+    /// Shows checks and plan, starts the migration, follows it to its end; pods come and go meanwhile.
+    pub async fn migrate(&self) -> Result<Late> {
+        let cluster = self.scene.cluster;
+        let work = async {
+            let operator = &self.scene.operator;
+            let file = operator.write_manifest(&manifest(cluster, &self.wanted).await?)?;
+            let file = file.to_string_lossy();
+            self.scene.say("kubectl replumb plan");
+            operator
+                .expect(Exit::Done, &["plan", "--filename", &file])
+                .await?;
+            match self.wanted.end {
+                End::There => self.there(&file).await?,
+                End::Back => self.there_and_back(&file).await?,
+            }
+            late::judge(cluster, &self.watcher).await
+        };
+        tokio::select! {
+            done = async { tokio::try_join!(work, late::come_and_go(cluster, &self.watcher)) } => Ok(done?.0),
+            failed = self.watcher.watch() => match failed? {},
+        }
+    }
+
+    async fn there(&self, file: &str) -> Result<()> {
+        self.scene.say("kubectl replumb apply --yes --watch");
+        let apply = ["apply", "--filename", file, "--yes", "--watch"];
+        self.scene
+            .operator
+            .expect_within(Exit::Done, &apply, LIMIT)
+            .await
+            .map(|_| ())
+    }
+
+    /// The first node has changed; then somebody takes all of it back.
+    async fn there_and_back(&self, file: &str) -> Result<()> {
+        self.scene.say("kubectl replumb apply --yes");
+        let apply = ["apply", "--filename", file, "--yes"];
+        self.scene.operator.expect(Exit::Done, &apply).await?;
+        let cluster = self.scene.cluster;
+        until(
+            "a node runs Calico v3",
+            LIMIT,
+            &cluster.directory().logs(),
+            async || {
+                let status = status(cluster).await?;
+                let done = status["progress"]["done"].as_u64().unwrap_or_default();
+                let stage = status["calicoDatastore"]["stage"]["name"].clone();
+                Ok(if stage == "Nodes" && done > 0 {
+                    Look::Done(())
+                } else {
+                    Look::NotYet(format!("stage {stage}, {done} nodes"))
+                })
+            },
+        )
+        .await?;
+        self.scene.roll_back().await
+    }
+
+    /// Ends the traffic, looks at everything again, and says how it went.
+    pub async fn report(&self, late: Late) -> Result<Report> {
+        let pods = self.scene.pods().await?;
+        let probes = probes(self.scene.cluster).await?;
+        self.report_with(late, pods, probes).await
+    }
+
+    /// Says how it went, and lets the traffic flow: another case follows.
+    pub async fn report_so_far(&self, late: Late) -> Result<Report> {
+        let pods = self.scene.pods().await?;
+        let probes = Summary::of(&traffic::so_far(self.scene.cluster).await?);
+        self.report_with(late, pods, probes).await
+    }
+
+    async fn report_with(&self, late: Late, pods: Pods, probes: Summary) -> Result<Report> {
+        let cluster = self.scene.cluster;
+        let images =
+            "jsonpath={range .items[*]}{.spec.containers[?(@.name=='calico-node')].image}{'\\n'}{end}";
+        let images = cluster
+            .api()
+            .kubectl(&[
+                "get",
+                "pods",
+                "-n",
+                CALICO_NAMESPACE,
+                "-l",
+                "k8s-app=calico-node",
+                "-o",
+                images,
+            ])
+            .await?;
+        let looks = Looks {
+            status: status(cluster).await?,
+            flags: self.watcher.seen(),
+            late,
+            pods,
+            addresses: [self.addresses.clone(), late::addresses(cluster).await?],
+            v2: [self.v2.clone(), self.etcd.v2().await?],
+            v3: self.etcd.v3().await?,
+            images: images.lines().map(str::to_owned).collect(),
+            objects: [self.objects.clone(), objects(cluster).await?],
+            probes,
+        };
+        Ok(Report::of(self.wanted.end, looks))
+    }
+}

@@ -1,0 +1,245 @@
+//! Calico's datastore from v2 to v3 in a cluster: what is refused, the way back from each stage, by hand and by itself, and the whole way
+//! while the coordinator is killed.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use api::Migration;
+use api::migration::MigrationPhase;
+use plan::calico_datastore::cluster::step::Stage;
+use serde_json::json;
+
+use super::coordinator::kill_coordinator;
+use super::{Looker, Tally};
+use crate::cluster::Cluster;
+use crate::demo::calico_datastore::cases::CASES;
+use crate::demo::calico_datastore::stores::Etcd;
+use crate::demo::calico_datastore::{Run, Wanted, late, manifest, prepare, refuse};
+use crate::demo::operator::{Exit, Operator};
+use crate::demo::{End, Tools, breaking};
+
+const STEP: Duration = Duration::from_mins(5);
+/// Whoever starts the controllers is refused.
+const NO_CONTROLLERS: &str = "
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: { name: no-controllers }
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules: [{ apiGroups: [apps], apiVersions: [v1], operations: [UPDATE], resources: [deployments] }]
+  validations:
+    - expression: object.metadata.name != 'calico-kube-controllers' || object.spec.replicas == 0
+      message: nobody starts the controllers
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: { name: no-controllers }
+spec: { policyName: no-controllers, validationActions: [Deny] }
+";
+/// The shortest pause that can be asked for, in seconds.
+const SHORT: u32 = 60;
+
+/// Every case.
+pub async fn calico_datastore(cluster: &Cluster, tools: &Tools) -> Tally {
+    let operator = Operator::new(cluster, &tools.command_line);
+    let mut tally = Tally::default();
+    let prepared = prepare(cluster, &operator).await;
+    if tally
+        .count("calico-datastore: what a person does before", prepared)
+        .is_none()
+    {
+        return tally;
+    }
+    for case in CASES {
+        let result = refuse(cluster, &operator, case).await;
+        tally.count(format!("calico-datastore: refused: {}", case.name), result);
+    }
+    for stage in [Stage::Prepare, Stage::Convert] {
+        tally.count(
+            format!("calico-datastore: taken back from stage {}", stage.as_str()),
+            back_from(cluster, tools, stage).await,
+        );
+    }
+    tally.count(
+        "calico-datastore: taken back from stage Controllers, where the API server refuses to write them",
+        refused_and_back(cluster, tools).await,
+    );
+    tally.count(
+        "calico-datastore: a pause that lasts too long is taken back by itself, though somebody has stopped the migration",
+        by_itself(cluster, tools).await,
+    );
+    tally.count(
+        "calico-datastore: taken back when a node has changed, everything is as before, and nothing was lost",
+        there_and_back(cluster, tools).await,
+    );
+    tally.count(
+        "calico-datastore: the whole way, nothing was lost and nobody started again, though the coordinator is killed twice",
+        whole(cluster, tools).await,
+    );
+    tally
+}
+
+/// Starts it and takes it back as soon as this stage is seen, or the one after it.
+async fn back_from(cluster: &Cluster, tools: &Tools, stage: Stage) -> Result<()> {
+    let operator = Operator::new(cluster, &tools.command_line);
+    let look = Looker::new(cluster);
+    begin(cluster, &operator, &Wanted::new(End::Back)).await?;
+    look.until_migration(&format!("stage {}", stage.as_str()), STEP, |migration| {
+        stage_of(migration) >= Some(stage)
+    })
+    .await?;
+    operator
+        .expect_within(Exit::Done, &["rollback", "--all", "--yes", "--wait"], STEP)
+        .await?;
+    as_before(cluster, &look).await
+}
+
+/// Nobody may start the controllers, from the moment on that the stores are converted: every node has changed by then.
+async fn refused_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
+    let operator = Operator::new(cluster, &tools.command_line);
+    let look = Looker::new(cluster);
+    let wanted = Wanted {
+        end: End::Back,
+        // So that the policy is obeyed when it counts.
+        spec: json!({ "calicoDatastore": { "settleSeconds": 20 } }),
+    };
+    begin(cluster, &operator, &wanted).await?;
+    look.until_migration("stage Convert", STEP, |migration| {
+        stage_of(migration) >= Some(Stage::Convert)
+    })
+    .await?;
+    cluster.api().apply(NO_CONTROLLERS).await?;
+    look.until_migration("the controllers are refused", STEP, |migration| {
+        let status = migration.status.clone().unwrap_or_default();
+        let is_refused = status.message.contains("nobody starts the controllers");
+        stage_of(migration) == Some(Stage::Controllers) && status.blocked == "CheckFailing" && is_refused
+    })
+    .await?;
+    operator
+        .expect(Exit::Done, &["rollback", "--all", "--yes"])
+        .await?;
+    look.until_migration(
+        "every node is of v2 again, but for the controllers",
+        STEP,
+        |migration| {
+            let status = migration.status.clone().unwrap_or_default();
+            status.phase == MigrationPhase::RollingBack && status.blocked == "CheckFailing"
+        },
+    )
+    .await?;
+    delete(cluster).await?;
+    look.until_migration("it is taken back", STEP, |migration| {
+        let status = migration.status.as_ref();
+        status.is_some_and(|status| status.phase == MigrationPhase::RolledBack)
+    })
+    .await?;
+    as_before(cluster, &look).await
+}
+
+async fn delete(cluster: &Cluster) -> Result<()> {
+    for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
+        cluster.api().kubectl(&["delete", kind, "no-controllers"]).await?;
+    }
+    Ok(())
+}
+
+fn stage_of(migration: &Migration) -> Option<Stage> {
+    let known = migration.status.as_ref()?.calico_datastore.as_ref()?;
+    known.stage.as_ref().map(|stage| stage.name)
+}
+
+/// Somebody pauses the migration while Calico is paused, and goes to bed.
+async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
+    let operator = Operator::new(cluster, &tools.command_line);
+    let look = Looker::new(cluster);
+    let wanted = Wanted {
+        end: End::Back,
+        spec: json!({ "calicoDatastore": { "pauseLimitSeconds": SHORT } }),
+    };
+    begin(cluster, &operator, &wanted).await?;
+    look.until_migration("Calico is paused", STEP, |migration| {
+        let known = migration
+            .status
+            .as_ref()
+            .and_then(|status| status.calico_datastore.as_ref());
+        known.is_some_and(|known| known.paused_since.is_some())
+    })
+    .await?;
+    operator.expect(Exit::Done, &["pause"]).await?;
+    let migration = look
+        .until_migration("it is taken back", STEP, |migration| {
+            migration
+                .status
+                .as_ref()
+                .is_some_and(|status| status.phase == MigrationPhase::RolledBack)
+        })
+        .await?;
+    let status = migration.status.context("a status")?;
+    let why = status.calico_datastore.and_then(|known| known.turned_back);
+    let why = why.context("it does not say why it was taken back")?.why;
+    ensure!(why.contains("the pause was to end by"), "it says {why:?}");
+    ensure!(status.message.contains(&why), "it says {:?}", status.message);
+    as_before(cluster, &look).await
+}
+
+/// Nothing of it is left in the stores, and pods start.
+async fn as_before(cluster: &Cluster, look: &Looker) -> Result<()> {
+    let etcd = Etcd::of(cluster).await?;
+    let left = etcd.v3().await?;
+    let first = left.keys().next();
+    ensure!(
+        left.is_empty(),
+        "{} keys are left in etcd v3, the first is {first:?}",
+        left.len()
+    );
+    cluster
+        .api()
+        .kubectl(&["-n", "sample", "rollout", "restart", "deployment/web"])
+        .await?;
+    cluster.api().rolled_out("deployment/web", "sample", STEP).await?;
+    let migration = look.migration().await?;
+    let phase = migration.status.map(|status| status.phase);
+    ensure!(phase == Some(MigrationPhase::RolledBack), "it is {phase:?}");
+    breaking::forget(cluster).await
+}
+
+/// Begins one. What a case before has left refused is deleted, so that each case fails for itself.
+async fn begin(cluster: &Cluster, operator: &Operator, wanted: &Wanted) -> Result<()> {
+    breaking::forget(cluster).await?;
+    let file = operator.write_manifest(&manifest(cluster, wanted).await?)?;
+    let apply = ["apply", "--filename", &file.to_string_lossy(), "--yes"];
+    operator.expect(Exit::Done, &apply).await.map(|_| ())
+}
+
+async fn there_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
+    crate::demo::traffic::begin_anew(cluster).await?;
+    let run = Run::begin(cluster, tools, Wanted::new(End::Back)).await?;
+    let late = run.migrate().await?;
+    let report = run.report_so_far(late).await?;
+    println!("{}", report.text());
+    ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
+    late::take_away(cluster).await?;
+    breaking::forget(cluster).await
+}
+
+async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
+    crate::demo::traffic::begin_anew(cluster).await?;
+    let run = Run::begin(cluster, tools, Wanted::new(End::There)).await?;
+    let look = Looker::new(cluster);
+    let killed = async {
+        for stage in [Stage::Convert, Stage::Nodes] {
+            look.until_migration(&format!("stage {}", stage.as_str()), STEP, |migration| {
+                stage_of(migration) >= Some(stage)
+            })
+            .await?;
+            kill_coordinator(cluster, &look).await?;
+        }
+        anyhow::Ok(())
+    };
+    let (late, ()) = tokio::try_join!(run.migrate(), killed)?;
+    let report = run.report(late).await?;
+    println!("{}", report.text());
+    ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
+    Ok(())
+}
