@@ -31,11 +31,40 @@ pub fn difference(from: &Value, to: &Value) -> Option<Value> {
     Some(Value::Object(patch))
 }
 
+/// Merges a patch into what is there.
+pub fn apply(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    let mut merged = match target.take() {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    for (key, change) in patch {
+        if change.is_null() {
+            merged.remove(key);
+        } else {
+            apply(merged.entry(key.clone()).or_insert(Value::Null), change);
+        }
+    }
+    *target = Value::Object(merged);
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_difference_that_is_applied_leads_to_what_was_wanted() {
+        let from = json!({"a": 1, "b": {"c": 1, "d": [1]}, "e": "x", "g": 1});
+        let to = json!({"a": 1, "b": {"c": 2, "d": [2]}, "f": true, "g": {"h": 1}});
+        let mut target = from.clone();
+        apply(&mut target, &difference(&from, &to).unwrap());
+        assert_eq!(target, to);
+    }
 
     #[test]
     fn names_only_what_changes() {

@@ -151,6 +151,9 @@ pub struct PodCidr {
     /// Evict pods that no controller creates again, after all others.
     #[serde(default)]
     pub delete_bare_pods: bool,
+    /// The way to etcd v3, where Calico keeps its pools there. Default: as calico-node in the cluster has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdAccess>,
 }
 
 /// Another range for the Services: every address exchanged while both answer, the old ones given up at the end.

@@ -560,11 +560,13 @@ mod tests {
                 (None, _) => "26".to_owned(),
             };
             let flag = format!("--{long}");
-            let said = asked(&[&format!("{flag}={value}")], &[])
-                .unwrap()
-                .of_kind
-                .unwrap();
-            assert_eq!(said.flags, [flag]);
+            let given = format!("{flag}={value}");
+            // A Secret is nothing without the store that it is for.
+            let store = flag.strip_suffix("-secret").map(|store| format!("{store}=a"));
+            let line: Vec<&str> = store.iter().map(String::as_str).chain([given.as_str()]).collect();
+            let said = asked(&line, &[]).unwrap().of_kind.unwrap();
+            assert_eq!(said.flags.len(), line.len());
+            assert_eq!(said.flags.last(), Some(&flag.as_str()));
             assert_eq!(said.kind, kind, "{long}");
             flags += 1;
         }

@@ -1,4 +1,9 @@
-//! Calico's own objects, read and written as they are stored: `crd.projectcalico.org/v1`.
+//! Calico's own objects, read and written as they are stored: `crd.projectcalico.org/v1`, or, where Calico keeps them in etcd, by
+//! [`store`].
+
+mod etcd;
+mod kubernetes;
+pub mod store;
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch};
 use kube::{Api, Client, ResourceExt};

@@ -112,6 +112,11 @@ impl FakeApi {
         self.state.lock().unwrap().budget = changes;
     }
 
+    /// What it answers; `None` while it is away.
+    pub fn ask(&self, method: &Method, path: &str, body: &[u8]) -> Option<(StatusCode, Value)> {
+        self.state.lock().unwrap().answer(method, path, body)
+    }
+
     /// A client of it.
     pub fn client(&self) -> Client {
         let server = self.clone();

@@ -12,10 +12,13 @@ pub mod clock;
 pub mod context;
 pub mod cordon;
 pub mod drift;
+mod etcd_access;
 pub mod evict;
 pub mod facts;
 #[cfg(test)]
 pub(crate) mod fake_api;
+#[cfg(test)]
+pub(crate) mod fake_etcd;
 pub mod flannel_to_calico;
 mod ill;
 pub mod lease;

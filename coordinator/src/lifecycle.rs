@@ -55,8 +55,14 @@ pub(crate) trait Kind {
     /// Saves the settings.
     fn save(&self, settings: Self::Settings, status: &mut MigrationStatus);
 
-    /// What is there before the first change, and is put back at the end or on the way back.
-    async fn before(&self, context: &Context, cache: &Cache) -> Result<BTreeMap<String, String>, WriteError>;
+    /// What is there before the first change, and is put back at the end or on the way back. `facts` are those that the checks have
+    /// judged.
+    async fn before(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        facts: &Self::Facts,
+    ) -> Result<BTreeMap<String, String>, WriteError>;
 
     /// One pass of a migration that has begun. Returns why each node in work waits.
     async fn go_on(

@@ -69,7 +69,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
                 match error {
                     // Somebody wrote first: the watch brings the new state.
                     WriteError::Conflict { .. } => info!(error = %tell::chain(&error), "looking again"),
-                    WriteError::Api { .. } => {
+                    WriteError::Api { .. } | WriteError::Etcd(_) => {
                         warn!(error = %tell::chain(&error), "pass not finished; it is repeated");
                     }
                 }

@@ -105,7 +105,7 @@ pub(crate) async fn plan<K: Kind>(
     status.progress.nodes = u32::try_from(plan.nodes.len()).unwrap_or(u32::MAX);
     status.progress.text = format!("0/{}", plan.nodes.len());
     match migration.spec.desired {
-        Desired::Run => start(kind, context, cache, migration, status, now).await,
+        Desired::Run => start(kind, context, cache, migration, &facts, status, now).await,
         Desired::Plan | Desired::Pause | Desired::Abort | Desired::Rollback => {
             status.phase = MigrationPhase::Planned;
             "every check allows the migration; nothing has changed. Start it with `kubectl replumb apply`"
@@ -116,15 +116,16 @@ pub(crate) async fn plan<K: Kind>(
 }
 
 /// The last moment before the first change: what is there is saved into the status, and only then written.
-async fn start(
-    kind: &impl Kind,
+async fn start<K: Kind>(
+    kind: &K,
     context: &Context,
     cache: &Cache,
     migration: &Migration,
+    facts: &K::Facts,
     status: &mut MigrationStatus,
     now: Timestamp,
 ) -> Result<(), WriteError> {
-    status.before = kind.before(context, cache).await?;
+    status.before = kind.before(context, cache, facts).await?;
     status.phase = MigrationPhase::Preparing;
     status.started_at = Some(now);
     "cluster-wide objects are written".clone_into(&mut status.message);

@@ -1,6 +1,7 @@
 //! Writes to the API: patches of single fields, each with the resourceVersion that the decision was made on; of Nodes and
 //! `DaemonSet`s, or of a later version in which nothing but the status differs.
 
+use datastore::error::StoreError;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
@@ -30,6 +31,9 @@ pub enum WriteError {
         #[source]
         source: kube::Error,
     },
+    /// etcd refused, or did not answer.
+    #[error(transparent)]
+    Etcd(#[from] StoreError),
 }
 
 impl WriteError {
@@ -55,7 +59,7 @@ impl WriteError {
                 source: kube::Error::Api(status),
                 ..
             } if [400, 403, 422].contains(&status.code) => Some(&status.message),
-            Self::Api { .. } | Self::Conflict { .. } => None,
+            Self::Api { .. } | Self::Conflict { .. } | Self::Etcd(_) => None,
         }
     }
 
@@ -66,7 +70,7 @@ impl WriteError {
                 source: kube::Error::Api(status),
                 ..
             } => status.reason == "AlreadyExists",
-            Self::Api { .. } | Self::Conflict { .. } => false,
+            Self::Api { .. } | Self::Conflict { .. } | Self::Etcd(_) => false,
         }
     }
 
@@ -77,8 +81,9 @@ impl WriteError {
             Self::Api {
                 source: kube::Error::Api(_),
                 ..
-            } => "Refused",
-            Self::Api { .. } => "Unreachable",
+            }
+            | Self::Etcd(StoreError::Answer { .. }) => "Refused",
+            Self::Api { .. } | Self::Etcd(_) => "Unreachable",
         }
     }
 }

@@ -2,6 +2,7 @@
 //! a `…_change` that says what to patch in one that is there; `None` when nothing has to be written.
 
 mod block;
+pub mod etcd;
 pub mod family;
 mod handle;
 mod names;

@@ -45,11 +45,28 @@ pub async fn ask(address: Ipv4Addr, port: u16, method: &str, path: &str, body: &
 fn parse(text: &str) -> Option<Answer> {
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.1 ")?.split(' ').next()?.parse().ok()?;
+    let is_chunked = head
+        .lines()
+        .any(|line| line.to_lowercase().replace(' ', "") == "transfer-encoding:chunked");
     Some(Answer {
         status,
         head: head.to_owned(),
-        body: body.to_owned(),
+        body: if is_chunked { whole(body)? } else { body.to_owned() },
     })
+}
+
+/// A body that comes in parts, each after its length.
+fn whole(mut parts: &str) -> Option<String> {
+    let mut body = String::new();
+    loop {
+        let (length, rest) = parts.split_once("\r\n")?;
+        let length = usize::from_str_radix(length.split(';').next()?.trim(), 16).ok()?;
+        if length == 0 {
+            return Some(body);
+        }
+        body.push_str(rest.get(..length)?);
+        parts = rest.get(length..)?.strip_prefix("\r\n")?;
+    }
 }
 
 #[cfg(test)]
@@ -61,6 +78,8 @@ mod tests {
         let answer = parse("HTTP/1.1 409 Conflict\r\ncontent-length: 2\r\n\r\n{}").unwrap();
         assert_eq!((answer.status, answer.body.as_str()), (409, "{}"));
         assert!(answer.head.contains("content-length"));
+        let parts = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{\n\r\n9;x=1\r\n  \"a\": 1}\r\n0\r\n\r\n";
+        assert_eq!(parse(parts).unwrap().body, "{\n  \"a\": 1}");
         assert_eq!(parse("SSH-2.0-OpenSSH\r\n\r\n"), None);
         assert_eq!(parse("HTTP/1.1 200 OK\r\n"), None);
     }

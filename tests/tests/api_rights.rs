@@ -367,6 +367,42 @@ async fn the_coordinator_may_do_what_it_does_and_nothing_else() {
     }
 }
 
+/// Beside what `deploy/base` gives, the certificate of Calico's etcd and nothing else.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn the_certificate_of_calicos_etcd_is_a_right_of_its_own() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/calico-etcd");
+    let lab = ApiLab::shared().unwrap();
+    lab.kubectl(&["apply", "--server-side", "-k", folder]).unwrap();
+    let client = coordinator().await;
+    let (here, there) = (names::NAMESPACE, "kube-system");
+    let secret = || Question::new("get", "", "secrets");
+    for question in [
+        secret().inside(there).of("calico-etcd-secrets"),
+        secret().inside(here).of("etcd"),
+    ] {
+        assert!(
+            may(&client, &question).await,
+            "the coordinator may not {}",
+            question.text()
+        );
+    }
+    for question in [
+        secret(),
+        secret().inside(there).of("another"),
+        Question::new("list", "", "secrets").inside(here),
+        Question::new("patch", "", "secrets")
+            .inside(there)
+            .of("calico-etcd-secrets"),
+    ] {
+        assert!(
+            !may(&client, &question).await,
+            "the coordinator may {}",
+            question.text()
+        );
+    }
+}
+
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
 async fn a_conversion_of_the_datastore_has_rights_of_its_own() {

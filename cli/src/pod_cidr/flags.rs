@@ -1,6 +1,6 @@
 //! Flags: which range pods leave, which one they come to, and how.
 
-use api::migration::PodCidr;
+use api::migration::{EtcdAccess, PodCidr};
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
@@ -30,6 +30,37 @@ pub struct Flags {
     /// Which pods, and how many at a time.
     #[command(flatten)]
     pods: PodFlags,
+    /// Where Calico's etcd is.
+    #[command(flatten)]
+    etcd: EtcdFlags,
+}
+
+/// Where Calico's etcd is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[group(skip)]
+pub struct EtcdFlags {
+    /// Where etcd v3 is, with commas between, if Calico keeps its pools there. Default: as calico-node in the cluster has it.
+    #[arg(long = "calico-etcd", value_name = "URL", value_delimiter = ',')]
+    calico_etcd: Vec<String>,
+    /// A Secret in replumb's namespace with etcd-ca, etcd-cert and etcd-key for it.
+    #[arg(long = "calico-etcd-secret", value_name = "NAME", requires = "calico_etcd")]
+    calico_etcd_secret: Option<String>,
+}
+
+impl EtcdFlags {
+    /// Says the flags over the kind.
+    pub fn over(&self, kind: &mut PodCidr) {
+        let Self {
+            calico_etcd: endpoints,
+            calico_etcd_secret: secret,
+        } = self;
+        if !endpoints.is_empty() {
+            kind.etcd = Some(EtcdAccess {
+                endpoints: endpoints.clone(),
+                secret: secret.clone(),
+            });
+        }
+    }
 }
 
 /// Which pods, and how many at a time.
@@ -90,6 +121,10 @@ impl Flags {
                 pods_at_once,
                 delete_bare_pods,
             },
+            etcd: EtcdFlags {
+                calico_etcd,
+                calico_etcd_secret,
+            },
         } = self;
         [
             ("--pod-cidr-from", from.is_some()),
@@ -99,6 +134,8 @@ impl Flags {
             ("--pod-cidr-soak", soak.is_some()),
             ("--pods-at-once", pods_at_once.is_some()),
             ("--delete-bare-pods", delete_bare_pods.is_some()),
+            ("--calico-etcd", !calico_etcd.is_empty()),
+            ("--calico-etcd-secret", calico_etcd_secret.is_some()),
         ]
         .into_iter()
         .filter_map(|(flag, said)| said.then_some(flag))
@@ -126,6 +163,7 @@ impl Flags {
         kind.mode = self.mode.map_or(kind.mode, Mode::wire);
         kind.soak_seconds = self.soak.or(kind.soak_seconds);
         self.pods.over(&mut kind);
+        self.etcd.over(&mut kind);
         Ok(kind)
     }
 }
@@ -141,5 +179,6 @@ pub fn between(from: IpNet, to: IpNet) -> PodCidr {
         soak_seconds: None,
         pods_at_once: None,
         delete_bare_pods: false,
+        etcd: None,
     }
 }

@@ -8,7 +8,7 @@ use clap::{ArgGroup, Args};
 use ipnet::IpNet;
 use plan::pod_cidr::kops;
 
-use super::flags::{Mode, PodFlags, between};
+use super::flags::{EtcdFlags, Mode, PodFlags, between};
 use super::manifest::{self, Hop, Origin};
 use super::route::{End, Journey};
 use crate::error::CliError;
@@ -55,6 +55,9 @@ pub struct PodCidrArguments {
     /// Which pods, and how many at a time.
     #[command(flatten)]
     pods: PodFlags,
+    /// Where Calico's etcd is.
+    #[command(flatten)]
+    etcd: EtcdFlags,
 }
 
 impl PodCidrArguments {
@@ -139,6 +142,7 @@ impl PodCidrArguments {
         };
         pod_cidr.mode = self.mode.map_or(pod_cidr.mode, Mode::wire);
         self.pods.over(&mut pod_cidr);
+        self.etcd.over(&mut pod_cidr);
         Hop {
             name: format!("{}{suffix}", self.name),
             pod_cidr,
@@ -193,6 +197,21 @@ mod tests {
                 "kubeControllerManager": {"clusterCIDR": to},
             },
         })
+    }
+
+    #[test]
+    fn the_way_to_etcd_is_in_every_hop() {
+        let line = [
+            "--from=10.0.0.0/16",
+            "--to=10.1.0.0/16",
+            "--calico-etcd=https://a:2379,https://b:2379",
+            "--calico-etcd-secret=calico-etcd",
+        ];
+        let text = text(&line).unwrap();
+        let (_, spec) = documents(&text).remove(0);
+        let etcd = spec.pod_cidr.unwrap().etcd.unwrap();
+        assert_eq!(etcd.endpoints, ["https://a:2379", "https://b:2379"]);
+        assert_eq!(etcd.secret.as_deref(), Some("calico-etcd"));
     }
 
     /// Each document's name and spec.

@@ -16,6 +16,7 @@ pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
         block_size,
         calico_daemon_set_namespace,
         calico_daemon_set_name,
+        datastore,
     } = settings;
     vec![
         row("range that pods leave", from),
@@ -25,6 +26,7 @@ pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
         row("  its block size", block_size),
         row("Calico DaemonSet", calico_daemon_set_name),
         row("  its namespace", calico_daemon_set_namespace),
+        row("Calico's objects in", datastore),
     ]
 }
 

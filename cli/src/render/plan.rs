@@ -224,6 +224,7 @@ mod tests {
             its block size         26                   (detected from IPPool default-ipv4-ippool)
           Calico DaemonSet         calico-node          (detected from DaemonSet kube-system/calico-node)
             its namespace          kube-system          (detected from DaemonSet kube-system/calico-node)
+          Calico's objects in      the Kubernetes API   (default)
 
         Until every pod has moved
             1  create  IPPool ipv4-10-200-0-0-16   cidr 10.200.0.0/16; disabled

@@ -15,7 +15,7 @@ use super::drive::Pass;
 use super::found::{self, Waiting};
 use super::objects::{get, named};
 use super::saved::{Saved, on_delete, parts};
-use super::stores::problem;
+use crate::etcd_access::problem;
 use crate::facts;
 use crate::memory::Memory;
 use crate::snapshot::node_order;

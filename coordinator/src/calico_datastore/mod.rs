@@ -8,7 +8,7 @@ mod apply;
 mod backup;
 mod drive;
 mod found;
-mod hints;
+pub(crate) mod hints;
 mod look;
 mod looks;
 mod objects;
@@ -21,7 +21,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::migration::{CalicoDatastore, CalicoDatastoreStatus, EtcdAccess, MigrationPhase};
+use api::migration::{CalicoDatastore, CalicoDatastoreStatus, MigrationPhase};
 use api::node_migration::{CalicoDatastoreHost, NodeMigrationSpec};
 use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
@@ -30,7 +30,6 @@ use kube::ResourceExt as _;
 use plan::calico_datastore::cluster::checks::{self, CheckPolicy};
 use plan::calico_datastore::cluster::detect::{Wishes, detect};
 use plan::calico_datastore::cluster::document::document;
-use plan::calico_datastore::cluster::etcd::{Etcd, SecretKey};
 use plan::calico_datastore::cluster::facts::ClusterFacts;
 use plan::calico_datastore::cluster::settings::Settings;
 use plan::check::Check;
@@ -39,6 +38,7 @@ use plan::order::{self, Place};
 
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::etcd_access::of_spec;
 use crate::lifecycle::Kind;
 use crate::limits;
 use crate::memory::Memory;
@@ -48,36 +48,14 @@ use crate::write::WriteError;
 use looks::Asked;
 pub use looks::Looks;
 
-/// Keys of a Secret that says the way to an etcd, as in Calico's own.
-const AUTHORITY: &str = "etcd-ca";
-const CERTIFICATE: &str = "etcd-cert";
-const KEY: &str = "etcd-key";
-
 /// What the user said.
 fn wishes(kind: &CalicoDatastore) -> Wishes {
     Wishes {
-        etcd_v2: kind.etcd_v2.as_ref().map(etcd),
-        etcd_v3: kind.etcd_v3.as_ref().map(etcd),
+        etcd_v2: kind.etcd_v2.as_ref().map(of_spec),
+        etcd_v3: kind.etcd_v3.as_ref().map(of_spec),
         pause_limit_seconds: kind.pause_limit_seconds,
         settle_seconds: kind.settle_seconds,
         ignore_v3_data: kind.ignore_v3_data,
-    }
-}
-
-fn etcd(said: &EtcdAccess) -> Etcd {
-    let key = |key: &str| {
-        said.secret.as_ref().map(|secret| SecretKey {
-            secret: secret.clone(),
-            key: key.to_owned(),
-        })
-    };
-    Etcd {
-        endpoints: said.endpoints.clone(),
-        // Our own.
-        namespace: String::new(),
-        authority: key(AUTHORITY),
-        certificate: key(CERTIFICATE),
-        key: key(KEY),
     }
 }
 
@@ -161,7 +139,12 @@ impl Kind for CalicoDatastore {
         status.calico_datastore = Some(Box::new(CalicoDatastoreStatus::of(settings)));
     }
 
-    async fn before(&self, context: &Context, cache: &Cache) -> Result<BTreeMap<String, String>, WriteError> {
+    async fn before(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        _facts: &ClusterFacts,
+    ) -> Result<BTreeMap<String, String>, WriteError> {
         saved::read(context, cache, self).await
     }
 

@@ -2,20 +2,25 @@
 
 use std::sync::Arc;
 
-use datastore::access::{Access, Pem, Said, Side};
+use datastore::access::Side;
 use datastore::error::StoreError;
 use datastore::run::prepared::{NotConvertible, Prepared};
 use datastore::run::status;
 use datastore::stores::Stores;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-use plan::calico_datastore::cluster::etcd::{Etcd, SecretKey};
+use plan::calico_datastore::cluster::etcd::Etcd;
 use plan::calico_datastore::cluster::facts::{Converted, NotConverted, StoreFacts, StoreProblem};
 use plan::calico_datastore::run::decide::ReadyV3;
 
-use super::hints;
 use crate::context::Context;
+use crate::etcd_access::{Asker, access};
+
+pub use crate::etcd_access::problem;
+
+const ASKER: Asker = Asker {
+    field: "spec.calicoDatastore",
+    component: "deploy/calico-datastore",
+};
 
 /// What happens when a store is away for a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,72 +38,13 @@ pub async fn connect(
     v3: &Etcd,
     patience: Patience,
 ) -> Result<Arc<Stores>, StoreProblem> {
-    let v2 = access(context, Side::V2, v2).await?;
-    let v3 = access(context, Side::V3, v3).await?;
+    let v2 = access(context, ASKER, Side::V2, v2).await?;
+    let v3 = access(context, ASKER, Side::V3, v3).await?;
     let stores = match patience {
         Patience::Waits => Stores::connect(&v2, &v3).await,
         Patience::Looks => Stores::connect_to_look(&v2, &v3).await,
     };
     Ok(Arc::new(stores.map_err(|error| problem(&error))?))
-}
-
-/// As checks and messages say it.
-pub fn problem(error: &StoreError) -> StoreProblem {
-    let otherwise =
-        "see whether etcd answers where the coordinator runs, with the certificates of Calico's own pods";
-    StoreProblem {
-        message: error.to_string(),
-        hint: hints::of_store(error).unwrap_or_else(|| otherwise.to_owned()),
-    }
-}
-
-async fn access(context: &Context, side: Side, etcd: &Etcd) -> Result<Access, StoreProblem> {
-    let namespace = if etcd.namespace.is_empty() {
-        &context.namespace
-    } else {
-        &etcd.namespace
-    };
-    let said = Said {
-        endpoints: etcd.endpoints.clone(),
-        authority: pem(context, namespace, etcd.authority.as_ref()).await?,
-        certificate: pem(context, namespace, etcd.certificate.as_ref()).await?,
-        key: pem(context, namespace, etcd.key.as_ref()).await?,
-        ..Said::default()
-    };
-    said.access(side).map_err(|error| StoreProblem {
-        message: error.to_string(),
-        hint: "correct it in spec.calicoDatastore, or where calico-node has it from".to_owned(),
-    })
-}
-
-/// What a Secret holds under a key; nothing where none is named, or the key is empty.
-async fn pem(
-    context: &Context,
-    namespace: &str,
-    key: Option<&SecretKey>,
-) -> Result<Option<Pem>, StoreProblem> {
-    let Some(SecretKey { secret, key }) = key else {
-        return Ok(None);
-    };
-    let api: Api<Secret> = Api::namespaced(context.client.clone(), namespace);
-    let place = format!("Secret {namespace}/{secret}, key {key}");
-    let found = api.get_opt(secret).await.map_err(|error| StoreProblem {
-        message: format!("reading {place}: {error}"),
-        hint: "let the coordinator read it: `kubectl apply -k deploy/calico-datastore`, with the Secret's name in its Role".to_owned(),
-    })?;
-    let data = found.and_then(|secret| secret.data).unwrap_or_default();
-    match data.get(key) {
-        Some(bytes) if !bytes.0.is_empty() => Ok(Some(Pem::Here {
-            place,
-            bytes: bytes.0.clone(),
-        })),
-        Some(_) | None => Err(StoreProblem {
-            message: format!("{place}: there is nothing"),
-            hint:
-                "calico-node reads its certificate there, or spec.calicoDatastore names the Secret: write it"
-                    .to_owned(),
-        }),
-    }
 }
 
 /// Nodes in etcd v3.

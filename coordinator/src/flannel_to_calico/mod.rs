@@ -108,7 +108,12 @@ impl Kind for FlannelToCalico {
         status.flannel_to_calico = Some(FlannelToCalicoStatus { settings });
     }
 
-    async fn before(&self, context: &Context, cache: &Cache) -> Result<BTreeMap<String, String>, WriteError> {
+    async fn before(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        _facts: &Self::Facts,
+    ) -> Result<BTreeMap<String, String>, WriteError> {
         saved::read(context, cache).await
     }
 

@@ -7,7 +7,6 @@ use ipnet::IpNet;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::Patch;
-use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use plan::evict::PodName;
 use plan::pod_cidr::decide::{Off, Step, Which};
@@ -17,7 +16,8 @@ use serde_json::{Value, json};
 
 use super::objects;
 use super::saved::Saved;
-use crate::calico;
+use crate::calico::store::Store;
+use crate::calico::{self, BLOCK_AFFINITY, IP_POOL, IPAM_BLOCK};
 use crate::context::Context;
 use crate::cordon;
 use crate::evict::evict;
@@ -31,6 +31,8 @@ const BLOCKS_AT_ONCE: usize = 50;
 pub struct Hands<'pass> {
     /// Clients.
     pub context: &'pass Context,
+    /// Calico's objects.
+    pub store: &'pass Store,
     /// Whose steps they are.
     pub migration: &'pass Migration,
     /// What was there before.
@@ -98,24 +100,20 @@ impl Hands<'_> {
 
     async fn create_pool(&self, name: &str) -> Result<String, WriteError> {
         let object = pools::created(name, self.wanted);
-        Ok(
-            match calico::IP_POOL.create(&self.context.client, &object).await? {
-                calico::Created::Now => format!("IPPool {name} is made, closed"),
-                calico::Created::Before => {
-                    format!("IPPool {name} appeared a moment ago; it is looked at again")
-                }
-            },
-        )
+        Ok(match self.store.create(IP_POOL, &object).await? {
+            calico::Created::Now => format!("IPPool {name} is made, closed"),
+            calico::Created::Before => {
+                format!("IPPool {name} appeared a moment ago; it is looked at again")
+            }
+        })
     }
 
     async fn open(&self, name: &str, openness: Openness) -> Result<String, WriteError> {
-        let Some(object) = calico::IP_POOL.get(&self.context.client, name).await? else {
+        let Some(object) = self.store.pool(name).await? else {
             return Ok(format!("IPPool {name} went a moment ago; it is looked at again"));
         };
         if let Some(change) = pools::opening(&object.data["spec"], openness, &self.saved.old_pool) {
-            calico::IP_POOL
-                .patch_spec(&self.context.client, &object, &change)
-                .await?;
+            self.store.patch_spec(IP_POOL, &object, &change).await?;
         }
         let how = match openness {
             Openness::Absent | Openness::Closed => {
@@ -128,14 +126,12 @@ impl Hands<'_> {
     }
 
     async fn narrow(&self, name: &str, which: Which, round: u32) -> Result<String, WriteError> {
-        let Some(object) = calico::IP_POOL.get(&self.context.client, name).await? else {
+        let Some(object) = self.store.pool(name).await? else {
             return Ok(format!("IPPool {name} went a moment ago; it is looked at again"));
         };
         let selector = pools::selector_of(&self.saved.old_pool);
         if let Some(change) = pools::narrowing(&object.data["spec"], &selector, which.mark(), round) {
-            calico::IP_POOL
-                .patch_spec(&self.context.client, &object, &change)
-                .await?;
+            self.store.patch_spec(IP_POOL, &object, &change).await?;
         }
         Ok(format!("IPPool {name} is left node by node"))
     }
@@ -299,11 +295,8 @@ impl Hands<'_> {
     /// As Calico releases a block: the affinity says that it is about to go, then the block, which is empty, then the affinity.
     /// Each write carries the version that was read: who takes an address of it meanwhile keeps it, and the block stays.
     async fn release(&self, ranges: &[IpNet]) -> Result<String, WriteError> {
-        let client = &self.context.client;
-        let (blocks, affinities) = tokio::try_join!(
-            calico::IPAM_BLOCK.list(client),
-            calico::BLOCK_AFFINITY.list(client)
-        )?;
+        let store = self.store;
+        let (blocks, affinities) = tokio::try_join!(store.list(IPAM_BLOCK), store.list(BLOCK_AFFINITY))?;
         let mut released = 0;
         for range in ranges.iter().take(BLOCKS_AT_ONCE) {
             let of_range = affinities
@@ -319,30 +312,20 @@ impl Hands<'_> {
                     continue;
                 }
             }
-            let affinities: Vec<&DynamicObject> = of_range.collect();
             let mut pending = Vec::new();
-            for affinity in affinities {
-                let name = affinity.name_any();
-                calico::BLOCK_AFFINITY
-                    .patch_spec(client, affinity, &json!({ "state": "pendingDeletion" }))
+            for affinity in of_range {
+                store
+                    .patch_spec(BLOCK_AFFINITY, affinity, &json!({ "state": "pendingDeletion" }))
                     .await?;
                 crash_point::reach("AffinityPending", Edge::Changed, None).await;
-                pending.push(name);
+                pending.push(affinity);
             }
             if let Some(block) = block {
-                calico::IPAM_BLOCK
-                    .patch_spec(client, block, &json!({ "deleted": true }))
-                    .await?;
-                crash_point::reach("BlockDeleted", Edge::Changed, None).await;
-                calico::IPAM_BLOCK.delete(client, &block.name_any()).await?;
+                store.delete_marked(IPAM_BLOCK, block).await?;
             }
-            for name in pending {
-                if let Some(affinity) = calico::BLOCK_AFFINITY.get(client, &name).await? {
-                    // A text here, and a truth value in a block: so are Calico's own types.
-                    calico::BLOCK_AFFINITY
-                        .patch_spec(client, &affinity, &json!({ "deleted": "true" }))
-                        .await?;
-                    calico::BLOCK_AFFINITY.delete(client, &name).await?;
+            for affinity in pending {
+                if let Some(affinity) = store.again(BLOCK_AFFINITY, affinity).await? {
+                    store.delete_marked(BLOCK_AFFINITY, &affinity).await?;
                 }
             }
             released += 1;
@@ -351,8 +334,7 @@ impl Hands<'_> {
     }
 
     async fn delete_pool(&self, name: &str, range: &IpNet) -> Result<String, WriteError> {
-        let client = &self.context.client;
-        let blocks = calico::IPAM_BLOCK.list(client).await?;
+        let blocks = self.store.list(IPAM_BLOCK).await?;
         // One that is not understood may be of this range.
         let left = blocks
             .iter()
@@ -363,7 +345,7 @@ impl Hands<'_> {
                 "{left} blocks of {range} appeared a moment ago; they are looked at again"
             ));
         }
-        calico::IP_POOL.delete(client, name).await?;
+        self.store.delete_pool(name).await?;
         Ok(format!("IPPool {name} is deleted"))
     }
 }

@@ -17,8 +17,9 @@ use super::apply::{Hands, Made};
 use super::looks::Blocks;
 use super::redundancy::RAISED_TO;
 use super::saved::Saved;
-use super::{adopt, progress, read};
+use super::{adopt, away, progress, read};
 use crate::cache::Cache;
+use crate::calico::store::Store;
 use crate::context::Context;
 use crate::lifecycle::wait;
 use crate::looks::Pace;
@@ -51,6 +52,18 @@ pub async fn go_on(
     if status.phase.is_over() {
         return Ok(());
     }
+    let datastore = &known.settings.datastore.value;
+    if let Some(message) = memory.pod_cidr.moved(context, cache, kind, datastore).await? {
+        wait(status, WaitReason::Datastore, message);
+        return Ok(());
+    }
+    let store = match memory.pod_cidr.store(context, datastore).await {
+        Ok(store) => store,
+        Err(problem) => {
+            wait(status, WaitReason::Datastore, away(&problem));
+            return Ok(());
+        }
+    };
     let now = Timestamp::now();
     let direction = direction(migration.spec.desired);
     let look = match direction {
@@ -63,7 +76,7 @@ pub async fn go_on(
             // Before a pool is opened, what was free in it a moment ago counts for nothing.
             memory.pod_cidr.forget_blocks();
         }
-        Some(memory.pod_cidr.blocks(context, Pace::Seldom).await?)
+        Some(memory.pod_cidr.blocks(&store, Pace::Seldom).await?)
     } else {
         None
     };
@@ -73,7 +86,7 @@ pub async fn go_on(
         wait(status, WaitReason::CheckFailing, message);
         return Ok(());
     }
-    let pools = match read::pools(context).await? {
+    let pools = match read::pools(&store).await? {
         Ok(pools) => pools,
         Err(malformed) => {
             let message = format!(
@@ -86,6 +99,7 @@ pub async fn go_on(
     };
     let pass = Pass {
         context,
+        store: &store,
         cache,
         migration,
         kind,
@@ -117,6 +131,8 @@ pub async fn go_on(
 /// What one pass is made on.
 pub(super) struct Pass<'pass> {
     pub(super) context: &'pass Context,
+    /// Calico's objects.
+    pub(super) store: &'pass Store,
     pub(super) cache: &'pass Cache,
     pub(super) migration: &'pass Migration,
     pub(super) kind: &'pass PodCidr,
@@ -175,6 +191,7 @@ impl Pass<'_> {
     ) -> Result<(), WriteError> {
         let hands = Hands {
             context: self.context,
+            store: self.store,
             migration: self.migration,
             saved: self.saved,
             wanted: &pools::wanted(
@@ -240,7 +257,7 @@ impl Pass<'_> {
         // On the way back nobody has waited for a person: what was changed for the way there is told at its end.
         let mentions = memory
             .pod_cidr
-            .mentions(self.context, self.cache, Pace::Soon)
+            .mentions(self.context, self.cache, self.store, Pace::Soon)
             .await?;
         let still = mentions::follow_up(&mentions, &left, &range);
         let still = still.first().map_or_else(String::new, |first| {

@@ -42,7 +42,7 @@ impl Pass<'_> {
         pace: Pace,
         known: &mut PodCidrStatus,
     ) -> Result<Left, WriteError> {
-        let (blocks, affinities) = match memory.pod_cidr.blocks(self.context, pace).await? {
+        let (blocks, affinities) = match memory.pod_cidr.blocks(self.store, pace).await? {
             Ok(found) => found,
             Err(malformed) => {
                 known.empty_since = None;

@@ -70,7 +70,7 @@ impl Pass<'_> {
         let routes = self.routes(known);
         let mentions = memory
             .pod_cidr
-            .mentions(self.context, self.cache, once_moved)
+            .mentions(self.context, self.cache, self.store, once_moved)
             .await?;
         let redundancy = self.redundancy(&residents, &wanted_pods, known, &mut memory.restores);
         let Held {

@@ -1,14 +1,18 @@
 //! What no watch brings, read again when it is old: so that a pass costs the API server little, however large the cluster is.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use api::migration::PodCidr;
 use ipnet::IpNet;
+use plan::calico_datastore::cluster::facts::StoreProblem;
 use plan::cluster::Malformed;
+use plan::pod_cidr::datastore::{Datastore, moved};
 use plan::pod_cidr::facts::Block;
 use plan::pod_cidr::mentions::Mention;
 
-use super::read;
+use super::{datastore, read};
 use crate::cache::Cache;
+use crate::calico::store::Store;
 use crate::context::Context;
 use crate::looks::{Pace, is_old};
 use crate::write::WriteError;
@@ -16,23 +20,64 @@ use crate::write::WriteError;
 /// The blocks of Calico's IPAM, and the range of every affinity to one.
 pub type Blocks = Result<(Vec<Block>, Vec<IpNet>), Malformed>;
 
+/// Connections to etcd are made anew after so long: certificates change.
+const CONNECTION: Duration = Duration::from_mins(5);
+
 /// What was read last, and when. Lost at a restart: then it is read again.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Looks {
+    connected: Option<(Instant, Datastore, Store)>,
+    moved: Option<(Instant, Option<String>)>,
     mentions: Option<(Instant, Vec<Mention>)>,
     blocks: Option<(Instant, Blocks)>,
 }
 
 impl Looks {
+    /// Calico's objects where they are; connected already, or now.
+    pub async fn store(&mut self, context: &Context, to: &Datastore) -> Result<Store, StoreProblem> {
+        let known = self
+            .connected
+            .as_ref()
+            .filter(|(at, known, _)| known == to && at.elapsed() < CONNECTION);
+        if let Some((_, _, store)) = known {
+            return Ok(store.clone());
+        }
+        self.connected = None;
+        let store = datastore::connect(context, to).await?;
+        self.connected = Some((Instant::now(), to.clone(), store.clone()));
+        Ok(store)
+    }
+
+    /// Connects anew at the next look: this connection led to nothing.
+    pub fn forget_store(&mut self) {
+        self.connected = None;
+    }
+
+    /// Why Calico's objects are not where they were at the start.
+    pub async fn moved(
+        &mut self,
+        context: &Context,
+        cache: &Cache,
+        kind: &PodCidr,
+        before: &Datastore,
+    ) -> Result<Option<String>, WriteError> {
+        if is_old(self.moved.as_ref(), Pace::Seldom) {
+            let now = datastore::ask(context, cache, kind).await?;
+            self.moved = Some((Instant::now(), now.and_then(|now| moved(before, &now))));
+        }
+        Ok(self.moved.as_ref().and_then(|(_, why)| why.clone()))
+    }
+
     /// Who else says a range.
     pub async fn mentions(
         &mut self,
         context: &Context,
         cache: &Cache,
+        store: &Store,
         pace: Pace,
     ) -> Result<Vec<Mention>, WriteError> {
         if is_old(self.mentions.as_ref(), pace) {
-            self.mentions = Some((Instant::now(), read::mentions(context, cache).await?));
+            self.mentions = Some((Instant::now(), read::mentions(context, cache, store).await?));
         }
         Ok(self
             .mentions
@@ -42,9 +87,9 @@ impl Looks {
     }
 
     /// Blocks and affinities.
-    pub async fn blocks(&mut self, context: &Context, pace: Pace) -> Result<Blocks, WriteError> {
+    pub async fn blocks(&mut self, store: &Store, pace: Pace) -> Result<Blocks, WriteError> {
         if is_old(self.blocks.as_ref(), pace) {
-            self.blocks = Some((Instant::now(), read::blocks(context).await?));
+            self.blocks = Some((Instant::now(), read::blocks(store).await?));
         }
         Ok(match &self.blocks {
             Some((_, found)) => found.clone(),

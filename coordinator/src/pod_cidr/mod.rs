@@ -4,7 +4,10 @@
 
 mod adopt;
 mod apply;
+mod datastore;
 mod drive;
+#[cfg(test)]
+mod etcd_scenarios;
 mod left;
 mod look;
 mod looks;
@@ -27,7 +30,9 @@ use api::migration::{PodCidr, PodCidrStatus};
 use api::node_migration::NodeMigrationSpec;
 use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
+use plan::calico_datastore::cluster::facts::StoreProblem;
 use plan::check::Check;
+use plan::decision::WaitReason;
 use plan::document::Document;
 use plan::pod_cidr::checks::{self, CheckPolicy};
 use plan::pod_cidr::detect::detect;
@@ -37,7 +42,8 @@ use plan::pod_cidr::settings::{Options, Settings};
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::lifecycle::Kind;
+use crate::etcd_access::problem;
+use crate::lifecycle::{Kind, wait};
 use crate::limits;
 use crate::memory::Memory;
 use crate::write::WriteError;
@@ -52,6 +58,11 @@ fn soak_seconds(kind: &PodCidr) -> u32 {
     kind.soak_seconds.unwrap_or(SOAK_SECONDS)
 }
 
+/// Where Calico's objects are nobody answers.
+fn away(problem: &StoreProblem) -> String {
+    format!("{}; it is asked again. {}", problem.message, problem.hint)
+}
+
 impl Kind for PodCidr {
     type Facts = ClusterFacts;
     type Settings = Settings;
@@ -64,11 +75,12 @@ impl Kind for PodCidr {
         &self,
         context: &Context,
         cache: &Cache,
-        _memory: &mut Memory,
+        memory: &mut Memory,
         _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
-        Box::pin(read::cluster(context, cache, node_migrations)).await
+        let looks = &mut memory.pod_cidr;
+        Box::pin(read::cluster(context, cache, looks, self, node_migrations)).await
     }
 
     fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
@@ -117,8 +129,13 @@ impl Kind for PodCidr {
         status.pod_cidr = Some(PodCidrStatus::of(settings));
     }
 
-    async fn before(&self, context: &Context, cache: &Cache) -> Result<BTreeMap<String, String>, WriteError> {
-        saved::read(context, cache, self).await
+    async fn before(
+        &self,
+        _context: &Context,
+        cache: &Cache,
+        facts: &ClusterFacts,
+    ) -> Result<BTreeMap<String, String>, WriteError> {
+        Ok(saved::of(facts, cache, self))
     }
 
     async fn go_on(
@@ -148,7 +165,15 @@ impl Kind for PodCidr {
                 return Ok(Vec::new());
             }
         };
-        drive::go_on(context, cache, memory, migration, self, &saved, known, status).await?;
-        Ok(Vec::new())
+        match drive::go_on(context, cache, memory, migration, self, &saved, known, status).await {
+            Ok(()) => Ok(Vec::new()),
+            // What was done is done, and what was not is decided anew.
+            Err(WriteError::Etcd(error)) => {
+                memory.pod_cidr.forget_store();
+                wait(status, WaitReason::Datastore, away(&problem(&error)));
+                Ok(Vec::new())
+            }
+            Err(error) => Err(error),
+        }
     }
 }

@@ -4,20 +4,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::NodeMigration;
+use api::migration::PodCidr;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, ServiceCIDR};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use plan::calico::looks_like_calico;
 use plan::cluster::{DaemonSet, Malformed};
-use plan::pod_cidr::checks::PERMISSIONS;
+use plan::pod_cidr::checks::permissions;
+use plan::pod_cidr::datastore::DatastoreFacts;
 use plan::pod_cidr::facts::{Block, ClusterFacts, Pool};
 use plan::pod_cidr::mentions::Mention;
 
-use super::{objects, places};
+use super::looks::Looks;
+use super::{datastore, objects, places};
 use crate::cache::Cache;
+use crate::calico::store::Store;
 use crate::calico::{self, Kind};
 use crate::context::Context;
+use crate::etcd_access::problem;
 use crate::facts::workloads::{backends, is_name_service};
 use crate::write::WriteError;
 use crate::{facts, own_pods, read, workloads};
@@ -34,21 +39,21 @@ const POLICIES: [Kind; 4] = [
 pub async fn cluster(
     context: &Context,
     cache: &Cache,
+    looks: &mut Looks,
+    kind: &PodCidr,
     node_migrations: &[Arc<NodeMigration>],
 ) -> Result<ClusterFacts, WriteError> {
-    let client = &context.client;
-    let (calico_resources, pools, blocks, ipam, services, ranges, webhooks) = tokio::try_join!(
+    let (datastore, in_calico) = in_calico(context, cache, looks, kind).await?;
+    let (calico_resources, services, ranges, webhooks) = tokio::try_join!(
         read::calico_resources(context),
-        calico::IP_POOL.list(client),
-        calico::IPAM_BLOCK.list(client),
-        calico::IPAM_CONFIG.get(client, "default"),
         read::list::<Service>(context, "Services"),
         read::list_if_served::<ServiceCIDR>(context, "ServiceCIDRs"),
         read::webhooks(context),
     )?;
+    let needed = permissions(&datastore);
     let (namespaces, permissions, workloads) = tokio::try_join!(
         read::list::<Namespace>(context, "Namespaces"),
-        read::permissions(context, &PERMISSIONS),
+        read::permissions(context, &needed),
         workloads::workloads(context, cache),
     )?;
     let mut malformed = Vec::new();
@@ -62,11 +67,10 @@ pub async fn cluster(
     let watched = || objects.iter().map(AsRef::as_ref).filter(|pod| !is_ours(pod));
     let mut pods = facts::understood(watched().map(facts::pods::pod), &mut malformed);
     pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
-    let pools = facts::understood(pools.iter().map(objects::pool), &mut malformed);
-    let blocks = facts::understood(blocks.iter().map(objects::block), &mut malformed);
+    let pools = facts::understood(in_calico.pools.iter().map(objects::pool), &mut malformed);
+    let blocks = facts::understood(in_calico.blocks.iter().map(objects::block), &mut malformed);
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
     let controller_managers = objects::controller_managers(watched());
-    let mentions = mentions(context, cache).await?;
     let reports = read::reports(context, cache, node_migrations);
     malformed.sort();
     let of_name_servers: Vec<Service> = services
@@ -92,9 +96,10 @@ pub async fn cluster(
         pods,
         pools: pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect(),
         blocks,
-        ipam: objects::ipam(ipam.as_ref()),
+        ipam: objects::ipam(in_calico.ipam.as_ref()),
         services: objects::service_ranges(&ranges, &services),
-        mentions,
+        mentions: in_calico.mentions,
+        datastore,
         daemon_sets: daemon_sets
             .into_iter()
             .map(|set| ((set.namespace.clone(), set.name.clone()), set))
@@ -108,28 +113,83 @@ pub async fn cluster(
     })
 }
 
+/// What is read where Calico's objects are.
+#[derive(Default)]
+struct InCalico {
+    pools: Vec<DynamicObject>,
+    blocks: Vec<DynamicObject>,
+    ipam: Option<DynamicObject>,
+    mentions: Vec<Mention>,
+}
+
+/// Where Calico's objects are, and what is there. What cannot be reached is told by the first, and the second is empty: nobody goes by
+/// that.
+async fn in_calico(
+    context: &Context,
+    cache: &Cache,
+    looks: &mut Looks,
+    kind: &PodCidr,
+) -> Result<(DatastoreFacts, InCalico), WriteError> {
+    let mut found = DatastoreFacts::default();
+    if let Some(said) = datastore::ask(context, cache, kind).await? {
+        found.said = said;
+    }
+    let Ok(said) = &found.said else {
+        return Ok((found, InCalico::default()));
+    };
+    let store = match looks.store(context, &said.value).await {
+        Ok(store) => store,
+        Err(problem) => {
+            found.etcd = Some(Err(problem));
+            return Ok((found, InCalico::default()));
+        }
+    };
+    if let Store::Etcd(store) = &store {
+        found.etcd = Some(datastore::facts(store).await);
+    }
+    let read = async {
+        let (pools, blocks, ipam) = tokio::try_join!(
+            store.list(calico::IP_POOL),
+            store.list(calico::IPAM_BLOCK),
+            store.ipam_config(),
+        )?;
+        let mentions = mentions(context, cache, &store).await?;
+        Ok(InCalico {
+            pools,
+            blocks,
+            ipam,
+            mentions,
+        })
+    };
+    match read.await {
+        Ok(read) => Ok((found, read)),
+        Err(WriteError::Etcd(error)) => {
+            looks.forget_store();
+            found.etcd = Some(Err(problem(&error)));
+            Ok((found, InCalico::default()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Every `IPPool`; one that is not understood is an error of its own.
-pub async fn pools(context: &Context) -> Result<Result<BTreeMap<String, Pool>, Malformed>, WriteError> {
-    let objects = calico::IP_POOL.list(&context.client).await?;
+pub async fn pools(store: &Store) -> Result<Result<BTreeMap<String, Pool>, Malformed>, WriteError> {
+    let objects = store.list(calico::IP_POOL).await?;
     let pools: Result<Vec<Pool>, Malformed> = objects.iter().map(objects::pool).collect();
     Ok(pools.map(|pools| pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect()))
 }
 
 /// Every block of Calico's IPAM, and the range of every affinity to one.
-pub async fn blocks(
-    context: &Context,
-) -> Result<Result<(Vec<Block>, Vec<ipnet::IpNet>), Malformed>, WriteError> {
-    let (blocks, affinities) = tokio::try_join!(
-        calico::IPAM_BLOCK.list(&context.client),
-        calico::BLOCK_AFFINITY.list(&context.client),
-    )?;
+pub async fn blocks(store: &Store) -> Result<Result<(Vec<Block>, Vec<ipnet::IpNet>), Malformed>, WriteError> {
+    let (blocks, affinities) =
+        tokio::try_join!(store.list(calico::IPAM_BLOCK), store.list(calico::BLOCK_AFFINITY),)?;
     let blocks: Result<Vec<Block>, Malformed> = blocks.iter().map(objects::block).collect();
     let affinities: Result<Vec<ipnet::IpNet>, Malformed> = affinities.iter().map(objects::affinity).collect();
     Ok(blocks.and_then(|blocks| Ok((blocks, affinities?))))
 }
 
 /// Who else says a range.
-pub async fn mentions(context: &Context, cache: &Cache) -> Result<Vec<Mention>, WriteError> {
+pub async fn mentions(context: &Context, cache: &Cache, store: &Store) -> Result<Vec<Mention>, WriteError> {
     let named = ["kubeadm-config", "kube-proxy"].map(|name| ("kube-system".to_owned(), name.to_owned()));
     let (maps, policies) = tokio::try_join!(
         read::config_maps(context, named.into()),
@@ -148,7 +208,7 @@ pub async fn mentions(context: &Context, cache: &Cache) -> Result<Vec<Mention>, 
     }
     mentions.extend(policies.iter().filter_map(places::network_policy));
     for kind in POLICIES {
-        let objects: Vec<DynamicObject> = kind.list(&context.client).await?;
+        let objects = store.list(kind).await?;
         mentions.extend(
             objects
                 .iter()

@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 
 use api::migration::PodCidr;
 use plan::moves::Workload;
+use plan::pod_cidr::facts::ClusterFacts;
 use serde_json::Value;
 
-use super::read;
 use crate::cache::Cache;
-use crate::context::Context;
 use crate::ill::{self, ILL};
-use crate::write::WriteError;
 
 /// Key of `status.before`: the spec of the old pool, as JSON.
 const OLD_POOL: &str = "IPPool";
@@ -24,22 +22,18 @@ pub struct Saved {
     pub ill: BTreeMap<Workload, usize>,
 }
 
-/// Reads everything that the way there and back needs.
-pub async fn read(
-    context: &Context,
-    cache: &Cache,
-    kind: &PodCidr,
-) -> Result<BTreeMap<String, String>, WriteError> {
+/// Everything that the way there and back needs.
+pub fn of(facts: &ClusterFacts, cache: &Cache, kind: &PodCidr) -> BTreeMap<String, String> {
     // One that is not understood was refused by a check.
-    let pools = read::pools(context).await?.unwrap_or_default();
-    let old = pools
+    let old = facts
+        .pools
         .values()
         .find(|pool| pool.range == kind.from)
         .map_or(Value::Null, |pool| pool.spec.clone());
-    Ok(BTreeMap::from([
+    BTreeMap::from([
         (OLD_POOL.to_owned(), old.to_string()),
         (ILL.to_owned(), ill::read(cache)),
-    ]))
+    ])
 }
 
 /// What was saved; an error names the part that is gone.

@@ -11,16 +11,16 @@ use crate::fake_api::FakeApi;
 use crate::memory::Memory;
 use crate::pass::pass;
 
-const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
+pub(super) const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
 const NODES: &str = "/api/v1/nodes";
-const POOLS: &str = "/apis/crd.projectcalico.org/v1/ippools";
+pub(super) const POOLS: &str = "/apis/crd.projectcalico.org/v1/ippools";
 const BLOCKS: &str = "/apis/crd.projectcalico.org/v1/ipamblocks";
 const AFFINITIES: &str = "/apis/crd.projectcalico.org/v1/blockaffinities";
-const CALICO: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/calico-node";
+pub(super) const CALICO: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/calico-node";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/default/deployments/web";
 /// Pools by name: the first three parts of every address of them.
-const RANGES: [(&str, &str); 2] = [("old", "10.244"), ("ipv4-10-200-0-0-16", "10.200")];
+pub(super) const RANGES: [(&str, &str); 2] = [("old", "10.244"), ("ipv4-10-200-0-0-16", "10.200")];
 const NODE_NAMES: [&str; 2] = ["a", "b"];
 /// Annotation of our own on a Node: a stroke for every end of a tunnel that Calico has chosen.
 const CHOSEN: &str = "test/chosen";
@@ -36,7 +36,7 @@ fn settings() -> Settings {
 }
 
 /// Two nodes with two pods of a Deployment; the checks have passed and the migration was started.
-fn cluster(gates: &str) -> FakeApi {
+pub(super) fn cluster(gates: &str) -> FakeApi {
     let api = FakeApi::default();
     for node in NODE_NAMES {
         api.put(
@@ -380,7 +380,7 @@ fn agent_reports(api: &FakeApi, node: &str, number: usize) {
 }
 
 /// One pass after a restart, in a world that has moved. What the migration waits for by the clock is over at once.
-async fn turn(api: &FakeApi) {
+pub(super) async fn turn(api: &FakeApi) {
     turn_without_world(api).await;
     world_moves(api);
 }
@@ -405,7 +405,7 @@ async fn turn_without_world(api: &FakeApi) {
     }
 }
 
-async fn run_until(api: &FakeApi, phase: &str) {
+pub(super) async fn run_until(api: &FakeApi, phase: &str) {
     for _ in 0..200 {
         if api.get(MIGRATION).unwrap()["status"]["phase"] == phase {
             return;
@@ -419,7 +419,7 @@ async fn run_until(api: &FakeApi, phase: &str) {
 }
 
 /// The changes that say something about order, shortened.
-fn story(changes: &[(String, Value)]) -> Vec<String> {
+pub(super) fn story(changes: &[(String, Value)]) -> Vec<String> {
     let mut lines = Vec::new();
     for (call, body) in changes {
         let (verb, path) = call.split_once(' ').unwrap();
@@ -462,7 +462,7 @@ fn story(changes: &[(String, Value)]) -> Vec<String> {
     lines
 }
 
-fn assert_in_order(story: &[String], lines: &[&str]) {
+pub(super) fn assert_in_order(story: &[String], lines: &[&str]) {
     let mut rest = story.iter();
     for line in lines {
         assert!(
@@ -473,7 +473,7 @@ fn assert_in_order(story: &[String], lines: &[&str]) {
 }
 
 /// Nothing of this range is left, and every pod has an address of the other one.
-fn assert_gone(api: &FakeApi, gone: usize) {
+pub(super) fn assert_gone(api: &FakeApi, gone: usize) {
     let (pool, prefix) = RANGES[gone];
     assert!(
         api.get(&format!("{POOLS}/{pool}")).is_none(),
@@ -734,7 +734,7 @@ async fn until_closed(api: &FakeApi, pool: &str) {
     );
 }
 
-fn desire(api: &FakeApi, desired: &str) {
+pub(super) fn desire(api: &FakeApi, desired: &str) {
     api.edit(MIGRATION, &json!({ "spec": { "desired": desired } }));
 }
 

@@ -3,14 +3,12 @@
 
 use crash_point::Edge;
 use kube::core::DynamicObject;
-use plan::calico::{
-    BlockConflict, allocated, block_change, block_name, block_release, handle, handle_change,
-};
+use plan::calico::{BlockConflict, allocated, block_change, block_release, handle, handle_change};
 use plan::pod_cidr::returns::Held;
 use serde_json::Value;
 
 use super::apply::{Hands, Made};
-use crate::calico;
+use crate::calico::{IPAM_BLOCK, IPAM_HANDLE};
 use crate::write::WriteError;
 
 impl Hands<'_> {
@@ -39,8 +37,7 @@ impl Hands<'_> {
 
     /// Why it cannot be held; `None` when it is.
     async fn hold_end(&self, end: &Held) -> Result<Option<String>, WriteError> {
-        let client = &self.context.client;
-        let Some(read) = calico::IPAM_BLOCK.get(client, &block_name(end.block)).await? else {
+        let Some(read) = self.store.block(end.block).await? else {
             return Ok(Some(gone(end)));
         };
         let spec = &read.data["spec"];
@@ -65,18 +62,15 @@ impl Hands<'_> {
         };
         let object = handle(&allocation.handle, *block, others + 1);
         let counted = |found: &Value| handle_change(found, *block, others + 1);
-        calico::IPAM_HANDLE
-            .ensure(&self.context.client, &object, counted)
+        self.store
+            .ensure_handle(&allocation.handle, &object, counted)
             .await?;
         Ok(None)
     }
 
     /// The same of an address that is held.
     pub(super) async fn count_held(&self, end: &Held) -> Result<Option<String>, WriteError> {
-        match calico::IPAM_BLOCK
-            .get(&self.context.client, &block_name(end.block))
-            .await?
-        {
+        match self.store.block(end.block).await? {
             Some(read) => self.count(end, &read.data["spec"]).await,
             None => Ok(Some(gone(end))),
         }
@@ -101,9 +95,8 @@ impl Hands<'_> {
 
     /// Why it cannot be released; `None` when it is.
     async fn release_end(&self, end: &Held) -> Result<Option<String>, WriteError> {
-        let client = &self.context.client;
         let (block, allocation) = (end.block, &end.allocation);
-        let Some(read) = calico::IPAM_BLOCK.get(client, &block_name(block)).await? else {
+        let Some(read) = self.store.block(block).await? else {
             return Ok(None);
         };
         let spec = &read.data["spec"];
@@ -111,12 +104,11 @@ impl Hands<'_> {
             Ok(others) => others,
             Err(refused) => return Ok(Some(refused)),
         };
-        let name = plan::calico::handle_name(&allocation.handle);
         // The handle first: after a crash the address is found again by its block.
-        if let Some(handle) = calico::IPAM_HANDLE.get(client, &name).await?
+        if let Some(handle) = self.store.handle(&allocation.handle).await?
             && let Some(change) = handle_change(&handle.data["spec"], block, others)
         {
-            calico::IPAM_HANDLE.patch_spec(client, &handle, &change).await?;
+            self.store.patch_spec(IPAM_HANDLE, &handle, &change).await?;
         }
         crash_point::reach("EndUncounted", Edge::Changed, None).await;
         let change = block_release(spec, block, &[(allocation.address, &allocation.handle)]);
@@ -131,9 +123,7 @@ impl Hands<'_> {
     ) -> Result<Option<String>, WriteError> {
         match change {
             Ok(Some(change)) => {
-                calico::IPAM_BLOCK
-                    .patch_spec(&self.context.client, read, &change)
-                    .await?;
+                self.store.patch_spec(IPAM_BLOCK, read, &change).await?;
                 Ok(None)
             }
             Ok(None) => Ok(None),

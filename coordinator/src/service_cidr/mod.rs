@@ -139,6 +139,7 @@ impl Kind for ServiceCidr {
         &self,
         _context: &Context,
         cache: &Cache,
+        _facts: &Self::Facts,
     ) -> Result<BTreeMap<String, String>, WriteError> {
         Ok(BTreeMap::from([(ILL.to_owned(), ill::read(cache))]))
     }

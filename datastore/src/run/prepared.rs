@@ -1,6 +1,7 @@
 //! What v2 is converted to, ready to be written: the same bytes whoever writes them, and however often.
 
 use jiff::Timestamp;
+use plan::calico::etcd::uid;
 use plan::calico_datastore::convert::{Conversion, convert};
 use plan::calico_datastore::v2::{READY, Tree};
 use plan::calico_datastore::version::{VersionRefused, gate};
@@ -124,27 +125,6 @@ impl Prepared {
 
 fn bytes(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
-}
-
-/// A version 4 UUID that follows from run and key, so that whoever goes on writes the same.
-fn uid(run: &str, key: &str) -> String {
-    let mut hash = Sha256::new();
-    hash.update(run.as_bytes());
-    hash.update([0]);
-    hash.update(key.as_bytes());
-    let mut digits = [0; 16];
-    digits.copy_from_slice(&hash.finalize()[..16]);
-    digits[6] = (digits[6] & 0x0f) | 0x40;
-    digits[8] = (digits[8] & 0x3f) | 0x80;
-    let text = hexadecimal(&digits);
-    format!(
-        "{}-{}-{}-{}-{}",
-        &text[..8],
-        &text[8..12],
-        &text[12..16],
-        &text[16..20],
-        &text[20..]
-    )
 }
 
 #[cfg(test)]

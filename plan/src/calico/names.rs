@@ -56,7 +56,7 @@ pub fn hostname_hash(node: &str) -> String {
     base32(&Sha3_256::digest(node))
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a String does not fail.
         let _ = write!(text, "{byte:02x}");

@@ -6,6 +6,7 @@
 
 mod calico;
 mod configuration;
+pub(super) mod datastore;
 mod hosts;
 mod name_servers;
 mod pods;
@@ -14,6 +15,7 @@ mod room;
 mod wishes;
 mod workloads;
 
+use super::datastore::DatastoreFacts;
 use super::facts::ClusterFacts;
 use super::settings::{Mode, Settings};
 use crate::check::{Check, Permission, Verdict, access};
@@ -46,6 +48,8 @@ pub enum CheckName {
     Configuration,
     /// The controller manager does not end over a Node's podCIDR.
     ControllerManager,
+    /// Calico's objects can be read and written where Calico keeps them.
+    DatastoreAccess,
     /// Every `PodDisruptionBudget` yields.
     DisruptionBudgets,
     /// No pod that has to move has data in an emptyDir.
@@ -88,12 +92,13 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::AgentMissing,
         Self::BarePods,
         Self::CalicoNodes,
         Self::Configuration,
         Self::ControllerManager,
+        Self::DatastoreAccess,
         Self::DisruptionBudgets,
         Self::EmptyDir,
         Self::Holders,
@@ -123,6 +128,7 @@ impl CheckName {
             Self::CalicoNodes => "CalicoNodes",
             Self::Configuration => "Configuration",
             Self::ControllerManager => "ControllerManager",
+            Self::DatastoreAccess => "DatastoreAccess",
             Self::DisruptionBudgets => "DisruptionBudgets",
             Self::EmptyDir => "EmptyDir",
             Self::Holders => "Holders",
@@ -164,19 +170,30 @@ impl From<CheckName> for &'static str {
     }
 }
 
-/// Everything that the coordinator must be allowed to do.
+/// The group of Calico's objects, where they are in the Kubernetes API.
+const CALICO: &str = "crd.projectcalico.org";
+
+/// Everything that the coordinator must be allowed to do, where Calico's objects are in the Kubernetes API.
 pub const PERMISSIONS: [Permission; 10] = [
     Permission::new("patch", "", "nodes", ""),
     Permission::new("create", "", "pods", "eviction"),
-    Permission::new("create", "crd.projectcalico.org", "ippools", ""),
-    Permission::new("patch", "crd.projectcalico.org", "ippools", ""),
-    Permission::new("delete", "crd.projectcalico.org", "ippools", ""),
-    Permission::new("patch", "crd.projectcalico.org", "ipamblocks", ""),
-    Permission::new("delete", "crd.projectcalico.org", "ipamblocks", ""),
-    Permission::new("patch", "crd.projectcalico.org", "blockaffinities", ""),
-    Permission::new("delete", "crd.projectcalico.org", "blockaffinities", ""),
+    Permission::new("create", CALICO, "ippools", ""),
+    Permission::new("patch", CALICO, "ippools", ""),
+    Permission::new("delete", CALICO, "ippools", ""),
+    Permission::new("patch", CALICO, "ipamblocks", ""),
+    Permission::new("delete", CALICO, "ipamblocks", ""),
+    Permission::new("patch", CALICO, "blockaffinities", ""),
+    Permission::new("delete", CALICO, "blockaffinities", ""),
     Permission::new("patch", "apps", "deployments", "scale"),
 ];
+
+/// Everything that it must be allowed to do in this cluster: what is in etcd is nothing of the API server's.
+pub fn permissions(datastore: &DatastoreFacts) -> Vec<Permission> {
+    PERMISSIONS
+        .into_iter()
+        .filter(|permission| permission.group != CALICO || !datastore.is_etcd())
+        .collect()
+}
 
 /// Judges every prerequisite.
 pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
@@ -186,7 +203,12 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
     let raised = with_one_pod(&residents, &facts.workloads, facts.places());
     [
         access::malformed(CheckName::MalformedObjects, &facts.malformed),
-        access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions),
+        access::permissions(
+            CheckName::Permissions,
+            &permissions(&facts.datastore),
+            &facts.permissions,
+        ),
+        datastore::check(settings, facts),
         hosts::check(facts),
         pools::check(settings, facts),
         calico::check(settings, facts),

@@ -1,6 +1,7 @@
 //! Detection of settings. Not finding the pool that is to be left is a refusal that names what was found.
 
-use super::checks::CheckName;
+use super::checks::{CheckName, datastore};
+use super::datastore::in_kubernetes;
 use super::facts::{ClusterFacts, Pool};
 use super::pools;
 use super::settings::{Family, Options, Settings, pool_name};
@@ -15,6 +16,10 @@ use crate::sourced::{Source, Sourced};
 pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
     if let Some(refusal) = relation(options) {
         return Err(vec![refusal]);
+    }
+    let reach = datastore::reach(facts);
+    if !reach.iter().all(|check| check.verdict.allows()) {
+        return Err(reach);
     }
     let old = old_pool(options, facts).map_err(|check| {
         // It may be one that was not understood.
@@ -61,6 +66,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
         block_size: Sourced::choose(options.block_size, Some((size, detected(old))), size),
         calico_daemon_set_namespace: of_calico(&|set| set.namespace.clone(), "kube-system"),
         calico_daemon_set_name: of_calico(&|set| set.name.clone(), "calico-node"),
+        datastore: facts.datastore.said.clone().unwrap_or_else(|_| in_kubernetes()),
     })
 }
 
@@ -135,8 +141,8 @@ fn old_pool<'facts>(options: &Options, facts: &'facts ClusterFacts) -> Result<&'
                 format!("IPPools {}", names(&all))
             };
             let fix = if facts.pools.is_empty() {
-                "is Calico's IPAM in use, and does it keep its pools in the Kubernetes API? Pools in etcd v3 are not read by this \
-                 version"
+                "is Calico's IPAM in use, and does it keep its pools in the Kubernetes API? Those in etcd are read where calico-node has \
+                 ETCD_ENDPOINTS and no DATASTORE_TYPE kubernetes"
             } else {
                 "set spec.podCidr.from to the range of the pool that pods are to leave"
             };

@@ -94,22 +94,23 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
         let detail = format!("1 pod becomes {AT_LEAST} for the time of the migration: others need it");
         Action::new("scale", deployment, detail)
     }));
-    actions.extend([
-        Action::new("open", &new, "to every pod"),
-        Action::new(
+    actions.extend([Action::new("open", &new, "to every pod")]);
+    // In etcd there are no tunnels whose ends are exchanged: a check refuses them.
+    if settings.datastore.value.etcd.is_none() {
+        actions.push(Action::new(
             "narrow",
             &old,
             format!(
                 "node by node: label {OFF_LABEL} on the Node, and a clause of nodeSelector. Its calico-node takes another address for the \
                  end of its tunnel; its agent keeps the old one on lo until blocks are released, so that no connection ends"
             ),
-        ),
-        Action::new(
-            "close",
-            &old,
-            "disabled true: pods that have an address of it keep it",
-        ),
-    ]);
+        ));
+    }
+    actions.push(Action::new(
+        "close",
+        &old,
+        "disabled true: pods that have an address of it keep it",
+    ));
     actions
 }
 
@@ -221,12 +222,17 @@ fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: 
             "release",
             format!("blocks of {from}"),
             format!(
-                "{} now; each only if it is empty, guarded by its resourceVersion, with its affinity",
+                "{} now; each only if it is empty, guarded by {}, with its affinity",
                 facts
                     .blocks
                     .iter()
                     .filter(|block| from.contains(&block.range))
-                    .count()
+                    .count(),
+                if settings.datastore.value.etcd.is_none() {
+                    "its resourceVersion"
+                } else {
+                    "its revision in etcd"
+                }
             ),
         ),
         Action::new(

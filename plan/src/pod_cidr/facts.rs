@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 use serde_json::Value;
 
+use super::datastore::DatastoreFacts;
 use super::holders::Allocation;
 use super::host::HostFacts;
 use super::mentions::Mention;
@@ -33,6 +34,8 @@ pub struct ClusterFacts {
     pub name_servers: BTreeSet<(String, String)>,
     /// Corefiles that these pods read, each with the object that has it.
     pub corefiles: Vec<(String, String)>,
+    /// Where Calico's objects are: pools, blocks, policies.
+    pub datastore: DatastoreFacts,
     /// Every `IPPool`, by name.
     pub pools: BTreeMap<String, Pool>,
     /// Every block of Calico's IPAM.

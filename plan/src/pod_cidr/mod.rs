@@ -3,6 +3,7 @@
 pub mod by_node;
 pub mod capacity;
 pub mod checks;
+pub mod datastore;
 pub mod decide;
 pub mod detect;
 pub mod document;

@@ -4,6 +4,7 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::datastore::{Datastore, in_kubernetes};
 use crate::sourced::Sourced;
 
 /// How pods leave the old range.
@@ -78,6 +79,9 @@ pub struct Settings {
     pub calico_daemon_set_namespace: Sourced<String>,
     /// Its name.
     pub calico_daemon_set_name: Sourced<String>,
+    /// Where Calico keeps its pools and its IPAM.
+    #[serde(default = "in_kubernetes")]
+    pub datastore: Sourced<Datastore>,
 }
 
 impl Settings {

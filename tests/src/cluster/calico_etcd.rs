@@ -6,7 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use datastore::etcd2;
+use serde_json::{Value, json};
 
 use super::Cluster;
 use super::control_plane::service;
@@ -67,12 +70,45 @@ impl Cluster {
     /// The URL of the etcd that has Calico's data, both of v2 and of v3.
     pub async fn calico_etcd(&self) -> Result<String> {
         match self.pod_network().await {
-            PodNetwork::CalicoV2 => Ok(url(self.control_plane_address().await)),
+            PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd => Ok(url(self.control_plane_address().await)),
             other @ (PodNetwork::Flannel | PodNetwork::Calico) => bail!(
-                "find Calico's etcd: the pods of this lab are connected by {}, which has none (`cargo lab up --network calico-v2`)",
+                "find Calico's etcd: the pods of this lab are connected by {}, which has none (`cargo lab up --network calico-v2`, or calico-etcd)",
                 other.name()
             ),
         }
+    }
+
+    /// Keys of v3 that begin so, each with its value; by etcd's own gateway, not by the tool's client.
+    pub async fn calico_keys(&self, prefix: &str) -> Result<Vec<(String, Value)>> {
+        self.calico_etcd().await?;
+        let address = self.control_plane_address().await;
+        // Behind every key with this prefix: none of Calico's has a byte that is larger.
+        let end = format!("{prefix}\u{7f}");
+        let ask = json!({ "key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end) }).to_string();
+        let answer = crate::http::ask(address, PORT, "POST", "/v3/kv/range", &ask).await?;
+        if answer.status != 200 {
+            bail!(
+                "read what is below {prefix}: etcd answers {} {}",
+                answer.status,
+                answer.body
+            );
+        }
+        let found: Value = serde_json::from_str(&answer.body).context("parse etcd's answer")?;
+        let pairs = found["kvs"].as_array().into_iter().flatten();
+        pairs
+            .map(|pair| {
+                let part = |name: &str| -> Result<Vec<u8>> {
+                    let text = pair[name].as_str().unwrap_or_default();
+                    STANDARD
+                        .decode(text)
+                        .with_context(|| format!("decode {name} of {pair}"))
+                };
+                let key = String::from_utf8(part("key")?).context("a key of Calico's is a text")?;
+                let value =
+                    serde_json::from_slice(&part("value")?).with_context(|| format!("parse {key}"))?;
+                Ok((key, value))
+            })
+            .collect()
     }
 
     /// Pauses Calico v2, or lets it work: what a conversion does first, and what who gives up does last.

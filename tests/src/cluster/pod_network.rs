@@ -22,6 +22,8 @@ pub enum PodNetwork {
     Calico,
     /// Calico v2.6 with etcd, without a tunnel, and v3 to roll it to. A stand-in plays v2.6.
     CalicoV2,
+    /// Calico v3.8 with etcd, without a tunnel; a stand-in plays it.
+    CalicoEtcd,
 }
 
 impl PodNetwork {
@@ -31,6 +33,7 @@ impl PodNetwork {
             Self::Flannel => "flannel",
             Self::Calico => "Calico",
             Self::CalicoV2 => "Calico v2.6",
+            Self::CalicoEtcd => "Calico v3.8 with etcd",
         }
     }
 
@@ -41,11 +44,19 @@ impl PodNetwork {
         value.map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
+    /// Whether Calico keeps its data in an etcd of its own.
+    pub fn has_etcd(self) -> bool {
+        match self {
+            Self::Flannel | Self::Calico => false,
+            Self::CalicoV2 | Self::CalicoEtcd => true,
+        }
+    }
+
     /// What else a node must have for calico-node, as a line of its manifest's node selector.
     pub(super) fn calico_selector(self) -> &'static str {
         match self {
             Self::Flannel => "\n        projectcalico.org/node-network-during-migration: calico",
-            Self::Calico | Self::CalicoV2 => "",
+            Self::Calico | Self::CalicoV2 | Self::CalicoEtcd => "",
         }
     }
 
@@ -56,8 +67,8 @@ impl PodNetwork {
             format!("\n            - name: CALICO_{family}POOL_CIDR\n              value: {range}")
         };
         match self {
-            // Calico v2.6 has a manifest of its own.
-            Self::Flannel | Self::CalicoV2 => String::new(),
+            // Calico with etcd has manifests of its own.
+            Self::Flannel | Self::CalicoV2 | Self::CalicoEtcd => String::new(),
             Self::Calico if families.has_ipv6() => {
                 entry("IPV4", POD_NETWORK) + &entry("IPV6", POD_NETWORK_IPV6)
             }
@@ -68,7 +79,7 @@ impl PodNetwork {
     /// The encapsulation of the IPv6 pool that calico-node makes.
     pub(super) fn calico_ipv6_vxlan(self) -> &'static str {
         match self {
-            Self::Flannel | Self::CalicoV2 => "Never",
+            Self::Flannel | Self::CalicoV2 | Self::CalicoEtcd => "Never",
             // Without BGP there is no other way between nodes.
             Self::Calico => "Always",
         }
@@ -78,7 +89,7 @@ impl PodNetwork {
     fn daemon_set(self) -> (&'static str, &'static str) {
         match self {
             Self::Flannel => ("daemonset/kube-flannel-ds", FLANNEL_NAMESPACE),
-            Self::Calico | Self::CalicoV2 => ("daemonset/calico-node", CALICO_NAMESPACE),
+            Self::Calico | Self::CalicoV2 | Self::CalicoEtcd => ("daemonset/calico-node", CALICO_NAMESPACE),
         }
     }
 }
@@ -100,7 +111,7 @@ impl Cluster {
                 Ok(())
             }
             PodNetwork::Calico => self.define_calico().await,
-            PodNetwork::CalicoV2 => Ok(()),
+            PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd => Ok(()),
         }
     }
 
@@ -114,10 +125,12 @@ impl Cluster {
         self.api
             .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
             .await?;
-        if network == PodNetwork::CalicoV2 {
-            return self.start_calico_v2().await;
+        match network {
+            PodNetwork::Flannel => Ok(()),
+            PodNetwork::Calico => self.start_calico().await,
+            PodNetwork::CalicoV2 => self.start_calico_v2().await,
+            PodNetwork::CalicoEtcd => self.start_calico_v3().await,
         }
-        self.start_calico().await
     }
 
     /// Waits until it runs on every node.
@@ -125,7 +138,7 @@ impl Cluster {
         let network = self.pod_network().await;
         let (workload, namespace) = network.daemon_set();
         self.api.rolled_out(workload, namespace, ROLLOUT_LIMIT).await?;
-        if network == PodNetwork::CalicoV2 {
+        if network.has_etcd() {
             self.api
                 .rolled_out(
                     "deployment/calico-kube-controllers",
@@ -163,6 +176,13 @@ impl Cluster {
             .apply(&values.calico_v2()?)
             .await
             .context("apply the manifest of Calico v2.6")
+    }
+
+    async fn start_calico_v3(&self) -> Result<()> {
+        self.api
+            .apply(&self.values().await.calico_v3()?)
+            .await
+            .context("apply the manifest of Calico v3.8")
     }
 
     async fn start_calico(&self) -> Result<()> {

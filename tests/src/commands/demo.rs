@@ -212,6 +212,9 @@ mod tests {
         let network = |options| prepare(options).unwrap().1.cluster.network;
         assert_eq!(network(""), Some(PodNetwork::Flannel));
         assert_eq!(network("--migration pod-cidr"), Some(PodNetwork::Calico));
+        let etcd = "--migration pod-cidr --datastore etcd";
+        assert_eq!(network(etcd), Some(PodNetwork::CalicoEtcd));
+        assert!(refusal(&format!("{etcd} --break nested")).contains("--datastore etcd"));
         assert!(refusal("--network calico").contains("--network calico"));
         assert!(refusal("--migration pod-cidr --network flannel").contains("--network flannel"));
     }
@@ -224,6 +227,7 @@ mod tests {
             assert!(said.contains(name), "{option}: {said}");
         }
         assert!(refusal("--mode by-node").contains("--mode"));
+        assert!(refusal("--datastore etcd").contains("--datastore"));
         assert!(refusal("--migration pod-cidr --mode by-node --then rollback").is_empty());
     }
 

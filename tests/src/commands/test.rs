@@ -68,6 +68,8 @@ pub enum Part {
     Crash,
     /// Another range for the pods of a cluster with Calico: every refused prerequisite, then the migration.
     PodCidr,
+    /// The same migration where Calico keeps its pools in etcd.
+    PodCidrEtcd,
     /// Another range for Services: every refused prerequisite, then the migration.
     ServiceCidr,
     /// Calico v2.6 with etcd: paused, and then converted and rolled to v3.8 by hand.
@@ -81,7 +83,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -96,6 +98,7 @@ impl Part {
         Self::Gate,
         Self::Crash,
         Self::PodCidr,
+        Self::PodCidrEtcd,
         Self::ServiceCidr,
         Self::CalicoV2,
         Self::CalicoDatastore,
@@ -118,6 +121,7 @@ impl Part {
             | Self::Api
             | Self::Back
             | Self::PodCidr
+            | Self::PodCidrEtcd
             | Self::ServiceCidr
             | Self::CalicoV2
             | Self::CalicoDatastore => true,
@@ -134,6 +138,7 @@ impl Part {
             | Self::Gate
             | Self::Crash
             | Self::PodCidr
+            | Self::PodCidrEtcd
             | Self::ServiceCidr
             | Self::CalicoV2
             | Self::CalicoDatastore
@@ -248,6 +253,15 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             .await
         }
         Part::PodCidr => in_cluster_of(PodNetwork::Calico, arguments, SMALL, end_to_end::pod_cidr).await,
+        Part::PodCidrEtcd => {
+            in_cluster_of(
+                PodNetwork::CalicoEtcd,
+                arguments,
+                SMALL,
+                end_to_end::pod_cidr_etcd,
+            )
+            .await
+        }
         Part::ServiceCidr => in_cluster(arguments, SMALL, end_to_end::service_cidr).await,
         Part::CalicoV2 => in_cluster_of(PodNetwork::CalicoV2, arguments, SMALL, end_to_end::calico_v2).await,
         Part::CalicoDatastore => {

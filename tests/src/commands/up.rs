@@ -123,16 +123,25 @@ impl ClusterArguments {
                 )
             }
             PodNetwork::Calico => self.calico_plays_every_family(),
-            PodNetwork::CalicoV2 if self.no_calico => {
+            network @ (PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd) if self.no_calico => {
                 bail!(
-                    "--no-calico with --network calico-v2: nobody would connect the pods; leave one of them out"
+                    "--no-calico with --network {}: nobody would connect the pods; leave one of them out",
+                    network.option()
+                )
+            }
+            PodNetwork::CalicoEtcd if self.calico_bin.is_some() => {
+                bail!(
+                    "--network calico-etcd: a stand-in plays that Calico, and nothing else can; leave --calico-bin out"
                 )
             }
             // The real v3 would do both, but v2.6 and BIRD are the stand-in's in any case.
-            PodNetwork::CalicoV2 if self.ip_families.has_ipv6() => {
-                bail!("--ip-families dual-stack with --network calico-v2: the stand-in plays IPv4 only")
+            network @ (PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd) if self.ip_families.has_ipv6() => {
+                bail!(
+                    "--ip-families dual-stack with --network {}: the stand-in plays IPv4 only",
+                    network.option()
+                )
             }
-            PodNetwork::Flannel | PodNetwork::CalicoV2 => Ok(()),
+            PodNetwork::Flannel | PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd => Ok(()),
         }
     }
 
@@ -165,7 +174,7 @@ impl ClusterArguments {
         };
         let mut assets = assets::ensure(&wanted, &progress).await?;
         let mut calico_etcd = None;
-        if self.pod_network() == PodNetwork::CalicoV2 {
+        if self.pod_network().has_etcd() {
             calico_etcd = Some(assets::old_etcd(&progress).await?);
             let real = match assets.calico.take() {
                 Some(Calico::Real(real)) => Some(real),
@@ -319,6 +328,12 @@ mod tests {
             assert!(without.contains("leave one of them out"), "{v2}: {without}");
             let dual = refusal(cluster(&format!("{v2} --ip-families dual-stack")).can_come_up());
             assert!(dual.contains("the stand-in plays IPv4 only"), "{v2}: {dual}");
+        }
+        let etcd = "--network calico-etcd";
+        assert!(cluster(etcd).can_come_up().is_ok());
+        for more in ["--no-calico", "--calico-bin /nowhere", "--ip-families dual-stack"] {
+            let refused = refusal(cluster(&format!("{etcd} {more}")).can_come_up());
+            assert!(refused.contains("calico-etcd"), "{more}: {refused}");
         }
         let other = cluster("--network calico-v2").start_on(PodNetwork::Calico);
         assert!(refusal(other).contains("--network calico-v2: the migration starts from Calico"));

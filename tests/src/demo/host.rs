@@ -59,6 +59,11 @@ fn is_calicos(link: &str) -> bool {
     link.starts_with("cali") || ["vxlan.calico", "vxlan-v6.calico"].contains(&link)
 }
 
+/// Calico's, where it leads without a tunnel: by the host's own link.
+fn is_birds(route: &Value) -> bool {
+    route["protocol"] == "bird"
+}
+
 /// What the kernel gives every link by itself and joins by itself: link-local addresses, groups.
 fn is_of_the_kernel(line: &str) -> bool {
     ["fe80::", "ff00::", "\"33:33:", "\"01:00:5e"]
@@ -188,7 +193,7 @@ impl Host {
         let mut found = self.links_that(is_calicos);
         for route in &self.routes {
             let device = route["dev"].as_str().unwrap_or_default();
-            if is_calicos(device) || route["type"].as_str() == Some("blackhole") {
+            if is_calicos(device) || route["type"].as_str() == Some("blackhole") || is_birds(route) {
                 found.push(format!("route {route}"));
             }
         }
@@ -300,7 +305,7 @@ impl Host {
         for route in &self.routes {
             let device = route["dev"].as_str().unwrap_or_default();
             let blackhole = route["type"].as_str() == Some("blackhole");
-            if !is_of_a_network(device) && !blackhole {
+            if !is_of_a_network(device) && !blackhole && !is_birds(route) {
                 lines.insert(format!("route {route}"));
             }
         }

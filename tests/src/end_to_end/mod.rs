@@ -28,7 +28,7 @@ pub use fair::{fair, wide};
 pub use gate::gate;
 pub use in_place::in_place;
 pub use look::Looker;
-pub use pod_cidr::pod_cidr;
+pub use pod_cidr::{pod_cidr, pod_cidr_etcd};
 pub use refusals::refusals;
 pub use service_cidr::service_cidr;
 pub use storm::storm;

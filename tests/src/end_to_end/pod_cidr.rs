@@ -57,6 +57,23 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
     tally
 }
 
+/// The same migration where Calico keeps its pools and its IPAM in etcd; what is refused is refused there likewise.
+pub async fn pod_cidr_etcd(cluster: &Cluster, tools: &Tools) -> Tally {
+    let mut tally = Tally::default();
+    let whole = async {
+        let run = Run::begin(cluster, tools, Wanted::new("1")?).await?;
+        let (watch, followed) = run.migrate().await?;
+        let report = run.report(watch, followed, End::There).await?;
+        println!("{}", report.text());
+        judge(&report)
+    };
+    tally.count(
+        "pod-cidr-etcd: with Calico's objects in etcd every pod has moved, nothing of the old range is left, and nothing was lost",
+        whole.await,
+    );
+    tally
+}
+
 fn judge(report: &Report) -> Result<()> {
     ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
     ensure!(

@@ -62,7 +62,7 @@ pub async fn restore(
                     .refused
                     .push(format!("{}; it cannot be written again: {words}", found.what));
             }
-            Err(error @ WriteError::Api { .. }) => return Err(error),
+            Err(error @ (WriteError::Api { .. } | WriteError::Etcd(_))) => return Err(error),
         }
     }
     Ok(restored)

@@ -39,14 +39,23 @@ pub struct Etcd {
 /// The texts of a `ConfigMap`, by its name; of one namespace.
 pub type ConfigMaps = BTreeMap<String, BTreeMap<String, String>>;
 
+/// The value of a variable of calico-node in this pod template, of wherever it comes from; `None` where it has no such one. An error
+/// says what is found and what is needed.
+pub fn variable_of(template: &Value, name: &str, config_maps: &ConfigMaps) -> Result<Option<String>, String> {
+    variable(container(template)?, name, config_maps)
+}
+
+fn container(template: &Value) -> Result<&Value, String> {
+    let containers = template["spec"]["containers"].as_array();
+    let mut containers = containers.into_iter().flatten();
+    containers
+        .find(|container| container["name"] == NODE_CONTAINER)
+        .ok_or_else(|| format!("no container {NODE_CONTAINER}"))
+}
+
 /// Reads it off a pod template. An error says what is found and what is needed.
 pub fn of_template(template: &Value, namespace: &str, config_maps: &ConfigMaps) -> Result<Etcd, String> {
-    let containers = template["spec"]["containers"].as_array();
-    let container = containers
-        .into_iter()
-        .flatten()
-        .find(|container| container["name"] == NODE_CONTAINER)
-        .ok_or_else(|| format!("no container {NODE_CONTAINER}"))?;
+    let container = container(template)?;
     let variable = |name: &str| variable(container, name, config_maps);
     let datastore = variable("DATASTORE_TYPE")?.unwrap_or_default();
     if datastore == "kubernetes" {
@@ -132,7 +141,7 @@ fn secret_of(template: &Value, container: &Value, name: &str, path: &str) -> Res
         let file = path.strip_prefix(folder)?.strip_prefix('/')?;
         Some((file, volume))
     });
-    let needed = "its Secret has to be named in spec.calicoDatastore";
+    let needed = "its Secret has to be named in the Migration's spec";
     let Some((file, volume)) = found else {
         return Err(format!("{name} is {path}, which is in no volume; {needed}"));
     };

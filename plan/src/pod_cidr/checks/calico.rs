@@ -6,15 +6,13 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::CheckName;
-use crate::calico::{calico_node, variable};
+use crate::calico::calico_node;
 use crate::check::{Check, Finding, Report, names};
 use crate::cluster::DaemonSet;
 use crate::pod_cidr::facts::{ClusterFacts, Pin};
 use crate::pod_cidr::host::HostFacts;
 use crate::pod_cidr::settings::{Family, Settings};
 
-/// By which calico-node is told where Calico's objects are.
-const DATASTORE: &str = "DATASTORE_TYPE";
 /// Annotations by which a pod says its addresses, not a pool.
 const ADDRESSES: [&str; 2] = [
     "cni.projectcalico.org/ipAddrs",
@@ -46,19 +44,6 @@ fn nodes(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         return report.finish("Calico", "");
     };
     ready(set, facts, &mut report);
-    let said = calico_node(set).and_then(|node| variable(&facts.config_maps, set, node, DATASTORE));
-    if let Some(said) = said.filter(|said| *said != "kubernetes") {
-        report.fail(
-            "DaemonSet",
-            &name,
-            Finding::new(
-                DATASTORE,
-                said,
-                "kubernetes",
-                "Calico keeps its pools in etcd, and does not read those of the Kubernetes API: this version cannot change them",
-            ),
-        );
-    }
     let image = calico_node(set).map_or("an unknown image", |container| &container.image);
     report.finish(
         format!("DaemonSet {name}"),

@@ -42,45 +42,6 @@ fn no_calico() {
     );
 }
 
-/// Wherever the installation keeps it, by whatever way it says its value.
-#[rstest]
-#[case::kubernetes("kubernetes", true)]
-#[case::etcd("etcdv3", false)]
-fn pools_that_calico_does_not_read(#[case] value: &str, #[case] passes: bool) {
-    let plainly = judge(|facts| {
-        let node = &mut calico_mut(facts).containers[0];
-        node.environment
-            .insert("DATASTORE_TYPE".to_owned(), value.to_owned());
-    });
-    let by_config_map = judge(|facts| {
-        let node = &mut calico_mut(facts).containers[0];
-        node.environment.clear();
-        node.environment_from_config_maps.insert(
-            "DATASTORE_TYPE".to_owned(),
-            ("calico-config".to_owned(), "datastore".to_owned()),
-        );
-        facts.config_maps.insert(
-            ("kube-system".to_owned(), "calico-config".to_owned()),
-            [("datastore".to_owned(), value.to_owned())].into(),
-        );
-    });
-    for checks in [plainly, by_config_map] {
-        if passes {
-            assert_eq!(alone(&checks, CheckName::CalicoNodes)[0].verdict, Pass);
-            continue;
-        }
-        let check = only(&checks, CheckName::CalicoNodes);
-        assert_eq!(
-            (check.verdict, check.object.as_str(), check.found.as_str()),
-            (
-                Fail,
-                "DaemonSet kube-system/calico-node: DATASTORE_TYPE",
-                "etcdv3"
-            )
-        );
-    }
-}
-
 fn pinned(annotation: &str, value: &str) -> Vec<Check> {
     judge(|facts| {
         facts.pins.push(Pin {

@@ -22,7 +22,7 @@ fn ipam(facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Ipam);
     let missing: Vec<&str> = RESOURCES
         .into_iter()
-        .filter(|resource| !facts.calico_resources.contains(*resource))
+        .filter(|resource| !facts.datastore.is_etcd() && !facts.calico_resources.contains(*resource))
         .collect();
     if !missing.is_empty() {
         report.fail(

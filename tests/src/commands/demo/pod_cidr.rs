@@ -20,6 +20,28 @@ pub struct Options {
     /// Another range: how pods leave the old one; by workload by default.
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
+    /// Another range: where Calico keeps its pools; in the Kubernetes API by default.
+    #[arg(long, value_enum)]
+    pub datastore: Option<Datastore>,
+}
+
+/// Where Calico keeps its pools and its IPAM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Datastore {
+    /// In the Kubernetes API.
+    #[default]
+    Kubernetes,
+    /// In etcd v3, as Calico v3.8 did in clusters of that time; a stand-in plays it.
+    Etcd,
+}
+
+impl Datastore {
+    fn network(self) -> PodNetwork {
+        match self {
+            Self::Kubernetes => PodNetwork::Calico,
+            Self::Etcd => PodNetwork::CalicoEtcd,
+        }
+    }
 }
 
 /// How pods leave the old range.
@@ -44,7 +66,11 @@ impl From<Mode> for api::migration::Mode {
 impl Options {
     /// The options that were given, for a kind that has none of them.
     pub fn given(&self) -> Vec<&'static str> {
-        self.mode.map(|_| "--mode").into_iter().collect()
+        let Self { mode, datastore } = self;
+        [mode.map(|_| "--mode"), datastore.map(|_| "--datastore")]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 
@@ -69,7 +95,13 @@ impl Job {
                 others.join(", ")
             );
         }
-        arguments.cluster.start_on(PodNetwork::Calico)?;
+        let datastore = arguments.pod_cidr.datastore.unwrap_or_default();
+        arguments.cluster.start_on(datastore.network())?;
+        if datastore == Datastore::Etcd && arguments.broken.is_some() {
+            bail!(
+                "--break with --datastore etcd: its cases spoil objects in the Kubernetes API; leave one of them out"
+            );
+        }
         let case = arguments.broken.as_deref();
         Ok(Self {
             end: Then::end(arguments.then),

@@ -1,4 +1,4 @@
-//! What lies in a range: pods by the API, blocks and claims of Calico's by kubectl, routes by `ip -j` on every host. What the
+//! What lies in a range: pods by the API, blocks and claims of Calico's by kubectl, or in etcd by its own gateway, routes by `ip -j` on every host. What the
 //! tool counts itself is no proof.
 
 use std::collections::BTreeMap;
@@ -10,10 +10,14 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, PodNetwork};
 
 const BLOCKS: &str = "ipamblocks.crd.projectcalico.org,blockaffinities.crd.projectcalico.org";
 const POOLS: &str = "ippools.crd.projectcalico.org";
+/// Where the same are in etcd.
+const BLOCK_KEYS: &str = "/calico/ipam/v2/assignment/";
+const CLAIM_KEYS: &str = "/calico/ipam/v2/host/";
+const POOL_KEYS: &str = "/calico/resources/v3/projectcalico.org/ippools/";
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
@@ -41,10 +45,25 @@ impl OldRange {
             let found = list.iter().filter(|route| leads_into(route, range));
             routes.insert(node, found.map(ToString::to_string).collect());
         }
+        let (blocks, pools) = if cluster.pod_network().await == PodNetwork::CalicoEtcd {
+            (
+                [
+                    keys(cluster, BLOCK_KEYS, range).await?,
+                    claims(cluster, range).await?,
+                ]
+                .concat(),
+                keys(cluster, POOL_KEYS, range).await?,
+            )
+        } else {
+            (
+                objects(cluster, BLOCKS, range).await?,
+                objects(cluster, POOLS, range).await?,
+            )
+        };
         Ok(Self {
             pods: pods(cluster, range).await?,
-            blocks: objects(cluster, BLOCKS, range).await?,
-            pools: objects(cluster, POOLS, range).await?,
+            blocks,
+            pools,
             routes,
         })
     }
@@ -93,6 +112,25 @@ async fn objects(cluster: &Cluster, kinds: &str, range: Ipv4Net) -> Result<Vec<S
             format!("{} {}", text(&object["kind"]), text(&object["metadata"]["name"]))
         })
         .collect())
+}
+
+/// Keys of Calico's in etcd whose value says a range in the range.
+async fn keys(cluster: &Cluster, prefix: &str, range: Ipv4Net) -> Result<Vec<String>> {
+    let all = cluster.calico_keys(prefix).await?;
+    // A pool says it in its spec.
+    let says = |value: &Value| is_within(&value["cidr"], range) || is_within(&value["spec"]["cidr"], range);
+    let of_range = all.into_iter().filter(|(_, value)| says(value));
+    Ok(of_range.map(|(key, _)| key).collect())
+}
+
+/// Keys of claims, which say the range themselves.
+async fn claims(cluster: &Cluster, range: Ipv4Net) -> Result<Vec<String>> {
+    let all = cluster.calico_keys(CLAIM_KEYS).await?;
+    let of_range = all.into_iter().map(|(key, _)| key).filter(|key| {
+        let block = key.rsplit('/').next().unwrap_or_default().replace('-', "/");
+        is_within(&block.into(), range)
+    });
+    Ok(of_range.collect())
 }
 
 /// Whether a route's destination is in the range, or its way or its sender's address.

@@ -17,6 +17,8 @@ pub enum Claim {
     Pending,
     /// The block is the host's. v2 knows no other claims.
     Confirmed,
+    /// The block is about to go.
+    PendingDeletion,
 }
 
 /// A block as it is stored. Where Go has an empty list that was never filled it writes `null`.
@@ -111,6 +113,7 @@ pub fn claim_text(claim: Claim, generation: Generation) -> Result<String> {
     let state = match claim {
         Claim::Pending => "pending",
         Claim::Confirmed => "confirmed",
+        Claim::PendingDeletion => "pendingDeletion",
     };
     Ok(serde_json::to_string(&State {
         state: state.to_owned(),

@@ -108,9 +108,9 @@ impl Kernel {
     async fn apply(&mut self, store: &Store, host: &str) -> Result<()> {
         let mut rules = Rules::default();
         for pool in pools::list(store).await? {
-            if let Some(range) = pool.range() {
+            if let Some(range) = pool.spec.range() {
                 rules.pools.insert(range);
-                if pool.nat_outgoing {
+                if pool.spec.nat_outgoing {
                     rules.masqueraded.insert(range);
                 }
             }

@@ -9,9 +9,10 @@ use serde::Deserialize;
 use tracing::info;
 
 use super::block::{self, Claim, Handle};
+use super::choice::Choice;
 use super::store::{Entry, Store};
-use super::{keys, pools};
-use crate::datastore::types::{IPAMBlockSpec, IPPoolSpec};
+use super::{keys, release};
+use crate::datastore::types::IPAMBlockSpec;
 use crate::ipam::block::{Owner, affinity, new};
 use crate::ipam::blocks_from;
 use crate::version::Generation;
@@ -46,13 +47,14 @@ impl<'store> Ipam<'store> {
     /// Gives out one address from the host's blocks, or from a fresh one. `requested` restricts the pools, by their ranges.
     pub async fn assign_any(&self, owner: &Owner, requested: &[String]) -> Result<Ipv4Addr> {
         let rules = self.rules().await?;
-        let pools = self.usable_pools(requested).await?;
-        let within = |range: &Ipv4Net| {
-            pools
-                .iter()
-                .any(|pool| pool.range().is_some_and(|it| it.contains(range)))
-        };
-        let own: Vec<Ipv4Net> = self.claimed().await?.into_iter().filter(within).collect();
+        let choice = Choice::of(self.store, &self.host, requested).await?;
+        let pools = &choice.usable;
+        let (own, others): (Vec<Ipv4Net>, Vec<Ipv4Net>) = self
+            .claimed()
+            .await?
+            .into_iter()
+            .partition(|range| choice.has(*range));
+        release::unselected(self.store, &self.host, &choice, &others).await;
         for range in &own {
             // One that is not confirmed yet, or has lost its block, is claimed again.
             if self.claim(*range, &rules).await?
@@ -66,7 +68,7 @@ impl<'store> Ipam<'store> {
                 "give out an address: the blocks {own:?} are full, and the rules forbid to claim another one"
             );
         }
-        for pool in &pools {
+        for pool in pools {
             for range in blocks_from(pool, &self.host) {
                 if self.store.get(&keys::block(range)).await?.is_some() || !self.claim(range, &rules).await? {
                     continue;
@@ -86,7 +88,7 @@ impl<'store> Ipam<'store> {
     /// Gives out exactly this address.
     pub async fn assign(&self, address: Ipv4Addr, owner: &Owner) -> Result<()> {
         let rules = self.rules().await?;
-        let pools = self.usable_pools(&[]).await?;
+        let pools = Choice::enabled(self.store).await?;
         let range = pools
             .iter()
             .filter(|pool| pool.range().is_some_and(|range| range.contains(&address)))
@@ -137,21 +139,6 @@ impl<'store> Ipam<'store> {
                 auto_allocate_blocks: true,
             }),
         }
-    }
-
-    async fn usable_pools(&self, requested: &[String]) -> Result<Vec<IPPoolSpec>> {
-        let mut pools = pools::list(self.store).await?;
-        pools.retain(|pool| !pool.disabled);
-        for wanted in requested {
-            if !pools.iter().any(|pool| pool.cidr == *wanted) {
-                bail!("The given pool ({wanted}) does not exist");
-            }
-        }
-        pools.retain(|pool| requested.is_empty() || requested.contains(&pool.cidr));
-        if pools.is_empty() {
-            bail!("No configured Calico pools");
-        }
-        Ok(pools)
     }
 
     /// The blocks that the host has claims on.

@@ -10,6 +10,7 @@
 pub mod address;
 pub mod bird;
 pub mod block;
+mod choice;
 mod client2;
 pub mod controllers;
 pub mod endpoint;
@@ -25,6 +26,7 @@ pub mod network;
 pub mod node;
 pub mod pools;
 pub mod profiles;
+mod release;
 pub mod resource;
 pub mod startup;
 mod startup2;

@@ -31,30 +31,42 @@ pub struct PoolV2 {
     pub disabled: bool,
 }
 
+/// A pool.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    /// Its name; v2 has none.
+    pub name: String,
+    /// What it says, in the words of v3.
+    pub spec: IPPoolSpec,
+}
+
 /// Every pool of IPv4.
-pub async fn list(store: &Store) -> Result<Vec<IPPoolSpec>> {
+pub async fn list(store: &Store) -> Result<Vec<Pool>> {
     let mut pools = Vec::new();
     match store.generation {
         Generation::V2 => {
             for entry in store.list(&format!("{}/v4/pool", keys::POOLS)).await? {
                 let pool: PoolV2 =
                     serde_json::from_str(&entry.value).with_context(|| format!("read {}", entry.key))?;
-                pools.push(IPPoolSpec {
+                let spec = IPPoolSpec {
                     cidr: pool.cidr,
                     nat_outgoing: pool.masquerade,
                     disabled: pool.disabled,
                     ..IPPoolSpec::default()
-                });
+                };
+                let name = String::new();
+                pools.push(Pool { name, spec });
             }
         }
         Generation::V3 => {
             for (entry, object) in POOL.list(store).await? {
                 let spec: IPPoolSpec = serde_json::from_value(object["spec"].clone())
                     .with_context(|| format!("read {}", entry.key))?;
-                pools.push(spec);
+                let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                pools.push(Pool { name, spec });
             }
         }
     }
-    pools.retain(|pool| pool.range().is_some());
+    pools.retain(|pool| pool.spec.range().is_some());
     Ok(pools)
 }

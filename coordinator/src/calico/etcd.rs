@@ -1,0 +1,141 @@
+//! Calico's objects in etcd v3: each is one key, and is written or deleted only as it was read.
+
+use datastore::etcd3::{Change, Condition, Entry, Etcd3};
+use jiff::Timestamp;
+use kube::api::DynamicObject;
+use kube::{ResourceExt, core::ObjectMeta};
+use plan::calico::etcd::{Id, Layout, uid};
+use serde_json::Value;
+
+use super::{BLOCK_AFFINITY, Created, IPAM_BLOCK, IPAM_CONFIG, IPAM_HANDLE, Kind};
+use crate::write::WriteError;
+
+fn layout(kind: Kind) -> Layout {
+    match kind {
+        IPAM_BLOCK => Layout::Blocks,
+        BLOCK_AFFINITY => Layout::Affinities,
+        IPAM_HANDLE => Layout::Handles,
+        IPAM_CONFIG => Layout::IpamConfig,
+        Kind(name, plural) => Layout::Resources(name, plural),
+    }
+}
+
+/// Every object of the kind.
+pub(super) async fn list(store: &Etcd3, kind: Kind) -> Result<Vec<DynamicObject>, WriteError> {
+    let layout = layout(kind);
+    let entries = store.list(&layout.prefix()).await?;
+    Ok(entries.iter().map(|entry| object(layout, entry)).collect())
+}
+
+/// One object, if there is one.
+pub(super) async fn get(store: &Etcd3, kind: Kind, id: &Id) -> Result<Option<DynamicObject>, WriteError> {
+    let layout = layout(kind);
+    let found = store.get(&layout.key(id)).await?;
+    Ok(found.map(|entry| object(layout, &entry)))
+}
+
+/// Which object this one is.
+pub(super) fn id(kind: Kind, read: &DynamicObject) -> Id {
+    // An object that was made of JSON always serializes.
+    layout(kind).id(&serde_json::to_value(read).unwrap_or_default())
+}
+
+/// Creates the object; one that is there already is an answer, not an error.
+pub(super) async fn create(store: &Etcd3, kind: Kind, object: &Value) -> Result<Created, WriteError> {
+    let layout = layout(kind);
+    let key = layout.key(&layout.id(object));
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let value = layout.created(object, &uid(&key, &Timestamp::now().to_string()), &now);
+    let conditions = [Condition::Created {
+        key: key.clone(),
+        at: 0,
+    }];
+    let attempt = format!("creating {} {}", kind.0, layout.id(object).name());
+    let is_made = store.commit(&attempt, &conditions, &[put(key, &value)]).await?;
+    Ok(if is_made { Created::Now } else { Created::Before })
+}
+
+/// Merges `change` into the spec of the object as it was read. What nobody here knows of the value stays.
+pub(super) async fn patch_spec(
+    store: &Etcd3,
+    kind: Kind,
+    read: &DynamicObject,
+    change: &Value,
+) -> Result<(), WriteError> {
+    let layout = layout(kind);
+    let key = layout.key(&id(kind, read));
+    let conflict = || conflict("writing", kind, read);
+    let entry = store.get(&key).await?.ok_or_else(conflict)?;
+    if read.metadata.resource_version.as_deref() != Some(entry.revision.to_string().as_str()) {
+        return Err(conflict());
+    }
+    // Of this very revision an object was read: it is JSON.
+    let before = entry.json().map_err(|_| conflict())?;
+    let mut spec = object(layout, &entry).data["spec"].take();
+    api::merge::apply(&mut spec, change);
+    let value = layout.with_spec(&before, &spec);
+    let attempt = format!("writing {} {}", kind.0, read.name_any());
+    let conditions = [Condition::Modified {
+        key: key.clone(),
+        at: entry.revision,
+    }];
+    if store.commit(&attempt, &conditions, &[put(key, &value)]).await? {
+        Ok(())
+    } else {
+        Err(conflict())
+    }
+}
+
+/// Deletes the object as it was read; one that is gone already is fine.
+pub(super) async fn delete(store: &Etcd3, kind: Kind, read: &DynamicObject) -> Result<(), WriteError> {
+    let key = layout(kind).key(&id(kind, read));
+    let revision = read.metadata.resource_version.as_deref();
+    let at = revision
+        .and_then(|revision| revision.parse().ok())
+        .ok_or_else(|| conflict("deleting", kind, read))?;
+    let attempt = format!("deleting {} {}", kind.0, read.name_any());
+    let conditions = [Condition::Modified { key: key.clone(), at }];
+    let change = Change::Delete { key: key.clone() };
+    if store.commit(&attempt, &conditions, &[change]).await? || store.get(&key).await?.is_none() {
+        Ok(())
+    } else {
+        Err(conflict("deleting", kind, read))
+    }
+}
+
+fn put(key: String, value: &Value) -> Change {
+    Change::Put {
+        key,
+        value: value.to_string().into_bytes(),
+        lease: None,
+    }
+}
+
+fn conflict(attempt: &str, kind: Kind, read: &DynamicObject) -> WriteError {
+    WriteError::Conflict {
+        attempt: attempt.to_owned(),
+        object: format!("{} {}", kind.0, read.name_any()),
+    }
+}
+
+/// An entry as an object; its version is the revision at which it was written last.
+fn object(layout: Layout, entry: &Entry) -> DynamicObject {
+    let told = layout.object(&entry.key, &entry.value);
+    let name = told["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    // Metadata that nobody can read hides no object: what it says is in its spec.
+    let mut metadata: ObjectMeta =
+        serde_json::from_value(told["metadata"].clone()).unwrap_or_else(|_| ObjectMeta {
+            name: Some(name),
+            ..ObjectMeta::default()
+        });
+    metadata.resource_version = Some(entry.revision.to_string());
+    DynamicObject {
+        types: None,
+        metadata,
+        data: serde_json::json!({ "spec": told["spec"] }),
+    }
+}
+
+#[cfg(test)]
+#[path = "etcd_tests.rs"]
+mod tests;

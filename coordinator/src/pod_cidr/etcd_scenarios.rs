@@ -1,0 +1,149 @@
+//! The same whole change of the range where Calico's objects are in etcd: the same writes in the same order, the same end wherever
+//! coordinator, API server or etcd dies, and nothing at all once Calico says another place.
+
+use serde_json::json;
+
+use super::scenarios::{
+    CALICO, MIGRATION, POOLS, RANGES, assert_gone, assert_in_order, cluster, desire, run_until, story, turn,
+};
+use crate::fake_api::FakeApi;
+use crate::fake_etcd;
+
+/// The cluster of the other scenarios, with its Calico in etcd.
+async fn on_etcd(gates: &str) -> FakeApi {
+    let api = cluster(gates);
+    let url = fake_etcd::serve(&api).await;
+    let mut set = api.get(CALICO).unwrap();
+    let environment = set["spec"]["template"]["spec"]["containers"][0]["env"]
+        .as_array_mut()
+        .unwrap();
+    environment.push(json!({ "name": "ETCD_ENDPOINTS", "value": url }));
+    api.put(CALICO, set);
+    let etcd = json!({ "endpoints": [url], "namespace": "kube-system" });
+    let datastore =
+        json!({ "value": { "etcd": etcd }, "source": "detected from DaemonSet kube-system/calico-node" });
+    api.edit(
+        MIGRATION,
+        &json!({ "status": { "podCidr": { "settings": { "datastore": datastore } } } }),
+    );
+    api.take_changes();
+    api
+}
+
+#[tokio::test]
+async fn every_write_in_its_order() {
+    let api = on_etcd("Watch").await;
+    run_until(&api, "Completed").await;
+    let story = story(&api.take_changes());
+    let new = RANGES[1].0;
+    assert_in_order(
+        &story,
+        &[
+            &format!("post pool {new} closed"),
+            // What is written here is only what differs: it selects nobody still, and then everybody.
+            &format!("patch pool {new} to everybody"),
+            &format!("patch pool {new} to everybody"),
+            "patch pool old closed",
+            "evict web-a",
+            "evict web-b",
+            "patch a-10-244-0-0-26 pending",
+            "delete 10-244-0-0-26",
+            "delete a-10-244-0-0-26",
+            "delete pool old",
+        ],
+    );
+    assert_gone(&api, 0);
+    // etcd compares and deletes at once: nothing is marked first.
+    assert!(!story.contains(&"patch 10-244-0-0-26".to_owned()), "{story:#?}");
+}
+
+/// Every third one: the two stores differ in how they write, not in what.
+const STRIDE: usize = 3;
+
+#[tokio::test]
+async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
+    let undisturbed = on_etcd("Off").await;
+    run_until(&undisturbed, "Completed").await;
+    let writes = undisturbed.take_changes().len();
+    for last in (0..writes).step_by(STRIDE) {
+        let api = on_etcd("Off").await;
+        api.allow(Some(last));
+        for _ in 0..40 {
+            turn(&api).await;
+        }
+        api.allow(None);
+        run_until(&api, "Completed").await;
+        assert_gone(&api, 0);
+    }
+}
+
+#[tokio::test]
+async fn back_from_wherever_it_is() {
+    let undisturbed = on_etcd("Off").await;
+    run_until(&undisturbed, "Completed").await;
+    let no_return = undisturbed
+        .take_changes()
+        .iter()
+        .position(|(call, _)| *call == format!("DELETE {POOLS}/old"))
+        .unwrap();
+    for last in (0..no_return).step_by(STRIDE) {
+        let api = on_etcd("Off").await;
+        api.allow(Some(last));
+        for _ in 0..40 {
+            turn(&api).await;
+        }
+        api.allow(None);
+        desire(&api, "Rollback");
+        run_until(&api, "RolledBack").await;
+        assert_gone(&api, 1);
+    }
+}
+
+#[tokio::test]
+async fn what_calico_keeps_elsewhere_by_now_is_not_touched() {
+    let api = on_etcd("Off").await;
+    turn(&api).await;
+    let mut set = api.get(CALICO).unwrap();
+    let before = set.clone();
+    set["spec"]["template"]["spec"]["containers"][0]["env"][1]["value"] = json!("http://192.0.2.1:2379");
+    api.put(CALICO, set);
+    api.take_changes();
+    for _ in 0..3 {
+        turn(&api).await;
+    }
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(status["blocked"], "Datastore", "{status:#}");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("http://192.0.2.1:2379") && message.contains("http://127.0.0.1:"),
+        "{message}"
+    );
+    assert_eq!(story(&api.take_changes()), [""; 0]);
+    api.put(CALICO, before);
+    run_until(&api, "Completed").await;
+    assert_gone(&api, 0);
+}
+
+#[tokio::test]
+async fn an_etcd_that_does_not_answer_is_said_and_waited_for() {
+    let api = on_etcd("Off").await;
+    turn(&api).await;
+    // Nobody listens there.
+    let nobody = "http://127.0.0.1:9";
+    let before = api.get(MIGRATION).unwrap();
+    let mut set = api.get(CALICO).unwrap();
+    let url = set["spec"]["template"]["spec"]["containers"][0]["env"][1]["value"].take();
+    set["spec"]["template"]["spec"]["containers"][0]["env"][1]["value"] = json!(nobody);
+    api.put(CALICO, set.clone());
+    let etcd = |url: &serde_json::Value| json!({ "status": { "podCidr": { "settings": { "datastore": { "value": { "etcd": { "endpoints": [url] } } } } } } });
+    api.edit(MIGRATION, &etcd(&json!(nobody)));
+    turn(&api).await;
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(status["blocked"], "Datastore", "{status:#}");
+    assert!(status["message"].as_str().unwrap().contains(nobody), "{status:#}");
+    assert_eq!(status["phase"], before["status"]["phase"]);
+    set["spec"]["template"]["spec"]["containers"][0]["env"][1]["value"] = url.clone();
+    api.put(CALICO, set);
+    api.edit(MIGRATION, &etcd(&url));
+    run_until(&api, "Completed").await;
+}

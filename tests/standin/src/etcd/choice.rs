@@ -1,0 +1,102 @@
+//! Which pools an address may come from, with etcd: of v3 those that select the node, or those that were asked for.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use ipnet::Ipv4Net;
+
+use super::pools::{self, Pool};
+use super::resource::NODE;
+use super::store::Store;
+use crate::datastore::types::IPPoolSpec;
+use crate::ipam::selects_node;
+use crate::version::Generation;
+
+/// What one address may come from.
+pub struct Choice {
+    /// Pools to take it from, the first one first.
+    pub usable: Vec<IPPoolSpec>,
+    /// Every pool that is not disabled.
+    pub enabled: Vec<IPPoolSpec>,
+    /// Labels of the node.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Choice {
+    /// For a pod of this host that asks for these pools, by their ranges or names; for none, where it does not say.
+    pub async fn of(store: &Store, host: &str, requested: &[String]) -> Result<Self> {
+        let all = pools::list(store).await?;
+        let wanted = named(&all, requested)?;
+        let enabled = enabled(all);
+        let labels = labels(store, host).await?;
+        let mut usable = Vec::new();
+        for wanted in &wanted {
+            let found = enabled.iter().find(|pool| pool.range() == Some(*wanted));
+            // Calico's words. What the pool selects is not asked then.
+            let found = found
+                .with_context(|| format!("the given pool ({wanted}) does not exist, or is not enabled"))?;
+            usable.push(found.clone());
+        }
+        if wanted.is_empty() {
+            for pool in &enabled {
+                // v2 knows no selectors.
+                if store.generation == Generation::V2 || selects_node(pool, &labels)? {
+                    usable.push(pool.clone());
+                }
+            }
+        }
+        if usable.is_empty() {
+            bail!("no configured Calico pools for node {host}");
+        }
+        Ok(Self {
+            usable,
+            enabled,
+            labels,
+        })
+    }
+
+    /// Every pool that is not disabled.
+    pub async fn enabled(store: &Store) -> Result<Vec<IPPoolSpec>> {
+        Ok(enabled(pools::list(store).await?))
+    }
+
+    /// Whether a block is of one of the pools.
+    pub fn has(&self, block: Ipv4Net) -> bool {
+        let mut ranges = self.usable.iter().filter_map(IPPoolSpec::range);
+        ranges.any(|range| range.contains(&block))
+    }
+}
+
+fn enabled(pools: Vec<Pool>) -> Vec<IPPoolSpec> {
+    let specs = pools.into_iter().map(|pool| pool.spec);
+    specs.filter(|pool| !pool.disabled).collect()
+}
+
+/// Ranges out of what an annotation or the conflist names: a range as it is, a name by its pool, disabled or not.
+fn named(pools: &[Pool], requested: &[String]) -> Result<Vec<Ipv4Net>> {
+    let range_of = |text: &String| -> Result<Ipv4Net> {
+        if let Ok(range) = text.parse::<Ipv4Net>() {
+            return Ok(range.trunc());
+        }
+        let found = pools.iter().find(|pool| pool.name == *text);
+        found
+            .and_then(|pool| pool.spec.range())
+            .with_context(|| format!("error parsing pool {text:?}: invalid CIDR address: {text}"))
+    };
+    requested.iter().map(range_of).collect()
+}
+
+/// Labels of the host's Node, which kube-controllers bring from Kubernetes; here nobody does, and a pool selects every node or none.
+async fn labels(store: &Store, host: &str) -> Result<BTreeMap<String, String>> {
+    if store.generation == Generation::V2 {
+        return Ok(BTreeMap::new());
+    }
+    let Some((entry, node)) = NODE.get(store, host).await? else {
+        return Ok(BTreeMap::new());
+    };
+    let labels = node["metadata"].get("labels").cloned();
+    let labels = labels.map(serde_json::from_value).transpose();
+    labels
+        .map(Option::unwrap_or_default)
+        .with_context(|| format!("read the labels of {}", entry.key))
+}
