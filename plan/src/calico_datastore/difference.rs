@@ -25,10 +25,14 @@ pub enum Difference {
     DurationRange,
     /// A mark mask may be hexadecimal.
     MarkMask,
+    /// What Felix does with a packet is written as v3 writes it.
+    FelixAction,
     /// The interval of XDP's refresh is written under its right name.
     XdpName,
     /// Protocols of a workload's ports are written as v3 writes them.
     WorkloadPorts,
+    /// The protocol of an endpoint's port is written by its name.
+    PortNumber,
     /// A block without its network, or a claim of a host without a letter in its name, is an error.
     LateFailure,
     /// A namespace that no key can hold is an error.
@@ -39,7 +43,7 @@ pub enum Difference {
 
 impl Difference {
     /// Every one.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::IpamConfig,
         Self::UnparsableValue,
         Self::UnreadableKey,
@@ -51,8 +55,10 @@ impl Difference {
         Self::DurationOnce,
         Self::DurationRange,
         Self::MarkMask,
+        Self::FelixAction,
         Self::XdpName,
         Self::WorkloadPorts,
+        Self::PortNumber,
         Self::LateFailure,
         Self::Namespace,
         Self::Crash,
@@ -94,11 +100,17 @@ impl Difference {
             Self::MarkMask => {
                 "Felix documents its mark mask as hexadecimal (0xff000000), and Calico's own tool reads decimal alone"
             }
+            Self::FelixAction => {
+                "Calico's own tool copies RETURN, as v2's nodes wrote it: v3 refuses to write such an object again, and a calico-node that has to add a default to it ends at its start"
+            }
             Self::XdpName => {
                 "a slip in that version's struct tag writes XDPRefreshInterval; v3 calls it xdpRefreshInterval and reads that"
             }
             Self::WorkloadPorts => {
                 "Calico's own tool leaves protocols of a workload's ports in lower case and then refuses them, though it converts those of host endpoints"
+            }
+            Self::PortNumber => {
+                "Calico's own tool copies the number of a protocol to an endpoint's port: Felix of v3 takes names alone there, and treats the whole endpoint as missing"
             }
             Self::LateFailure => {
                 "Calico's own tool finds out in the middle of writing, after it has stopped the nodes, and leaves half a store behind"

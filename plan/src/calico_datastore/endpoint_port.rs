@@ -4,6 +4,8 @@ use serde::Serialize;
 
 use super::decode::{Decode, Fields, Mismatch};
 use super::json::Json;
+use super::key::V2Key;
+use super::note::Note;
 use super::protocol::Protocol;
 
 /// A port that rules may name.
@@ -18,9 +20,19 @@ impl EndpointPort {
     /// With its protocol as v3 writes it.
     pub fn in_v3(&self) -> Self {
         Self {
-            protocol: self.protocol.in_v3(),
+            protocol: self.protocol.of_port_in_v3(),
             ..self.clone()
         }
+    }
+
+    /// What to know when its protocol is written in another way than by Calico's own tool, which copies numbers.
+    pub fn note(&self, key: &V2Key) -> Option<Note> {
+        let is_number =
+            matches!(self.protocol, Protocol::Number(_)) && self.in_v3().protocol != self.protocol;
+        is_number.then(|| Note::PortNumber {
+            key: key.clone(),
+            port: self.name.clone(),
+        })
     }
 }
 

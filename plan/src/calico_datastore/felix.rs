@@ -20,7 +20,8 @@ use super::{cluster_information, go_duration, names};
 pub const TUNNEL_ADDRESS: &str = "IpInIpTunnelAddr";
 /// A level that v3 has none for.
 const INFO: &str = "Info";
-/// What v3 takes when somebody writes these again. Their values are copied whatever they are.
+/// What v3 takes when somebody writes these again. Values are written as v3 writes them where Felix of v2 took them in any
+/// case, and copied whatever else they are.
 const CHECKED: [(&str, &[&str], &str); 4] = [
     (
         "DefaultEndpointToHostAction",
@@ -138,7 +139,7 @@ fn value(setting: &Setting, text: &str) -> Result<Option<Value>, Cause> {
                 .ok_or_else(|| needed("a number of 32 bits, like 4278190080 or 0xff000000", None))?;
             Some(json!(mask))
         }
-        Form::Text => (!text.is_empty()).then(|| json!(text)),
+        Form::Text => (!text.is_empty()).then(|| json!(spelled(setting, text).unwrap_or(text))),
         Form::TextOrEmpty => Some(json!(text)),
         Form::Level => Some(level(text))
             .filter(|level| !level.is_empty())
@@ -178,18 +179,24 @@ fn value(setting: &Setting, text: &str) -> Result<Option<Value>, Cause> {
     })
 }
 
+/// How v3 writes a value of a setting of which it takes only some: `Return` for `RETURN`, which every node of v2 has.
+fn spelled(setting: &Setting, text: &str) -> Option<&'static str> {
+    let (_, allowed, _) = CHECKED.iter().find(|(name, ..)| *name == setting.v2)?;
+    allowed.iter().copied().find(|one| equal_fold(one, text))
+}
+
 fn notes(setting: &Setting, found: &Found<'_>) -> Option<Note> {
     let (key, text) = (found.key.clone(), found.text);
-    if let Some((_, allowed, needed)) = CHECKED.iter().find(|(name, ..)| *name == setting.v2) {
+    if let Some((_, _, needed)) = CHECKED.iter().find(|(name, ..)| *name == setting.v2) {
         if setting.v2 == "IptablesBackend" {
             return Some(Note::CrashingSetting { key });
         }
-        let is_taken = text.is_empty() || allowed.contains(&text);
-        return (!is_taken).then(|| Note::RefusedLater {
-            key,
-            found: text.to_owned(),
-            needed,
-        });
+        let found = text.to_owned();
+        return match spelled(setting, text) {
+            Some(written) if written != text => Some(Note::FelixAction { key, found, written }),
+            None if !text.is_empty() => Some(Note::RefusedLater { key, found, needed }),
+            Some(_) | None => None,
+        };
     }
     match setting.form {
         Form::Mask if unsigned(text, u32::MAX).is_none() => mask(text).map(|mask| Note::MarkMask {

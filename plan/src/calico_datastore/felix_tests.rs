@@ -87,7 +87,8 @@ fn a_mask_may_be_hexadecimal() {
 #[case("UnknownFelixKnob", "x", "no such setting")]
 #[case("interfaceprefix", "cali", "write it as InterfacePrefix")]
 #[case("LogSeveritySys", "none", "written from Info on")]
-#[case("DefaultEndpointToHostAction", "ACCEPT", "Drop, Accept or Return")]
+#[case("DefaultEndpointToHostAction", "ACCEPT", "is written as Accept")]
+#[case("DefaultEndpointToHostAction", "reject", "Drop, Accept or Return")]
 #[case("IptablesBackend", "NFT", "did not know it")]
 #[case("XDPRefreshInterval", "90", "xdpRefreshInterval")]
 fn what_is_lost_or_means_another_thing_is_noted(
@@ -99,6 +100,24 @@ fn what_is_lost_or_means_another_thing_is_noted(
     let said = conversion.said();
     assert!(conversion.is_clean() && said.len() == 1, "{said:?}");
     assert!(said[0].contains(words), "{said:?}");
+}
+
+/// calico-node of v3.31.7 that has to add a log level to an object with ACCEPT: "failed to validate Field", and it ends.
+#[rstest]
+#[case("DefaultEndpointToHostAction", "RETURN", "Return")]
+#[case("DefaultEndpointToHostAction", "drop", "Drop")]
+#[case("IptablesFilterAllowAction", "ACCEPT", "Accept")]
+#[case("IptablesMangleAllowAction", "return", "Return")]
+fn actions_are_written_so_that_v3_can_write_them_again(
+    #[case] name: &str,
+    #[case] value: &str,
+    #[case] written: &str,
+) {
+    let conversion = setting(name, value);
+    assert!(conversion.is_clean() && conversion.differs_by(Difference::FelixAction));
+    let spec = spec(name, value);
+    assert_eq!(spec.as_object().unwrap().values().next().unwrap(), written);
+    assert_eq!(setting(name, written).notes, []);
 }
 
 #[test]

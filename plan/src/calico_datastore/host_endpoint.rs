@@ -100,6 +100,9 @@ fn converted(key: &V2Key, host: &str, name: &str, endpoint: Endpoint) -> Result<
     if endpoint.labels.contains_key(OLD_NAMESPACE) {
         resource.notes.push(Note::NamespaceLabel { key: key.clone() });
     }
+    resource
+        .notes
+        .extend(endpoint.ports.iter().filter_map(|port| port.note(key)));
     resource.labels = endpoint.labels;
     Ok(resource)
 }

@@ -2,6 +2,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::calico_datastore::difference::Difference;
 use crate::calico_datastore::fixture::{converted, converted_value};
 
 fn endpoint(value: &Value) -> Conversion {
@@ -34,6 +35,20 @@ fn an_endpoint_with_everything() {
             "profiles": ["profile1", "kns.default", names::name("My_Profile")],
             "ports": [{ "name": "web", "protocol": "TCP", "port": 80 }],
         })
+    );
+}
+
+/// Felix of v3.31.7 treats an endpoint with a number there as missing: its policies would hold no more.
+#[test]
+fn a_port_by_the_number_of_its_protocol_costs_no_host_its_policies() {
+    let conversion = endpoint(&json!({
+        "name": "eth0", "ports": [{ "name": "web", "protocol": 6, "port": 80 }],
+    }));
+    assert!(conversion.is_clean() && conversion.differs_by(Difference::PortNumber));
+    let object = conversion.value("hostendpoints/myhost.eth0");
+    assert_eq!(
+        object["spec"]["ports"],
+        json!([{ "name": "web", "protocol": "TCP", "port": 80 }])
     );
 }
 

@@ -26,6 +26,15 @@ pub enum Note {
         /// What v3 takes.
         needed: &'static str,
     },
+    /// A setting that is written as v3 writes it.
+    FelixAction {
+        /// The setting.
+        key: V2Key,
+        /// What it says.
+        found: String,
+        /// What v3 calls it.
+        written: &'static str,
+    },
     /// A log that was off.
     SilencedLog {
         /// The setting.
@@ -129,6 +138,13 @@ pub enum Note {
         /// The port's name.
         port: String,
     },
+    /// An endpoint's port with its protocol by number.
+    PortNumber {
+        /// The endpoint.
+        key: V2Key,
+        /// The port's name.
+        port: String,
+    },
     /// What Calico's controllers make anew.
     LeftToControllers {
         /// What it is.
@@ -159,10 +175,12 @@ impl Note {
     pub fn difference(&self) -> Option<Difference> {
         match self {
             Self::MarkMask { .. } => Some(Difference::MarkMask),
+            Self::FelixAction { .. } => Some(Difference::FelixAction),
             Self::XdpName { .. } => Some(Difference::XdpName),
             Self::CrashingSetting { .. } => Some(Difference::Crash),
             Self::PeerAsNumber { .. } => Some(Difference::PeerAsNumber),
             Self::WorkloadPort { .. } => Some(Difference::WorkloadPorts),
+            Self::PortNumber { .. } => Some(Difference::PortNumber),
             Self::IpamConfig { .. } => Some(Difference::IpamConfig),
             Self::UnknownSetting { .. }
             | Self::RefusedLater { .. }
@@ -200,6 +218,9 @@ impl fmt::Display for Note {
                 formatter,
                 "{key}: {found:?} is copied as it is; v3 takes {needed} alone when somebody writes it again"
             ),
+            Self::FelixAction { key, found, written } => {
+                write!(formatter, "{key}: {found:?} is written as {written}")
+            }
             Self::SilencedLog { key, found } => write!(
                 formatter,
                 "{key}: {found:?} is no level of v3; the log is written from Info on"
@@ -254,6 +275,10 @@ impl fmt::Display for Note {
             Self::WorkloadPort { key, port } => write!(
                 formatter,
                 "{key}: the protocol of port {port:?} is written as v3 writes it"
+            ),
+            Self::PortNumber { key, port } => write!(
+                formatter,
+                "{key}: the protocol of port {port:?} is written by its name, the only way in which Felix of v3 takes it"
             ),
             Self::LeftToControllers { what, count } => write!(
                 formatter,

@@ -10,8 +10,8 @@ use super::json::Json;
 
 /// Names as v3 writes them; v2 wrote them in lower case.
 const NAMES: [&str; 6] = ["UDP", "TCP", "ICMP", "ICMPv6", "SCTP", "UDPLite"];
-/// Numbers of the protocols that have ports: TCP, UDP, SCTP.
-const WITH_PORTS: [u8; 3] = [6, 17, 132];
+/// The protocols that have ports, by number and name.
+const WITH_PORTS: [(u8, &str); 3] = [(6, "TCP"), (17, "UDP"), (132, "SCTP")];
 
 /// A protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,14 @@ impl Protocol {
         }
     }
 
+    /// As v3 writes it at an endpoint's port: by its name, if it has ports at all.
+    pub fn of_port_in_v3(&self) -> Self {
+        let named = WITH_PORTS
+            .into_iter()
+            .find(|(number, _)| *self == Self::Number(*number));
+        named.map_or_else(|| self.in_v3(), |(_, name)| Self::Name(name.to_owned()))
+    }
+
     /// Whether it is this one, by its name.
     pub fn is(&self, name: &str) -> bool {
         matches!(self, Self::Name(own) if own == name)
@@ -50,7 +58,7 @@ impl Protocol {
     /// Whether it has ports.
     pub fn has_ports(&self) -> bool {
         match self {
-            Self::Number(number) => WITH_PORTS.contains(number),
+            Self::Number(number) => WITH_PORTS.iter().any(|(with_ports, _)| with_ports == number),
             Self::Name(name) => ["TCP", "UDP", "SCTP", "tcp", "udp", "sctp"].contains(&name.as_str()),
         }
     }

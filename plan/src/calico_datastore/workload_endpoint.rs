@@ -214,12 +214,14 @@ fn converted(key: &V2Key, place: &Place<'_>, endpoint: Endpoint) -> Result<Resou
     resource.labels = labels;
     resource.findings = findings.0;
     for (old, new) in endpoint.ports.iter().zip(&spec.ports) {
-        if old.protocol != new.protocol {
+        let by_number = old.note(key);
+        if by_number.is_none() && old.protocol != new.protocol {
             resource.notes.push(Note::WorkloadPort {
                 key: key.clone(),
                 port: old.name.clone(),
             });
         }
+        resource.notes.extend(by_number);
     }
     Ok(resource)
 }

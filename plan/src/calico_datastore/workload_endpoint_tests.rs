@@ -90,12 +90,28 @@ fn addresses_that_stand_for_others() {
 
 #[test]
 fn protocols_of_ports_are_written_as_v3_writes_them() {
-    let ports = json!([{ "name": "web", "protocol": "tcp", "port": 80 }, { "name": "dns", "protocol": 17, "port": 53 }]);
+    let ports = json!([{ "name": "web", "protocol": "tcp", "port": 80 }, { "name": "dns", "protocol": "UDP", "port": 53 }]);
     let conversion = at("k8s/a.b/endpoint/eth0", &with("ports", ports));
     assert!(conversion.is_clean() && conversion.differs_by(Difference::WorkloadPorts));
     let spec = &conversion.value("workloadendpoints/a/rack1-k8s-b-eth0")["spec"];
     assert_eq!(spec["ports"][0]["protocol"], "TCP");
     assert_eq!(conversion.notes.len(), 1);
+}
+
+/// Felix of v3.31.7, given the number, of the whole endpoint: "Validation failed; treating as missing".
+#[test]
+fn a_port_by_the_number_of_its_protocol_costs_no_pod_its_network() {
+    let ports = json!([
+        { "name": "web", "protocol": 6, "port": 80 },
+        { "name": "dns", "protocol": "17", "port": 53 },
+        { "name": "sip", "protocol": 132, "port": 5060 },
+    ]);
+    let conversion = at("k8s/a.b/endpoint/eth0", &with("ports", ports));
+    assert!(conversion.is_clean() && conversion.differs_by(Difference::PortNumber));
+    let spec = &conversion.value("workloadendpoints/a/rack1-k8s-b-eth0")["spec"];
+    let protocols: Vec<&Value> = (0..3).map(|port| &spec["ports"][port]["protocol"]).collect();
+    assert_eq!(protocols, ["TCP", "UDP", "SCTP"]);
+    assert_eq!(conversion.notes.len(), 3);
 }
 
 #[rstest]

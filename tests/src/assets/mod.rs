@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::cluster::Images;
-use crate::image::{Calico, Sources, archives};
+use crate::image::{Calico, RealCalico, RealControllers, Sources, archives};
 use crate::progress::{Detail, Progress};
 
 /// What to build and where.
@@ -36,7 +36,8 @@ use crate::progress::{Detail, Progress};
 pub struct Options {
     /// `--assets DIR`: a folder with ready programs, or else a folder to build into.
     pub folder: Option<PathBuf>,
-    /// `--calico-bin DIR`: a folder with the real `calico-node` and `calico`.
+    /// `--calico-bin DIR`: a folder with the real `calico-node` and `calico`, maybe `install`, `kube-controllers` and
+    /// `check-status`, too.
     pub calico: Option<PathBuf>,
     /// The Rust programs that are needed.
     pub programs: Vec<Program>,
@@ -75,7 +76,7 @@ pub async fn ensure(options: &Options, progress: &Progress) -> Result<Assets> {
     let (cache, ready) = folders(options.folder.as_deref())?;
     std::fs::create_dir_all(&cache)
         .with_context(|| format!("create the cache folder {}", cache.display()))?;
-    let calico = options.calico.as_deref().map(RealCalico::find).transpose()?;
+    let calico = options.calico.as_deref().map(CalicoFolder::find).transpose()?;
     packages::ensure(progress).await?;
     let lock = lock::take(&cache, progress).await?;
 
@@ -98,7 +99,7 @@ pub async fn ensure(options: &Options, progress: &Progress) -> Result<Assets> {
     }
     let rust = rust::build(&programs, options.build, progress).await?;
     let calico = match calico {
-        Some(real) => Some(real.complete(&rust)?),
+        Some(real) => Some(Calico::Real(real.complete(&rust)?)),
         None => rust.get(Program::StandIn).map(Calico::StandIn),
     };
     Ok(Assets {
@@ -176,13 +177,14 @@ fn default_cache() -> Result<PathBuf> {
 
 /// What `--calico-bin` names.
 #[derive(Debug)]
-struct RealCalico {
+struct CalicoFolder {
     node: PathBuf,
     plugin: PathBuf,
     install: Option<PathBuf>,
+    controllers: Option<RealControllers>,
 }
 
-impl RealCalico {
+impl CalicoFolder {
     fn find(folder: &Path) -> Result<Self> {
         let find = |name: &str| {
             let path = folder.join(name);
@@ -193,25 +195,28 @@ impl RealCalico {
                 )
             })
         };
+        let controllers = find("kube-controllers").ok().zip(find("check-status").ok());
         Ok(Self {
             node: find("calico-node")?,
             plugin: find("calico")?,
             install: find("install").ok(),
+            controllers: controllers.map(|(controllers, status)| RealControllers { controllers, status }),
         })
     }
 
     /// The installer is seldom built: the stand-in's does the same.
-    fn complete(self, rust: &RustPrograms) -> Result<Calico> {
+    fn complete(self, rust: &RustPrograms) -> Result<RealCalico> {
         let install = match self.install {
             Some(install) => install,
             None => rust
                 .need(Program::StandIn)
                 .context("--calico-bin has no program `install`")?,
         };
-        Ok(Calico::Real {
+        Ok(RealCalico {
             node: self.node,
             plugin: self.plugin,
             install,
+            controllers: self.controllers,
         })
     }
 }
@@ -235,14 +240,29 @@ mod tests {
     fn a_calico_folder_without_its_programs_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("calico-node"), "").unwrap();
-        let message = format!("{:#}", RealCalico::find(folder.path()).unwrap_err());
+        let message = format!("{:#}", CalicoFolder::find(folder.path()).unwrap_err());
         assert!(
             message.contains("/calico;") && message.contains("--calico-bin"),
             "{message}"
         );
         std::fs::write(folder.path().join("calico"), "").unwrap();
-        let real = RealCalico::find(folder.path()).unwrap();
+        let real = CalicoFolder::find(folder.path()).unwrap();
         let message = format!("{:#}", real.complete(&RustPrograms::default()).unwrap_err());
         assert!(message.contains("install"), "{message}");
+    }
+
+    #[test]
+    fn controllers_are_taken_with_their_probe_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let add = |name: &str| std::fs::write(folder.path().join(name), "").unwrap();
+        ["calico-node", "calico", "install", "kube-controllers"]
+            .into_iter()
+            .for_each(add);
+        let found = || CalicoFolder::find(folder.path()).unwrap();
+        let without = found().complete(&RustPrograms::default()).unwrap();
+        assert_eq!(without.controllers, None);
+        add("check-status");
+        let with = found().complete(&RustPrograms::default()).unwrap();
+        assert!(with.controllers.is_some());
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use datastore::etcd2;
 use serde_json::{Value, json};
 
 use super::Cluster;
@@ -112,13 +113,18 @@ impl Cluster {
 
     /// Pauses Calico v2, or lets it work: what a conversion does first, and what who gives up does last.
     pub async fn set_calico_v2_ready(&self, ready: bool) -> Result<()> {
+        self.put_calico_v2("/calico/v1/Ready", &ready.to_string()).await
+    }
+
+    /// Writes one value of Calico v2.
+    pub async fn put_calico_v2(&self, key: &str, value: &str) -> Result<()> {
         self.calico_etcd().await?;
         let address = self.control_plane_address().await;
-        let path = format!("/v2/keys/calico/v1/Ready?value={ready}");
+        let path = format!("{}?value={}", etcd2::url(key), etcd2::encode(value));
         let answer = crate::http::ask(address, PORT, "PUT", &path, "").await?;
-        if answer.status != 200 {
+        if ![200, 201].contains(&answer.status) {
             bail!(
-                "set Calico's flag Ready to {ready}: etcd answers {} {}",
+                "set Calico's {key} to {value}: etcd answers {} {}",
                 answer.status,
                 answer.body
             );

@@ -35,7 +35,7 @@ pub struct Images {
     pub coordinator: String,
 }
 
-/// The images of a release of Calico with etcd, always the stand-in's.
+/// The images of a release of Calico with etcd: the stand-in's, or, of v3, the real one's under the same names.
 #[derive(Clone, Debug)]
 pub struct CalicoRelease {
     /// The release.

@@ -20,7 +20,7 @@ pub enum PodNetwork {
     Flannel,
     /// Calico by VXLAN, with its own IPAM and the pool that it makes by itself at its first start.
     Calico,
-    /// Calico v2.6 with etcd, without a tunnel; a stand-in plays it.
+    /// Calico v2.6 with etcd, without a tunnel, and v3 to roll it to. A stand-in plays v2.6.
     CalicoV2,
     /// Calico v3.8 with etcd, without a tunnel; a stand-in plays it.
     CalicoEtcd,

@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 
 use crate::assets::{self, Build};
 use crate::datastore::case::Case;
-use crate::datastore::compare::{Intended, Verdict};
+use crate::datastore::compare::Verdict;
 use crate::datastore::corpus;
 use crate::datastore::etcd::{Etcd, Options};
+use crate::datastore::intended::Intended;
 use crate::progress::Progress;
 
 /// `cargo lab datastore-corpus`.

@@ -33,7 +33,8 @@ pub struct ClusterArguments {
     /// A folder with ready programs, or an empty one to build them into.
     #[arg(long, value_name = "DIR", env = "KUBEBUILDER_ASSETS")]
     pub assets: Option<PathBuf>,
-    /// A folder with the real `calico-node` and `calico`; without it a stand-in plays Calico.
+    /// A folder with the real `calico-node` and `calico`; without it a stand-in plays Calico. With `--network calico-v2` they
+    /// are v3's, and a stand-in plays v2.6 and BIRD; `kube-controllers` and `check-status` are taken from it if they are there.
     #[arg(long, value_name = "DIR")]
     pub calico_bin: Option<PathBuf>,
     /// Who connects the pods: flannel by default.
@@ -122,14 +123,13 @@ impl ClusterArguments {
                 )
             }
             PodNetwork::Calico => self.calico_plays_every_family(),
-            network @ (PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd)
-                if self.no_calico || self.calico_bin.is_some() =>
-            {
+            network @ (PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd) if self.no_calico => {
                 bail!(
-                    "--network {}: a stand-in plays that Calico, and nothing else can; leave --no-calico and --calico-bin out",
+                    "--no-calico with --network {}: nobody would connect the pods; leave one of them out",
                     network.option()
                 )
             }
+            // The real v3 would do both, but v2.6 and BIRD are the stand-in's in any case.
             network @ (PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd) if self.ip_families.has_ipv6() => {
                 bail!(
                     "--ip-families dual-stack with --network {}: the stand-in plays IPv4 only",
@@ -155,7 +155,7 @@ impl ClusterArguments {
         self.can_come_up()?;
         let progress = Progress::default();
         let mut programs = vec![Program::Traffic];
-        if !self.no_calico && self.calico_bin.is_none() {
+        if !self.no_calico && (self.calico_bin.is_none() || self.pod_network() == PodNetwork::CalicoV2) {
             programs.push(Program::StandIn);
         }
         if self.replumb {
@@ -171,7 +171,12 @@ impl ClusterArguments {
         let mut calico_etcd = None;
         if self.pod_network().has_etcd() {
             calico_etcd = Some(assets::old_etcd(&progress).await?);
-            assets.calico = Some(Calico::WithEtcd(assets.rust.need(Program::StandIn)?));
+            let real = match assets.calico.take() {
+                Some(Calico::Real(real)) => Some(real),
+                _ => None,
+            };
+            let stand_in = assets.rust.need(Program::StandIn)?;
+            assets.calico = Some(Calico::WithEtcd { stand_in, real });
         }
         Ok(UpOptions {
             directory: self.place.open()?,
@@ -206,12 +211,17 @@ impl ClusterArguments {
     /// What is used on the cluster once it is there.
     pub async fn tools(&self) -> Result<Tools> {
         let calico = match &self.calico_bin {
+            Some(folder) if self.pod_network() == PodNetwork::CalicoV2 => format!(
+                "v3 the real one of {}, v2.6 and BIRD by a stand-in",
+                folder.display()
+            ),
             Some(folder) => format!("the real one of {}", folder.display()),
             None => "a stand-in".to_owned(),
         };
         Ok(Tools {
             command_line: assets::command_line(self.build(), &Progress::default()).await?,
             calico,
+            calico_is_real: self.calico_bin.is_some(),
         })
     }
 
@@ -307,13 +317,13 @@ mod tests {
             refusal(cluster("--network calico --no-calico").can_come_up()).contains("leave one of them out")
         );
         for network in ["calico-v2", "calico-etcd"] {
-            assert!(cluster(&format!("--network {network}")).can_come_up().is_ok());
-            for more in ["--no-calico", "--calico-bin /nowhere", "--ip-families dual-stack"] {
-                let refused = refusal(cluster(&format!("--network {network} {more}")).can_come_up());
-                assert!(
-                    refused.contains("stand-in") && refused.contains(network),
-                    "{more}: {refused}"
-                );
+            for more in ["", " --calico-bin /nowhere"] {
+                let line = format!("--network {network}{more}");
+                assert!(cluster(&line).can_come_up().is_ok(), "{line}");
+                let without = refusal(cluster(&format!("{line} --no-calico")).can_come_up());
+                assert!(without.contains("leave one of them out"), "{line}: {without}");
+                let dual = refusal(cluster(&format!("{line} --ip-families dual-stack")).can_come_up());
+                assert!(dual.contains("the stand-in plays IPv4 only"), "{line}: {dual}");
             }
         }
         let other = cluster("--network calico-v2").start_on(PodNetwork::Calico);

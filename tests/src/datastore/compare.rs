@@ -10,70 +10,13 @@ use serde_json::Value;
 
 use super::case::{Case, Step};
 use super::corpus::Came;
+use super::intended::Intended;
+use super::written::{is_no_object, key, lines, normalize, put_right};
 
 /// Where Calico's IPAM has its settings.
 const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
 /// How many things that are wrong are shown of a case.
 const SHOWN: usize = 5;
-
-/// A difference that is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Intended {
-    /// In what is converted.
-    Conversion(Difference),
-    /// `complete` opens only what was converted and read again.
-    NothingToComplete,
-    /// `abort` makes v3 as it was before.
-    AbortTakesBack,
-    /// `abort` opens no second store.
-    NoSecondStore,
-    /// `start` goes on where an earlier one ended, also at its end.
-    StartsAgain,
-    /// `abort` makes no flag where there is none.
-    NoFlag,
-    /// What is in v3 already is kept aside, whatever it is.
-    KeptAside,
-    /// `complete` loses nothing that was written to v2 since it was converted.
-    ChangedSince,
-}
-
-impl Intended {
-    /// Its name.
-    pub fn name(self) -> String {
-        match self {
-            Self::Conversion(difference) => format!("{difference:?}"),
-            other => format!("{other:?}"),
-        }
-    }
-
-    /// What is otherwise, and why.
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Conversion(difference) => difference.reason(),
-            Self::NothingToComplete => {
-                "Calico's own tool opens v3 unseen: on a cluster that was never converted, both stores would be open, or an empty one"
-            }
-            Self::AbortTakesBack => {
-                "Calico's own tool leaves what it wrote in v3, so that every later start finds it not empty and refuses"
-            }
-            Self::StartsAgain => {
-                "Calico's own tool refuses a second start, whatever the first one came to: here it goes on, and finds nothing left to do"
-            }
-            Self::NoSecondStore => {
-                "Calico's own tool opens v2, or writes over v3, also when v3 is open: Calico would work with two stores, or lose what it works with"
-            }
-            Self::ChangedSince => {
-                "Calico's own tool opens v3 although v2 says something else than what was converted: that is lost"
-            }
-            Self::NoFlag => {
-                "Calico's own tool makes a Ready flag in an etcd in which there is no Calico: it is the wrong one"
-            }
-            Self::KeptAside => {
-                "Calico's own tool stops at a value of v3 that it cannot read, half-way; here it is kept aside and written over, as was asked for"
-            }
-        }
-    }
-}
 
 /// What a case came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -354,8 +297,10 @@ impl<'case> Judge<'case> {
                 (Some(ours), Some(theirs)) => {
                     normalize(ours);
                     normalize(theirs);
-                    if self.meant.contains(&Difference::XdpName) && name_it_right(theirs) {
-                        self.found.insert(Intended::Conversion(Difference::XdpName));
+                    for right in put_right(theirs) {
+                        if self.meant.contains(&right) {
+                            self.found.insert(Intended::Conversion(right));
+                        }
                     }
                     if ours != theirs {
                         let text = format!("{key}: {ours} instead of {theirs}");
@@ -407,52 +352,10 @@ fn explains(difference: Difference, converts: bool) -> bool {
         | Difference::LateFailure
         | Difference::Namespace
         | Difference::IpamConfig
-        | Difference::XdpName => !converts,
+        | Difference::FelixAction
+        | Difference::XdpName
+        | Difference::PortNumber => !converts,
         // What makes it crash is converted, or an error.
         Difference::Crash => true,
     }
-}
-
-/// A value of v3 that Calico cannot read.
-fn is_no_object(value: &Value) -> bool {
-    value
-        .as_str()
-        .is_some_and(|text| serde_json::from_str::<Value>(text).is_err())
-}
-
-fn lines(text: Option<&String>) -> BTreeSet<String> {
-    let lines = text.into_iter().flat_map(|text| text.lines());
-    lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
-}
-
-/// The key that a line of `conversionerrors` begins with.
-fn key(line: &str) -> String {
-    line.split_once("): ")
-        .map_or_else(|| line.to_owned(), |(key, _)| format!("{key})"))
-}
-
-/// What is another one in each run, and what a slip in one version of Calico's adds.
-fn normalize(value: &mut Value) {
-    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("uid");
-        metadata.remove("creationTimestamp");
-    }
-    if value["kind"] == "FelixConfiguration"
-        && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
-        && spec.get("XDPRefreshInterval") == Some(&Value::Null)
-    {
-        spec.remove("XDPRefreshInterval");
-    }
-}
-
-/// A slip in one version of Calico's names a field otherwise than v3 reads it.
-fn name_it_right(value: &mut Value) -> bool {
-    let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) else {
-        return false;
-    };
-    let Some(found) = spec.remove("XDPRefreshInterval") else {
-        return false;
-    };
-    spec.insert("xdpRefreshInterval".to_owned(), found);
-    true
 }

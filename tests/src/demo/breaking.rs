@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::calico_datastore::stores::Etcd;
 use super::operator::{Exit, Operator};
 use super::untouched;
 use crate::cluster::Cluster;
@@ -28,6 +29,8 @@ pub enum Change {
     Delete(&'static str),
     /// A shell script on a node.
     Node(&'static str, &'static str),
+    /// One request to Calico's etcd: method, path, body.
+    Etcd(&'static str, &'static str, &'static str),
 }
 
 /// One case.
@@ -144,6 +147,7 @@ async fn apply(cluster: &Cluster, change: &Change) -> Result<()> {
         Change::Apply(manifest) => cluster.api().apply(manifest).await,
         Change::Delete(manifest) => delete(cluster, manifest).await,
         Change::Node(node, script) => cluster.run_in_node(node, &["sh", "-c", script]).await.map(|_| ()),
+        Change::Etcd(method, path, body) => Etcd::of(cluster).await?.tell(method, path, body).await,
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Tools {
     pub command_line: PathBuf,
     /// Who plays Calico.
     pub calico: String,
+    /// Whether that is the real one, which enforces policies.
+    pub calico_is_real: bool,
 }
 
 /// The Migration as a user would write it.

@@ -103,6 +103,7 @@ async fn refused_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
         end: End::Back,
         // So that the policy is obeyed when it counts.
         spec: json!({ "calicoDatastore": { "settleSeconds": 20 } }),
+        kills: 0,
     };
     begin(cluster, &operator, &wanted).await?;
     look.until_migration("stage Convert", STEP, |migration| {
@@ -155,7 +156,9 @@ async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let look = Looker::new(cluster);
     let wanted = Wanted {
         end: End::Back,
-        spec: json!({ "calicoDatastore": { "pauseLimitSeconds": SHORT } }),
+        // Every node at once, or the plan refuses so short a pause.
+        spec: json!({ "calicoDatastore": { "pauseLimitSeconds": SHORT }, "rollout": { "maxUnavailable": 3 } }),
+        kills: 0,
     };
     begin(cluster, &operator, &wanted).await?;
     look.until_migration("Calico is paused", STEP, |migration| {
@@ -213,6 +216,7 @@ async fn begin(cluster: &Cluster, operator: &Operator, wanted: &Wanted) -> Resul
 }
 
 async fn there_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
+    breaking::forget(cluster).await?;
     crate::demo::traffic::begin_anew(cluster).await?;
     let run = Run::begin(cluster, tools, Wanted::new(End::Back)).await?;
     let late = run.migrate().await?;
@@ -224,11 +228,17 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
 }
 
 async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
+    breaking::forget(cluster).await?;
     crate::demo::traffic::begin_anew(cluster).await?;
-    let run = Run::begin(cluster, tools, Wanted::new(End::There)).await?;
+    let stages = [Stage::Convert, Stage::Nodes];
+    let wanted = Wanted {
+        kills: stages.len().try_into()?,
+        ..Wanted::new(End::There)
+    };
+    let run = Run::begin(cluster, tools, wanted).await?;
     let look = Looker::new(cluster);
     let killed = async {
-        for stage in [Stage::Convert, Stage::Nodes] {
+        for stage in stages {
             look.until_migration(&format!("stage {}", stage.as_str()), STEP, |migration| {
                 stage_of(migration) >= Some(stage)
             })

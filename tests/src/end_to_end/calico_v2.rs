@@ -15,7 +15,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use traffic::report::Summary;
 
-use super::Tally;
+use super::{Tally, guard};
 use crate::cluster::pods::CALICO_NAMESPACE;
 use crate::cluster::wait::{Look, until};
 use crate::cluster::{Cluster, Images};
@@ -65,6 +65,9 @@ async fn converted(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let folder = cluster.directory().logs().join("calico-datastore");
     let tool = Tool::new(&tools.command_line, &url, &url, &folder);
     make(cluster, "old").await?;
+    if tools.calico_is_real {
+        guard::set(cluster).await?;
+    }
     cluster.api().pods_ready(&[NAMESPACE], LIMIT).await?;
     let before = addresses(cluster).await?;
     run(&tool, &["start", "--yes", "--no-hold", "--settle", "1s"]).await?;
@@ -96,6 +99,9 @@ async fn converted(cluster: &Cluster, tools: &Tools) -> Result<()> {
             after.get(pod) == Some(address),
             "pod {pod} had {address}: {after:?}"
         );
+    }
+    if tools.calico_is_real {
+        guard::holds(cluster).await?;
     }
     let new = after.get("new").context("pod new has no address")?;
     ensure!(

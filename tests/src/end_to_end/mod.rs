@@ -10,6 +10,7 @@ pub mod datastore;
 mod drift;
 mod fair;
 mod gate;
+mod guard;
 mod in_place;
 mod look;
 mod metrics;

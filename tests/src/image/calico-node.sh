@@ -1,6 +1,6 @@
 #!/bin/sh
-# The start of the lab's calico-node container. It runs the parts that a node with the VXLAN backend needs, and starts
-# a part again when it ends: Felix ends itself (code 129) whenever its configuration changes.
+# The start of the lab's calico-node container. It runs the parts that a node needs, and starts a part again when it ends:
+# Felix ends itself (code 129) whenever its configuration changes.
 
 calico-node -startup || exit 1
 if [ ! -f /var/lib/calico/nodename ]; then
@@ -11,6 +11,11 @@ NODENAME=$(cat /var/lib/calico/nodename)
 export NODENAME
 export FELIX_FELIXHOSTNAME="$NODENAME"
 export FELIX_DATASTORETYPE="${DATASTORE_TYPE:-kubernetes}"
+# With etcd: Felix alone does not know these by the names that the manifest has.
+export FELIX_ETCDENDPOINTS="$ETCD_ENDPOINTS"
+export FELIX_ETCDCAFILE="$ETCD_CA_CERT_FILE"
+export FELIX_ETCDCERTFILE="$ETCD_CERT_FILE"
+export FELIX_ETCDKEYFILE="$ETCD_KEY_FILE"
 calico-node -allocate-tunnel-addrs -allocate-tunnel-addrs-run-once || exit 1
 
 keep() {
@@ -36,6 +41,10 @@ if [ "$CALICO_NETWORKING_BACKEND" != none ]; then
     keep -monitor-addresses &
 fi
 keep -allocate-tunnel-addrs &
+if [ "$CALICO_NETWORKING_BACKEND" = bird ]; then
+    echo "lab: there is no BIRD: routes between nodes are those of replumb's stand-in"
+    keep -bird &
+fi
 if [ "$CALICO_MANAGE_CNI" != false ]; then
     keep -monitor-token &
 fi

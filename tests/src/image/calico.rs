@@ -9,7 +9,12 @@ use super::archive::Image;
 use super::catalog::{Sources, filter_tools};
 
 /// Starts calico-node's parts and starts them again when they end, as the real image's supervisor does.
-const START: &str = include_str!("calico-node.sh");
+pub(super) const START: &str = include_str!("calico-node.sh");
+/// What a Felix needs to know that was built without cgo: it cannot call libbpf, and ends if it tries.
+pub(super) const WITHOUT_CGO: [(&str, &str); 2] = [
+    ("FELIX_DebugSkipCTLBCleanup", "true"),
+    ("FELIX_XDPENABLED", "false"),
+];
 /// What the real image brings besides Calico's own plugins.
 pub(super) const PLUGINS: [&str; 5] = ["bandwidth", "host-local", "loopback", "portmap", "tuning"];
 
@@ -18,34 +23,64 @@ pub(super) const PLUGINS: [&str; 5] = ["bandwidth", "host-local", "loopback", "p
 pub enum Calico {
     /// The lab's own stand-in: one program that plays all parts.
     StandIn(PathBuf),
-    /// Two releases of Calico with etcd, played by the stand-in: for a conversion from one to the other.
-    WithEtcd(PathBuf),
-    /// The real one.
-    Real {
-        /// The program `calico-node`.
-        node: PathBuf,
-        /// The program `calico`: CNI and IPAM plugin.
-        plugin: PathBuf,
-        /// The program `install` of the CNI image: the real one, or the stand-in, which can do that, too.
-        install: PathBuf,
+    /// Two releases of Calico with etcd: for a conversion from one to the other.
+    WithEtcd {
+        /// Plays v2.6, and v3 or what is missing of the real one.
+        stand_in: PathBuf,
+        /// The real v3, if it is to be used.
+        real: Option<RealCalico>,
     },
+    /// The real one.
+    Real(RealCalico),
+}
+
+/// Programs of the real Calico.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RealCalico {
+    /// The program `calico-node`.
+    pub node: PathBuf,
+    /// The program `calico`: CNI and IPAM plugin.
+    pub plugin: PathBuf,
+    /// The program `install` of the CNI image: the real one, or the stand-in, which can do that, too.
+    pub install: PathBuf,
+    /// The programs of its controllers, if they were built: only a Calico with etcd needs them.
+    pub controllers: Option<RealControllers>,
+}
+
+/// Programs of the image of Calico's controllers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RealControllers {
+    /// The program `kube-controllers`.
+    pub controllers: PathBuf,
+    /// The program `check-status`: their readiness probe.
+    pub status: PathBuf,
 }
 
 impl Calico {
     /// How images and reports name it.
     pub fn describe(&self) -> &'static str {
         match self {
-            Self::StandIn(_) | Self::WithEtcd(_) => "a stand-in for Calico",
-            Self::Real { .. } => "Calico",
+            Self::StandIn(_) | Self::WithEtcd { .. } => "a stand-in for Calico",
+            Self::Real(_) => "Calico",
         }
     }
 
     fn node_program(&self) -> &Path {
         match self {
-            Self::StandIn(program) | Self::WithEtcd(program) => program,
-            Self::Real { node, .. } => node,
+            Self::StandIn(program)
+            | Self::WithEtcd {
+                stand_in: program, ..
+            } => program,
+            Self::Real(real) => &real.node,
         }
     }
+}
+
+/// As an image has them.
+pub(super) fn variables(all: &[(&str, &str)]) -> Vec<(String, String)> {
+    all.iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
 }
 
 pub(super) fn node(sources: &Sources, calico: &Calico) -> Result<Image> {
@@ -55,18 +90,16 @@ pub(super) fn node(sources: &Sources, calico: &Calico) -> Result<Image> {
     tree.busybox()?;
     match calico {
         // It plays the supervisor as well when it is started under this name.
-        Calico::StandIn(_) | Calico::WithEtcd(_) => tree.link("usr/sbin/start_runit", "/usr/bin/calico-node"),
-        Calico::Real { .. } => tree.bytes("usr/sbin/start_runit", 0o755, START.as_bytes()),
+        Calico::StandIn(_) | Calico::WithEtcd { .. } => {
+            tree.link("usr/sbin/start_runit", "/usr/bin/calico-node");
+        }
+        Calico::Real(_) => tree.bytes("usr/sbin/start_runit", 0o755, START.as_bytes()),
     }
     Ok(Image {
         name: sources.names.calico_node.clone(),
         tree,
         entrypoint: vec!["/usr/sbin/start_runit".to_owned()],
-        environment: vec![
-            // A Felix that was built without cgo cannot call libbpf, and ends if it tries.
-            ("FELIX_DebugSkipCTLBCleanup".to_owned(), "true".to_owned()),
-            ("FELIX_XDPENABLED".to_owned(), "false".to_owned()),
-        ],
+        environment: variables(&WITHOUT_CGO),
         description: format!("{}: node, packed by the replumb lab", calico.describe()),
     })
 }
@@ -75,13 +108,16 @@ pub(super) fn cni(sources: &Sources, calico: &Calico) -> Result<Image> {
     let mut tree = Tree::default();
     tree.busybox()?;
     match calico {
-        Calico::Real { plugin, install, .. } => {
-            tree.program("opt/cni/bin/calico", plugin)?;
-            tree.program("opt/cni/bin/calico-ipam", plugin)?;
-            tree.program("opt/cni/bin/install", install)?;
+        Calico::Real(real) => {
+            tree.program("opt/cni/bin/calico", &real.plugin)?;
+            tree.program("opt/cni/bin/calico-ipam", &real.plugin)?;
+            tree.program("opt/cni/bin/install", &real.install)?;
         }
         // One program by three names: every node imports it.
-        Calico::StandIn(program) | Calico::WithEtcd(program) => {
+        Calico::StandIn(program)
+        | Calico::WithEtcd {
+            stand_in: program, ..
+        } => {
             tree.program("opt/cni/bin/calico", program)?;
             for name in ["calico-ipam", "install"] {
                 tree.link(&format!("opt/cni/bin/{name}"), "/opt/cni/bin/calico");

@@ -1,5 +1,5 @@
-//! The images of Calico with etcd, of both releases between which a datastore is converted: the stand-in in all of them, with a
-//! file beside it that says which release it plays.
+//! The images of Calico with etcd, of both releases between which a datastore is converted. v2.6 is always the stand-in, with a
+//! file beside it that says which release it plays; v3 is that, too, or the real one but for BIRD.
 
 use std::path::Path;
 
@@ -7,22 +7,91 @@ use anyhow::Result;
 
 use super::Tree;
 use super::archive::Image;
-use super::calico::PLUGINS;
+use super::calico::{PLUGINS, RealCalico, RealControllers, START, WITHOUT_CGO, variables};
 use super::catalog::{Sources, filter_tools};
 use crate::cluster::images::CalicoRelease;
 
 /// Where the stand-in looks, next to itself.
 const VERSION_FILE: &str = "calico.version";
 
+/// Calico's own calico-node, and the stand-in for BIRD.
+const NODE: &str = include_str!("calico-etcd-node.sh");
+/// Where the stand-in is when the image's own place is Calico's.
+const ASIDE: &str = "usr/lib/stand-in";
+
 /// All of them: every node has both releases, so that a roll pulls nothing.
-pub(super) fn all(sources: &Sources, stand_in: &Path) -> Result<Vec<Image>> {
-    let mut images = Vec::new();
-    for release in [&sources.names.calico_v2, &sources.names.calico_v3] {
-        images.push(node(release, stand_in)?);
-        images.push(cni(sources, release, stand_in)?);
-        images.push(kube_controllers(release, stand_in)?);
+pub(super) fn all(sources: &Sources, stand_in: &Path, real: Option<&RealCalico>) -> Result<Vec<Image>> {
+    let (v2, v3) = (&sources.names.calico_v2, &sources.names.calico_v3);
+    let mut images = vec![
+        node(v2, stand_in)?,
+        cni(sources, v2, stand_in)?,
+        kube_controllers(v2, stand_in)?,
+    ];
+    if let Some(real) = real {
+        images.push(real_node(v3, stand_in, real)?);
+        images.push(real_cni(sources, v3, stand_in, real)?);
+    } else {
+        images.push(node(v3, stand_in)?);
+        images.push(cni(sources, v3, stand_in)?);
     }
+    images.push(match real.and_then(|real| real.controllers.as_ref()) {
+        Some(controllers) => real_controllers(v3, controllers)?,
+        None => kube_controllers(v3, stand_in)?,
+    });
     Ok(images)
+}
+
+fn real_node(release: &CalicoRelease, stand_in: &Path, real: &RealCalico) -> Result<Image> {
+    let mut tree = program(&format!("{ASIDE}/calico-node"), release, stand_in)?;
+    tree.program("usr/lib/calico/calico-node", &real.node)?;
+    tree.bytes("usr/bin/calico-node", 0o755, NODE.as_bytes());
+    tree.bytes("usr/sbin/start_runit", 0o755, START.as_bytes());
+    filter_tools(&mut tree)?;
+    tree.busybox()?;
+    let mut environment = variables(&WITHOUT_CGO);
+    // The conflist and its kubeconfig are the installer's, as they were in v3.8.
+    environment.extend(variables(&[
+        ("CALICO_MANAGE_CNI", "false"),
+        ("DATASTORE_TYPE", "etcdv3"),
+    ]));
+    Ok(Image {
+        name: release.node.clone(),
+        tree,
+        entrypoint: vec!["/usr/sbin/start_runit".to_owned()],
+        environment,
+        description: "Calico: node, with a stand-in for BIRD, packed by the replumb lab".to_owned(),
+    })
+}
+
+/// The installer is the stand-in's: the manifest starts it by the name that it had in v3.8.
+fn real_cni(sources: &Sources, release: &CalicoRelease, stand_in: &Path, real: &RealCalico) -> Result<Image> {
+    let mut tree = program(&format!("{ASIDE}/install-cni.sh"), release, stand_in)?;
+    tree.link("install-cni.sh", &format!("/{ASIDE}/install-cni.sh"));
+    tree.program("opt/cni/bin/calico", &real.plugin)?;
+    tree.program("opt/cni/bin/calico-ipam", &real.plugin)?;
+    basic_plugins(&mut tree, sources)?;
+    Ok(Image {
+        name: release.cni.clone(),
+        tree,
+        entrypoint: Vec::new(),
+        environment: Vec::new(),
+        description: "Calico: CNI plugins, with a stand-in's installer, packed by the replumb lab".to_owned(),
+    })
+}
+
+fn real_controllers(release: &CalicoRelease, real: &RealControllers) -> Result<Image> {
+    let mut tree = Tree::default();
+    tree.program("usr/bin/kube-controllers", &real.controllers)?;
+    tree.program("usr/bin/check-status", &real.status)?;
+    // They write there what the probe reads.
+    tree.directory("status");
+    Ok(Image {
+        name: release.kube_controllers.clone(),
+        tree,
+        entrypoint: vec!["/usr/bin/kube-controllers".to_owned()],
+        environment: variables(&[("DATASTORE_TYPE", "etcdv3")]),
+        description: "Calico: controllers, packed by the replumb lab".to_owned(),
+    })
 }
 
 fn node(release: &CalicoRelease, stand_in: &Path) -> Result<Image> {
@@ -45,10 +114,16 @@ fn cni(sources: &Sources, release: &CalicoRelease, stand_in: &Path) -> Result<Im
     for link in ["opt/cni/bin/calico-ipam", "install-cni.sh"] {
         tree.link(link, "/opt/cni/bin/calico");
     }
+    basic_plugins(&mut tree, sources)?;
+    Ok(image(release, &release.cni, tree, &[], "CNI plugins"))
+}
+
+/// What Calico's image brings besides its own.
+fn basic_plugins(tree: &mut Tree, sources: &Sources) -> Result<()> {
     for name in PLUGINS {
         tree.program(&format!("opt/cni/bin/{name}"), &sources.plugins.join(name))?;
     }
-    Ok(image(release, &release.cni, tree, &[], "CNI plugins"))
+    Ok(())
 }
 
 fn kube_controllers(release: &CalicoRelease, stand_in: &Path) -> Result<Image> {

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 
 use super::archive::Image;
-pub use super::calico::Calico;
+pub use super::calico::{Calico, RealCalico, RealControllers};
 use super::{Tree, calico, calico_etcd};
 use crate::cluster::Images;
 use crate::cluster::images::image_of;
@@ -82,7 +82,9 @@ pub fn all(sources: &Sources) -> Result<Vec<Image>> {
         images.push(coordinator(sources, program)?);
     }
     match &sources.calico {
-        Some(Calico::WithEtcd(stand_in)) => images.extend(calico_etcd::all(sources, stand_in)?),
+        Some(Calico::WithEtcd { stand_in, real }) => {
+            images.extend(calico_etcd::all(sources, stand_in, real.as_ref())?);
+        }
         Some(chosen) => {
             images.push(calico::node(sources, chosen)?);
             images.push(calico::cni(sources, chosen)?);

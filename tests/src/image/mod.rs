@@ -13,5 +13,5 @@ mod tar;
 mod tree;
 
 pub use archive::Image;
-pub use catalog::{Calico, Sources, all, archives};
+pub use catalog::{Calico, RealCalico, RealControllers, Sources, all, archives};
 pub use tree::Tree;

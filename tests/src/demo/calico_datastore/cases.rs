@@ -18,48 +18,15 @@ spec:
     spec: { hostNetwork: true, containers: [{ name: main, image: 'calico/kube-policy-controller:v0.7.0', imagePullPolicy: Never }] }
 ";
 
-/// A script on a node that sends one request to Calico's etcd, and fails unless it is taken.
-macro_rules! etcd {
-    ($request:expr) => {
-        concat!(
-            "exec bash -c 'exec 3<>/dev/tcp/172.30.0.2/2479 && printf \"",
-            $request,
-            "\" >&3 && head -1 <&3 | grep -q \" 20\"'"
-        )
-    };
-}
-
-const PAUSE: Change = Change::Node(
-    "lab-control",
-    etcd!("PUT /v2/keys/calico/v1/Ready?value=false HTTP/1.0\\r\\nContent-Length: 0\\r\\n\\r\\n"),
-);
-const OPEN: Change = Change::Node(
-    "lab-control",
-    etcd!("PUT /v2/keys/calico/v1/Ready?value=true HTTP/1.0\\r\\nContent-Length: 0\\r\\n\\r\\n"),
-);
-const SPOIL: Change = Change::Node(
-    "lab-control",
-    etcd!(
-        "PUT /v2/keys/calico/v1/policy/tier/default/policy/broken?value=nothing HTTP/1.0\\r\\nContent-Length: 0\\r\\n\\r\\n"
-    ),
-);
-const MEND: Change = Change::Node(
-    "lab-control",
-    etcd!("DELETE /v2/keys/calico/v1/policy/tier/default/policy/broken HTTP/1.0\\r\\n\\r\\n"),
-);
+const READY: &str = "/v2/keys/calico/v1/Ready";
+const BROKEN: &str = "/v2/keys/calico/v1/policy/tier/default/policy/broken";
+const PAUSE: Change = Change::Etcd("PUT", READY, "value=false");
+const OPEN: Change = Change::Etcd("PUT", READY, "value=true");
+const SPOIL: Change = Change::Etcd("PUT", BROKEN, "value=nothing");
+const MEND: Change = Change::Etcd("DELETE", BROKEN, "");
 // `/calico/x` with the value `x`, in base 64.
-const FILL: Change = Change::Node(
-    "lab-control",
-    etcd!(
-        "POST /v3/kv/put HTTP/1.0\\r\\nContent-Length: 39\\r\\n\\r\\n{\\\"key\\\":\\\"L2NhbGljby94\\\",\\\"value\\\":\\\"eA==\\\"}"
-    ),
-);
-const EMPTY: Change = Change::Node(
-    "lab-control",
-    etcd!(
-        "POST /v3/kv/deleterange HTTP/1.0\\r\\nContent-Length: 22\\r\\n\\r\\n{\\\"key\\\":\\\"L2NhbGljby94\\\"}"
-    ),
-);
+const FILL: Change = Change::Etcd("POST", "/v3/kv/put", r#"{"key":"L2NhbGljby94","value":"eA=="}"#);
+const EMPTY: Change = Change::Etcd("POST", "/v3/kv/deleterange", r#"{"key":"L2NhbGljby94"}"#);
 
 /// Every case, in the order in which `--break list` prints them.
 pub const CASES: &[Case] = &[
@@ -81,15 +48,15 @@ pub const CASES: &[Case] = &[
         about: "the manifest is of Calico v2",
         check: "Manifest",
         says: &["calico/node:v2.6.12", "one of v3"],
-        spec: r#"{"calicoDatastore":{"manifest":"{kind: DaemonSet, apiVersion: apps/v1, metadata: {name: calico-node, namespace: kube-system}, spec: {selector: {matchLabels: {k8s-app: calico-node}}, template: {metadata: {labels: {k8s-app: calico-node}}, spec: {containers: [{name: calico-node, image: 'calico/node:v2.6.12', env: [{name: ETCD_ENDPOINTS, value: 'http://172.30.0.2:2479'}]}]}}}}"}}"#,
+        spec: r#"{"calicoDatastore":{"manifest":"{kind: DaemonSet, apiVersion: apps/v1, metadata: {name: calico-node, namespace: kube-system}, spec: {selector: {matchLabels: {k8s-app: calico-node}}, template: {metadata: {labels: {k8s-app: calico-node}}, spec: {containers: [{name: calico-node, image: 'calico/node:v2.6.12', env: [{name: ETCD_ENDPOINTS, value: 'http://127.0.0.1:2479'}]}]}}}}"}}"#,
         ..PLAIN
     },
     Case {
         name: "endpoint",
         about: "nobody answers where etcd v2 is said to be",
         check: "DatastoreAccess",
-        says: &["etcd of Calico v2", "172.30.0.2:9"],
-        spec: r#"{"calicoDatastore":{"etcdV2":{"endpoints":["http://172.30.0.2:9"]}}}"#,
+        says: &["etcd of Calico v2", "127.0.0.1:9"],
+        spec: r#"{"calicoDatastore":{"etcdV2":{"endpoints":["http://127.0.0.1:9"]}}}"#,
         ..PLAIN
     },
     Case {

@@ -43,12 +43,18 @@ pub struct Wanted {
     pub end: End,
     /// More fields of the spec, as JSON to merge.
     pub spec: Value,
+    /// So many containers are killed on purpose meanwhile.
+    pub kills: i64,
 }
 
 impl Wanted {
     /// As a user would ask for it.
     pub fn new(end: End) -> Self {
-        Self { end, spec: json!({}) }
+        Self {
+            end,
+            spec: json!({}),
+            kills: 0,
+        }
     }
 }
 
@@ -83,6 +89,7 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
     let wanted = Wanted {
         end: End::There,
         spec: serde_json::from_str(case.spec)?,
+        kills: 0,
     };
     let answer = breaking::spoil(cluster, operator, case, &manifest(cluster, &wanted).await?).await?;
     let forgotten = breaking::forget(cluster).await;
@@ -254,10 +261,14 @@ impl<'cluster> Run<'cluster> {
             ])
             .await?;
         let looks = Looks {
+            calico: self.scene.calico.clone(),
             status: status(cluster).await?,
             flags: self.watcher.seen(),
             late,
-            pods,
+            pods: Pods {
+                restarted: pods.restarted - self.wanted.kills,
+                ..pods
+            },
             addresses: [self.addresses.clone(), late::addresses(cluster).await?],
             v2: [self.v2.clone(), self.etcd.v2().await?],
             v3: self.etcd.v3().await?,

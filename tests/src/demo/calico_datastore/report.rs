@@ -17,6 +17,8 @@ use crate::demo::report::{self as common, Pods};
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
+    /// Who played Calico.
+    pub calico: String,
     /// Where the migration ended.
     pub phase: String,
     /// From the first change to the last, in seconds.
@@ -50,6 +52,8 @@ pub struct Report {
 /// What was looked at.
 #[derive(Debug)]
 pub struct Looks {
+    /// Who played Calico.
+    pub calico: String,
     /// Of the Migration.
     pub status: Value,
     /// Of both flags.
@@ -94,6 +98,7 @@ impl Report {
         });
         let [before, after] = &looks.objects;
         let mut report = Self {
+            calico: looks.calico,
             phase: text(&status["phase"]),
             seconds: took.unwrap_or_default(),
             stages: stages.collect(),
@@ -146,7 +151,7 @@ impl Report {
             format!("{} probes were lost", self.probes.all.lost),
         );
         wrong(
-            self.pods.recreated > 0 || self.pods.restarted > 0,
+            self.pods.recreated != 0 || self.pods.restarted != 0,
             format!(
                 "{} pods were made again, {} containers started again",
                 self.pods.recreated, self.pods.restarted
@@ -210,13 +215,14 @@ impl Report {
             let _ = writeln!(text, "{words}");
         };
         line(format_args!(
-            "{} in {} s: {}",
+            "{} in {} s: {} (Calico: {})",
             self.phase,
             self.seconds,
-            self.stages.join(", ")
+            self.stages.join(", "),
+            self.calico
         ));
         line(format_args!(
-            "Calico was paused for {:.1} s; both flags were read {} times, and never true together but {} times",
+            "Calico was paused for {:.1} s; both flags were read {} times, and {} times both were true",
             f64::from(i32::try_from(self.flags.paused_ms).unwrap_or(i32::MAX)) / 1000.0,
             self.flags.looks,
             self.flags.both_open

@@ -22,6 +22,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const READY: &str = "/calico/v1/Ready";
 /// The object with the flag of v3.
 const INFORMATION: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+const FORM: &str = "application/x-www-form-urlencoded";
 const JSON: &str = "application/json";
 /// Everything of Calico's.
 const ROOT: &str = "/calico/";
@@ -67,6 +68,17 @@ impl Etcd {
         let value = serde_json::from_str(&body)
             .with_context(|| format!("{method} {path} is answered with {status} {body}"))?;
         Ok((status, value))
+    }
+
+    /// One request that has to be taken. A body is a form to v2, and JSON to v3.
+    pub async fn tell(self, method: &str, path: &str, body: &str) -> Result<()> {
+        let kind = if path.starts_with("/v2/") { FORM } else { JSON };
+        let (status, answer) = wire::ask(self.at, method, path, kind, body).await?;
+        ensure!(
+            (200..300).contains(&status),
+            "{method} {path} is answered with {status} {answer}"
+        );
+        Ok(())
     }
 
     /// Whether each flag is true: v2's, v3's.
