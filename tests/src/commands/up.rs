@@ -155,7 +155,7 @@ impl ClusterArguments {
         self.can_come_up()?;
         let progress = Progress::default();
         let mut programs = vec![Program::Traffic];
-        if !self.no_calico && (self.calico_bin.is_none() || self.pod_network() == PodNetwork::CalicoV2) {
+        if !self.no_calico && (self.calico_bin.is_none() || self.pod_network().has_etcd()) {
             programs.push(Program::StandIn);
         }
         if self.replumb {
@@ -211,7 +211,7 @@ impl ClusterArguments {
     /// What is used on the cluster once it is there.
     pub async fn tools(&self) -> Result<Tools> {
         let calico = match &self.calico_bin {
-            Some(folder) if self.pod_network() == PodNetwork::CalicoV2 => format!(
+            Some(folder) if self.pod_network().has_etcd() => format!(
                 "v3 the real one of {}, v2.6 and BIRD by a stand-in",
                 folder.display()
             ),
