@@ -22,7 +22,7 @@ pub enum PodNetwork {
     Calico,
     /// Calico v2.6 with etcd, without a tunnel, and v3 to roll it to. A stand-in plays v2.6.
     CalicoV2,
-    /// Calico v3.8 with etcd, without a tunnel; a stand-in plays it.
+    /// Calico v3.8 with etcd, without a tunnel. A stand-in plays it, or with the real programs BIRD alone.
     CalicoEtcd,
 }
 

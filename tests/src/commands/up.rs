@@ -129,11 +129,6 @@ impl ClusterArguments {
                     network.option()
                 )
             }
-            PodNetwork::CalicoEtcd if self.calico_bin.is_some() => {
-                bail!(
-                    "--network calico-etcd: a stand-in plays that Calico, and nothing else can; leave --calico-bin out"
-                )
-            }
             // The real v3 would do both, but v2.6 and BIRD are the stand-in's in any case.
             network @ (PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd) if self.ip_families.has_ipv6() => {
                 bail!(
@@ -160,7 +155,7 @@ impl ClusterArguments {
         self.can_come_up()?;
         let progress = Progress::default();
         let mut programs = vec![Program::Traffic];
-        if !self.no_calico && (self.calico_bin.is_none() || self.pod_network() == PodNetwork::CalicoV2) {
+        if !self.no_calico && (self.calico_bin.is_none() || self.pod_network().has_etcd()) {
             programs.push(Program::StandIn);
         }
         if self.replumb {
@@ -216,7 +211,7 @@ impl ClusterArguments {
     /// What is used on the cluster once it is there.
     pub async fn tools(&self) -> Result<Tools> {
         let calico = match &self.calico_bin {
-            Some(folder) if self.pod_network() == PodNetwork::CalicoV2 => format!(
+            Some(folder) if self.pod_network().has_etcd() => format!(
                 "v3 the real one of {}, v2.6 and BIRD by a stand-in",
                 folder.display()
             ),
@@ -321,19 +316,15 @@ mod tests {
         assert!(
             refusal(cluster("--network calico --no-calico").can_come_up()).contains("leave one of them out")
         );
-        for more in ["", " --calico-bin /nowhere"] {
-            let v2 = format!("--network calico-v2{more}");
-            assert!(cluster(&v2).can_come_up().is_ok(), "{v2}");
-            let without = refusal(cluster(&format!("{v2} --no-calico")).can_come_up());
-            assert!(without.contains("leave one of them out"), "{v2}: {without}");
-            let dual = refusal(cluster(&format!("{v2} --ip-families dual-stack")).can_come_up());
-            assert!(dual.contains("the stand-in plays IPv4 only"), "{v2}: {dual}");
-        }
-        let etcd = "--network calico-etcd";
-        assert!(cluster(etcd).can_come_up().is_ok());
-        for more in ["--no-calico", "--calico-bin /nowhere", "--ip-families dual-stack"] {
-            let refused = refusal(cluster(&format!("{etcd} {more}")).can_come_up());
-            assert!(refused.contains("calico-etcd"), "{more}: {refused}");
+        for network in ["calico-v2", "calico-etcd"] {
+            for more in ["", " --calico-bin /nowhere"] {
+                let line = format!("--network {network}{more}");
+                assert!(cluster(&line).can_come_up().is_ok(), "{line}");
+                let without = refusal(cluster(&format!("{line} --no-calico")).can_come_up());
+                assert!(without.contains("leave one of them out"), "{line}: {without}");
+                let dual = refusal(cluster(&format!("{line} --ip-families dual-stack")).can_come_up());
+                assert!(dual.contains("the stand-in plays IPv4 only"), "{line}: {dual}");
+            }
         }
         let other = cluster("--network calico-v2").start_on(PodNetwork::Calico);
         assert!(refusal(other).contains("--network calico-v2: the migration starts from Calico"));

@@ -31,7 +31,7 @@ pub enum Datastore {
     /// In the Kubernetes API.
     #[default]
     Kubernetes,
-    /// In etcd v3, as Calico v3.8 did in clusters of that time; a stand-in plays it.
+    /// In etcd v3, as Calico v3.8 did in clusters of that time.
     Etcd,
 }
 
