@@ -126,8 +126,13 @@ impl Etcd2 {
 
     /// Everything below `/calico`.
     pub async fn tree(&self) -> Result<Tree, StoreError> {
-        let attempt = format!("reading every key below {ROOT}");
-        let path = format!("{}?recursive=true&sorted=true&quorum=true", url(ROOT));
+        self.below(ROOT).await
+    }
+
+    /// Everything below a key.
+    pub async fn below(&self, key: &str) -> Result<Tree, StoreError> {
+        let attempt = format!("reading every key below {key}");
+        let path = format!("{}?recursive=true&sorted=true&quorum=true", url(key));
         let reply = self
             .http
             .send(&attempt, Method::GET, &path, None, Repeat::AlwaysLong)

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use plan::calico_datastore::left::{DIRECTORIES, Left};
 use plan::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use plan::calico_datastore::run::record::{PREFIX, Record};
 use plan::calico_datastore::v2;
@@ -98,6 +99,25 @@ impl Stores {
     pub async fn cluster(&self) -> Result<String, StoreError> {
         let found = self.v2.get(CLUSTER_GUID).await?;
         Ok(found.map(|found| found.value).unwrap_or_default())
+    }
+
+    /// What the conversion leaves to Calico's controllers, as v2 says it now.
+    pub async fn left(&self) -> Result<Left, StoreError> {
+        let [profiles, policies] = DIRECTORIES.map(|directory| self.v2.below(directory));
+        let (mut tree, policies) = tokio::try_join!(profiles, policies)?;
+        tree.values.extend(policies.values);
+        Ok(Left::of(&tree))
+    }
+
+    /// What of it is not in v3.
+    pub async fn missing(&self, left: Left) -> Result<Left, StoreError> {
+        if left.is_empty() {
+            return Ok(left);
+        }
+        let [profiles, policies] = Left::prefixes();
+        let (profiles, policies) = tokio::try_join!(self.v3.list(&profiles), self.v3.list(&policies))?;
+        let keys = profiles.iter().chain(&policies).map(|entry| entry.key.as_str());
+        Ok(left.missing(keys))
     }
 
     /// `ClusterInformation` of v3.

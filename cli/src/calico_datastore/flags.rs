@@ -117,6 +117,10 @@ pub struct Complete {
     /// Go on although etcd v2 says something else than what was converted: those changes are lost.
     #[arg(long)]
     pub despite_changes: bool,
+    /// Go on although calico-kube-controllers of v3 have not written all that the conversion leaves to them: new connections of pods whose
+    /// profile is missing are dropped, and policies that are missing hold nothing back, until they have.
+    #[arg(long)]
+    pub despite_missing: bool,
     /// What every change has.
     #[command(flatten)]
     pub change: Change,

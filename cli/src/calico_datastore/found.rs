@@ -102,6 +102,7 @@ pub async fn look_at(stores: &Stores, folder: &Path, over_existing: bool) -> Res
             | Refusal::Lost { .. }
             | Refusal::BeingCompleted
             | Refusal::Changed
+            | Refusal::Missing { .. }
             | Refusal::OtherCluster { .. } => found.not_now = Some(text),
         }
     }

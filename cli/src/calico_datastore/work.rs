@@ -75,6 +75,7 @@ pub async fn complete(complete: &Complete, variables: &Variables) -> Result<Outc
     }
     let goal = Goal::Complete {
         despite_changes: complete.despite_changes,
+        despite_missing: complete.despite_missing,
     };
     let question = "Every calico-node, the CNI plugin of every node and the controllers run Calico v3. Let Calico work with etcd v3?";
     go(

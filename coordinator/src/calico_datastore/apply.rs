@@ -42,10 +42,7 @@ impl Made {
     }
 
     fn for_the_stores(problem: &StoreProblem) -> Self {
-        Self::waits(
-            WaitReason::Datastore,
-            format!("{}. {}", problem.message, problem.hint),
-        )
+        Self::waits(WaitReason::Datastore, problem.to_string())
     }
 }
 

@@ -123,7 +123,11 @@ pub async fn go_on(
         return Ok(());
     };
     let is_past = matches!(&stores, Ok(stores) if stores.is_past_the_point_of_no_return());
-    let view = pass.view(&known, &observed, stores, &work);
+    let controllers = pass.controllers(&known, &observed);
+    let controllers_work = pass
+        .controllers_work(memory, &known, &stores, controllers.as_ref())
+        .await;
+    let view = pass.view(&known, &observed, stores, controllers_work, &work);
     let policy = Policy {
         at_once: limits::rules(migration)
             .max_unavailable

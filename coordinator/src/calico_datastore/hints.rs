@@ -63,6 +63,7 @@ fn of_refusal(refusal: &Refusal) -> &'static str {
             "`kubectl replumb rollback --all`, and begin again; or, if what changed does not matter (`kubectl replumb datastore dry-run` shows it), \
              `kubectl replumb datastore complete --despite-changes`, and this goes on"
         }
+        Refusal::Missing { .. } => "calico-kube-controllers of v3 writes it: see its log",
         Refusal::OtherCluster { .. } => "The endpoints of both stores have to be of one cluster",
     }
 }

@@ -6,7 +6,9 @@ use k8s_openapi::api::core::v1::Pod;
 use plan::calico_datastore::cluster::calico::{Calico, Each, Says};
 use plan::calico_datastore::cluster::manifest::{self, Name};
 use plan::calico_datastore::cluster::nodes::NodeView;
-use plan::calico_datastore::cluster::view::{ControllersView, DaemonSetView, StoresView, View, Work};
+use plan::calico_datastore::cluster::view::{
+    ControllersView, ControllersWork, DaemonSetView, StoresView, View, Work,
+};
 use plan::calico_datastore::run::record::{Phase, Record};
 use plan::check::names;
 use serde_json::Value;
@@ -102,13 +104,12 @@ impl Pass<'_> {
         let stores = looks
             .stores(self.context, v2, v3)
             .await
-            .map_err(|problem| format!("{}. {}", problem.message, problem.hint))?;
+            .map_err(|problem| problem.to_string())?;
         let (record, mut view) = match read(&stores).await {
             Ok(read) => read,
             Err(error) => {
                 looks.forget();
-                let problem = problem(&error);
-                return Err(format!("{}. {}", problem.message, problem.hint));
+                return Err(problem(&error).to_string());
             }
         };
         self.write_down(known, record.as_ref(), &view);
@@ -158,6 +159,7 @@ impl Pass<'_> {
         known: &CalicoDatastoreStatus,
         observed: &'pass Observed,
         stores: Result<StoresView, String>,
+        controllers_work: ControllersWork,
         work: &'pass Work,
     ) -> View<'pass> {
         let saved = self.saved;
@@ -168,13 +170,23 @@ impl Pass<'_> {
             configuration: configuration(saved, observed.configuration.as_ref()),
             daemon_set: daemon_set(saved, &observed.daemon_set),
             nodes: &observed.nodes,
-            controllers: controllers(saved, observed.controllers.as_ref(), || {
-                found::controller_pods(&observed.pods, &known.settings.controllers.value)
-            }),
+            controllers: self.controllers(known, observed),
+            controllers_work,
             work,
             without_network: self.still_waiting(known, observed),
             now: self.now,
         }
+    }
+
+    /// The controllers as they are.
+    pub(super) fn controllers(
+        &self,
+        known: &CalicoDatastoreStatus,
+        observed: &Observed,
+    ) -> Option<ControllersView> {
+        controllers(self.saved, observed.controllers.as_ref(), || {
+            found::controller_pods(&observed.pods, &known.settings.controllers.value)
+        })
     }
 
     /// Pods that wait since before v3 was opened, but for those that have waited since before all of this.

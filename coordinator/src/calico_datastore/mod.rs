@@ -9,6 +9,7 @@ mod backup;
 mod drive;
 mod found;
 pub(crate) mod hints;
+mod left;
 mod look;
 mod looks;
 mod objects;

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use plan::calico_datastore::cluster::checks::{PERMISSIONS, PERMISSIONS_AT_HOME};
 use plan::calico_datastore::cluster::detect::detect;
 use plan::calico_datastore::cluster::etcd::ConfigMaps;
-use plan::calico_datastore::cluster::facts::{ClusterFacts, Found, NodePod};
+use plan::calico_datastore::cluster::facts::{ClusterFacts, Found, NodePod, StoreFacts};
 use plan::calico_datastore::cluster::manifest::{self, CONTROLLERS, Manifest, NODE_CONTAINER, Name};
 use plan::cluster::{self, Malformed};
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::looks::{Asked, Looks};
 use super::objects::{current, get, patch, spec_change};
-use super::{found, saved, wishes};
+use super::{found, left, saved, wishes};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::WriteError;
@@ -80,9 +80,21 @@ pub async fn cluster(
     }
     cluster.manifest = Some(manifest);
     if let Ok(settings) = detect(&wishes(kind), &cluster) {
-        let read = looks
+        let mut read = looks
             .facts(context, &settings.etcd_v2.value, &settings.etcd_v3.value, by)
             .await;
+        if let Ok(StoreFacts {
+            conversion: Ok(converted),
+            ..
+        }) = &mut read
+        {
+            match left::in_cluster(context, converted.left.clone()).await {
+                Ok(left) => converted.left = left,
+                // A right that is missing is a finding of its own.
+                Err(error) if error.refusal().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
         cluster.stores = Some(read);
     }
     Ok(cluster)

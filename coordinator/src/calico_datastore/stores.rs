@@ -104,6 +104,7 @@ fn converted_of(prepared: &Prepared) -> Converted {
             .filter_map(|object| object.key.strip_prefix(NODES))
             .map(str::to_owned)
             .collect();
+        converted.left = prepared.left.clone();
     }
     converted
 }

@@ -158,6 +158,8 @@ fn goal(work: StoreWork, over_existing: bool) -> Goal {
         StoreWork::AnnounceNodes => Goal::AnnounceNodes,
         StoreWork::Complete => Goal::Complete {
             despite_changes: false,
+            // Who asks has looked, and knows what the cluster has of it.
+            despite_missing: true,
         },
         StoreWork::TakeBack { nodes_of_v3: true } => Goal::Reopen,
         StoreWork::TakeBack { nodes_of_v3: false } => Goal::Abort {

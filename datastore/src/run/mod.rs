@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use plan::calico_datastore::left::Left;
 use plan::calico_datastore::run::decide::{Goal, Next, Observed, ReadyV2, Refusal, Step, decide};
 use plan::calico_datastore::run::record::{Phase, Record};
 use plan::calico_datastore::v2::{READY, Tree};
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 use crate::backup::{Backup, BackupError};
 use crate::error::StoreError;
 use crate::lock::Lock;
-use crate::stores::{ROOT, Recorded, Stores, ready_v3};
+use crate::stores::{CLUSTER_GUID, ROOT, Recorded, Stores, ready_v3};
 use prepared::{NotConvertible, Prepared};
 
 /// Looks and steps that fail one after the other, each after the store's own patience, before it is given up. While Calico is paused
@@ -175,22 +176,30 @@ async fn begin(stores: &Stores, goal: Goal) -> Result<(Goal, Prepared, Option<St
         Goal::AnnounceNodes | Goal::Reopen | Goal::Abort { .. } => {
             Ok((goal, Prepared::nothing(&stores.cluster().await?), None))
         }
-        Goal::Start { .. } | Goal::Complete { .. } => match read(stores).await {
-            Ok((_, prepared)) => Ok((goal, prepared, None)),
-            Err(RunError::NotConvertible(error)) if is_begun(stores).await? => {
-                let prepared = Prepared::nothing(&stores.cluster().await?);
-                match goal {
-                    Goal::Complete {
-                        despite_changes: true,
-                    } => Ok((goal, prepared, None)),
-                    Goal::Complete { .. } => Err(error.into()),
-                    Goal::Start { .. } | Goal::AnnounceNodes | Goal::Reopen | Goal::Abort { .. } => {
-                        Ok((abort, prepared, Some(unconvertible(&error))))
-                    }
+        Goal::Start { .. } | Goal::Complete { .. } => {
+            let tree = stores.v2.tree().await?;
+            let error = match Prepared::of(&tree) {
+                Ok(prepared) => return Ok((goal, prepared, None)),
+                Err(error) => error,
+            };
+            if !is_begun(stores).await? {
+                return Err(error.into());
+            }
+            let prepared = Prepared {
+                left: Left::of(&tree),
+                ..Prepared::nothing(tree.value(CLUSTER_GUID).unwrap_or_default())
+            };
+            match goal {
+                Goal::Complete {
+                    despite_changes: true,
+                    ..
+                } => Ok((goal, prepared, None)),
+                Goal::Complete { .. } => Err(error.into()),
+                Goal::Start { .. } | Goal::AnnounceNodes | Goal::Reopen | Goal::Abort { .. } => {
+                    Ok((abort, prepared, Some(unconvertible(&error))))
                 }
             }
-            Err(error) => Err(error),
-        },
+        }
     }
 }
 
@@ -222,7 +231,7 @@ pub async fn refusal(
     prepared: &Prepared,
     goal: Goal,
 ) -> Result<Option<Refusal>, StoreError> {
-    let looked = look(stores, prepared, SignedDuration::ZERO).await?;
+    let looked = look(stores, prepared, goal, SignedDuration::ZERO).await?;
     Ok(match decide(goal, &looked.observed) {
         Next::Refuse(refusal) => Some(refusal),
         Next::Run(_) | Next::Settle(_) | Next::Overdue(_) | Next::Done => None,
@@ -239,7 +248,12 @@ struct Looked {
 }
 
 /// Both stores as they are now. v2 first: who decides by the record and the flag of v3 must not write v2 by what came after them.
-async fn look(stores: &Stores, prepared: &Prepared, settle: SignedDuration) -> Result<Looked, StoreError> {
+async fn look(
+    stores: &Stores,
+    prepared: &Prepared,
+    goal: Goal,
+    settle: SignedDuration,
+) -> Result<Looked, StoreError> {
     let flag = stores.v2.get(READY).await?;
     let (recorded, information, keys) = tokio::try_join!(
         stores.record(),
@@ -250,6 +264,17 @@ async fn look(stores: &Stores, prepared: &Prepared, settle: SignedDuration) -> R
         Some(Recorded { record, revision }) => (Some(record), revision),
         None => (None, 0),
     };
+    let missing = match goal {
+        Goal::Complete {
+            despite_missing: false,
+            ..
+        } => stores.missing(prepared.left.clone()).await?,
+        Goal::Complete { .. }
+        | Goal::Start { .. }
+        | Goal::AnnounceNodes
+        | Goal::Reopen
+        | Goal::Abort { .. } => Left::default(),
+    };
     let observed = Observed {
         record,
         v2: ReadyV2::of(flag.as_ref().map(|flag| flag.value.as_str())),
@@ -257,6 +282,7 @@ async fn look(stores: &Stores, prepared: &Prepared, settle: SignedDuration) -> R
         keys,
         cluster: prepared.cluster.clone(),
         hash: prepared.hash.clone(),
+        missing,
         settle,
         now: Timestamp::now(),
     };
@@ -275,7 +301,7 @@ impl Runner<'_> {
         // While it is paused, when it goes back.
         let mut until: Option<Timestamp> = None;
         loop {
-            let looked = match look(self.stores, &self.prepared, settle.left()).await {
+            let looked = match look(self.stores, &self.prepared, goal, settle.left()).await {
                 Ok(looked) => looked,
                 Err(error) => {
                     self.again(&mut failures, until, error).await?;

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use plan::calico::etcd::uid;
 use plan::calico_datastore::convert::{Conversion, convert};
+use plan::calico_datastore::left::Left;
 use plan::calico_datastore::v2::{READY, Tree};
 use plan::calico_datastore::version::{VersionRefused, gate};
 use serde_json::{Value, json};
@@ -48,6 +49,8 @@ pub struct Prepared {
     pub cluster: String,
     /// SHA-256 of keys and values without what only a run gives them: `uid` and time.
     pub hash: String,
+    /// What the conversion leaves to Calico's controllers.
+    pub left: Left,
 }
 
 /// One key as it is written.
@@ -91,6 +94,7 @@ impl Prepared {
         Ok(Self {
             cluster: tree.value(CLUSTER_GUID).unwrap_or_default().to_owned(),
             hash: hexadecimal(&hash.finalize()),
+            left: Left::of(tree),
             conversion: Some(conversion),
         })
     }

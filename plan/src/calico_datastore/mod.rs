@@ -28,6 +28,7 @@ mod ip_pool;
 mod ipam;
 mod json;
 pub mod key;
+pub mod left;
 mod names;
 mod network;
 mod node;

@@ -22,7 +22,9 @@ use super::validate::{Findings, metadata, policy};
 /// The tier whose policies are read.
 const TIER: &str = "default";
 /// What policies begin with that Kubernetes' policies became.
-const OF_KUBERNETES: &str = "knp.default.";
+pub(super) const OF_KUBERNETES: &str = "knp.default.";
+/// Where those of the tier stand.
+pub(super) const DIRECTORY: &str = "/calico/v1/policy/tier/default/policy";
 
 /// A policy as v2 stores it.
 #[derive(Debug, Default)]

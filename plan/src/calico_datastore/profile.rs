@@ -18,9 +18,14 @@ use super::v2::{Entry, Tree};
 use super::validate::{self, Findings, metadata};
 
 /// Where they stand.
-const DIRECTORY: &str = "/calico/v1/policy/profile";
+pub(super) const DIRECTORY: &str = "/calico/v1/policy/profile";
 /// What profiles begin with that others make anew: Kubernetes' namespaces, security groups of `OpenStack`.
 const OF_CONTROLLERS: [&str; 2] = ["k8s_ns.", "openstack-sg-"];
+
+/// Whether others make it anew: the conversion does not write it.
+pub(super) fn is_left(name: &str) -> bool {
+    OF_CONTROLLERS.iter().any(|start| name.starts_with(start))
+}
 
 /// A profile as v2 stores it, in three values.
 #[derive(Debug, Default)]
@@ -66,7 +71,7 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
     let mut profiles: BTreeMap<String, Profile> = BTreeMap::new();
     for entry in tree.matching(&format!("{DIRECTORY}/*/*")) {
         let name = unescaped(entry.parts[0]);
-        if OF_CONTROLLERS.iter().any(|start| name.starts_with(start)) {
+        if is_left(&name) {
             left.insert(name);
         } else {
             take(&entry, name, &mut profiles, conversion);

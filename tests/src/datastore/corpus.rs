@@ -12,6 +12,7 @@ use super::case::{Case, Step};
 use super::compare::{Judge, Verdict};
 use super::etcd::Etcd;
 use super::tool::Tool;
+use super::trial::COMPLETE;
 
 const READY: &str = "/calico/v1/Ready";
 
@@ -89,7 +90,8 @@ async fn perform(etcd: &Etcd, tool: &Tool, step: &Step, before: &BTreeMap<String
         ["start", more @ ..] => {
             run_verb(tool, &["start", "--yes", "--no-hold", "--settle", "0s"], more).await?
         }
-        ["complete", more @ ..] => run_verb(tool, &["complete", "--yes"], more).await?,
+        // Nobody's controllers run here, and the reference tool does not ask for them.
+        ["complete", more @ ..] => run_verb(tool, &COMPLETE, more).await?,
         ["abort", more @ ..] => run_verb(tool, &["abort", "--yes"], more).await?,
         ["dry-run", more @ ..] => run_verb(tool, &["dry-run"], more).await?,
         [verb @ ("v2put" | "v3put" | "v3del")] => {

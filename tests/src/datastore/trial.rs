@@ -13,6 +13,8 @@ use super::proxy::{Moment, Proxy, Strike};
 use super::tool::{Said, Tool};
 
 const READY: &str = "/calico/v1/Ready";
+/// Opens v3 where nobody runs Calico's controllers.
+pub const COMPLETE: [&str; 3] = ["complete", "--yes", "--despite-missing"];
 /// One process that is to be killed, at most.
 const LIMIT: Duration = Duration::from_mins(2);
 
@@ -162,10 +164,10 @@ impl<'etcd> Trial<'etcd> {
         let tool = self.tool(&self.etcd.url());
         done(&tool.run(&self.start()).await?, "start")?;
         ensure!(
-            self.kill(strike, &["complete", "--yes"]).await?.is_some(),
+            self.kill(strike, &COMPLETE).await?.is_some(),
             "complete has ended before"
         );
-        done(&tool.run(&["complete", "--yes"]).await?, "complete")?;
+        done(&tool.run(&COMPLETE).await?, "complete")?;
         let status = tool.status().await?;
         ensure!(status["worksWith"] == "V3", "after complete: {status}");
         let again = tool.run(&["abort", "--yes"]).await?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use datastore::access::{Said, Side};
 use datastore::etcd3::Etcd3;
 use ipnet::Ipv4Net;
@@ -89,7 +89,7 @@ async fn converted(cluster: &Cluster, tools: &Tools) -> Result<()> {
         addresses(cluster).await? == before,
         "addresses of pods have changed with the roll"
     );
-    run(&tool, &["complete", "--yes"])
+    complete(cluster, &tool)
         .await
         .with_context(|| format!("before: {status}"))?;
     cluster.api().pods_ready(&[NAMESPACE], LIMIT).await?;
@@ -119,6 +119,20 @@ async fn converted(cluster: &Cluster, tools: &Tools) -> Result<()> {
         "{handles} handles before two pods went, {left} after"
     );
     nothing_lost(&Summary::of(&probes::end(cluster).await?))
+}
+
+/// As a person does it: what controllers have not written yet is a refusal, and it is said again.
+async fn complete(cluster: &Cluster, tool: &Tool) -> Result<()> {
+    let what = "v3 is opened";
+    until(what, LIMIT, &cluster.directory().logs(), async || {
+        let said = tool.run(&["complete", "--yes"]).await?;
+        Ok(match said.code {
+            Some(0) => Look::Done(()),
+            Some(2) if said.notes.contains("has not yet") => Look::NotYet(said.all()),
+            other => bail!("complete ended with {other:?}: {}", said.all()),
+        })
+    })
+    .await
 }
 
 async fn run(tool: &Tool, arguments: &[&str]) -> Result<()> {

@@ -16,7 +16,7 @@ use crate::datastore::etcd::{Etcd, Options};
 use crate::datastore::proxy::{Moment, Strike};
 use crate::datastore::sample;
 use crate::datastore::tool::Tool;
-use crate::datastore::trial::{Trial, strikes};
+use crate::datastore::trial::{COMPLETE, Trial, strikes};
 
 /// Keys of v2 that are converted in most cases.
 const KEYS: usize = 200;
@@ -66,6 +66,10 @@ pub async fn datastore(bench: &Bench) -> Tally {
     tally.count(
         "v3 that is not empty is put back as it was",
         put_back(bench, &etcd).await,
+    );
+    tally.count(
+        "v3 stays closed until the controllers have written what is left to them, or somebody does without",
+        unwritten(bench, &etcd).await,
     );
     tally.count("two etcds that want certificates", certificates(bench).await);
     tally
@@ -197,7 +201,7 @@ async fn held_and_stopped(bench: &Bench, etcd: &Etcd) -> Result<()> {
         status["record"]["phase"] == "Verified" && status["atWork"].is_null()
     })
     .await?;
-    let complete = tool.run(&["complete", "--yes"]).await?;
+    let complete = tool.run(&COMPLETE).await?;
     ensure!(complete.code == Some(0), "{}", complete.all());
     let held = tokio::time::timeout(LIMIT, holding.wait_with_output())
         .await
@@ -311,7 +315,7 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
         refuse(&[etcd], &tool, &start, words).await?;
     }
     etcd.put_v2(VERSION, "v2.6.12").await?;
-    refuse(&[etcd], &tool, &["complete", "--yes"], "that nobody has filled").await?;
+    refuse(&[etcd], &tool, &COMPLETE, "that nobody has filled").await?;
     etcd.put_v3("/calico/resources/v3/projectcalico.org/nodes/a", "{}")
         .await?;
     refuse(&[etcd], &tool, &start, "1 keys below /calico/").await?;
@@ -370,7 +374,7 @@ async fn put_back(bench: &Bench, etcd: &Etcd) -> Result<()> {
         "v3 is another one than before"
     );
     done(&start).await?;
-    done(&["complete", "--yes"]).await?;
+    done(&COMPLETE).await?;
     let refused = tool.run(&["abort", "--yes"]).await?;
     ensure!(refused.code == Some(2), "{}", refused.all());
     done(&["abort", "--yes", "--after-completion"]).await?;
@@ -382,6 +386,39 @@ async fn put_back(bench: &Bench, etcd: &Etcd) -> Result<()> {
     );
     let kept = etcd.dump_v3("/replumb/calico-datastore/before").await?;
     ensure!(kept.is_empty(), "kept aside after all: {kept:?}");
+    Ok(())
+}
+
+/// The controllers of v3 are this test.
+async fn unwritten(bench: &Bench, etcd: &Etcd) -> Result<()> {
+    let mut store = sample::store(KEYS);
+    store.insert(
+        "/calico/v1/policy/tier/default/policy/knp.default.default.deny".to_owned(),
+        "{\"selector\": \"calico/k8s_ns == 'default'\"}".to_owned(),
+    );
+    etcd.seed(&store).await?;
+    let tool = bench.tool(&etcd.url(), &etcd.url());
+    let started = tool.run(&START).await?;
+    ensure!(started.code == Some(0), "{}", started.all());
+    let complete = ["complete", "--yes"];
+    let resources = "/calico/resources/v3/projectcalico.org";
+    for (words, key) in [
+        (
+            "1 profile (kns.default), 1 policy of Kubernetes (default/deny)",
+            "profiles/kns.default",
+        ),
+        (
+            "not yet 1 policy of Kubernetes (default/deny)",
+            "networkpolicies/default/knp.default.deny",
+        ),
+    ] {
+        refuse(&[etcd], &tool, &complete, words).await?;
+        etcd.put_v3(&format!("{resources}/{key}"), "{}").await?;
+    }
+    let completed = tool.run(&complete).await?;
+    ensure!(completed.code == Some(0), "{}", completed.all());
+    let status = tool.status().await?;
+    ensure!(status["worksWith"] == "V3", "{status}");
     Ok(())
 }
 
@@ -443,7 +480,7 @@ async fn certificates(bench: &Bench) -> Result<()> {
         status["worksWith"] == "V2" && status["keysV3"] == 0,
         "before: {status}"
     );
-    for arguments in [&START[..], &["complete", "--yes"]] {
+    for arguments in [&START[..], &COMPLETE] {
         let said = tool.run(arguments).await?;
         ensure!(said.code == Some(0), "{arguments:?}: {}", said.all());
     }

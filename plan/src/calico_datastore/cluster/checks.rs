@@ -127,7 +127,12 @@ impl From<CheckName> for &'static str {
 }
 
 /// What the coordinator must be allowed to do everywhere.
-pub const PERMISSIONS: [Permission; 1] = [Permission::new("create", "", "pods", "eviction")];
+pub const PERMISSIONS: [Permission; 3] = [
+    Permission::new("create", "", "pods", "eviction"),
+    // What calico-kube-controllers of v3 has to write before v3 is opened.
+    Permission::new("list", "", "namespaces", ""),
+    Permission::new("list", "networking.k8s.io", "networkpolicies", ""),
+];
 
 /// And in its own namespace. Whether it may write Calico's objects is seen when it asks to, without effect: those it may write by name.
 pub const PERMISSIONS_AT_HOME: [Permission; 1] = [Permission::new("create", "", "secrets", "")];
@@ -138,7 +143,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
         access::malformed(CheckName::MalformedObjects, &facts.malformed),
         access::permissions(
             CheckName::Permissions,
-            &[PERMISSIONS, PERMISSIONS_AT_HOME].concat(),
+            &[&PERMISSIONS[..], &PERMISSIONS_AT_HOME].concat(),
             &facts.permissions,
         ),
         calico::check(settings, facts),

@@ -1,8 +1,8 @@
 //! The next step of the whole conversion. Level-triggered: the same facts give the same step, whatever was decided before, so that a
 //! restart or a crash changes nothing.
 //!
-//! There: nobody writes to v2, Calico is paused, everything is in v3, every calico-node and the controllers are of v3, v3 is opened. Back,
-//! as long as v3 was not: v2 is opened at once, since nobody gets a network before; calico-node goes back; v3 is made as it was only when
+//! There: nobody writes to v2, Calico is paused, everything is in v3, every calico-node and the controllers are of v3, the controllers have
+//! written theirs, v3 is opened. Back, as long as v3 was not: v2 is opened at once, since nobody gets a network before; calico-node goes back; v3 is made as it was only when
 //! no calico-node of v3 can run any more, since one that finds nothing there opens it.
 
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::calico::{Calico, Says};
 use super::nodes;
 use super::step::{Stage, Step, StoreWork};
-use super::view::{ControllersView, Next, Policy, StoresView, View, Work};
+use super::view::{ControllersView, ControllersWork, Next, Policy, StoresView, View, Work};
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
 use crate::decision::{Decision, Direction, Halt, HaltReason, Wait, WaitReason};
@@ -92,7 +92,27 @@ fn there(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
         .or_else(|| announced(view, stores))
         .or_else(|| calico_node(view, Calico::V3, policy))
         .or_else(|| controllers(view, Calico::V3, Stage::Controllers))
+        .or_else(|| written_by_controllers(view))
         .unwrap_or_else(|| working(view.work, Stage::Open, StoreWork::Complete))
+}
+
+/// The controllers have written what the conversion leaves to them. Whoever opens v3 before loses what pods begin until they have.
+fn written_by_controllers(view: &View<'_>) -> Option<Next> {
+    match &view.controllers_work {
+        ControllersWork::There => None,
+        ControllersWork::Missing(left) => {
+            let message = format!(
+                "calico-kube-controllers of v3 has not yet written to etcd v3: {left}. Without it Felix of v3 drops what pods begin, and policies \
+                 that are missing hold nothing back, so v3 is not opened before"
+            );
+            Some(wait(Stage::Controllers, WaitReason::CalicoControllers, message))
+        }
+        ControllersWork::Unknown(why) => {
+            let message =
+                format!("whether calico-kube-controllers of v3 has written everything is not known: {why}");
+            Some(wait(Stage::Controllers, WaitReason::CalicoControllers, message))
+        }
+    }
 }
 
 /// Why it does not go on there.

@@ -1,11 +1,13 @@
 //! What the coordinator reads off the API and off both stores before it decides: the cluster as facts.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde_json::Value;
 
 use super::etcd::ConfigMaps;
 use super::manifest::Manifest;
+use crate::calico_datastore::left::Left;
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
 use crate::cluster::{DaemonSet, Malformed, Node, Webhook};
@@ -84,6 +86,13 @@ pub struct StoreProblem {
     pub hint: String,
 }
 
+/// For a message.
+impl fmt::Display for StoreProblem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}. {}", self.message, self.hint)
+    }
+}
+
 /// Both stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreFacts {
@@ -118,6 +127,8 @@ pub struct Converted {
     pub renamed: usize,
     /// Nodes, as etcd v3 names them.
     pub hosts: Vec<String>,
+    /// What calico-kube-controllers of v3 has to write, of what the cluster has.
+    pub left: Left,
 }
 
 /// Why v2 cannot be converted.

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::calico::Says;
 use super::nodes::NodeView;
 use super::step::{Stage, Step, StoreWork};
+use crate::calico_datastore::left::Left;
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
 use crate::decision::{Decision, Direction, Wait};
@@ -96,6 +97,17 @@ pub enum Work {
     },
 }
 
+/// Whether what the conversion leaves to calico-kube-controllers is in v3.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControllersWork {
+    /// All of it.
+    There,
+    /// This is not.
+    Missing(Left),
+    /// Nobody could find out, and why.
+    Unknown(String),
+}
+
 /// Everything that the decision depends on.
 #[derive(Clone, Debug)]
 pub struct View<'facts> {
@@ -113,6 +125,8 @@ pub struct View<'facts> {
     pub nodes: &'facts [NodeView],
     /// The controllers; `None` where there are none.
     pub controllers: Option<ControllersView>,
+    /// What those of v3 have to have written before v3 is opened.
+    pub controllers_work: ControllersWork,
     /// What is being done on the stores.
     pub work: &'facts Work,
     /// Pods that wait for a network since before v3 was opened, in words; `None` when none does.

@@ -9,7 +9,8 @@ use super::decide::decide;
 use super::nodes::fixture::{node, pod};
 use super::nodes::{CalicoPod, NodeView};
 use super::step::{Stage, Step, StoreWork};
-use super::view::{ControllersView, DaemonSetView, Next, Policy, StoresView, View, Work};
+use super::view::{ControllersView, ControllersWork, DaemonSetView, Next, Policy, StoresView, View, Work};
+use crate::calico_datastore::left::Left;
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
 use crate::decision::{Decision, Direction, HaltReason, Wait, WaitReason};
@@ -51,12 +52,16 @@ struct World {
     controllers: Calico,
     replicas: usize,
     controller_pods: Vec<Calico>,
+    /// Whether the controllers of v3 have written what the conversion leaves to them.
+    is_written: bool,
     turned: bool,
     /// Whether the record is of this migration.
     ours: bool,
     nodes_of_v3: bool,
     /// Whether the `DaemonSet`'s controller is away: nobody makes pods again.
     nobody_makes_pods: bool,
+    /// Whether a person has opened v3.
+    by_hand: bool,
     finished: bool,
 }
 
@@ -79,10 +84,12 @@ impl World {
             controllers: Calico::V2,
             replicas: 1,
             controller_pods: vec![Calico::V2],
+            is_written: false,
             turned: false,
             ours: false,
             nodes_of_v3: false,
             nobody_makes_pods: false,
+            by_hand: false,
             finished: false,
         }
     }
@@ -130,6 +137,11 @@ impl World {
                 pods: self.controller_pods.len(),
                 is_available: self.controller_pods == [self.controllers],
             }),
+            controllers_work: if self.is_written {
+                ControllersWork::There
+            } else {
+                ControllersWork::Missing(left())
+            },
             work: &work,
             without_network: None,
             now: at(self.second),
@@ -281,6 +293,9 @@ impl World {
             self.controller_pods.pop();
         } else if self.controller_pods.is_empty() {
             self.controller_pods.push(self.controllers);
+        } else if self.controllers == Calico::V3 {
+            // A turn after they have begun, whether v3 is open or not.
+            self.is_written = true;
         }
         self.hazards();
     }
@@ -305,6 +320,13 @@ impl World {
                     ready != ReadyV3::Open || is_complete,
                     "v3 is opened too early: {self:?}"
                 );
+                assert!(
+                    ready != ReadyV3::Open || self.is_written || self.by_hand,
+                    "pods of a namespace without a profile lose what they begin: {self:?}"
+                );
+                if ready == ReadyV3::Missing {
+                    self.is_written = false;
+                }
                 self.v3 = ready;
             }
             Write::NodesOfV3 => self.nodes_of_v3 = true,
@@ -348,6 +370,13 @@ impl World {
             && !self.held
             && self.controller_pods == [Calico::V2]
             && self.nodes.iter().all(|node| node.is_done(Calico::V2))
+    }
+}
+
+fn left() -> Left {
+    Left {
+        profiles: ["kns.default".to_owned()].into(),
+        ..Left::default()
     }
 }
 
@@ -487,6 +516,7 @@ proptest! {
                 9 => world.nodes[0].ready = true,
                 // A person completes it by hand.
                 10 if world.phase == Some(Phase::Verified) && !world.v2_open && world.work.is_none() && world.v3 == ReadyV3::Paused => {
+                    world.by_hand = true;
                     for write in world.writes(StoreWork::Complete) {
                         world.write(write);
                     }
@@ -533,6 +563,7 @@ fn decided<'work>(change: impl FnOnce(&mut View<'work>, &mut Policy)) -> Next {
         // Never read twice: the test is over by then.
         nodes: Vec::leak(["a", "b"].map(|name| node(name, Calico::V2)).to_vec()),
         controllers: None,
+        controllers_work: ControllersWork::There,
         work: &Work::Idle,
         without_network: None,
         now: at(0),
@@ -605,6 +636,32 @@ fn what_nobody_knows_is_waited_for_and_what_somebody_else_did_halts() {
                 "{phase}: {open:?}"
             ),
         }
+    }
+}
+
+#[test]
+fn v3_is_opened_when_the_controllers_have_written_theirs_and_not_when_nobody_knows() {
+    let opened = |controllers_work: ControllersWork| {
+        decided(|view, _| {
+            view.nodes = Vec::leak(["a", "b"].map(|name| node(name, Calico::V3)).to_vec());
+            view.controllers_work = controllers_work;
+        })
+    };
+    let next = opened(ControllersWork::There);
+    assert_eq!(next.decision, Decision::Run(Step::Work(StoreWork::Complete)));
+    for (work, words) in [
+        (ControllersWork::Missing(left()), "1 profile (kns.default)"),
+        (
+            ControllersWork::Unknown("etcd is away".to_owned()),
+            "etcd is away",
+        ),
+    ] {
+        let next = opened(work);
+        assert_eq!(next.stage, Some(Stage::Controllers));
+        assert!(
+            matches!(&next.decision, Decision::Wait(wait) if wait.reason == WaitReason::CalicoControllers && wait.message.contains(words)),
+            "{next:?}"
+        );
     }
 }
 

@@ -4,6 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 
 use super::record::{Phase, Record};
+use crate::calico_datastore::left::Left;
 
 /// Where it is to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub enum Goal {
     Complete {
         /// Go on although v2 says something else than what was converted.
         despite_changes: bool,
+        /// Go on although v3 has not all that the conversion leaves to Calico's controllers.
+        despite_missing: bool,
     },
     /// v2 open again. v3 stays closed, with what is in it: a calico-node of v3 that finds nothing there opens it. Once none runs any more,
     /// `Abort` goes the rest of the way.
@@ -78,6 +81,8 @@ pub struct Observed {
     pub cluster: String,
     /// Hash of what v2 is converted to now.
     pub hash: String,
+    /// What the conversion leaves to Calico's controllers and v3 has not. Read on the way to completion alone, and empty elsewhere.
+    pub missing: Left,
     /// How long after the pause v2 is left alone: what a CNI plugin had begun before ends.
     pub settle: SignedDuration,
     /// Now.
@@ -211,6 +216,15 @@ pub enum Refusal {
     /// v2 has changed.
     #[error("etcd v2 says something else than what was converted: those changes would be lost")]
     Changed,
+    /// The controllers of v3 have not written theirs.
+    #[error(
+        "etcd v3 has not yet {left}, which Calico's controllers of v3 write: once v3 is open, new connections of pods whose profile is missing are \
+         dropped, and policies that are missing hold nothing back"
+    )]
+    Missing {
+        /// What is missing.
+        left: Left,
+    },
     /// The record is of another cluster.
     #[error("the record in etcd v3 is of the cluster {record:?}, and etcd v2 is of the cluster {here:?}")]
     OtherCluster {
@@ -250,6 +264,10 @@ impl Refusal {
             Self::Changed => {
                 "`abort`, then start again; or `complete --despite-changes` if what changed does not matter (`dry-run` shows it)"
             }
+            Self::Missing { .. } => {
+                "let calico-kube-controllers of v3 run, which write it within seconds while Calico is paused (see their log); then `complete` again. \
+                 Where nobody is to write it (its namespace was deleted meanwhile, no controllers run), `complete --despite-missing`"
+            }
             Self::OtherCluster { .. } => "check the endpoints of both stores: they have to be of one cluster",
         }
     }
@@ -267,7 +285,10 @@ pub fn decide(goal: Goal, observed: &Observed) -> Next {
     match goal {
         Goal::Start { over_existing } => start(observed, over_existing),
         Goal::AnnounceNodes => announce_nodes(observed),
-        Goal::Complete { despite_changes } => complete(observed, despite_changes),
+        Goal::Complete {
+            despite_changes,
+            despite_missing,
+        } => complete(observed, despite_changes, despite_missing),
         Goal::Reopen => abort(observed, false, Way::UntilV2IsOpen),
         Goal::Abort { after_completion } => abort(observed, after_completion, Way::Whole),
     }
@@ -373,7 +394,7 @@ fn announce_nodes(observed: &Observed) -> Next {
     }
 }
 
-fn complete(observed: &Observed, despite_changes: bool) -> Next {
+fn complete(observed: &Observed, despite_changes: bool, despite_missing: bool) -> Next {
     let Some(record) = &observed.record else {
         return Next::Refuse(Refusal::NothingConverted);
     };
@@ -393,6 +414,11 @@ fn complete(observed: &Observed, despite_changes: bool) -> Next {
         Phase::Aborted => Next::Refuse(Refusal::NothingConverted),
         Phase::Verified if !despite_changes && is_changed(record, observed) => {
             open(Next::Refuse(Refusal::Changed))
+        }
+        Phase::Verified if !despite_missing && !observed.missing.is_empty() => {
+            open(Next::Refuse(Refusal::Missing {
+                left: observed.missing.clone(),
+            }))
         }
         Phase::Verified => open(Next::Run(Step::AnnounceCompletion)),
         Phase::Completing if observed.v3 == ReadyV3::Open => Next::Run(Step::RecordCompleted),

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::decide::{Goal, Next, Observed, ReadyV2, ReadyV3, Refusal, Step, decide};
 use super::record::{Phase, Record, Snapshot};
+use crate::calico_datastore::left::Left;
 
 /// How many keys v2 is converted to.
 const OBJECTS: usize = 3;
@@ -35,6 +36,8 @@ struct World {
     /// Whether it is recorded that nodes of v3 may run. Whoever goes back here has seen that none does.
     nodes_of_v3: bool,
     is_late: bool,
+    /// Whether the controllers of v3 have written what the conversion leaves to them.
+    is_whole: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +63,7 @@ impl World {
             aside: 0,
             nodes_of_v3: false,
             is_late: false,
+            is_whole: false,
         }
     }
 
@@ -99,6 +103,7 @@ impl World {
             keys: self.ours + self.theirs,
             cluster: "guid".to_owned(),
             hash: self.v2_says.to_string(),
+            missing: if self.is_whole { Left::default() } else { left() },
             settle: SignedDuration::from_secs(15),
             now: second(if self.is_late { LIMIT } else { 20 }),
         }
@@ -231,17 +236,37 @@ impl World {
     }
 }
 
-const GOALS: [Goal; 8] = [
+fn left() -> Left {
+    Left {
+        profiles: BTreeSet::from(["kns.default".to_owned()]),
+        policies: BTreeSet::new(),
+    }
+}
+
+/// v3 open, whatever v2 says since.
+const DESPITE_CHANGES: Goal = Goal::Complete {
+    despite_changes: true,
+    despite_missing: true,
+};
+
+const GOALS: [Goal; 10] = [
     Goal::AnnounceNodes,
     Goal::Reopen,
     Goal::Start { over_existing: false },
     Goal::Start { over_existing: true },
     Goal::Complete {
         despite_changes: false,
+        despite_missing: false,
+    },
+    Goal::Complete {
+        despite_changes: false,
+        despite_missing: true,
     },
     Goal::Complete {
         despite_changes: true,
+        despite_missing: false,
     },
+    DESPITE_CHANGES,
     Goal::Abort {
         after_completion: false,
     },
@@ -267,6 +292,11 @@ fn reachable(first: World, with_strangers: bool) -> BTreeSet<World> {
         // Whoever writes to v2 does it while it is open, or by hand.
         next.push(World {
             v2_says: 1 - world.v2_says,
+            ..world.clone()
+        });
+        // The controllers of v3 write whether it is open or not.
+        next.push(World {
+            is_whole: true,
             ..world.clone()
         });
         if with_strangers {
@@ -395,9 +425,7 @@ fn half_a_store_is_not_opened() {
             ours,
             ..verified.clone()
         };
-        let (way, ended) = world.go(Goal::Complete {
-            despite_changes: true,
-        });
+        let (way, ended) = world.go(DESPITE_CHANGES);
         let lost = Refusal::Lost {
             keys: ours,
             objects: OBJECTS,
@@ -408,9 +436,7 @@ fn half_a_store_is_not_opened() {
         v2_is_open: None,
         ..verified.clone()
     }
-    .go(Goal::Complete {
-        despite_changes: true,
-    });
+    .go(DESPITE_CHANGES);
     assert_eq!((way, ended), (Vec::new(), Next::Refuse(Refusal::NoFlag)));
 }
 
@@ -462,9 +488,7 @@ fn a_pause_that_lasts_too_long_ends_by_itself() {
 #[test]
 fn v3_is_opened_only_when_all_of_it_was_read_again() {
     for world in all() {
-        let (way, ended) = world.go(Goal::Complete {
-            despite_changes: true,
-        });
+        let (way, ended) = world.go(DESPITE_CHANGES);
         if way.iter().any(|world| world.v3 == Flag::Open) {
             assert!(
                 matches!(world.phase, Some(Phase::Verified | Phase::Completing)),
@@ -483,9 +507,34 @@ fn what_changed_after_the_snapshot_is_not_lost_unseen() {
         v2_says: 1,
         ..verified.clone()
     };
-    let complete = |despite_changes| changed.go(Goal::Complete { despite_changes }).1;
+    let complete = |despite_changes| {
+        let goal = Goal::Complete {
+            despite_changes,
+            despite_missing: true,
+        };
+        changed.go(goal).1
+    };
     assert_eq!(complete(false), Next::Refuse(Refusal::Changed));
     assert_eq!(complete(true), Next::Done);
+}
+
+#[test]
+fn what_controllers_have_not_written_keeps_v3_closed_unless_somebody_says_so() {
+    let complete = |despite_missing| Goal::Complete {
+        despite_changes: true,
+        despite_missing,
+    };
+    let is_verified = |world: &World| world.phase == Some(Phase::Verified);
+    for world in all().into_iter().filter(is_verified) {
+        let (way, ended) = world.go(complete(false));
+        if world.is_whole {
+            assert_eq!(ended, Next::Done, "{world:?}");
+        } else {
+            let missing = Refusal::Missing { left: left() };
+            assert_eq!((way, ended), (Vec::new(), Next::Refuse(missing)), "{world:?}");
+        }
+        assert_eq!(world.go(complete(true)).1, Next::Done, "{world:?}");
+    }
 }
 
 #[test]

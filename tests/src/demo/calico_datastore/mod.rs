@@ -137,6 +137,30 @@ async fn objects(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
     Ok(all)
 }
 
+/// A policy of Kubernetes for the pods that answer, and waits until it is in v2: those of v3 have to have it before v3 is opened.
+async fn let_everybody_in(cluster: &Cluster, etcd: Etcd) -> Result<()> {
+    let policy = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": { "name": "everybody", "namespace": "traffic" },
+        "spec": { "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}] },
+    });
+    cluster.api().apply(&policy.to_string()).await?;
+    until(
+        "NetworkPolicy traffic/everybody is in etcd v2",
+        LIMIT,
+        &cluster.directory().logs(),
+        async || {
+            let key = format!("{}traffic.everybody", stores::POLICIES);
+            Ok(if etcd.v2().await?.contains_key(&key) {
+                Look::Done(())
+            } else {
+                Look::NotYet("calico-kube-controllers has not written it".into())
+            })
+        },
+    )
+    .await
+}
+
 /// The status of the Migration.
 pub async fn status(cluster: &Cluster) -> Result<Value> {
     let text = cluster
@@ -159,6 +183,7 @@ impl<'cluster> Run<'cluster> {
             .await?;
         late::prepare(cluster, &image).await?;
         let etcd = Etcd::of(cluster).await?;
+        let_everybody_in(cluster, etcd).await?;
         let scene = Scene::look(cluster, tools, counts).await?;
         Ok(Self {
             v2: etcd.v2().await?,

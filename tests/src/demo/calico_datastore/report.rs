@@ -145,6 +145,14 @@ impl Report {
             self.flags.looks == 0 || self.flags.paused_ms == 0,
             "nobody saw the pause".to_owned(),
         );
+        match (end, &self.flags.incomplete_at_opening) {
+            (End::There, None) => wrong(true, "nobody saw etcd v3 open".to_owned()),
+            (End::There, Some(found)) => wrong(
+                !found.is_empty(),
+                format!("etcd v3 was opened without {}", found.join(", ")),
+            ),
+            (End::Back, found) => wrong(found.is_some(), "etcd v3 was opened".to_owned()),
+        }
         wrong(self.probes.all.sent == 0, "no probe was sent".to_owned());
         wrong(
             self.probes.all.lost > 0,

@@ -20,6 +20,10 @@ use crate::datastore::wire;
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The flag of v2.
 const READY: &str = "/calico/v1/Ready";
+/// Where objects of v3 stand.
+const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
+/// What Kubernetes' policies became, in v2.
+pub const POLICIES: &str = "/calico/v1/policy/tier/default/policy/knp.default.";
 /// The object with the flag of v3.
 const INFORMATION: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -47,6 +51,8 @@ pub struct Flags {
     pub paused_since: Option<Timestamp>,
     /// Until when, the last time.
     pub paused_until: Option<Timestamp>,
+    /// What Felix of v3 found incomplete when v3 was seen open for the first time; `None` when it never was.
+    pub incomplete_at_opening: Option<Vec<String>>,
 }
 
 impl Etcd {
@@ -125,6 +131,33 @@ impl Etcd {
         self.entries(ROOT, Some(end)).await
     }
 
+    /// Endpoints whose profile is not there, which Felix cuts off, and policies of v2 that are not there.
+    async fn incomplete(self) -> Result<Vec<String>> {
+        let (v2, v3) = (self.v2().await?, self.v3().await?);
+        let mut found = Vec::new();
+        for (key, text) in &v3 {
+            let Some(name) = key.strip_prefix(&format!("{RESOURCES}workloadendpoints/")) else {
+                continue;
+            };
+            let endpoint: Value = serde_json::from_str(text).with_context(|| format!("parse {key}"))?;
+            let profiles = endpoint["spec"]["profiles"].as_array().into_iter().flatten();
+            for profile in profiles.filter_map(Value::as_str) {
+                if !v3.contains_key(&format!("{RESOURCES}profiles/{profile}")) {
+                    found.push(format!("endpoint {name}: profile {profile}"));
+                }
+            }
+        }
+        for policy in v2.keys().filter_map(|key| key.strip_prefix(POLICIES)) {
+            let (namespace, name) = policy.split_once('.').context("a policy of a namespace")?;
+            if !v3.contains_key(&format!(
+                "{RESOURCES}networkpolicies/{namespace}/knp.default.{name}"
+            )) {
+                found.push(format!("policy {namespace}/{name}"));
+            }
+        }
+        Ok(found)
+    }
+
     async fn entries(self, from: &str, to: Option<Vec<u8>>) -> Result<BTreeMap<String, String>> {
         let mut question = json!({ "key": STANDARD.encode(from) });
         if let Some(to) = to {
@@ -179,6 +212,11 @@ impl Watcher {
         loop {
             beat.tick().await;
             let [v2, v3] = self.etcd.flags().await?;
+            if v3 && self.seen().incomplete_at_opening.is_none() {
+                let incomplete = self.etcd.incomplete().await?;
+                let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+                seen.incomplete_at_opening = Some(incomplete);
+            }
             let now = Instant::now();
             let passed = i64::try_from((now - last).as_millis()).unwrap_or(i64::MAX);
             last = now;

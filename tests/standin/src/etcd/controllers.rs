@@ -1,4 +1,4 @@
-//! kube-controllers of v2.6 and v3.8, as far as they make profiles. **They never look at the flag**, here as there: they
+//! kube-controllers of v2.6 and v3.8, as far as they make profiles and policies. **They never look at the flag**, here as there: they
 //! write while Calico is paused, and those of v3 make a `ClusterInformation` that says that v3 is ready when there is none.
 
 use std::fmt::Debug;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::ListParams;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -19,7 +20,7 @@ use tracing::{info, warn};
 use super::profiles::{Source, Wanted, reconcile};
 use super::status::Status;
 use super::store::Store;
-use super::{of_environment, startup3};
+use super::{of_environment, policies, startup3};
 use crate::node::environment::Environment;
 use crate::version::{Datastore, Generation, Played};
 use crate::{datastore, log};
@@ -71,17 +72,13 @@ async fn controllers(environment: &Environment) -> Result<()> {
     }
     let mut running = JoinSet::new();
     for name in enabled(environment, generation) {
-        match source(name) {
-            Some(Source::Namespaces) => {
-                running.spawn(follow::<Namespace>(client.clone(), store, Source::Namespaces));
+        let client = client.clone();
+        match played(name) {
+            Some(Controller::Namespaces) => drop(running.spawn(follow::<Namespace>(client, store))),
+            Some(Controller::ServiceAccounts) => {
+                drop(running.spawn(follow::<ServiceAccount>(client, store)));
             }
-            Some(Source::ServiceAccounts) => {
-                running.spawn(follow::<ServiceAccount>(
-                    client.clone(),
-                    store,
-                    Source::ServiceAccounts,
-                ));
-            }
+            Some(Controller::Policies) => drop(running.spawn(follow::<NetworkPolicy>(client, store))),
             None => info!("controller {name} is not played"),
         }
     }
@@ -106,25 +103,55 @@ fn enabled(environment: &Environment, generation: Generation) -> Vec<&str> {
         .collect()
 }
 
-fn source(controller: &str) -> Option<Source> {
+/// What is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Controller {
+    Namespaces,
+    ServiceAccounts,
+    Policies,
+}
+
+fn played(controller: &str) -> Option<Controller> {
     match controller {
-        "profile" | "namespace" => Some(Source::Namespaces),
-        "serviceaccount" => Some(Source::ServiceAccounts),
+        "profile" | "namespace" => Some(Controller::Namespaces),
+        "serviceaccount" => Some(Controller::ServiceAccounts),
+        "policy" => Some(Controller::Policies),
         _ => None,
     }
 }
 
-/// Makes the profiles of every object of a kind, at each change and after each while.
-async fn follow<K>(client: Client, store: &'static Store, source: Source) -> Result<()>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
+/// A kind of objects that a controller follows.
+trait Followed: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static {
+    /// Makes what all of them come to.
+    fn reconcile(store: &Store, all: &[Self]) -> impl Future<Output = Result<()>> + Send;
+}
+
+impl Followed for Namespace {
+    async fn reconcile(store: &Store, all: &[Self]) -> Result<()> {
+        profiles(store, Source::Namespaces, all).await
+    }
+}
+
+impl Followed for ServiceAccount {
+    async fn reconcile(store: &Store, all: &[Self]) -> Result<()> {
+        profiles(store, Source::ServiceAccounts, all).await
+    }
+}
+
+impl Followed for NetworkPolicy {
+    async fn reconcile(store: &Store, all: &[Self]) -> Result<()> {
+        policies::reconcile(store, all).await
+    }
+}
+
+/// Makes what every object of a kind comes to, at each change and after each while.
+async fn follow<K: Followed>(client: Client, store: &'static Store) -> Result<()> {
     let api: Api<K> = Api::all(client);
     let mut changes = watcher(api.clone(), watcher::Config::default().any_semantic())
         .default_backoff()
         .boxed();
     loop {
-        let pause = match pass(&api, store, source).await {
+        let pause = match pass(&api, store).await {
             Ok(()) => RECONCILIATION,
             Err(error) => {
                 warn!("{error:#}; trying again in {RETRY:?}");
@@ -137,17 +164,19 @@ where
     }
 }
 
-async fn pass<K>(api: &Api<K>, store: &Store, source: Source) -> Result<()>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    let objects = api
+async fn pass<K: Followed>(api: &Api<K>, store: &Store) -> Result<()> {
+    let all = api
         .list(&ListParams::default())
         .await
         .with_context(|| format!("list every {}", K::kind(&())))?;
+    K::reconcile(store, &all.items).await
+}
+
+/// The profiles of a source.
+async fn profiles<K: Resource>(store: &Store, source: Source, objects: &[K]) -> Result<()> {
     let prefix = source.prefix(store.generation);
     let mut wanted = Wanted::new();
-    for object in &objects.items {
+    for object in objects {
         let name = match object.namespace() {
             Some(namespace) => format!("{prefix}{namespace}.{}", object.name_any()),
             None => format!("{prefix}{}", object.name_any()),
@@ -182,14 +211,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_controllers_that_make_profiles_are_played() {
+    fn only_controllers_that_make_profiles_and_policies_are_played() {
         let environment =
             Environment::from([("ENABLED_CONTROLLERS", "policy,namespace,serviceaccount,node")]);
-        let played: Vec<Source> = enabled(&environment, Generation::V3)
+        let all: Vec<Controller> = enabled(&environment, Generation::V3)
             .into_iter()
-            .filter_map(source)
+            .filter_map(played)
             .collect();
-        assert_eq!(played, [Source::Namespaces, Source::ServiceAccounts]);
+        assert_eq!(
+            all,
+            [
+                Controller::Policies,
+                Controller::Namespaces,
+                Controller::ServiceAccounts
+            ]
+        );
         let usual = Environment::default();
         assert_eq!(
             enabled(&usual, Generation::V2),

@@ -16,6 +16,8 @@ pub const BGP_GLOBAL: &str = "/calico/bgp/v1/global";
 pub const POOLS: &str = "/calico/v1/ipam";
 /// v2: profiles.
 pub const PROFILES: &str = "/calico/v1/policy/profile";
+/// v2: policies of the one tier.
+pub const POLICIES: &str = "/calico/v1/policy/tier/default/policy";
 /// Claims on blocks, by host.
 pub const CLAIMS: &str = "/calico/ipam/v2/host";
 /// Rules of allocation for the whole cluster.

@@ -24,6 +24,7 @@ pub mod keys;
 mod memory;
 pub mod network;
 pub mod node;
+mod policies;
 pub mod pools;
 pub mod profiles;
 mod release;

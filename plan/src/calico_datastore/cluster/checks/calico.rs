@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::CheckName;
 use crate::calico_datastore::cluster::facts::{ClusterFacts, Found};
-use crate::calico_datastore::cluster::manifest::{self, KOPS, Manifest, Name, version_of};
+use crate::calico_datastore::cluster::manifest::{self, CONTROLLERS, KOPS, Manifest, Name, version_of};
 use crate::calico_datastore::cluster::settings::Settings;
 use crate::check::{Check, Finding, Report, Verdict, names, owner};
 
@@ -278,6 +280,7 @@ fn controllers(settings: &Settings, facts: &ClusterFacts, manifest: &Manifest) -
         }
         (None, None) => {}
     }
+    unwritten(facts, manifest, &mut report);
     for other in &facts.other_controllers {
         report.fail(
             "",
@@ -295,6 +298,67 @@ fn controllers(settings: &Settings, facts: &ClusterFacts, manifest: &Manifest) -
         name => format!("Deployment {name}"),
     };
     report.finish(object, "known, and stopped while the stores change")
+}
+
+/// Who writes to v3 what the conversion leaves. Found out now, and not when Calico is paused for it.
+fn unwritten(facts: &ClusterFacts, manifest: &Manifest, report: &mut Report) {
+    let Some(left) = facts
+        .read_stores()
+        .and_then(|stores| stores.conversion.as_ref().ok())
+        .map(|converted| &converted.left)
+        .filter(|left| !left.is_empty())
+    else {
+        return;
+    };
+    let needed = "those of v3 write them anew before etcd v3 is opened: pods without their profile lose what they begin";
+    let Some(controllers) = &manifest.controllers else {
+        report.fail(
+            "",
+            "manifest",
+            Finding::new(
+                CONTROLLERS,
+                format!("not there, and etcd v2 has {left} of them"),
+                needed,
+                "add it to the manifest, and apply that of v2 to the cluster",
+            ),
+        );
+        return;
+    };
+    // Where it says nothing, all of them run.
+    let Some(enabled) = enabled_controllers(controllers) else {
+        return;
+    };
+    let is_off = |names: &[&str]| !enabled.split(',').any(|name| names.contains(&name.trim()));
+    for (is_left, names) in [
+        (!left.profiles.is_empty(), &["namespace", "profile"][..]),
+        (!left.policies.is_empty(), &["policy"]),
+    ] {
+        if is_left && is_off(names) {
+            report.fail(
+                "",
+                Name::of(controllers).words(),
+                Finding::new(
+                    "ENABLED_CONTROLLERS",
+                    format!("{enabled}, and etcd v2 has {left}"),
+                    needed,
+                    format!("add {} in the manifest", names[0]),
+                ),
+            );
+        }
+    }
+}
+
+/// Which controllers run, where the manifest says it outright.
+fn enabled_controllers(deployment: &Value) -> Option<&str> {
+    let containers = deployment["spec"]["template"]["spec"]["containers"].as_array()?;
+    let container = containers
+        .iter()
+        .find(|container| container["name"] == CONTROLLERS)?;
+    let variables = container["env"].as_array()?;
+    let variable = variables
+        .iter()
+        .find(|variable| variable["name"] == "ENABLED_CONTROLLERS")?;
+    variable["value"].as_str()
 }
 
 /// What else the manifest has is in the cluster, and the API server would take what is written.

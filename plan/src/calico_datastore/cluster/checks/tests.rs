@@ -8,6 +8,8 @@ use super::*;
 use crate::calico_datastore::cluster::detect::{Wishes, detect};
 use crate::calico_datastore::cluster::document::document;
 use crate::calico_datastore::cluster::facts::{NotConverted, StoreProblem};
+use crate::calico_datastore::cluster::manifest;
+use crate::calico_datastore::left::{Left, PolicyName};
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
 
@@ -82,6 +84,71 @@ fn what_refuses(#[case] name: CheckName, #[case] change: Change, #[case] words: 
     );
     for line in &refusals {
         assert!(line.starts_with(name.as_str()), "and nothing else: {line}");
+    }
+}
+
+/// The cluster, with what the conversion leaves, and these controllers in the manifest.
+fn with_left(controllers: Option<serde_json::Value>) -> Vec<String> {
+    let mut facts = facts();
+    let Ok(converted) = &mut stores(&mut facts).conversion else {
+        panic!()
+    };
+    converted.left = Left {
+        profiles: ["kns.default".to_owned()].into(),
+        policies: [PolicyName {
+            namespace: "team".to_owned(),
+            name: "deny".to_owned(),
+        }]
+        .into(),
+    };
+    let Some(Ok(manifest)) = &mut facts.manifest else {
+        panic!()
+    };
+    if controllers.is_none() {
+        facts.controllers = None;
+    }
+    manifest.controllers = controllers;
+    judged(&facts)
+        .iter()
+        .filter(|check| !check.verdict.allows())
+        .map(Check::line)
+        .collect()
+}
+
+#[test]
+fn what_the_conversion_leaves_somebody_writes() {
+    let lines = with_left(None);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].starts_with("KubeControllers") && lines[0].contains("1 profile (kns.default)"),
+        "{lines:?}"
+    );
+    let enabled = |names: Option<&str>| {
+        let mut deployment = manifest::fixture::documents()
+            .into_iter()
+            .find(|document| document["kind"] == "Deployment")
+            .unwrap();
+        let container = &mut deployment["spec"]["template"]["spec"]["containers"][0];
+        container["env"] = names.map_or(
+            json!([]),
+            |names| json!([{ "name": "ENABLED_CONTROLLERS", "value": names }]),
+        );
+        deployment["spec"]["template"]["spec"]["initContainers"] = json!([]);
+        with_left(Some(deployment))
+    };
+    for all in [
+        None,
+        Some("policy,namespace,serviceaccount,workloadendpoint,node"),
+        Some("policy, profile"),
+    ] {
+        assert_eq!(enabled(all), Vec::<String>::new(), "{all:?}");
+    }
+    for (names, words) in [("node,policy", "add namespace"), ("namespace", "add policy")] {
+        let lines = enabled(Some(names));
+        assert!(
+            lines.len() == 1 && lines[0].starts_with("KubeControllers") && lines[0].contains(words),
+            "{lines:?}"
+        );
     }
 }
 

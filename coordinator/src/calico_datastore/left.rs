@@ -1,0 +1,82 @@
+//! What the conversion leaves to calico-kube-controllers, of what this cluster still has, and whether those of v3 have written it.
+
+use std::collections::BTreeSet;
+
+use api::migration::CalicoDatastoreStatus;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::ResourceExt;
+use plan::calico_datastore::cluster::calico::Calico;
+use plan::calico_datastore::cluster::view::{ControllersView, ControllersWork, StoresView};
+use plan::calico_datastore::left::{Left, PolicyName};
+use plan::calico_datastore::run::record::Phase;
+
+use super::drive::Pass;
+use super::stores::problem;
+use crate::context::Context;
+use crate::memory::Memory;
+use crate::read;
+use crate::tell::chain;
+use crate::write::WriteError;
+
+/// What of it the controllers make in this cluster. Nothing is asked where nothing is left.
+pub(super) async fn in_cluster(context: &Context, left: Left) -> Result<Left, WriteError> {
+    if left.is_empty() {
+        return Ok(left);
+    }
+    let (namespaces, policies) = tokio::try_join!(
+        read::list::<Namespace>(context, "Namespaces"),
+        read::list::<NetworkPolicy>(context, "NetworkPolicies"),
+    )?;
+    let namespaces: BTreeSet<String> = namespaces.iter().map(ResourceExt::name_any).collect();
+    let policies: BTreeSet<PolicyName> = policies
+        .iter()
+        .map(|policy| PolicyName {
+            namespace: policy.namespace().unwrap_or_default(),
+            name: policy.name_any(),
+        })
+        .collect();
+    Ok(left.in_cluster(&namespaces, &policies))
+}
+
+impl Pass<'_> {
+    /// Whether the controllers of v3 have written theirs. Looked at when they run, and v3 is not open: nobody asks otherwise.
+    pub(super) async fn controllers_work(
+        &self,
+        memory: &mut Memory,
+        known: &CalicoDatastoreStatus,
+        stores: &Result<StoresView, String>,
+        controllers: Option<&ControllersView>,
+    ) -> ControllersWork {
+        let is_verified = matches!(stores, Ok(stores) if stores.phase == Some(Phase::Verified));
+        let is_theirs = controllers.is_none_or(|controllers| controllers.template.is(Calico::V3));
+        if !is_verified || !is_theirs {
+            return ControllersWork::Unknown("they do not run yet".to_owned());
+        }
+        match self.missing(memory, known).await {
+            Ok(left) if left.is_empty() => ControllersWork::There,
+            Ok(left) => ControllersWork::Missing(left),
+            Err(why) => ControllersWork::Unknown(why),
+        }
+    }
+
+    async fn missing(&self, memory: &mut Memory, known: &CalicoDatastoreStatus) -> Result<Left, String> {
+        let looks = &mut memory.calico_datastore;
+        let (v2, v3) = (&known.settings.etcd_v2.value, &known.settings.etcd_v3.value);
+        let stores = looks
+            .stores(self.context, v2, v3)
+            .await
+            .map_err(|problem| problem.to_string())?;
+        let missing = async { stores.missing(stores.left().await?).await };
+        let missing = match missing.await {
+            Ok(missing) => missing,
+            Err(error) => {
+                looks.forget();
+                return Err(problem(&error).to_string());
+            }
+        };
+        in_cluster(self.context, missing)
+            .await
+            .map_err(|error| chain(&error))
+    }
+}

@@ -1,0 +1,215 @@
+//! What the conversion leaves to others, who make it anew for v3: profiles of namespaces and of security groups, policies of Kubernetes.
+//!
+//! Until that is there v3 is not whole, however much of it was read again. Felix of v3 drops every new connection of an endpoint whose
+//! profile is missing ("local endpoints refer to missing or invalid profile, profile's rules replaced with drop rules", v3.31), and nobody
+//! keeps a policy that is missing. Calico's controllers write it whether v3 is open or not.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::escape::unescaped;
+use super::key::ObjectKind;
+use super::names;
+use super::v2::Tree;
+use super::{policy, profile};
+use crate::check::names as first;
+
+/// What profiles of Kubernetes' namespaces begin with in v3.
+const OF_NAMESPACE: &str = "kns.";
+/// Where policies of namespaces stand in v3.
+const POLICIES_OF_NAMESPACES: &str = "/calico/resources/v3/projectcalico.org/networkpolicies/";
+
+/// Directories of v2 in which it stands.
+pub const DIRECTORIES: [&str; 2] = [profile::DIRECTORY, policy::DIRECTORY];
+
+/// A policy of Kubernetes, as Calico names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PolicyName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name in Kubernetes.
+    pub name: String,
+}
+
+/// What is left to others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Profiles, by their names in v3: `kns.default`.
+    pub profiles: BTreeSet<String>,
+    /// Policies of Kubernetes.
+    pub policies: BTreeSet<PolicyName>,
+}
+
+impl Left {
+    /// What the conversion of this store leaves. A tree of [`DIRECTORIES`] alone will do.
+    pub fn of(tree: &Tree) -> Self {
+        let profiles = tree
+            .matching(&format!("{}/*/*", profile::DIRECTORY))
+            .into_iter()
+            .map(|entry| unescaped(entry.parts[0]))
+            .filter(|name| profile::is_left(name))
+            .map(|name| names::profile(&name))
+            .collect();
+        let policies = tree
+            .matching(&format!("{}/*", policy::DIRECTORY))
+            .into_iter()
+            .filter_map(|entry| {
+                let name = unescaped(entry.parts[0]);
+                // No namespace has a dot in its name.
+                let (namespace, name) = name.strip_prefix(policy::OF_KUBERNETES)?.split_once('.')?;
+                Some(PolicyName {
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                })
+            })
+            .collect();
+        Self { profiles, policies }
+    }
+
+    /// Prefixes of the keys in v3 that say what of it is there.
+    pub fn prefixes() -> [String; 2] {
+        [
+            format!("{}/", ObjectKind::Profile.directory()),
+            POLICIES_OF_NAMESPACES.to_owned(),
+        ]
+    }
+
+    /// What of it is not among these keys of v3.
+    #[must_use]
+    pub fn missing<'keys>(mut self, keys: impl IntoIterator<Item = &'keys str>) -> Self {
+        let [profiles, policies] = Self::prefixes();
+        for key in keys {
+            if let Some(name) = key.strip_prefix(&profiles) {
+                self.profiles.remove(name);
+            } else if let Some((namespace, name)) =
+                key.strip_prefix(&policies).and_then(|rest| rest.split_once('/'))
+                && let Some(name) = name.strip_prefix(policy::OF_KUBERNETES)
+            {
+                self.policies.remove(&PolicyName {
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                });
+            }
+        }
+        self
+    }
+
+    /// What of it Calico's controllers make in a cluster with these namespaces and policies: what somebody has deleted since they wrote
+    /// to v2 they do not make again.
+    #[must_use]
+    pub fn in_cluster(mut self, namespaces: &BTreeSet<String>, policies: &BTreeSet<PolicyName>) -> Self {
+        self.profiles.retain(|name| {
+            name.strip_prefix(OF_NAMESPACE)
+                .is_some_and(|namespace| namespaces.contains(namespace))
+        });
+        self.policies.retain(|policy| policies.contains(policy));
+        self
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.profiles.is_empty() && self.policies.is_empty()
+    }
+}
+
+/// `2 profiles (kns.a, kns.b), 1 policy of Kubernetes (default/web)`.
+impl fmt::Display for Left {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let profiles: Vec<String> = self.profiles.iter().cloned().collect();
+        let policies: Vec<String> = self
+            .policies
+            .iter()
+            .map(|policy| format!("{}/{}", policy.namespace, policy.name))
+            .collect();
+        let words = |one: &str, many: &str, names: &[String]| {
+            let kind = if names.len() == 1 { one } else { many };
+            format!("{} {kind} ({})", names.len(), first(names))
+        };
+        let mut parts = Vec::new();
+        if !profiles.is_empty() {
+            parts.push(words("profile", "profiles", &profiles));
+        }
+        if !policies.is_empty() {
+            parts.push(words("policy of Kubernetes", "policies of Kubernetes", &policies));
+        }
+        formatter.write_str(&parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn left() -> Left {
+        let keys = [
+            "/calico/v1/policy/profile/k8s_ns.default/rules",
+            "/calico/v1/policy/profile/k8s_ns.default/labels",
+            "/calico/v1/policy/profile/k8s_ns.team-a/rules",
+            "/calico/v1/policy/profile/openstack-sg-1/rules",
+            "/calico/v1/policy/profile/mine/rules",
+            "/calico/v1/policy/tier/default/policy/knp.default.team-a.web.example",
+            "/calico/v1/policy/tier/default/policy/knp.default.default.deny",
+            "/calico/v1/policy/tier/default/policy/mine",
+        ];
+        let values: BTreeMap<String, String> = keys.map(|key| (key.to_owned(), "{}".to_owned())).into();
+        Left::of(&Tree::of(values))
+    }
+
+    #[test]
+    fn it_is_what_the_conversion_does_not_write() {
+        assert_eq!(
+            left().to_string(),
+            "3 profiles (kns.default, kns.team-a, openstack-sg-1), 2 policies of Kubernetes (default/deny, team-a/web.example)"
+        );
+    }
+
+    #[test]
+    fn what_is_in_v3_is_not_missing() {
+        let directory = "/calico/resources/v3/projectcalico.org";
+        let keys = [
+            "profiles/kns.default",
+            "profiles/ksa.default.default",
+            "profiles/openstack-sg-1",
+            "networkpolicies/team-a/knp.default.web.example",
+            // Of another namespace, and one that is no policy of Kubernetes.
+            "networkpolicies/other/knp.default.deny",
+            "networkpolicies/default/deny",
+        ]
+        .map(|rest| format!("{directory}/{rest}"));
+        let missing = left().missing(keys.iter().map(String::as_str));
+        assert_eq!(
+            missing.to_string(),
+            "1 profile (kns.team-a), 1 policy of Kubernetes (default/deny)"
+        );
+        let keys = ["profiles/kns.team-a", "networkpolicies/default/knp.default.deny"]
+            .map(|rest| format!("{directory}/{rest}"));
+        assert!(missing.missing(keys.iter().map(String::as_str)).is_empty());
+    }
+
+    #[test]
+    fn what_was_deleted_from_the_cluster_is_waited_for_by_nobody() {
+        let namespaces = BTreeSet::from(["default".to_owned(), "new".to_owned()]);
+        let policies = BTreeSet::from([PolicyName {
+            namespace: "default".to_owned(),
+            name: "deny".to_owned(),
+        }]);
+        assert_eq!(
+            left().in_cluster(&namespaces, &policies).to_string(),
+            "1 profile (kns.default), 1 policy of Kubernetes (default/deny)"
+        );
+    }
+
+    #[test]
+    fn of_many_the_first_are_named() {
+        let left = Left {
+            profiles: (10..22).map(|number| format!("kns.{number}")).collect(),
+            policies: BTreeSet::new(),
+        };
+        assert_eq!(
+            left.to_string(),
+            "12 profiles (kns.10, kns.11, kns.12, kns.13, kns.14, kns.15, kns.16, kns.17, kns.18, kns.19 and 2 more)"
+        );
+    }
+}
