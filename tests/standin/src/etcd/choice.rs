@@ -86,17 +86,13 @@ fn named(pools: &[Pool], requested: &[String]) -> Result<Vec<Ipv4Net>> {
     requested.iter().map(range_of).collect()
 }
 
-/// Labels of the host's Node, which kube-controllers bring from Kubernetes; here nobody does, and a pool selects every node or none.
+/// Labels of the host's Node.
 async fn labels(store: &Store, host: &str) -> Result<BTreeMap<String, String>> {
     if store.generation == Generation::V2 {
         return Ok(BTreeMap::new());
     }
-    let Some((entry, node)) = NODE.get(store, host).await? else {
-        return Ok(BTreeMap::new());
-    };
-    let labels = node["metadata"].get("labels").cloned();
-    let labels = labels.map(serde_json::from_value).transpose();
-    labels
-        .map(Option::unwrap_or_default)
-        .with_context(|| format!("read the labels of {}", entry.key))
+    match NODE.get(store, host).await? {
+        Some((entry, node)) => pools::labels(&entry, &node),
+        None => Ok(BTreeMap::new()),
+    }
 }

@@ -1,22 +1,18 @@
 //! Felix, of v2.6 and v3.8. It waits while Calico is paused, and ends when it is paused while it works: whoever runs it
 //! starts it again. The kernel keeps what it has.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ipnet::Ipv4Net;
 use tracing::{info, warn};
 
 use super::flag::{self, Flag};
 use super::store::Store;
-use super::{endpoint, pools};
+use super::world;
 use crate::felix::health::{self, Health};
-use crate::host::firewall::{self, Rules};
-use crate::host::netlink::Netlink;
-use crate::host::{Link, PROTOCOL_BOOT, Route, Target, sysctl};
+use crate::felix::work::Work;
 use crate::node::environment::Environment;
 use crate::version::Generation;
 
@@ -24,7 +20,7 @@ use crate::version::Generation;
 /// is told at once.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs until Calico is paused.
+/// Runs until Calico is paused, or its settings change.
 pub async fn run(environment: &Environment, store: &Store) -> Result<ExitCode> {
     let host = environment.node_name()?;
     let health = Health::new();
@@ -58,27 +54,23 @@ pub async fn run(environment: &Environment, store: &Store) -> Result<ExitCode> {
         }
     }
     info!("the datastore is ready");
-    sysctl::set("net/ipv4/ip_forward", "1")?;
-    let mut kernel = Kernel {
-        netlink: Netlink::open()?,
-        applied: None,
-    };
+    let (settings, world) = world::read(store, &host, environment).await?;
+    let mut work = Work::begin(&host, settings, &world)?;
     loop {
         match flag::read(store).await {
-            Ok(Flag::Ready) => {}
+            Ok(Flag::Ready) => match world::read(store, &host, environment).await {
+                Ok((settings, world)) => {
+                    if let Some(code) = work.pass(&settings, &world).await? {
+                        return Ok(code);
+                    }
+                }
+                Err(error) => warn!("{error:#}; trying again in {INTERVAL:?}"),
+            },
             Ok(Flag::NotReady | Flag::Missing) => {
                 warn!("Datastore became unready, need to restart.");
                 return Ok(ExitCode::FAILURE);
             }
-            Err(error) => {
-                warn!("read the flag: {error:#}; going on with what is known");
-                health.passed();
-                interval.tick().await;
-                continue;
-            }
-        }
-        if let Err(error) = kernel.apply(store, &host).await {
-            warn!("{error:#}; trying again in {INTERVAL:?}");
+            Err(error) => warn!("read the flag: {error:#}; going on with what is known"),
         }
         health.passed();
         interval.tick().await;
@@ -97,51 +89,6 @@ fn address(environment: &Environment, generation: Generation) -> Result<(String,
         .parse()
         .with_context(|| format!("read FELIX_HEALTHPORT: {port:?} is no port"))?;
     Ok((host.to_owned(), port))
-}
-
-struct Kernel {
-    netlink: Netlink,
-    applied: Option<Rules>,
-}
-
-impl Kernel {
-    async fn apply(&mut self, store: &Store, host: &str) -> Result<()> {
-        let mut rules = Rules::default();
-        for pool in pools::list(store).await? {
-            if let Some(range) = pool.spec.range() {
-                rules.pools.insert(range);
-                if pool.spec.nat_outgoing {
-                    rules.masqueraded.insert(range);
-                }
-            }
-        }
-        if self.applied.as_ref() != Some(&rules) || !firewall::present().await? {
-            firewall::apply(&rules).await?;
-            info!(table = firewall::TABLE, "wrote the packet filter's table");
-            self.applied = Some(rules);
-        }
-        let links = self.netlink.links().await?;
-        let links: BTreeMap<&str, &Link> = links.iter().map(|link| (link.name.as_str(), link)).collect();
-        let present = self.netlink.routes().await?;
-        for endpoint in endpoint::of_host(store, host).await? {
-            let Some(link) = links.get(endpoint.host_device.as_str()) else {
-                continue;
-            };
-            for address in endpoint.addresses {
-                let route = Route {
-                    destination: Ipv4Net::from(address),
-                    target: Target::Device(link.index),
-                    protocol: PROTOCOL_BOOT,
-                    mtu: None,
-                };
-                if !present.contains(&route) {
-                    self.netlink.replace_route(&route).await?;
-                    info!(%address, device = link.name, "set the route to a pod");
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -88,12 +88,9 @@ impl<'store> Ipam<'store> {
     /// Gives out exactly this address.
     pub async fn assign(&self, address: Ipv4Addr, owner: &Owner) -> Result<()> {
         let rules = self.rules().await?;
-        let pools = Choice::enabled(self.store).await?;
-        let range = pools
-            .iter()
-            .filter(|pool| pool.range().is_some_and(|range| range.contains(&address)))
-            .flat_map(|pool| blocks_from(pool, &self.host))
-            .find(|range| range.contains(&address))
+        let range = self
+            .block_of(address)
+            .await?
             .with_context(|| format!("The provided IP address {address} is not in a configured pool"))?;
         for _ in 0..TRIES {
             let Some((entry, mut block)) = self.block(range).await? else {
@@ -129,6 +126,33 @@ impl<'store> Ipam<'store> {
             released += self.release_from(range, id).await?;
         }
         Ok(released)
+    }
+
+    /// Who has an address: the handle, and the attributes; nothing when nobody has it, or when it is in no enabled pool.
+    pub async fn holder(&self, address: Ipv4Addr) -> Result<Option<Owner>> {
+        let Some(range) = self.block_of(address).await? else {
+            return Ok(None);
+        };
+        let Some((_, block)) = self.block(range).await? else {
+            return Ok(None);
+        };
+        Ok(block.owner(address).map(|attribute| Owner {
+            handle: attribute.handle_id.clone().unwrap_or_default(),
+            attributes: attribute.secondary.clone().unwrap_or_default(),
+        }))
+    }
+
+    /// The block of an enabled pool that an address belongs to.
+    async fn block_of(&self, address: Ipv4Addr) -> Result<Option<Ipv4Net>> {
+        let pools = Choice::enabled(self.store).await?;
+        let mut holding = pools
+            .iter()
+            .filter(|pool| pool.range().is_some_and(|range| range.contains(&address)));
+        let mut blocks = holding
+            .next()
+            .into_iter()
+            .flat_map(|pool| blocks_from(pool, &self.host));
+        Ok(blocks.find(|range| range.contains(&address)))
     }
 
     async fn rules(&self) -> Result<Rules> {

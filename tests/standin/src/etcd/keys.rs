@@ -18,6 +18,8 @@ pub const POOLS: &str = "/calico/v1/ipam";
 pub const PROFILES: &str = "/calico/v1/policy/profile";
 /// v2: policies of the one tier.
 pub const POLICIES: &str = "/calico/v1/policy/tier/default/policy";
+/// Blocks of IPv4.
+pub const BLOCKS: &str = "/calico/ipam/v2/assignment/ipv4/block";
 /// Claims on blocks, by host.
 pub const CLAIMS: &str = "/calico/ipam/v2/host";
 /// Rules of allocation for the whole cluster.
@@ -30,7 +32,7 @@ fn part(range: Ipv4Net) -> String {
 
 /// A block.
 pub fn block(range: Ipv4Net) -> String {
-    format!("/calico/ipam/v2/assignment/ipv4/block/{}", part(range))
+    format!("{BLOCKS}/{}", part(range))
 }
 
 /// The claims of one host.

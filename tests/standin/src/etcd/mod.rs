@@ -4,7 +4,8 @@
 //! 1. [`store`] is one of etcd's stores, guarded by versions; [`keys`] says where what is, [`resource`] how v3 writes objects.
 //! 2. [`flag`] is the switch by which all of it is paused. [`felix`] and the plugins obey it, [`startup`], [`bird`] and
 //!    [`controllers`] do not, here as there.
-//! 3. [`ipam`] with [`block`] gives out addresses, [`endpoint`] writes down who has one, [`network`] and [`address`] are the
+//! 3. [`world`] is what Felix computes from; [`tunnel_address`] gives a node with VXLAN the address of its tunnel.
+//! 4. [`ipam`] with [`block`] gives out addresses, [`endpoint`] writes down who has one, [`network`] and [`address`] are the
 //!    plugins.
 
 pub mod address;
@@ -34,6 +35,8 @@ mod startup2;
 mod startup3;
 pub mod status;
 pub mod store;
+mod tunnel_address;
+mod world;
 
 use anyhow::Result;
 use datastore::access::{Pem, Said, Side};

@@ -5,15 +5,18 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use tracing::info;
 
-use super::{bird, felix, of_environment, startup};
+use super::{bird, felix, of_environment, startup, tunnel_address};
 use crate::node::environment::Environment;
 use crate::version::{Generation, Played};
 
 /// Parts that stay, each begun anew when it ends.
-pub fn staying(environment: &Environment) -> Vec<&'static str> {
+pub fn staying(environment: &Environment, generation: Generation) -> Vec<&'static str> {
     let mut parts = vec!["-felix"];
-    if environment.backend() != "none" {
+    if !["none", "vxlan"].contains(&environment.backend()) {
         parts.push("-bird");
+    }
+    if generation == Generation::V3 {
+        parts.push("-allocate-tunnel-addrs");
     }
     parts
 }
@@ -21,6 +24,7 @@ pub fn staying(environment: &Environment) -> Vec<&'static str> {
 /// Runs one part.
 pub async fn run(
     part: &str,
+    once: bool,
     environment: &Environment,
     played: &Played,
     generation: Generation,
@@ -37,7 +41,9 @@ pub async fn run(
         "startup" => startup::run(environment, &store, played).await?,
         "felix" => return felix::run(environment, &store).await,
         "bird" => return bird::run(environment, &store).await,
-        // No tunnel is played, so none needs an address.
+        "allocate-tunnel-addrs" if generation == Generation::V3 => {
+            tunnel_address::run(&store, &environment.node_name()?, once).await?;
+        }
         _ => info!("nothing to do for {part}"),
     }
     Ok(ExitCode::SUCCESS)

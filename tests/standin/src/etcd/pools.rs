@@ -1,11 +1,14 @@
 //! The pools, out of both data models.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::keys;
 use super::resource::POOL;
-use super::store::Store;
+use super::store::{Entry, Store};
 use crate::datastore::types::IPPoolSpec;
 use crate::version::Generation;
 
@@ -69,4 +72,14 @@ pub async fn list(store: &Store) -> Result<Vec<Pool>> {
     }
     pools.retain(|pool| pool.spec.range().is_some());
     Ok(pools)
+}
+
+/// Labels of a Node, by which pools select it. kube-controllers bring them from Kubernetes; here nobody does, and only those are there
+/// that somebody has written.
+pub fn labels(entry: &Entry, node: &Value) -> Result<BTreeMap<String, String>> {
+    let labels = node["metadata"].get("labels").cloned();
+    let labels = labels.map(serde_json::from_value).transpose();
+    labels
+        .map(Option::unwrap_or_default)
+        .with_context(|| format!("read the labels of {}", entry.key))
 }

@@ -98,16 +98,37 @@ impl Starting<'_> {
     }
 
     /// Refuses a tunnel that is not played.
-    pub fn refuse_tunnel(&self) -> Result<()> {
-        let mode = self
-            .environment
-            .get("CALICO_IPV4POOL_IPIP")
-            .unwrap_or("off")
-            .to_lowercase();
-        if !["off", "never"].contains(&mode.as_str()) {
-            bail!("CALICO_IPV4POOL_IPIP is {mode:?}: the stand-in plays no tunnel for Calico with etcd");
+    pub fn refuse_ipip(&self) -> Result<()> {
+        let mode = self.mode("CALICO_IPV4POOL_IPIP")?;
+        if mode != "Never" {
+            bail!(
+                "CALICO_IPV4POOL_IPIP is {mode}: of tunnels the stand-in plays only VXLAN for Calico with etcd"
+            );
         }
         Ok(())
+    }
+
+    /// The `vxlanMode` of that pool, as v3 has it. BIRD would know nothing of a tunnel.
+    pub fn default_vxlan(&self) -> Result<&'static str> {
+        self.refuse_ipip()?;
+        let mode = self.mode("CALICO_IPV4POOL_VXLAN")?;
+        let backend = self.environment.backend();
+        if mode != "Never" && backend != "vxlan" {
+            bail!(
+                "CALICO_IPV4POOL_VXLAN is {mode} with CALICO_NETWORKING_BACKEND {backend}: the stand-in plays it with vxlan alone"
+            );
+        }
+        Ok(mode)
+    }
+
+    fn mode(&self, variable: &str) -> Result<&'static str> {
+        let said = self.environment.get(variable).unwrap_or("off");
+        Ok(match said.to_lowercase().as_str() {
+            "off" | "never" => "Never",
+            "always" => "Always",
+            "crosssubnet" | "cross-subnet" => "CrossSubnet",
+            _ => bail!("read {variable}: {said:?} is none of Always, CrossSubnet, Never and off"),
+        })
     }
 }
 
@@ -135,6 +156,39 @@ mod tests {
     fn types_are_added_once() {
         assert_eq!(cluster_type("", "k8s,bgp"), "k8s,bgp");
         assert_eq!(cluster_type("k8s,bgp,kops", "bgp,kdd"), "k8s,bgp,kops,kdd");
+    }
+
+    #[test]
+    fn a_pool_has_vxlan_where_nothing_else_carries_packets() {
+        let of = |variables: [(&str, &str); 3]| {
+            let starting = Starting {
+                host: "n1",
+                environment: &Environment::from(variables),
+                version: "v3.8.9",
+            };
+            starting.default_vxlan().map_err(|error| error.to_string())
+        };
+        let [ipip, vxlan, backend] = [
+            "CALICO_IPV4POOL_IPIP",
+            "CALICO_IPV4POOL_VXLAN",
+            "CALICO_NETWORKING_BACKEND",
+        ];
+        assert_eq!(of([(ipip, "off"), (vxlan, ""), (backend, "bird")]), Ok("Never"));
+        assert_eq!(
+            of([(ipip, "Never"), (vxlan, "Always"), (backend, "vxlan")]),
+            Ok("Always")
+        );
+        for (refused, of_it) in [
+            ([(ipip, "Always"), (vxlan, ""), (backend, "bird")], ipip),
+            ([(ipip, "off"), (vxlan, "Always"), (backend, "bird")], backend),
+            (
+                [(ipip, "off"), (vxlan, "Sometimes"), (backend, "vxlan")],
+                "Sometimes",
+            ),
+        ] {
+            let said = of(refused).unwrap_err();
+            assert!(said.contains(of_it), "{said}");
+        }
     }
 
     #[test]

@@ -110,7 +110,7 @@ async fn ensure_pools(starting: &Starting<'_>, store: &Store) -> Result<()> {
         {
             continue;
         }
-        starting.refuse_tunnel()?;
+        starting.refuse_ipip()?;
         let pool = PoolV2 {
             cidr: range.to_owned(),
             ipip: String::new(),

@@ -81,15 +81,15 @@ async fn ensure_pools(starting: &Starting<'_>, store: &Store) -> Result<()> {
     };
     let mut missing = Vec::new();
     if !has('.') {
-        starting.refuse_tunnel()?;
-        missing.push(("default-ipv4-ippool", range.to_owned(), true, 26));
+        let vxlan = starting.default_vxlan()?;
+        missing.push(("default-ipv4-ippool", range.to_owned(), vxlan, true, 26));
     }
     if !has(':') && has_ipv6() {
-        missing.push(("default-ipv6-ippool", unique_local()?, false, 122));
+        missing.push(("default-ipv6-ippool", unique_local()?, "Never", false, 122));
     }
-    for (name, range, masquerade, size) in missing {
+    for (name, range, vxlan, masquerade, size) in missing {
         let mut spec = json!({
-            "cidr": range, "vxlanMode": "Never", "ipipMode": "Never", "blockSize": size, "nodeSelector": "all()",
+            "cidr": range, "vxlanMode": vxlan, "ipipMode": "Never", "blockSize": size, "nodeSelector": "all()",
         });
         if masquerade {
             spec["natOutgoing"] = json!(true);

@@ -95,7 +95,7 @@ impl Kernel {
         } else if let Some(own) = desired.own {
             self.tunnel_device(own, found).await?;
         } else {
-            warn!("the node's annotations do not say all of its address and tunnel address: no tunnel yet");
+            warn!("the Node does not say all of its address and tunnel address: no tunnel yet");
         }
         self.checked = Some((Instant::now(), desired.own));
         Ok(())

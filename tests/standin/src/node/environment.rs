@@ -45,7 +45,7 @@ impl Environment {
         }
     }
 
-    /// What carries packets between nodes. With the Kubernetes API only `vxlan` is played, with etcd only `bird`.
+    /// What carries packets between nodes. With the Kubernetes API only `vxlan` is played, with etcd `bird` without a tunnel, and `vxlan`.
     pub fn backend(&self) -> &str {
         self.get("CALICO_NETWORKING_BACKEND").unwrap_or("bird")
     }

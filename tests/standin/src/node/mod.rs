@@ -7,7 +7,7 @@ mod pools;
 mod probe;
 pub mod startup;
 mod supervise;
-mod tunnel_address;
+pub mod tunnel_address;
 
 use std::future::pending;
 use std::process::ExitCode;
@@ -22,6 +22,9 @@ use crate::{banner, etcd, felix, install, log};
 
 /// How often the node's address is looked at again, as in Calico.
 const ADDRESS_INTERVAL: Duration = Duration::from_mins(1);
+
+/// With `-allocate-tunnel-addrs`: end when the addresses are right.
+const RUN_ONCE: &str = "allocate-tunnel-addrs-run-once";
 
 /// Runs what the options say.
 pub fn main(arguments: &[String]) -> ExitCode {
@@ -96,7 +99,7 @@ async fn run(options: &[&str], environment: &Environment) -> Result<ExitCode> {
     log::to_standard_output(part);
     let played = Played::of_program()?;
     if let Datastore::Etcd(generation) = played.datastore {
-        return etcd::node::run(part, environment, &played, generation).await;
+        return etcd::node::run(part, has(RUN_ONCE), environment, &played, generation).await;
     }
     match part {
         "felix" => return felix::run(environment).await,
@@ -108,7 +111,7 @@ async fn run(options: &[&str], environment: &Environment) -> Result<ExitCode> {
             }
         }
         "allocate-tunnel-addrs" => {
-            tunnel_address::run(environment, has("allocate-tunnel-addrs-run-once")).await?;
+            tunnel_address::kubernetes::run(environment, has(RUN_ONCE)).await?;
         }
         "monitor-addresses" => monitor_addresses(environment).await?,
         "monitor-token" => install::keep_kubeconfig(environment).await?,

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::environment::Environment;
 use super::{autodetect, pools};
 use crate::datastore;
-use crate::felix::model;
+use crate::felix::objects;
 use crate::host::netlink::Netlink;
 use crate::ipam::Ipam;
 
@@ -88,7 +88,7 @@ pub async fn note_addresses(environment: &Environment) -> Result<()> {
         .with_context(|| format!("read Node {name}"))?;
     let netlink = Netlink::open()?;
     let devices = autodetect::candidates(netlink.links().await?, &netlink.addresses().await?);
-    let noted = node.annotations().get(model::ADDRESS).cloned();
+    let noted = node.annotations().get(objects::ADDRESS).cloned();
     let address = match environment.get("IP") {
         Some("none") => noted.clone(),
         None if noted.is_some() => noted.clone(),
@@ -121,11 +121,11 @@ pub async fn note_addresses(environment: &Environment) -> Result<()> {
     if noted.as_deref() == Some(&address) && node.annotations().get(DEVICES) == Some(&listed) {
         return Ok(());
     }
-    let patch = json!({"metadata": {"annotations": {model::ADDRESS: address, DEVICES: listed}}});
+    let patch = json!({"metadata": {"annotations": {objects::ADDRESS: address, DEVICES: listed}}});
     nodes
         .patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
         .await
-        .with_context(|| format!("write the annotation {} of Node {name}", model::ADDRESS))?;
+        .with_context(|| format!("write the annotation {} of Node {name}", objects::ADDRESS))?;
     info!(before = noted, address, "noted the node's address");
     Ok(())
 }
@@ -154,7 +154,7 @@ async fn refuse_conflict(nodes: &Api<Node>, name: &str, address: &str) -> Result
     for other in others.items.iter().filter(|other| other.name_any() != name) {
         if other
             .annotations()
-            .get(model::ADDRESS)
+            .get(objects::ADDRESS)
             .is_some_and(|taken| plain(taken) == plain(address))
         {
             bail!(

@@ -46,7 +46,7 @@ async fn parts(environment: &Environment) -> Result<()> {
         }
     }
     let staying = match played.datastore {
-        Datastore::Etcd(_) => etcd::node::staying(environment),
+        Datastore::Etcd(generation) => etcd::node::staying(environment, generation),
         Datastore::Kubernetes => staying(environment),
     };
     info!("Calico node started successfully");
