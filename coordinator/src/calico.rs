@@ -1,7 +1,7 @@
 //! Calico's own objects, read and written as they are stored: `crd.projectcalico.org/v1`, or, where Calico keeps them in etcd, by
 //! [`store`].
 
-mod etcd;
+pub mod etcd;
 mod kubernetes;
 pub mod store;
 
@@ -25,6 +25,8 @@ pub const IPAM_CONFIG: Kind = Kind("IPAMConfig", "ipamconfigs");
 pub const IPAM_BLOCK: Kind = Kind("IPAMBlock", "ipamblocks");
 /// `BlockAffinity`.
 pub const BLOCK_AFFINITY: Kind = Kind("BlockAffinity", "blockaffinities");
+/// `Node`, which is Calico's own in etcd alone.
+pub const NODE: Kind = Kind("Node", "nodes");
 /// `IPAMHandle`.
 pub const IPAM_HANDLE: Kind = Kind("IPAMHandle", "ipamhandles");
 

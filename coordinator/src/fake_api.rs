@@ -312,13 +312,14 @@ impl State {
 
 /// A path without an object at it is a collection when its last part is a plural of ours.
 fn is_collection(path: &str) -> bool {
-    const PLURALS: [&str; 18] = [
+    const PLURALS: [&str; 19] = [
         "deployments",
         "globalnetworkpolicies",
         "globalnetworksets",
         "namespaces",
         "networkpolicies",
         "networksets",
+        "nodes",
         "replicasets",
         "servicecidrs",
         "statefulsets",

@@ -1,5 +1,6 @@
 //! An etcd of the tests' own: its JSON gateway before what [`FakeApi`] has of Calico's objects. So whoever plays Calico there plays
-//! it with etcd, too; every write is one of the same changes, guarded by the same versions, and it goes away at the same moment.
+//! it with etcd, too; every write is one of the same changes, guarded by the same versions, and it goes away at the same moment. Calico's own
+//! Nodes are the labels and annotations that it has on Nodes there.
 
 use std::future::IntoFuture as _;
 
@@ -36,6 +37,11 @@ const KINDS: [(Layout, &str); 9] = [
     (Layout::Handles, "ipamhandles"),
     (Layout::IpamConfig, "ipamconfigs"),
 ];
+
+/// Nodes of the Kubernetes API, and how Calico stores its own.
+const NODES: (Layout, &str) = (Layout::Resources("Node", "nodes"), "/api/v1/nodes");
+/// What a Node of the Kubernetes API says of its tunnel, and what Calico's own does.
+const TUNNEL: [&str; 2] = ["projectcalico.org/IPv4VXLANTunnelAddr", "ipv4VXLANTunnelAddr"];
 
 /// What a request comes to: an answer, or nothing while it is away.
 type Answer = Result<String, StatusCode>;
@@ -78,7 +84,10 @@ impl Place {
     }
 
     fn pair(&self) -> Value {
-        let value = self.layout.created(&self.object, "u", "2026-01-01T00:00:00Z");
+        let mut value = self.layout.created(&self.object, "u", "2026-01-01T00:00:00Z");
+        if self.object["metadata"]["labels"].is_object() {
+            value["metadata"]["labels"] = self.object["metadata"]["labels"].clone();
+        }
         json!({
             "key": STANDARD.encode(self.key()), "value": STANDARD.encode(value.to_string()), "mod_revision": self.version(),
         })
@@ -97,7 +106,35 @@ fn places(api: &FakeApi) -> Result<Vec<Place>, StatusCode> {
             object: object.clone(),
         }));
     }
+    let (layout, collection) = NODES;
+    let list = ask(api, &Method::GET, collection, &Value::Null)?;
+    all.extend(list["items"].as_array().unwrap().iter().map(|node| Place {
+        layout,
+        collection: collection.to_owned(),
+        object: calicos(node),
+    }));
     Ok(all)
+}
+
+/// Calico's own Node for one of the Kubernetes API.
+fn calicos(node: &Value) -> Value {
+    let metadata = &node["metadata"];
+    let [annotation, field] = TUNNEL;
+    json!({
+        "metadata": { "name": metadata["name"], "labels": metadata["labels"], "resourceVersion": metadata["resourceVersion"] },
+        "spec": { field: metadata["annotations"][annotation] },
+    })
+}
+
+/// What makes a Node of the Kubernetes API say what Calico's own says now.
+fn of_calicos(before: &Value, now: &Value) -> Value {
+    let [annotation, field] = TUNNEL;
+    let labels = api::merge::difference(&before["metadata"]["labels"], &now["metadata"]["labels"]);
+    json!({ "metadata": {
+        "resourceVersion": before["metadata"]["resourceVersion"],
+        "labels": labels.unwrap_or(json!({})),
+        "annotations": { annotation: now["spec"][field] },
+    } })
 }
 
 fn ask(api: &FakeApi, method: &Method, path: &str, body: &Value) -> Result<Value, StatusCode> {
@@ -163,8 +200,13 @@ async fn commit(State(api): State<FakeApi>, body: String) -> Answer {
         let (key, value) = (text(&put["key"]), text(&put["value"]));
         if let Some(place) = at(&key) {
             let told = place.layout.object(&key, value.as_bytes());
-            let change = api::merge::difference(&place.object["spec"], &told["spec"]).unwrap_or(json!({}));
-            let patch = json!({ "metadata": { "resourceVersion": place.version() }, "spec": change });
+            let patch = if place.layout == NODES.0 {
+                of_calicos(&place.object, &told)
+            } else {
+                let change =
+                    api::merge::difference(&place.object["spec"], &told["spec"]).unwrap_or(json!({}));
+                json!({ "metadata": { "resourceVersion": place.version() }, "spec": change })
+            };
             ask(&api, &Method::PATCH, &place.path(), &patch)?;
         } else {
             let (layout, plural) = KINDS

@@ -7,7 +7,7 @@ use kube::{ResourceExt, core::ObjectMeta};
 use plan::calico::etcd::{Id, Layout, uid};
 use serde_json::Value;
 
-use super::{BLOCK_AFFINITY, Created, IPAM_BLOCK, IPAM_CONFIG, IPAM_HANDLE, Kind};
+use super::{BLOCK_AFFINITY, Created, IPAM_BLOCK, IPAM_CONFIG, IPAM_HANDLE, Kind, NODE};
 use crate::write::WriteError;
 
 fn layout(kind: Kind) -> Layout {
@@ -64,25 +64,68 @@ pub(super) async fn patch_spec(
 ) -> Result<(), WriteError> {
     let layout = layout(kind);
     let key = layout.key(&id(kind, read));
+    let (entry, before) = as_read(store, kind, &key, read).await?;
+    let mut spec = object(layout, &entry).data["spec"].take();
+    api::merge::apply(&mut spec, change);
+    let value = layout.with_spec(&before, &spec);
+    write(store, kind, read, &entry, value).await
+}
+
+/// Calico's own Nodes: it has them here alone.
+pub async fn nodes(store: &Etcd3) -> Result<Vec<DynamicObject>, WriteError> {
+    list(store, NODE).await
+}
+
+/// The one of this name.
+pub async fn node(store: &Etcd3, name: &str) -> Result<Option<DynamicObject>, WriteError> {
+    get(store, NODE, &Id::Named(name.to_owned())).await
+}
+
+/// Merges `change`, of metadata and spec, into a Node as it was read.
+pub async fn patch_node(store: &Etcd3, read: &DynamicObject, change: &Value) -> Result<(), WriteError> {
+    let key = layout(NODE).key(&id(NODE, read));
+    let (entry, mut value) = as_read(store, NODE, &key, read).await?;
+    api::merge::apply(&mut value, change);
+    write(store, NODE, read, &entry, value).await
+}
+
+/// The entry of which an object was read, if nobody has written it since, and its value.
+async fn as_read(
+    store: &Etcd3,
+    kind: Kind,
+    key: &str,
+    read: &DynamicObject,
+) -> Result<(Entry, Value), WriteError> {
     let conflict = || conflict("writing", kind, read);
-    let entry = store.get(&key).await?.ok_or_else(conflict)?;
+    let entry = store.get(key).await?.ok_or_else(conflict)?;
     if read.metadata.resource_version.as_deref() != Some(entry.revision.to_string().as_str()) {
         return Err(conflict());
     }
     // Of this very revision an object was read: it is JSON.
-    let before = entry.json().map_err(|_| conflict())?;
-    let mut spec = object(layout, &entry).data["spec"].take();
-    api::merge::apply(&mut spec, change);
-    let value = layout.with_spec(&before, &spec);
+    let value = entry.json().map_err(|_| conflict())?;
+    Ok((entry, value))
+}
+
+/// Writes it, if nobody has written it since.
+async fn write(
+    store: &Etcd3,
+    kind: Kind,
+    read: &DynamicObject,
+    entry: &Entry,
+    value: Value,
+) -> Result<(), WriteError> {
     let attempt = format!("writing {} {}", kind.0, read.name_any());
     let conditions = [Condition::Modified {
-        key: key.clone(),
+        key: entry.key.clone(),
         at: entry.revision,
     }];
-    if store.commit(&attempt, &conditions, &[put(key, &value)]).await? {
+    if store
+        .commit(&attempt, &conditions, &[put(entry.key.clone(), &value)])
+        .await?
+    {
         Ok(())
     } else {
-        Err(conflict())
+        Err(conflict("writing", kind, read))
     }
 }
 

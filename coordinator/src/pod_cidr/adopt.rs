@@ -1,12 +1,14 @@
 //! One `NodeMigration` for each Node, with what its agent looks for.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::migration::{PodCidr, Stage, StageNow};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration};
 use ipnet::IpNet;
-use kube::{Api, ResourceExt};
+use kube::Api;
+use plan::pod_cidr::calico_node::{CalicoNode, Ends};
 use plan::pod_cidr::ends;
 use plan::pod_cidr::host::{HostSettings, TunnelEnd};
 use plan::pod_cidr::returns::{Standing, standing};
@@ -71,14 +73,22 @@ fn comes_back(end: &TunnelEnd, node: &str, blocks: &Blocks) -> bool {
     }
 }
 
-/// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not know of yet. `blocks` are those of
-/// Calico's IPAM while agents keep the addresses of their tunnels, and else none.
+/// What the addresses of tunnels are told by, while agents keep them.
+#[derive(Clone, Copy)]
+pub struct Tunnels<'pass> {
+    /// Nodes as Calico has them.
+    pub nodes: &'pass BTreeMap<String, CalicoNode>,
+    /// Those of Calico's IPAM.
+    pub blocks: &'pass Blocks,
+}
+
+/// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not know of yet.
 pub async fn adopt(
     context: &Context,
     cache: &Cache,
     migration: &Migration,
     look: &HostSettings,
-    blocks: Option<&Blocks>,
+    tunnels: Option<Tunnels<'_>>,
 ) -> Result<(), WriteError> {
     for object in node_migrations::without_node(cache, migration) {
         node_migrations::delete(context, &object).await?;
@@ -88,16 +98,19 @@ pub async fn adopt(
     node_migrations::adopt(context, cache, migration, ask).await?;
     let api: Api<NodeMigration> = Api::all(context.client.clone());
     let nodes = node_migrations::linux_nodes(cache);
+    let none = Ends::new();
     for object in cache.node_migrations.state() {
         let before = object.spec.pod_cidr.as_ref();
         let name = &object.spec.node_name;
-        let tunnel_ends = match (nodes.get(name), blocks) {
-            (Some(node), Some(blocks)) => {
+        let tunnel_ends = match tunnels {
+            Some(tunnels) if nodes.contains_key(name) => {
                 let told = before.map_or(&[][..], |settings| settings.tunnel_ends.as_slice());
-                let comes_back = |end: &TunnelEnd| comes_back(end, name, blocks);
-                ends::told(told, &ends::of_node(node.annotations()), &look.from, comes_back)
+                let comes_back = |end: &TunnelEnd| comes_back(end, name, tunnels.blocks);
+                // One that Calico does not know at this moment keeps what it has.
+                let now = tunnels.nodes.get(name).map_or(&none, |node| &node.ends);
+                ends::told(told, now, &look.from, comes_back)
             }
-            (None, _) | (_, None) => Vec::new(),
+            Some(_) | None => Vec::new(),
         };
         let wanted = HostSettings {
             tunnel_ends,

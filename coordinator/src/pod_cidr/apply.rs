@@ -6,23 +6,22 @@ use crash_point::Edge;
 use ipnet::IpNet;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use kube::api::Patch;
-use kube::{Api, ResourceExt};
 use plan::evict::PodName;
 use plan::pod_cidr::decide::{Off, Step, Which};
-use plan::pod_cidr::ends;
-use plan::pod_cidr::pools::{self, OFF_LABEL, Openness};
+use plan::pod_cidr::pools::{self, Openness};
 use serde_json::{Value, json};
 
-use super::objects;
 use super::saved::Saved;
+use super::{calico_nodes, objects};
 use crate::calico::store::Store;
 use crate::calico::{self, BLOCK_AFFINITY, IP_POOL, IPAM_BLOCK};
 use crate::context::Context;
 use crate::cordon;
 use crate::evict::evict;
 use crate::memory::Memory;
-use crate::write::{self, WriteError, parameters};
+use crate::write::{WriteError, parameters};
 
 /// Blocks that are released in one pass: a pass that takes minutes looks at nothing else meanwhile.
 const BLOCKS_AT_ONCE: usize = 50;
@@ -137,24 +136,13 @@ impl Hands<'_> {
     }
 
     async fn take_off(&self, which: Which, nodes: &[Off]) -> Result<Made, WriteError> {
-        let api: Api<Node> = Api::all(self.context.client.clone());
         for off in nodes {
             for end in off.ends.values() {
                 if let Some(refused) = self.count_held(end).await? {
                     return Ok(Made::Refused(refused));
                 }
             }
-            // One that is gone meanwhile is not missed.
-            if let Some(node) = self.node(&off.node).await? {
-                let annotations: serde_json::Map<String, Value> = off
-                    .ends
-                    .iter()
-                    .map(|(name, end)| (ends::annotation(name), end.allocation.address.to_string().into()))
-                    .collect();
-                let labels = json!({ OFF_LABEL: which.mark() });
-                let change = json!({ "metadata": { "labels": labels, "annotations": annotations } });
-                write::patch(&api, &node, "labelling", change).await?;
-            }
+            calico_nodes::take_off(self.store, &off.node, which.mark(), &off.ends).await?;
         }
         let said = nodes.iter().map(|Off { node, ends }| {
             if ends.is_empty() {
@@ -195,19 +183,6 @@ impl Hands<'_> {
             cordon::uncordon(self.context, self.migration, &node).await?;
         }
         Ok(format!("no pod of node {name} has to move: it takes pods again"))
-    }
-
-    /// Takes the label from every Node that has it.
-    pub async fn forget_nodes<'nodes>(
-        &self,
-        nodes: impl Iterator<Item = &'nodes Node>,
-    ) -> Result<(), WriteError> {
-        let api: Api<Node> = Api::all(self.context.client.clone());
-        for node in nodes.filter(|node| node.labels().contains_key(OFF_LABEL)) {
-            let change = json!({ "metadata": { "labels": { OFF_LABEL: null } } });
-            write::patch(&api, node, "removing the label of", change).await?;
-        }
-        Ok(())
     }
 
     /// What it had is written down first, in a pass of its own: who knows it after a crash puts it back.

@@ -9,15 +9,17 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use plan::decision::{Decision, WaitReason};
+use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::decide::{Step, Which};
 use plan::pod_cidr::facts::Pool;
 use plan::pod_cidr::{mentions, pools};
 
+use super::adopt::Tunnels;
 use super::apply::{Hands, Made};
 use super::looks::Blocks;
 use super::redundancy::RAISED_TO;
 use super::saved::Saved;
-use super::{adopt, away, progress, read};
+use super::{adopt, away, calico_nodes, progress, read};
 use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::context::Context;
@@ -80,7 +82,12 @@ pub async fn go_on(
     } else {
         None
     };
-    adopt::adopt(context, cache, migration, &look, blocks.as_ref()).await?;
+    let calico_nodes = calico_nodes::read(&store, cache).await?;
+    let tunnels = blocks.as_ref().map(|blocks| Tunnels {
+        nodes: &calico_nodes,
+        blocks,
+    });
+    adopt::adopt(context, cache, migration, &look, tunnels).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
     if let Some(message) = snapshot.malformed() {
         wait(status, WaitReason::CheckFailing, message);
@@ -106,6 +113,7 @@ pub async fn go_on(
         saved,
         snapshot: &snapshot,
         pools: &pools,
+        calico_nodes: &calico_nodes,
         blocks: blocks.as_ref(),
         direction,
         now,
@@ -139,6 +147,8 @@ pub(super) struct Pass<'pass> {
     pub(super) saved: &'pass Saved,
     pub(super) snapshot: &'pass Snapshot,
     pub(super) pools: &'pass BTreeMap<String, Pool>,
+    /// Nodes as Calico has them.
+    pub(super) calico_nodes: &'pass BTreeMap<String, CalicoNode>,
     /// Those of Calico's IPAM while agents keep addresses of tunnels.
     pub(super) blocks: Option<&'pass Blocks>,
     pub(super) direction: Direction,
@@ -240,9 +250,7 @@ impl Pass<'_> {
     ) -> Result<(), WriteError> {
         crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
         hands.lower(known, RAISED_TO).await?;
-        hands
-            .forget_nodes(self.snapshot.nodes.values().map(AsRef::as_ref))
-            .await?;
+        calico_nodes::forget(self.store, self.cache).await?;
         traffic::end(self.context, self.snapshot).await?;
         if let Some(message) = traffic::ending(self.snapshot) {
             wait(status, WaitReason::PodsTerminating, message);

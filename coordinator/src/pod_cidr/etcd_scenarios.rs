@@ -4,7 +4,8 @@
 use serde_json::json;
 
 use super::scenarios::{
-    CALICO, MIGRATION, POOLS, RANGES, assert_gone, assert_in_order, cluster, desire, run_until, story, turn,
+    CALICO, MIGRATION, POOLS, RANGES, assert_gone, assert_in_order, cluster, desire, run_until, story,
+    tunnel_ends, turn, until_closed,
 };
 use crate::fake_api::FakeApi;
 use crate::fake_etcd;
@@ -43,6 +44,11 @@ async fn every_write_in_its_order() {
             // What is written here is only what differs: it selects nobody still, and then everybody.
             &format!("patch pool {new} to everybody"),
             &format!("patch pool {new} to everybody"),
+            "patch pool old narrowed",
+            "take off a",
+            "keep on a",
+            "patch pool old",
+            "take off b",
             "patch pool old closed",
             "evict web-a",
             "evict web-b",
@@ -55,6 +61,29 @@ async fn every_write_in_its_order() {
     assert_gone(&api, 0);
     // etcd compares and deletes at once: nothing is marked first.
     assert!(!story.contains(&"patch 10-244-0-0-26".to_owned()), "{story:#?}");
+}
+
+/// Calico's own Nodes say what tunnels have: it is exchanged there, and given back there.
+#[tokio::test]
+async fn who_turns_around_gives_every_tunnel_back_what_it_had() {
+    let api = on_etcd("Watch").await;
+    let before = tunnel_ends(&api);
+    until_closed(&api, "old").await;
+    assert!(tunnel_ends(&api).iter().all(|end| end.starts_with("10.200.")));
+    desire(&api, "Rollback");
+    api.take_changes();
+    run_until(&api, "RolledBack").await;
+    assert_in_order(
+        &story(&api.take_changes()),
+        &[
+            "hold an end in 10-244-0-0-26",
+            "take off a",
+            "take off b",
+            "release an end in 10-200-0-0-26",
+        ],
+    );
+    assert_eq!(tunnel_ends(&api), before);
+    assert_gone(&api, 1);
 }
 
 /// Every third one: the two stores differ in how they write, not in what.

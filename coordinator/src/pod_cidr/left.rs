@@ -5,17 +5,17 @@ use std::net::IpAddr;
 
 use api::migration::{PodCidrStatus, Stage};
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use plan::decision::{Wait, WaitReason};
 use plan::drain::Pod;
 use plan::pod_cidr::by_node::{self, Cordon};
+use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::decide::Missing;
 use plan::pod_cidr::ends::{self, Keeping, NodeEnd};
 use plan::pod_cidr::facts::Block;
 use plan::pod_cidr::holders::holders;
 use plan::pod_cidr::host::{self, HostFacts, TunnelEnd};
-use plan::pod_cidr::pools::{self, OFF_LABEL};
+use plan::pod_cidr::pools;
 use plan::pod_cidr::returns::{self, Held, Standing, Told, standing};
 
 use super::drive::Pass;
@@ -114,14 +114,17 @@ impl Pass<'_> {
             .map(|(name, node)| NodeEnd {
                 name,
                 ready: facts::nodes::is_ready(node),
-                off: node.labels().get(OFF_LABEL).map(String::as_str) == Some(which.mark()),
-                in_left: tunnel_end(node, left).is_some(),
+                off: self
+                    .calico_nodes
+                    .get(name)
+                    .is_some_and(|node| node.off.as_deref() == Some(which.mark())),
+                in_left: self.tunnel_end(name, left).is_some(),
                 calico_ready: self
                     .snapshot
                     .daemons_on(name, calico.0, calico.1)
                     .iter()
                     .any(|(_, ready)| *ready),
-                keeping: self.keeping(name, node, left),
+                keeping: self.keeping(name, left),
                 returns: self.known_blocks().map_or_else(BTreeMap::new, |blocks| {
                     let ends = self.told(name);
                     returns::of_node(Told { node: name, ends }, blocks, target)
@@ -134,9 +137,10 @@ impl Pass<'_> {
     }
 
     /// What the agent of this node does about the addresses that its tunnels leave.
-    fn keeping(&self, name: &str, node: &Node, left: &IpNet) -> Keeping {
+    fn keeping(&self, name: &str, left: &IpNet) -> Keeping {
         let told = self.told(name);
-        if !ends::is_told(told, &ends::of_node(node.annotations()), left) {
+        let is_told = |node: &CalicoNode| ends::is_told(told, &node.ends, left);
+        if !self.calico_nodes.get(name).is_none_or(is_told) {
             return Keeping::NotYet("its agent is told of the address that it keeps".to_owned());
         }
         ends::keeping(told, left, self.facts_of(name))
@@ -174,8 +178,9 @@ impl Pass<'_> {
     /// Addresses in the range that is left of tunnels that have got back what they had.
     pub(super) fn to_release(&self, left: &IpNet, target: &IpNet) -> Vec<Held> {
         let blocks = self.known_blocks().unwrap_or_default();
-        let nodes = self.snapshot.nodes.iter();
-        let nodes = nodes.map(|(name, node)| (name.as_str(), ends::of_node(node.annotations())));
+        let nodes = self.calico_nodes.iter();
+        let nodes = nodes.filter(|(name, _)| self.snapshot.nodes.contains_key(*name));
+        let nodes = nodes.map(|(name, node)| (name.as_str(), node));
         returns::to_release(&nodes.collect(), blocks, left, target)
     }
 
@@ -246,7 +251,7 @@ impl Pass<'_> {
             .nodes
             .iter()
             .filter(|(_, node)| facts::nodes::is_ready(node))
-            .filter_map(|(name, node)| Some(format!("{name} ({})", tunnel_end(node, left)?)))
+            .filter_map(|(name, _)| Some(format!("{name} ({})", self.tunnel_end(name, left)?)))
             .collect();
         let first = nodes.first()?;
         Some(Wait {
@@ -359,10 +364,10 @@ impl Pass<'_> {
         }
         routes
     }
-}
 
-/// The end of a tunnel of this Node in this range.
-fn tunnel_end(node: &Node, range: &IpNet) -> Option<IpAddr> {
-    let mut ends = ends::of_node(node.annotations()).into_values();
-    ends.find(|address| range.contains(address))
+    /// The end of a tunnel of this node in this range.
+    fn tunnel_end(&self, node: &str, range: &IpNet) -> Option<IpAddr> {
+        let mut ends = self.calico_nodes.get(node)?.ends.values().copied();
+        ends.find(|address| range.contains(address))
+    }
 }

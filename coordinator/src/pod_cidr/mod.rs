@@ -4,6 +4,7 @@
 
 mod adopt;
 mod apply;
+mod calico_nodes;
 mod datastore;
 mod drive;
 #[cfg(test)]

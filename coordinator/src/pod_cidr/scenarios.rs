@@ -711,7 +711,7 @@ async fn past_its_point_of_no_return_nothing_is_taken_back_and_the_rest_is_finis
 }
 
 /// The end of every node's tunnel.
-fn tunnel_ends(api: &FakeApi) -> [String; 2] {
+pub(super) fn tunnel_ends(api: &FakeApi) -> [String; 2] {
     NODE_NAMES.map(|node| {
         let object = api.get(&format!("{NODES}/{node}")).unwrap();
         object["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"]
@@ -721,7 +721,7 @@ fn tunnel_ends(api: &FakeApi) -> [String; 2] {
     })
 }
 
-async fn until_closed(api: &FakeApi, pool: &str) {
+pub(super) async fn until_closed(api: &FakeApi, pool: &str) {
     for _ in 0..60 {
         if api.get(&format!("{POOLS}/{pool}")).unwrap()["spec"]["disabled"] == true {
             return;

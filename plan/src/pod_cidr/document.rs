@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::facts::ClusterFacts;
+use super::facts::{ClusterFacts, Pool};
 use super::mentions::{self, Change};
 use super::pools::{self, NO_NODE, OFF_LABEL};
 use super::settings::{Mode, Settings};
@@ -95,13 +95,17 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
         Action::new("scale", deployment, detail)
     }));
     actions.extend([Action::new("open", &new, "to every pod")]);
-    // In etcd there are no tunnels whose ends are exchanged: a check refuses them.
-    if settings.datastore.value.etcd.is_none() {
+    let has_tunnel = |pool: &Pool| pools::has_tunnel(&pool.spec);
+    if facts.pools.get(&settings.old_pool.value).is_some_and(has_tunnel) {
+        let whose = match settings.datastore.value.etcd {
+            Some(_) => "Calico's Node in etcd",
+            None => "the Node",
+        };
         actions.push(Action::new(
             "narrow",
             &old,
             format!(
-                "node by node: label {OFF_LABEL} on the Node, and a clause of nodeSelector. Its calico-node takes another address for the \
+                "node by node: label {OFF_LABEL} on {whose}, and a clause of nodeSelector. Its calico-node takes another address for the \
                  end of its tunnel; its agent keeps the old one on lo until blocks are released, so that no connection ends"
             ),
         ));

@@ -12,31 +12,12 @@ use ipnet::IpNet;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::calico_node::Ends;
 use super::decide::{Missing, Off, Step, Which};
 use super::host::{HostFacts, LOOPBACK, TunnelEnd};
 use super::pools::{self, Openness};
 use super::returns::Held;
 use crate::decision::{Wait, WaitReason};
-
-/// The key of an annotation of a Node with the address of a tunnel's end begins with the one, and has the other in it.
-const TUNNEL_MARKS: [&str; 2] = ["projectcalico.org/", "Tunnel"];
-
-/// The annotation of a Node whose key ends so.
-pub fn annotation(name: &str) -> String {
-    format!("{}{name}", TUNNEL_MARKS[0])
-}
-
-/// Addresses of the ends of a node's tunnels, by the last part of the key of Calico's annotation.
-pub fn of_node(annotations: &BTreeMap<String, String>) -> BTreeMap<&str, IpAddr> {
-    annotations
-        .iter()
-        .filter_map(|(key, value)| {
-            let name = key.strip_prefix(TUNNEL_MARKS[0])?;
-            name.contains(TUNNEL_MARKS[1])
-                .then_some((name, value.parse().ok()?))
-        })
-        .collect()
-}
 
 /// What the agent of a node is told of its tunnels' ends: which addresses it keeps, and which ones Calico has chosen instead.
 ///
@@ -44,7 +25,7 @@ pub fn of_node(annotations: &BTreeMap<String, String>) -> BTreeMap<&str, IpAddr>
 /// long as `comes_back` says so, until the tunnel has it again ([`super::returns`]).
 pub fn told(
     before: &[TunnelEnd],
-    now: &BTreeMap<&str, IpAddr>,
+    now: &Ends,
     left: &IpNet,
     comes_back: impl Fn(&TunnelEnd) -> bool,
 ) -> Vec<TunnelEnd> {
@@ -80,12 +61,12 @@ pub fn told(
         };
         if left.contains(address) {
             let end = TunnelEnd {
-                name: (*name).to_owned(),
+                name: name.clone(),
                 kept: chosen,
                 address: Some(chosen),
             };
             ends.insert(name, end);
-        } else if let Some(end) = ends.get_mut(name) {
+        } else if let Some(end) = ends.get_mut(name.as_str()) {
             end.address = Some(chosen);
         }
     }
@@ -94,7 +75,7 @@ pub fn told(
 
 /// Whether an agent that is told this knows of every end of its node's tunnels that is in the range that is left, and of the
 /// address that Calico has chosen instead.
-pub fn is_told(told: &[TunnelEnd], now: &BTreeMap<&str, IpAddr>, left: &IpNet) -> bool {
+pub fn is_told(told: &[TunnelEnd], now: &Ends, left: &IpNet) -> bool {
     now.iter().all(|(name, address)| {
         let IpAddr::V4(address) = *address else {
             return true;
@@ -375,80 +356,61 @@ mod tests {
         }
     }
 
+    /// The tunnel has this address.
+    fn at(address: &str) -> Ends {
+        Ends::from([("IPv4VXLANTunnelAddr".to_owned(), address.parse().unwrap())])
+    }
+
     #[test]
     fn an_agent_is_told_what_it_keeps_until_nobody_asks() {
         let left = LEFT.parse().unwrap();
-        let mut annotations = BTreeMap::from([
-            (
-                "projectcalico.org/IPv4VXLANTunnelAddr".to_owned(),
-                "10.244.1.0".to_owned(),
-            ),
-            (
-                "projectcalico.org/IPv6VXLANTunnelAddr".to_owned(),
-                "fd00::1".to_owned(),
-            ),
-            (
-                "projectcalico.org/IPv4Address".to_owned(),
-                "10.244.9.9".to_owned(),
-            ),
-        ]);
-        let told = |before: &[TunnelEnd], now: &BTreeMap<&str, IpAddr>, left: &IpNet| {
+        let mut now = at("10.244.1.0");
+        now.insert("IPv6VXLANTunnelAddr".to_owned(), "fd00::1".parse().unwrap());
+        let told = |before: &[TunnelEnd], now: &Ends, left: &IpNet| {
             let ends = told(before, now, left, |_| false);
             assert!(is_told(&ends, now, left), "{ends:?}");
             ends
         };
-        let first = told(&[], &of_node(&annotations), &left);
-        assert!(!is_told(&[], &of_node(&annotations), &left));
+        let first = told(&[], &now, &left);
+        assert!(!is_told(&[], &now, &left));
         assert_eq!(first, [end("10.244.1.0", "10.244.1.0")]);
-        annotations.insert(
-            "projectcalico.org/IPv4VXLANTunnelAddr".to_owned(),
-            "10.200.1.0".to_owned(),
-        );
-        assert!(!is_told(&first, &of_node(&annotations), &left));
-        let second = told(&first, &of_node(&annotations), &left);
+        now.extend(at("10.200.1.0"));
+        assert!(!is_told(&first, &now, &left));
+        let second = told(&first, &now, &left);
         assert_eq!(second, [end("10.244.1.0", "10.200.1.0")]);
-        assert_eq!(told(&second, &of_node(&annotations), &left), second);
+        assert_eq!(told(&second, &now, &left), second);
         // On the way back the other range is left: what was kept of the old one is not asked for any more.
         assert_eq!(
-            told(&second, &of_node(&annotations), &"10.200.0.0/16".parse().unwrap()),
+            told(&second, &now, &"10.200.0.0/16".parse().unwrap()),
             [end("10.200.1.0", "10.200.1.0")]
         );
-        let gone = told(&second, &BTreeMap::new(), &left);
+        let gone = told(&second, &Ends::new(), &left);
         assert_eq!(gone[0].address, None);
-        assert_eq!(told(&[], &BTreeMap::new(), &left), []);
+        assert_eq!(told(&[], &Ends::new(), &left), []);
     }
 
     /// Somebody turns around, once and again: what a tunnel had is kept until it has it again.
     #[test]
     fn an_address_of_the_range_that_is_led_to_is_kept_until_the_tunnel_has_it_again() {
         let (old, new): (IpNet, IpNet) = (LEFT.parse().unwrap(), "10.200.0.0/16".parse().unwrap());
-        let at = |address: &str| {
-            let annotation = "projectcalico.org/IPv4VXLANTunnelAddr".to_owned();
-            BTreeMap::from([(annotation, address.to_owned())])
-        };
         let (on_old, on_new) = (at("10.244.1.0"), at("10.200.1.0"));
-        let there = told(
-            &[end("10.244.1.0", "10.244.1.0")],
-            &of_node(&on_new),
-            &old,
-            |_| true,
-        );
+        let there = told(&[end("10.244.1.0", "10.244.1.0")], &on_new, &old, |_| true);
         assert_eq!(there, [end("10.244.1.0", "10.200.1.0")]);
         let mut returns = end("10.244.1.0", "0.0.0.0");
         returns.address = None;
-        let back = told(&there, &of_node(&on_new), &new, |_| true);
+        let back = told(&there, &on_new, &new, |_| true);
         assert_eq!(back, [end("10.200.1.0", "10.200.1.0"), returns]);
-        assert_eq!(told(&back, &of_node(&on_new), &new, |_| true), back);
+        assert_eq!(told(&back, &on_new, &new, |_| true), back);
         // Somebody else has it by now.
-        assert_eq!(told(&back, &of_node(&on_new), &new, |_| false).len(), 1);
-        let returned = told(&back, &of_node(&on_old), &new, |_| true);
+        assert_eq!(told(&back, &on_new, &new, |_| false).len(), 1);
+        let returned = told(&back, &on_old, &new, |_| true);
         assert_eq!(returned, [end("10.200.1.0", "10.244.1.0")]);
         // Calico has given it another one there: its own is anybody's by now.
-        let other = told(&back, &of_node(&at("10.244.1.9")), &new, |_| true);
+        let other = told(&back, &at("10.244.1.9"), &new, |_| true);
         assert_eq!(other, [end("10.200.1.0", "10.244.1.9")]);
         // There again, before anything has changed, and after.
-        assert_eq!(told(&back, &of_node(&on_new), &old, |_| true), there);
-        let again = told(&returned, &of_node(&on_old), &old, |_| true);
+        assert_eq!(told(&back, &on_new, &old, |_| true), there);
+        let again = told(&returned, &on_old, &old, |_| true);
         assert_eq!(again.len(), 2);
         assert_eq!(again[0], end("10.244.1.0", "10.244.1.0"));
         assert_eq!(again[1].kept.to_string(), "10.200.1.0");

@@ -1,6 +1,7 @@
 //! Another range for the pods of a cluster with Calico's IPAM: a new pool, every pod moved, the old pool gone.
 
 pub mod by_node;
+pub mod calico_node;
 pub mod capacity;
 pub mod checks;
 pub mod datastore;

@@ -85,6 +85,14 @@ pub fn is_for_pods(spec: &Value) -> bool {
     }
 }
 
+/// Whether nodes reach its pods by a tunnel.
+pub fn has_tunnel(spec: &Value) -> bool {
+    ["ipipMode", "vxlanMode"].iter().any(|field| {
+        let mode = spec[*field].as_str().unwrap_or_default();
+        !mode.is_empty() && mode != "Never"
+    })
+}
+
 fn node_selector(spec: &Value) -> &str {
     spec["nodeSelector"]
         .as_str()

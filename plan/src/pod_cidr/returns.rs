@@ -3,7 +3,7 @@
 //!
 //! From the moment at which Calico exchanges an address the agent keeps the old one on the loopback ([`super::host::changes`]). Calico
 //! has released it, and its pool is closed. Before that pool is opened again, the address is written into Calico's IPAM as the
-//! node's again: no pod can get it. Then the Node's annotation says it, in the write by which the Node is taken off the other
+//! node's again: no pod can get it. Then the Node says it, in the write by which the Node is taken off the other
 //! pool. A calico-node that finds such an address leaves it as it is (v3.31.7, `allocateip`, "Current address is still valid"), and
 //! Felix puts it on the link. The address that is left then is nobody's, and is released as Calico would have done.
 
@@ -12,6 +12,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::calico_node::CalicoNode;
 use super::facts::Block;
 use super::holders;
 use super::host::TunnelEnd;
@@ -157,10 +158,10 @@ pub fn of_node(told: Told<'_>, blocks: &[Block], target: &IpNet) -> BTreeMap<Str
 /// Addresses of the range that is left that Calico's IPAM has as the ends of nodes' tunnels, which have others by now, in the range
 /// that is led to: Calico releases one that it exchanges itself, and knows nothing of one that came back.
 ///
-/// `nodes` are those that are there, with the ends of their tunnels by Calico's annotations. What agents are told is no record of
-/// it: an object may be made anew, and somebody may turn around twice.
+/// `nodes` are those that are there. What agents are told is no record of it: an object may be made anew, and somebody may turn around
+/// twice.
 pub fn to_release(
-    nodes: &BTreeMap<&str, BTreeMap<&str, IpAddr>>,
+    nodes: &BTreeMap<&str, &CalicoNode>,
     blocks: &[Block],
     left: &IpNet,
     target: &IpNet,
@@ -172,7 +173,7 @@ pub fn to_release(
             let node = found.attributes.get("node")?.as_str();
             let kind = found.attributes.get("type")?;
             let tunnel = TUNNELS.iter().find(|tunnel| tunnel.attribute == kind)?;
-            let now = nodes.get(node)?.get(tunnel.annotation)?;
+            let now = nodes.get(node)?.ends.get(tunnel.annotation)?;
             let of_other = blocks.iter().find(|block| block.range.contains(now))?;
             let other = of_other.allocations.iter().find(|other| other.address == *now)?;
             let has_other = target.contains(now) && is_same_end(&other.attributes, &found.attributes);
@@ -289,20 +290,23 @@ mod tests {
             .map(|held| held.allocation.address.to_string())
             .collect();
         assert_eq!(given, [OLD]);
-        let has = |address: &str| {
-            let ends = BTreeMap::from([("IPv4VXLANTunnelAddr", address.parse().unwrap())]);
-            BTreeMap::from([("a", ends)])
+        let release = |address: &str, blocks: &[Block]| {
+            let node = CalicoNode {
+                off: None,
+                ends: BTreeMap::from([("IPv4VXLANTunnelAddr".to_owned(), address.parse().unwrap())]),
+            };
+            to_release(&BTreeMap::from([("a", &node)]), blocks, &new, &old)
         };
         // It has its new one still.
-        assert_eq!(to_release(&has(NEW), &held, &new, &old), []);
+        assert_eq!(release(NEW, &held), []);
 
-        let released = to_release(&has(OLD), &held, &new, &old);
+        let released = release(OLD, &held);
         assert_eq!(released.len(), 1);
         assert_eq!(released[0].allocation.address.to_string(), NEW);
         assert_eq!(released[0].allocation.handle, "a-handle");
         // What its tunnel has is not its in Calico's IPAM, or is of neither range: nobody knows what Calico makes of that.
-        assert_eq!(to_release(&has(OLD), &blocks, &new, &old), []);
-        assert_eq!(to_release(&has("10.9.9.9"), &held, &new, &old), []);
+        assert_eq!(release(OLD, &blocks), []);
+        assert_eq!(release("10.9.9.9", &held), []);
         // A node that is gone is Calico's own to tidy up behind.
         assert_eq!(to_release(&BTreeMap::new(), &held, &new, &old), []);
     }

@@ -5,10 +5,9 @@ use crate::calico_datastore::run::decide::ReadyV3;
 use crate::check::{Check, Finding, Report};
 use crate::pod_cidr::datastore::{Datastore, EtcdFacts};
 use crate::pod_cidr::facts::{ClusterFacts, Pool};
+use crate::pod_cidr::pools;
 use crate::pod_cidr::settings::Settings;
 
-/// Fields of a pool that say by which tunnel its pods are reached.
-const TUNNELS: [&str; 2] = ["ipipMode", "vxlanMode"];
 /// The first release whose IPAM goes by the node selectors of pools: one before gives everybody the addresses that are for the
 /// pods that watch.
 const LEAST: (u32, u32) = (3, 6);
@@ -52,10 +51,12 @@ fn judge(facts: &ClusterFacts, old: Option<&Pool>) -> Vec<Check> {
                 &problem.hint,
             ),
         ),
-        Some(Ok(found)) => calico(&said.value, found, &mut report),
-    }
-    if let Some(old) = old {
-        tunnels(old, &mut report);
+        Some(Ok(found)) => {
+            calico(&said.value, found, &mut report);
+            if old.is_some_and(|old| pools::has_tunnel(&old.spec)) {
+                nodes(facts, found, &mut report);
+            }
+        }
     }
     let found = match &facts.datastore.etcd {
         Some(Ok(EtcdFacts { version, calico, .. })) => format!(
@@ -126,24 +127,20 @@ fn version(object: &str, found: Option<&str>, report: &mut Report) {
     }
 }
 
-/// Ends of tunnels are exchanged node by node by what Calico writes into Nodes of the Kubernetes API.
-fn tunnels(pool: &Pool, report: &mut Report) {
-    for field in TUNNELS {
-        let mode = pool.spec[field].as_str().unwrap_or_default();
-        if !mode.is_empty() && mode != "Never" {
-            report.fail(
-                "IPPool",
-                &pool.name,
-                Finding::new(
-                    &format!("spec.{field}"),
-                    mode,
-                    "Never, where Calico keeps its objects in etcd",
-                    "this version does not exchange the ends of tunnels that Calico has in etcd, and without that no node reaches another for \
-                     about a second. Where BGP alone reaches every node, set it to Never first; else move Calico's datastore to the Kubernetes \
-                     API",
-                ),
-            );
-        }
+/// Ends of tunnels are exchanged node by node by what Calico's Nodes say: each has to be the one of a Node.
+fn nodes(facts: &ClusterFacts, found: &EtcdFacts, report: &mut Report) {
+    for name in facts.nodes.keys().filter(|name| !found.nodes.contains(*name)) {
+        report.fail(
+            "Node",
+            name,
+            Finding::new(
+                "Calico's Node in etcd",
+                "there is none of this name",
+                "one, with the end of its tunnel",
+                "does calico-node run there? Where it has named the host otherwise (NODENAME of its DaemonSet), nobody can tell whose tunnel is whose: \
+                 this migration does not work there",
+            ),
+        );
     }
 }
 

@@ -26,6 +26,7 @@ fn etcd(facts: &mut ClusterFacts) {
             version: "3.4.23".to_owned(),
             ready: ReadyV3::Open,
             calico: Some("v3.8.9".to_owned()),
+            nodes: facts.nodes.keys().cloned().collect(),
         })),
     };
     facts.calico_resources.clear();
@@ -125,14 +126,28 @@ fn what_is_unclear_is_refused_by_the_object_that_says_it() {
 #[rstest]
 #[case("ipipMode", "CrossSubnet")]
 #[case("vxlanMode", "Always")]
-fn a_pool_with_a_tunnel(#[case] field: &str, #[case] mode: &str) {
-    let checks = judge(|facts| {
-        etcd(facts);
-        facts.pools.get_mut(OLD).unwrap().spec[field] = json!(mode);
-    });
+fn whose_tunnel_is_whose(#[case] field: &str, #[case] mode: &str) {
+    let checks = |mode: &str, is_known: bool| {
+        judge(|facts| {
+            etcd(facts);
+            facts.pools.get_mut(OLD).unwrap().spec[field] = json!(mode);
+            if !is_known {
+                found(facts).nodes.remove("a");
+            }
+        })
+    };
+    for (mode, is_known) in [(mode, true), ("Never", false)] {
+        let wrong: Vec<String> = checks(mode, is_known)
+            .iter()
+            .filter(|check| check.name == "DatastoreAccess" && check.verdict != Pass)
+            .map(Check::line)
+            .collect();
+        assert_eq!(wrong, [""; 0]);
+    }
+    let checks = checks(mode, false);
     let check = only(&checks, CheckName::DatastoreAccess);
     assert_eq!(
-        (check.verdict, check.object.as_str(), check.found.as_str()),
-        (Fail, format!("IPPool {OLD}: spec.{field}").as_str(), mode)
+        (check.verdict, check.object.as_str()),
+        (Fail, "Node a: Calico's Node in etcd")
     );
 }
