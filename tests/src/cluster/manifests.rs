@@ -10,6 +10,7 @@ use super::calico_etcd;
 use super::control_plane::{DNS_SERVICE, POD_NETWORK, server};
 use super::families::IpFamilies;
 use super::pod_network::PodNetwork;
+use super::tunnel::Tunnel;
 
 /// How kube-proxy directs traffic to services. There is no ipvs: the kernels of labs seldom have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
@@ -91,8 +92,9 @@ impl Values {
         packet_filter: PacketFilter,
         families: IpFamilies,
         network: PodNetwork,
+        tunnel: Tunnel,
     ) -> Self {
-        Self(BTreeMap::from([
+        let mut values = BTreeMap::from([
             ("api-server", server(api_server)),
             ("calico-etcd", calico_etcd::url(api_server)),
             ("calico-ipv6-vxlan", network.calico_ipv6_vxlan().to_owned()),
@@ -131,7 +133,10 @@ impl Values {
             ("pod-networks", families.pod_networks()),
             ("proxy-mode", proxy_mode.name().to_owned()),
             ("unspecified-address", families.unspecified().to_owned()),
-        ]))
+        ]);
+        let of_tunnel = tunnel.values();
+        values.extend(of_tunnel.map(|(name, value)| (name, value.to_owned())));
+        Self(values)
     }
 
     /// flannel as users install it.
@@ -223,6 +228,7 @@ mod tests {
             PacketFilter::IptablesLegacy,
             IpFamilies::DualStack,
             PodNetwork::Flannel,
+            Tunnel::default(),
         )
     }
 

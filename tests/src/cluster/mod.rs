@@ -23,6 +23,7 @@ pub mod processes;
 pub mod replumb;
 mod room;
 pub mod state;
+mod tunnel;
 mod up;
 pub mod wait;
 
@@ -32,6 +33,7 @@ pub use families::IpFamilies;
 pub use images::Images;
 pub use manifests::{PacketFilter, ProxyMode, Values};
 pub use pod_network::PodNetwork;
+pub use tunnel::Tunnel;
 pub use up::{Site, UpOptions, node_name};
 
 use std::fs::File;

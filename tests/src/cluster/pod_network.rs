@@ -22,7 +22,7 @@ pub enum PodNetwork {
     Calico,
     /// Calico v2.6 with etcd, without a tunnel, and v3 to roll it to. A stand-in plays v2.6.
     CalicoV2,
-    /// Calico v3.8 with etcd, without a tunnel. A stand-in plays it, or with the real programs BIRD alone.
+    /// Calico v3.8 with etcd, without a tunnel unless `--tunnel` says one. A stand-in plays it, or with the real programs BIRD alone.
     CalicoEtcd,
 }
 
@@ -197,7 +197,7 @@ impl Cluster {
 mod tests {
     use serde_json::Value;
 
-    use super::super::{Images, PacketFilter, ProxyMode, Values};
+    use super::super::{Images, PacketFilter, ProxyMode, Tunnel, Values};
     use super::*;
 
     /// The `DaemonSet` of Calico's manifest.
@@ -209,6 +209,7 @@ mod tests {
             PacketFilter::default(),
             families,
             network,
+            Tunnel::default(),
         );
         let manifest = values.calico().unwrap();
         let documents = manifest

@@ -14,6 +14,7 @@ use super::directory::Directory;
 use super::families::IpFamilies;
 use super::manifests::{PacketFilter, ProxyMode};
 use super::pod_network::PodNetwork;
+use super::tunnel::Tunnel;
 
 /// The name of the machine that runs etcd, the API server, the controllers and the lab's switch.
 pub const CONTROL_PLANE: &str = "control-plane";
@@ -51,6 +52,8 @@ pub struct State {
     pub ip_families: IpFamilies,
     /// Who connects the pods here.
     pub pod_network: PodNetwork,
+    /// By which tunnel, where there is the choice.
+    pub tunnel: Tunnel,
     /// The machines by name: the control plane and the nodes.
     pub machines: BTreeMap<String, Machine>,
 }
@@ -147,6 +150,7 @@ mod tests {
             packet_filter: PacketFilter::default(),
             ip_families: IpFamilies::default(),
             pod_network: PodNetwork::default(),
+            tunnel: Tunnel::default(),
             machines: BTreeMap::new(),
         }
     }

@@ -12,6 +12,7 @@ use super::families::IpFamilies;
 use super::manifests::{PacketFilter, ProxyMode, Values};
 use super::pod_network::PodNetwork;
 use super::state::{CONTROL_PLANE, Machine, Phase, State};
+use super::tunnel::Tunnel;
 use super::{Cluster, Images, Lock, clean, control_plane, images, machines, network, room};
 use crate::progress::Progress;
 
@@ -44,6 +45,8 @@ pub struct UpOptions {
     pub ip_families: IpFamilies,
     /// Who connects the pods.
     pub pod_network: PodNetwork,
+    /// By which tunnel a Calico with etcd connects nodes.
+    pub tunnel: Tunnel,
     /// The etcd for a Calico that keeps its data in one; it has both APIs.
     pub calico_etcd: Option<PathBuf>,
     /// Beside flannel: whether Calico's manifest is applied. It starts on no node before one is labelled for it.
@@ -132,6 +135,7 @@ impl Site {
             packet_filter: options.packet_filter,
             ip_families: options.ip_families,
             pod_network: options.pod_network,
+            tunnel: options.tunnel,
             machines: std::collections::BTreeMap::new(),
         };
         let address = state.control_plane();
@@ -281,6 +285,7 @@ impl Cluster {
             state.packet_filter,
             state.ip_families,
             state.pod_network,
+            state.tunnel,
         )
     }
 

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use super::{Place, interrupted};
 use crate::assets::{self, Build, Program};
 use crate::cluster::{
-    Cluster, Directory, Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Site, UpOptions,
+    Cluster, Directory, Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Site, Tunnel, UpOptions,
 };
 use crate::demo::Tools;
 use crate::image::Calico;
@@ -40,6 +40,10 @@ pub struct ClusterArguments {
     /// Who connects the pods: flannel by default.
     #[arg(long, value_enum, value_name = "WHO")]
     pub network: Option<PodNetwork>,
+    /// With `--network calico-etcd`: the encapsulation of Calico's pool; none by default. With VXLAN there is no BIRD, and with
+    /// `--calico-bin` nothing of what runs is a stand-in's.
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub tunnel: Option<Tunnel>,
     /// Beside flannel: do not apply Calico's manifest.
     #[arg(long)]
     pub no_calico: bool,
@@ -116,6 +120,12 @@ impl ClusterArguments {
 
     /// Refuses a cluster that could not come up.
     fn can_come_up(&self) -> Result<()> {
+        if self.tunnel.is_some() && self.pod_network() != PodNetwork::CalicoEtcd {
+            bail!(
+                "--tunnel with --network {}: only --network calico-etcd has the choice; leave one of them out",
+                self.pod_network().option()
+            );
+        }
         match self.pod_network() {
             PodNetwork::Calico if self.no_calico => {
                 bail!(
@@ -189,6 +199,7 @@ impl ClusterArguments {
             packet_filter: self.packet_filter,
             ip_families: self.ip_families,
             pod_network: self.pod_network(),
+            tunnel: self.tunnel.unwrap_or_default(),
             calico_etcd,
             calico_waits: !self.no_calico,
             sample: !self.no_sample,
@@ -211,7 +222,7 @@ impl ClusterArguments {
     /// What is used on the cluster once it is there.
     pub async fn tools(&self) -> Result<Tools> {
         let calico = match &self.calico_bin {
-            Some(folder) if self.pod_network().has_etcd() => format!(
+            Some(folder) if self.pod_network().has_etcd() && self.tunnel != Some(Tunnel::Vxlan) => format!(
                 "v3 the real one of {}, v2.6 and BIRD by a stand-in",
                 folder.display()
             ),
@@ -325,6 +336,11 @@ mod tests {
                 let dual = refusal(cluster(&format!("{line} --ip-families dual-stack")).can_come_up());
                 assert!(dual.contains("the stand-in plays IPv4 only"), "{line}: {dual}");
             }
+        }
+        assert!(cluster("--network calico-etcd --tunnel vxlan").can_come_up().is_ok());
+        for network in ["flannel", "calico", "calico-v2"] {
+            let said = refusal(cluster(&format!("--network {network} --tunnel vxlan")).can_come_up());
+            assert!(said.contains("--tunnel") && said.contains(network), "{said}");
         }
         let other = cluster("--network calico-v2").start_on(PodNetwork::Calico);
         assert!(refusal(other).contains("--network calico-v2: the migration starts from Calico"));
