@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Cluster;
+
 /// The encapsulation of the pool that calico-node makes at its first start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub enum Tunnel {
@@ -33,5 +35,12 @@ impl Tunnel {
             ("calico-v3-ready", ready),
             ("calico-v3-vxlan", vxlan),
         ]
+    }
+}
+
+impl Cluster {
+    /// By which tunnel the Calico of this cluster connects nodes, where its data are in etcd.
+    pub async fn tunnel(&self) -> Tunnel {
+        self.state.lock().await.tunnel
     }
 }

@@ -215,6 +215,8 @@ mod tests {
         let etcd = "--migration pod-cidr --datastore etcd";
         assert_eq!(network(etcd), Some(PodNetwork::CalicoEtcd));
         assert!(refusal(&format!("{etcd} --break nested")).contains("--datastore etcd"));
+        assert!(refusal(&format!("{etcd} --tunnel vxlan")).is_empty());
+        assert!(refusal("--migration pod-cidr --tunnel vxlan").contains("--datastore etcd"));
         assert!(refusal("--network calico").contains("--network calico"));
         assert!(refusal("--migration pod-cidr --network flannel").contains("--network flannel"));
     }

@@ -11,7 +11,7 @@ use programs::{cargo, cargo_tests, cargo_tests_with, go_tests, run_program};
 use super::up::ClusterArguments;
 use super::{Ended, Place, interrupted};
 use crate::assets::{self, Build};
-use crate::cluster::{Cluster, PodNetwork};
+use crate::cluster::{Cluster, PodNetwork, Tunnel};
 use crate::demo::Tools;
 use crate::end_to_end::datastore::Bench;
 use crate::end_to_end::{self, Tally};
@@ -68,7 +68,7 @@ pub enum Part {
     Crash,
     /// Another range for the pods of a cluster with Calico: every refused prerequisite, then the migration.
     PodCidr,
-    /// The same migration where Calico keeps its pools in etcd.
+    /// The same migration where Calico keeps its pools in etcd, with VXLAN; with `--tunnel none` without a tunnel.
     PodCidrEtcd,
     /// Another range for Services: every refused prerequisite, then the migration.
     ServiceCidr,
@@ -254,9 +254,12 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         }
         Part::PodCidr => in_cluster_of(PodNetwork::Calico, arguments, SMALL, end_to_end::pod_cidr).await,
         Part::PodCidrEtcd => {
+            let mut arguments = arguments.clone();
+            // With a tunnel there is more to do, in etcd and on every node; nothing of the way without one is left out.
+            arguments.cluster.tunnel.get_or_insert(Tunnel::Vxlan);
             in_cluster_of(
                 PodNetwork::CalicoEtcd,
-                arguments,
+                &arguments,
                 SMALL,
                 end_to_end::pod_cidr_etcd,
             )

@@ -122,7 +122,7 @@ impl ClusterArguments {
     fn can_come_up(&self) -> Result<()> {
         if self.tunnel.is_some() && self.pod_network() != PodNetwork::CalicoEtcd {
             bail!(
-                "--tunnel with --network {}: only --network calico-etcd has the choice; leave one of them out",
+                "--tunnel with --network {}: only --network calico-etcd has the choice (of the demos pod-cidr --datastore etcd); leave it out",
                 self.pod_network().option()
             );
         }

@@ -1,12 +1,15 @@
 //! Another range for the pods of a cluster with Calico: what is refused, then the whole way while traffic flows.
 
+use std::net::Ipv4Addr;
+
 use anyhow::{Result, ensure};
 use api::traffic::PathClass;
+use ipnet::Ipv4Net;
 
 use super::controller_manager::{self, controller_manager};
 use super::obstacles::Obstacles;
 use super::{Looker, Tally};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Tunnel};
 use crate::demo::operator::Operator;
 use crate::demo::pod_cidr::cases::CASES;
 use crate::demo::pod_cidr::report::Report;
@@ -20,6 +23,8 @@ const PROBES: u64 = 1000;
 const MASQUERADED: u64 = 30;
 /// Where they are counted.
 const MASQUERADED_CLASS: &str = "host-to-service";
+/// Calico's own Nodes in etcd.
+const NODE_KEYS: &str = "/calico/resources/v3/projectcalico.org/nodes/";
 
 /// Every case of `cargo lab demo --migration pod-cidr --break`, then a migration in fair weather.
 pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
@@ -61,17 +66,45 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
 pub async fn pod_cidr_etcd(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let whole = async {
-        let run = Run::begin(cluster, tools, Wanted::new("1")?).await?;
+        let wanted = Wanted::new("1")?;
+        let run = Run::begin(cluster, tools, wanted.clone()).await?;
         let (watch, followed) = run.migrate().await?;
         let report = run.report(watch, followed, End::There).await?;
         println!("{}", report.text());
-        judge(&report)
+        judge(&report)?;
+        ends_of_tunnels(cluster, wanted.to).await
     };
     tally.count(
         "pod-cidr-etcd: with Calico's objects in etcd every pod has moved, nothing of the old range is left, and nothing was lost",
         whole.await,
     );
     tally
+}
+
+/// By etcd's own gateway: every Node of Calico says an end of its tunnel in the range, and no label of ours is left there.
+async fn ends_of_tunnels(cluster: &Cluster, range: Ipv4Net) -> Result<()> {
+    let nodes = cluster.calico_keys(NODE_KEYS).await?;
+    let wanted = cluster.node_names().await.len();
+    ensure!(
+        nodes.len() == wanted,
+        "etcd has {} Nodes, not {wanted}",
+        nodes.len()
+    );
+    for (key, node) in nodes {
+        let labels = node["metadata"]["labels"].to_string();
+        ensure!(!labels.contains("replumb"), "{key} has the labels {labels}");
+        let address = node["spec"]["ipv4VXLANTunnelAddr"].as_str();
+        let as_wanted = match (cluster.tunnel().await, address) {
+            (Tunnel::None, address) => address.is_none(),
+            (Tunnel::Vxlan, Some(address)) => range.contains(&address.parse::<Ipv4Addr>()?),
+            (Tunnel::Vxlan, None) => false,
+        };
+        ensure!(
+            as_wanted,
+            "{key} has the end of its tunnel at {address:?}, in a lab whose pods are in {range}"
+        );
+    }
+    Ok(())
 }
 
 fn judge(report: &Report) -> Result<()> {

@@ -20,7 +20,8 @@ pub struct Options {
     /// Another range: how pods leave the old one; by workload by default.
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
-    /// Another range: where Calico keeps its pools; in the Kubernetes API by default.
+    /// Another range: where Calico keeps its pools; in the Kubernetes API by default. There they have VXLAN, in etcd no tunnel unless
+    /// `--tunnel vxlan` says so.
     #[arg(long, value_enum)]
     pub datastore: Option<Datastore>,
 }
