@@ -337,7 +337,11 @@ mod tests {
                 assert!(dual.contains("the stand-in plays IPv4 only"), "{line}: {dual}");
             }
         }
-        assert!(cluster("--network calico-etcd --tunnel vxlan").can_come_up().is_ok());
+        assert!(
+            cluster("--network calico-etcd --tunnel vxlan")
+                .can_come_up()
+                .is_ok()
+        );
         for network in ["flannel", "calico", "calico-v2"] {
             let said = refusal(cluster(&format!("--network {network} --tunnel vxlan")).can_come_up());
             assert!(said.contains("--tunnel") && said.contains(network), "{said}");
