@@ -1,6 +1,5 @@
 //! An etcd of the tests' own: its JSON gateway before what [`FakeApi`] has of Calico's objects. So whoever plays Calico there plays
-//! it with etcd, too; every write is one of the same changes, guarded by the same versions, and it goes away at the same moment. Calico's own
-//! Nodes are the labels and annotations that it has on Nodes there.
+//! it with etcd, too; every write is one of the same changes, guarded by the same versions, and it goes away at the same moment.
 
 use std::future::IntoFuture as _;
 
@@ -17,7 +16,8 @@ use crate::fake_api::FakeApi;
 
 const GROUP: &str = "/apis/crd.projectcalico.org/v1";
 /// How each kind is stored, with its plural name.
-const KINDS: [(Layout, &str); 9] = [
+const KINDS: [(Layout, &str); 10] = [
+    (Layout::Resources("Node", "nodes"), "nodes"),
     (Layout::Resources("IPPool", "ippools"), "ippools"),
     (
         Layout::Resources("NetworkPolicy", "networkpolicies"),
@@ -37,11 +37,6 @@ const KINDS: [(Layout, &str); 9] = [
     (Layout::Handles, "ipamhandles"),
     (Layout::IpamConfig, "ipamconfigs"),
 ];
-
-/// Nodes of the Kubernetes API, and how Calico stores its own.
-const NODES: (Layout, &str) = (Layout::Resources("Node", "nodes"), "/api/v1/nodes");
-/// What a Node of the Kubernetes API says of its tunnel, and what Calico's own does.
-const TUNNEL: [&str; 2] = ["projectcalico.org/IPv4VXLANTunnelAddr", "ipv4VXLANTunnelAddr"];
 
 /// What a request comes to: an answer, or nothing while it is away.
 type Answer = Result<String, StatusCode>;
@@ -106,35 +101,7 @@ fn places(api: &FakeApi) -> Result<Vec<Place>, StatusCode> {
             object: object.clone(),
         }));
     }
-    let (layout, collection) = NODES;
-    let list = ask(api, &Method::GET, collection, &Value::Null)?;
-    all.extend(list["items"].as_array().unwrap().iter().map(|node| Place {
-        layout,
-        collection: collection.to_owned(),
-        object: calicos(node),
-    }));
     Ok(all)
-}
-
-/// Calico's own Node for one of the Kubernetes API.
-fn calicos(node: &Value) -> Value {
-    let metadata = &node["metadata"];
-    let [annotation, field] = TUNNEL;
-    json!({
-        "metadata": { "name": metadata["name"], "labels": metadata["labels"], "resourceVersion": metadata["resourceVersion"] },
-        "spec": { field: metadata["annotations"][annotation] },
-    })
-}
-
-/// What makes a Node of the Kubernetes API say what Calico's own says now.
-fn of_calicos(before: &Value, now: &Value) -> Value {
-    let [annotation, field] = TUNNEL;
-    let labels = api::merge::difference(&before["metadata"]["labels"], &now["metadata"]["labels"]);
-    json!({ "metadata": {
-        "resourceVersion": before["metadata"]["resourceVersion"],
-        "labels": labels.unwrap_or(json!({})),
-        "annotations": { annotation: now["spec"][field] },
-    } })
 }
 
 fn ask(api: &FakeApi, method: &Method, path: &str, body: &Value) -> Result<Value, StatusCode> {
@@ -200,13 +167,13 @@ async fn commit(State(api): State<FakeApi>, body: String) -> Answer {
         let (key, value) = (text(&put["key"]), text(&put["value"]));
         if let Some(place) = at(&key) {
             let told = place.layout.object(&key, value.as_bytes());
-            let patch = if place.layout == NODES.0 {
-                of_calicos(&place.object, &told)
-            } else {
-                let change =
-                    api::merge::difference(&place.object["spec"], &told["spec"]).unwrap_or(json!({}));
-                json!({ "metadata": { "resourceVersion": place.version() }, "spec": change })
-            };
+            let change = api::merge::difference(&place.object["spec"], &told["spec"]).unwrap_or(json!({}));
+            let labels =
+                api::merge::difference(&place.object["metadata"]["labels"], &told["metadata"]["labels"]);
+            let mut patch = json!({ "metadata": { "resourceVersion": place.version() }, "spec": change });
+            if let Some(labels) = labels {
+                patch["metadata"]["labels"] = labels;
+            }
             ask(&api, &Method::PATCH, &place.path(), &patch)?;
         } else {
             let (layout, plural) = KINDS

@@ -129,7 +129,8 @@ impl Snapshot {
     }
 }
 
-fn is_of_daemon_set(pod: &drain::Pod, namespace: &str, name: &str) -> bool {
+/// Whether this `DaemonSet` has made the pod.
+pub fn is_of_daemon_set(pod: &drain::Pod, namespace: &str, name: &str) -> bool {
     let controller = pod.controller.as_ref();
     pod.namespace == namespace && controller.is_some_and(|(kind, owner)| kind == "DaemonSet" && owner == name)
 }

@@ -63,7 +63,9 @@ fn of_refusal(refusal: &Refusal) -> &'static str {
             "`kubectl replumb rollback --all`, and begin again; or, if what changed does not matter (`kubectl replumb datastore dry-run` shows it), \
              `kubectl replumb datastore complete --despite-changes`, and this goes on"
         }
-        Refusal::Missing { .. } => "calico-kube-controllers of v3 writes it: see its log",
+        Refusal::Missing { .. } => {
+            "calico-kube-controllers of v3 writes it: `kubectl -n kube-system logs deployment/calico-kube-controllers`"
+        }
         Refusal::OtherCluster { .. } => "The endpoints of both stores have to be of one cluster",
     }
 }

@@ -67,16 +67,23 @@ impl Pass<'_> {
             .stores(self.context, v2, v3)
             .await
             .map_err(|problem| problem.to_string())?;
-        let missing = async { stores.missing(stores.left().await?).await };
-        let missing = match missing.await {
-            Ok(missing) => missing,
+        let left = match stores.left().await {
+            Ok(left) => left,
             Err(error) => {
                 looks.forget();
                 return Err(problem(&error).to_string());
             }
         };
-        in_cluster(self.context, missing)
+        // What has come to the cluster by now first: what the controllers write meanwhile counts.
+        let left = in_cluster(self.context, left)
             .await
-            .map_err(|error| chain(&error))
+            .map_err(|error| chain(&error))?;
+        match stores.missing(left).await {
+            Ok(missing) => Ok(missing),
+            Err(error) => {
+                looks.forget();
+                Err(problem(&error).to_string())
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@ use api::Migration;
 use api::migration::PodCidrStatus;
 use crash_point::Edge;
 use ipnet::IpNet;
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -68,6 +69,7 @@ impl Hands<'_> {
                 Made::Done(self.narrow(pool_of(*which, known), *which, *round).await?)
             }
             Step::TakeOff(which, nodes) => self.take_off(*which, nodes).await?,
+            Step::RestartCalicoNode(pod) => Made::Done(self.restart(pod, memory).await),
             Step::HoldEnds(ends) => {
                 memory.pod_cidr.forget_blocks();
                 self.hold_ends(ends).await?
@@ -249,6 +251,30 @@ impl Hands<'_> {
             known.raised.remove(&deployment);
         }
         Ok(())
+    }
+
+    /// Its `DaemonSet` makes it again; what it has programmed stays.
+    async fn restart(&self, pod: &PodName, memory: &mut Memory) -> String {
+        let name = format!("{}/{}", pod.namespace, pod.name);
+        let refused = |memory: &Memory| memory.refusals.get(&pod.uid).cloned();
+        if refused(memory).is_none_or(|refusal| refusal.next_try <= Timestamp::now()) {
+            evict(
+                &self.context.client,
+                &self.context.metrics,
+                std::slice::from_ref(pod),
+                None,
+                &mut memory.refusals,
+            )
+            .await;
+        }
+        let why = "it has not taken another address for the end of its tunnel by itself";
+        match refused(memory) {
+            Some(refusal) => format!(
+                "pod {name} is to start again, since {why}; it is not let go: {}",
+                refusal.message
+            ),
+            None => format!("pod {name} starts again: {why}"),
+        }
     }
 
     async fn evict(&self, pods: &[PodName], memory: &mut Memory) -> String {

@@ -18,9 +18,6 @@ use crate::etcd_access::{Asker, access, of_spec, problem};
 use crate::write::WriteError;
 use crate::{facts, read};
 
-/// Calico's own Nodes.
-const NODES: &str = "/calico/resources/v3/projectcalico.org/nodes/";
-
 const ASKER: Asker = Asker {
     field: FIELD,
     component: "deploy/calico-etcd",
@@ -75,7 +72,7 @@ pub async fn connect(context: &Context, to: &Datastore) -> Result<Store, StorePr
 /// What etcd says of itself, and Calico in it.
 pub async fn facts(store: &Etcd3) -> Result<EtcdFacts, StoreProblem> {
     let read = async {
-        let (entry, nodes) = tokio::try_join!(store.get(CLUSTER_INFORMATION), store.list(NODES))?;
+        let entry = store.get(CLUSTER_INFORMATION).await?;
         // One that is no JSON says nothing: it is none of Calico's.
         let information = entry.and_then(|entry| entry.json().ok());
         Ok(EtcdFacts {
@@ -85,11 +82,6 @@ pub async fn facts(store: &Etcd3) -> Result<EtcdFacts, StoreProblem> {
                 .as_ref()
                 .and_then(|value| value["spec"]["calicoVersion"].as_str())
                 .map(str::to_owned),
-            nodes: nodes
-                .iter()
-                .filter_map(|entry| entry.key.strip_prefix(NODES))
-                .map(str::to_owned)
-                .collect(),
         })
     };
     read.await.map_err(|error| problem(&error))

@@ -82,7 +82,12 @@ pub async fn go_on(
     } else {
         None
     };
-    let calico_nodes = calico_nodes::read(&store, cache).await?;
+    // A cluster of many nodes without a tunnel is not asked for them in each pass.
+    let calico_nodes = if pools::has_tunnel(&saved.old_pool) {
+        calico_nodes::read(&store, cache).await?
+    } else {
+        BTreeMap::new()
+    };
     let tunnels = blocks.as_ref().map(|blocks| Tunnels {
         nodes: &calico_nodes,
         blocks,

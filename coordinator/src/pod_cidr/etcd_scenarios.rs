@@ -4,8 +4,8 @@
 use serde_json::json;
 
 use super::scenarios::{
-    CALICO, MIGRATION, POOLS, RANGES, assert_gone, assert_in_order, cluster, desire, run_until, story,
-    tunnel_ends, turn, until_closed,
+    CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, assert_gone, assert_in_order, cluster, desire, run_until,
+    story, tunnel_ends, turn, until_closed,
 };
 use crate::fake_api::FakeApi;
 use crate::fake_etcd;
@@ -27,6 +27,22 @@ async fn on_etcd(gates: &str) -> FakeApi {
         MIGRATION,
         &json!({ "status": { "podCidr": { "settings": { "datastore": datastore } } } }),
     );
+    for node in ["a", "b"] {
+        // What Calico has on the Node of the Kubernetes API there it has on its own here.
+        let path = format!("/api/v1/nodes/{node}");
+        let mut object = api.get(&path).unwrap();
+        let annotations = std::mem::replace(&mut object["metadata"]["annotations"], json!({}));
+        let end = &annotations["projectcalico.org/IPv4VXLANTunnelAddr"];
+        api.put(
+            &format!("{CALICO_NODES}/{node}"),
+            json!({
+                "apiVersion": "projectcalico.org/v3", "kind": "Node",
+                "metadata": { "name": node, "labels": {}, "annotations": { "test/chosen": annotations["test/chosen"] } },
+                "spec": { "bgp": { "ipv4Address": "192.0.2.1/24" }, "ipv4VXLANTunnelAddr": end },
+            }),
+        );
+        api.put(&path, object);
+    }
     api.take_changes();
     api
 }
@@ -84,6 +100,14 @@ async fn who_turns_around_gives_every_tunnel_back_what_it_had() {
     );
     assert_eq!(tunnel_ends(&api), before);
     assert_gone(&api, 1);
+    // Nobody writes of tunnels into Nodes of the Kubernetes API.
+    for node in ["a", "b"] {
+        let metadata = api.get(&format!("/api/v1/nodes/{node}")).unwrap()["metadata"].take();
+        assert_eq!(
+            (&metadata["labels"], &metadata["annotations"]),
+            (&json!({}), &json!({}))
+        );
+    }
 }
 
 /// Every third one: the two stores differ in how they write, not in what.

@@ -5,24 +5,31 @@ use std::net::IpAddr;
 
 use api::migration::{PodCidrStatus, Stage};
 use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use plan::decision::{Wait, WaitReason};
 use plan::drain::Pod;
+use plan::evict::PodName;
 use plan::pod_cidr::by_node::{self, Cordon};
 use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::decide::Missing;
 use plan::pod_cidr::ends::{self, Keeping, NodeEnd};
 use plan::pod_cidr::facts::Block;
-use plan::pod_cidr::holders::holders;
+use plan::pod_cidr::holders::{Cluster, holders};
 use plan::pod_cidr::host::{self, HostFacts, TunnelEnd};
 use plan::pod_cidr::pools;
 use plan::pod_cidr::returns::{self, Held, Standing, Told, standing};
 
 use super::drive::Pass;
+use super::looks::Looks;
 use crate::looks::Pace;
 use crate::memory::Memory;
+use crate::snapshot::is_of_daemon_set;
 use crate::write::WriteError;
 use crate::{cordon, facts, limits};
+
+/// A calico-node that looks again when its pool or its Node changes has done so by then.
+const LOOKS_AGAIN: SignedDuration = SignedDuration::from_secs(15);
 
 /// What is in the range that is left.
 pub(super) struct Left {
@@ -68,8 +75,12 @@ impl Pass<'_> {
             .cloned()
             .chain(ours.filter_map(|pod| facts::pods::pod(pod).ok()))
             .collect();
-        let calico = &known.settings.calico_daemon_set_namespace.value;
-        let mut holders = holders(&allocations, &pods, calico);
+        let cluster = Cluster {
+            pods: &pods,
+            nodes: self.calico_nodes,
+            calico: &known.settings.calico_daemon_set_namespace.value,
+        };
+        let mut holders = holders(&allocations, cluster);
         if holders.is_empty()
             && let Some(first) = allocations.first()
         {
@@ -99,41 +110,70 @@ impl Pass<'_> {
     }
 
     /// What is missing until no end of a tunnel is in the range that is left.
-    pub(super) fn ends(&self, left: &IpNet, target: &IpNet, known: &PodCidrStatus) -> Option<Missing> {
+    pub(super) fn ends(
+        &self,
+        looks: &mut Looks,
+        left: &IpNet,
+        target: &IpNet,
+        known: &PodCidrStatus,
+    ) -> Option<Missing> {
         let which = self.left_pool();
         let pool = self.pool(which, known)?;
         let settings = &known.settings;
         let calico = (
-            &settings.calico_daemon_set_namespace.value,
-            &settings.calico_daemon_set_name.value,
+            settings.calico_daemon_set_namespace.value.as_str(),
+            settings.calico_daemon_set_name.value.as_str(),
         );
         let nodes: Vec<NodeEnd<'_>> = self
             .snapshot
             .nodes
             .iter()
-            .map(|(name, node)| NodeEnd {
-                name,
-                ready: facts::nodes::is_ready(node),
-                off: self
+            .map(|(name, node)| {
+                let off = self
                     .calico_nodes
                     .get(name)
-                    .is_some_and(|node| node.off.as_deref() == Some(which.mark())),
-                in_left: self.tunnel_end(name, left).is_some(),
-                calico_ready: self
-                    .snapshot
-                    .daemons_on(name, calico.0, calico.1)
-                    .iter()
-                    .any(|(_, ready)| *ready),
-                keeping: self.keeping(name, left),
-                returns: self.known_blocks().map_or_else(BTreeMap::new, |blocks| {
-                    let ends = self.told(name);
-                    returns::of_node(Told { node: name, ends }, blocks, target)
-                }),
+                    .is_some_and(|node| node.off.as_deref() == Some(which.mark()));
+                let in_left = self.tunnel_end(name, left).is_some();
+                let waits_since = looks.waits_since(name, off && in_left, self.now);
+                NodeEnd {
+                    name,
+                    ready: facts::nodes::is_ready(node),
+                    off,
+                    in_left,
+                    overdue: waits_since.and_then(|since| self.overdue(name, since, calico)),
+                    calico_ready: self
+                        .snapshot
+                        .daemons_on(name, calico.0, calico.1)
+                        .iter()
+                        .any(|(_, ready)| *ready),
+                    keeping: self.keeping(name, left),
+                    returns: self.known_blocks().map_or_else(BTreeMap::new, |blocks| {
+                        let ends = self.told(name);
+                        returns::of_node(Told { node: name, ends }, blocks, target)
+                    }),
+                }
             })
             .collect();
         let base = pools::selector_of(&self.saved.old_pool);
         let at_once = limits::rules(self.migration).max_unavailable.resolve(nodes.len());
         ends::missing(&nodes, which, &pool.spec, &base, at_once)
+    }
+
+    /// The pod of calico-node on this node, if it has run since before then and has had time to look again.
+    fn overdue(&self, node: &str, since: Timestamp, calico: (&str, &str)) -> Option<PodName> {
+        if self.now.duration_since(since) < LOOKS_AGAIN {
+            return None;
+        }
+        let mut pods = self.snapshot.pods_on(node).iter();
+        let pod = pods.find(|pod| {
+            let is_from_before = pod.made_at.is_some_and(|made| made < since);
+            is_of_daemon_set(pod, calico.0, calico.1) && pod.deleted_at.is_none() && is_from_before
+        })?;
+        Some(PodName {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        })
     }
 
     /// What the agent of this node does about the addresses that its tunnels leave.
@@ -258,7 +298,7 @@ impl Pass<'_> {
             reason: WaitReason::CalicoNodeNotReady,
             message: format!(
                 "calico-node on {} nodes has the end of its tunnel in {left} still; the first: {first}. An older Calico takes another \
-                 one at its start only: `kubectl rollout restart` its DaemonSet",
+                 one at its start only: delete its pod there",
                 nodes.len()
             ),
             until: None,

@@ -89,7 +89,7 @@ impl Pass<'_> {
             new: self.pool_view(Which::New, known, &left, &routes),
             wanted: &pools::wanted(&self.saved.old_pool, &to, known.settings.block_size.value),
             widen: &mentions::widen(&mentions, &left_range, &target),
-            ends: self.ends(&left_range, &target, known),
+            ends: self.ends(&mut memory.pod_cidr, &left_range, &target, known),
             kept_in_left: self.kept(&left_range, |_, _| false),
             kept_in_target: self.kept(&target, |node, end| self.is_held(node, end)),
             to_hold: &self.to_hold(&target),

@@ -1,9 +1,11 @@
 //! What no watch brings, read again when it is old: so that a pass costs the API server little, however large the cluster is.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use api::migration::PodCidr;
 use ipnet::IpNet;
+use jiff::Timestamp;
 use plan::calico_datastore::cluster::facts::StoreProblem;
 use plan::cluster::Malformed;
 use plan::pod_cidr::datastore::{Datastore, moved};
@@ -30,6 +32,8 @@ pub struct Looks {
     moved: Option<(Instant, Option<String>)>,
     mentions: Option<(Instant, Vec<Mention>)>,
     blocks: Option<(Instant, Blocks)>,
+    /// Since when nodes are off the pool that is left, with a tunnel that has its end in it.
+    waits_since: BTreeMap<String, Timestamp>,
 }
 
 impl Looks {
@@ -84,6 +88,16 @@ impl Looks {
             .as_ref()
             .map(|(_, found)| found.clone())
             .unwrap_or_default())
+    }
+
+    /// Since when it is seen that this node is off the pool that is left, and its tunnel has its end in it still. After a restart of ours
+    /// that begins anew.
+    pub fn waits_since(&mut self, node: &str, waits: bool, now: Timestamp) -> Option<Timestamp> {
+        if !waits {
+            self.waits_since.remove(node);
+            return None;
+        }
+        Some(*self.waits_since.entry(node.to_owned()).or_insert(now))
     }
 
     /// Blocks and affinities.

@@ -11,13 +11,14 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use plan::calico::looks_like_calico;
 use plan::cluster::{DaemonSet, Malformed};
+use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::checks::permissions;
 use plan::pod_cidr::datastore::DatastoreFacts;
 use plan::pod_cidr::facts::{Block, ClusterFacts, Pool};
 use plan::pod_cidr::mentions::Mention;
 
 use super::looks::Looks;
-use super::{datastore, objects, places};
+use super::{calico_nodes, datastore, objects, places};
 use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::calico::{self, Kind};
@@ -99,6 +100,7 @@ pub async fn cluster(
         ipam: objects::ipam(in_calico.ipam.as_ref()),
         services: objects::service_ranges(&ranges, &services),
         mentions: in_calico.mentions,
+        calico_nodes: in_calico.nodes,
         datastore,
         daemon_sets: daemon_sets
             .into_iter()
@@ -119,6 +121,7 @@ struct InCalico {
     pools: Vec<DynamicObject>,
     blocks: Vec<DynamicObject>,
     ipam: Option<DynamicObject>,
+    nodes: BTreeMap<String, CalicoNode>,
     mentions: Vec<Mention>,
 }
 
@@ -148,16 +151,18 @@ async fn in_calico(
         found.etcd = Some(datastore::facts(store).await);
     }
     let read = async {
-        let (pools, blocks, ipam) = tokio::try_join!(
+        let (pools, blocks, ipam, nodes) = tokio::try_join!(
             store.list(calico::IP_POOL),
             store.list(calico::IPAM_BLOCK),
             store.ipam_config(),
+            calico_nodes::read(&store, cache),
         )?;
         let mentions = mentions(context, cache, &store).await?;
         Ok(InCalico {
             pools,
             blocks,
             ipam,
+            nodes,
             mentions,
         })
     };

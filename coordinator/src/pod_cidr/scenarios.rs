@@ -227,14 +227,31 @@ fn block_path(prefix: &str, number: usize) -> String {
     format!("{BLOCKS}/{}-{number}-0-26", prefix.replace('.', "-"))
 }
 
+/// Where Calico has its own Nodes, if it has any.
+pub(super) const CALICO_NODES: &str = "/apis/crd.projectcalico.org/v1/nodes";
+
+/// The node as Calico has it, and where.
+fn calico_node(api: &FakeApi, node: &str) -> (String, Value) {
+    let (own, other) = (format!("{CALICO_NODES}/{node}"), format!("{NODES}/{node}"));
+    match api.get(&own) {
+        Some(object) => (own, object),
+        None => (other.clone(), api.get(&other).unwrap()),
+    }
+}
+
+/// The end of the tunnel of a node as Calico has it.
+fn end_of(object: &Value) -> Option<&str> {
+    let annotation = object["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"].as_str();
+    annotation.or(object["spec"]["ipv4VXLANTunnelAddr"].as_str())
+}
+
 /// The end of the node's tunnel is in the first pool that is open to the node; one that is its own there stays.
 fn calico_takes_an_end(api: &FakeApi, node: &str, number: usize) {
-    let path = format!("{NODES}/{node}");
-    let object = api.get(&path).unwrap();
+    let (path, object) = calico_node(api, node);
     let off = object["metadata"]["labels"]["replumb.dev/off-pool"]
         .as_str()
         .unwrap_or_default();
-    let end = object["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"].as_str();
+    let end = end_of(&object);
     let open = |(name, _): &&(&str, &str)| {
         api.get(&format!("{POOLS}/{name}")).is_some_and(|pool| {
             let selector = pool["spec"]["nodeSelector"].as_str().unwrap_or("all()");
@@ -254,12 +271,14 @@ fn calico_takes_an_end(api: &FakeApi, node: &str, number: usize) {
             .as_str()
             .unwrap_or_default();
         let place = 1 + chosen.len();
-        api.edit(
-            &path,
-            &json!({ "metadata": { "annotations": {
-                "projectcalico.org/IPv4VXLANTunnelAddr": format!("{prefix}.{number}.{place}"), CHOSEN: format!("{chosen}I"),
-            } } }),
-        );
+        let address = format!("{prefix}.{number}.{place}");
+        let mut change = json!({ "metadata": { "annotations": { CHOSEN: format!("{chosen}I") } } });
+        if path.starts_with(NODES) {
+            change["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"] = json!(address);
+        } else {
+            change["spec"] = json!({ "ipv4VXLANTunnelAddr": address });
+        }
+        api.edit(&path, &change);
     }
 }
 
@@ -270,10 +289,10 @@ fn calico_keeps_blocks(api: &FakeApi, node: &str, number: usize, living: &[(Stri
         let path = block_path(prefix, number);
         let mut allocations = vec![Value::Null; 64];
         let mut attributes = Vec::new();
-        let tunnel = api.get(&format!("{NODES}/{node}")).unwrap();
-        let end = &tunnel["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"];
+        let (_, tunnel) = calico_node(api, node);
+        let end = end_of(&tunnel);
         for (place, allocation) in allocations.iter_mut().enumerate().take(5).skip(1) {
-            let has_end = *end == format!("{prefix}.{number}.{place}");
+            let has_end = end == Some(format!("{prefix}.{number}.{place}").as_str());
             // One that was written for it stays, too, until its handle is released.
             let is_written = api.get(&path).is_some_and(|block| {
                 let index = block["spec"]["allocations"][place].as_u64().unwrap_or(u64::MAX);
@@ -494,7 +513,11 @@ pub(super) fn assert_gone(api: &FakeApi, gone: usize) {
     for node in api.below(NODES) {
         assert_eq!(node["metadata"]["labels"], json!({}), "a label is left");
         assert_ne!(node["spec"]["unschedulable"], true, "a cordon is left");
-        let end = node["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"].as_str();
+    }
+    for node in NODE_NAMES {
+        let (path, node) = calico_node(api, node);
+        assert_eq!(node["metadata"]["labels"], json!({}), "a label is left in {path}");
+        let end = end_of(&node);
         assert!(end.unwrap().starts_with(RANGES[1 - gone].1), "{end:?}");
     }
     for object in api.below("/apis/replumb.dev/v1alpha1/nodemigrations") {
@@ -713,11 +736,8 @@ async fn past_its_point_of_no_return_nothing_is_taken_back_and_the_rest_is_finis
 /// The end of every node's tunnel.
 pub(super) fn tunnel_ends(api: &FakeApi) -> [String; 2] {
     NODE_NAMES.map(|node| {
-        let object = api.get(&format!("{NODES}/{node}")).unwrap();
-        object["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        let (_, object) = calico_node(api, node);
+        end_of(&object).unwrap().to_owned()
     })
 }
 

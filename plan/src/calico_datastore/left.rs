@@ -1,4 +1,4 @@
-//! What the conversion leaves to others, who make it anew for v3: profiles of namespaces and of security groups, policies of Kubernetes.
+//! What the conversion leaves to Calico's controllers, who make it anew for v3: profiles of namespaces, policies of Kubernetes.
 //!
 //! Until that is there v3 is not whole, however much of it was read again. Felix of v3 drops every new connection of an endpoint whose
 //! profile is missing ("local endpoints refer to missing or invalid profile, profile's rules replaced with drop rules", v3.31), and nobody
@@ -31,7 +31,7 @@ pub struct PolicyName {
     pub name: String,
 }
 
-/// What is left to others.
+/// What is left to the controllers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// Profiles, by their names in v3: `kns.default`.
@@ -47,7 +47,7 @@ impl Left {
             .matching(&format!("{}/*/*", profile::DIRECTORY))
             .into_iter()
             .map(|entry| unescaped(entry.parts[0]))
-            .filter(|name| profile::is_left(name))
+            .filter(|name| name.starts_with(profile::OF_NAMESPACE))
             .map(|name| names::profile(&name))
             .collect();
         let policies = tree
@@ -94,16 +94,23 @@ impl Left {
         self
     }
 
-    /// What of it Calico's controllers make in a cluster with these namespaces and policies: what somebody has deleted since they wrote
-    /// to v2 they do not make again.
+    /// What the controllers make in a cluster with these namespaces and policies, of each kind of which v2 has any: what somebody has
+    /// deleted since those of v2 wrote they do not make again, and what has come since they make, too.
     #[must_use]
-    pub fn in_cluster(mut self, namespaces: &BTreeSet<String>, policies: &BTreeSet<PolicyName>) -> Self {
-        self.profiles.retain(|name| {
-            name.strip_prefix(OF_NAMESPACE)
-                .is_some_and(|namespace| namespaces.contains(namespace))
-        });
-        self.policies.retain(|policy| policies.contains(policy));
-        self
+    pub fn in_cluster(self, namespaces: &BTreeSet<String>, policies: &BTreeSet<PolicyName>) -> Self {
+        let of_namespace = |namespace: &String| format!("{OF_NAMESPACE}{namespace}");
+        Self {
+            profiles: if self.profiles.is_empty() {
+                BTreeSet::new()
+            } else {
+                namespaces.iter().map(of_namespace).collect()
+            },
+            policies: if self.policies.is_empty() {
+                BTreeSet::new()
+            } else {
+                policies.clone()
+            },
+        }
     }
 
     /// Whether nothing is left.
@@ -161,7 +168,7 @@ mod tests {
     fn it_is_what_the_conversion_does_not_write() {
         assert_eq!(
             left().to_string(),
-            "3 profiles (kns.default, kns.team-a, openstack-sg-1), 2 policies of Kubernetes (default/deny, team-a/web.example)"
+            "2 profiles (kns.default, kns.team-a), 2 policies of Kubernetes (default/deny, team-a/web.example)"
         );
     }
 
@@ -171,7 +178,6 @@ mod tests {
         let keys = [
             "profiles/kns.default",
             "profiles/ksa.default.default",
-            "profiles/openstack-sg-1",
             "networkpolicies/team-a/knp.default.web.example",
             // Of another namespace, and one that is no policy of Kubernetes.
             "networkpolicies/other/knp.default.deny",
@@ -189,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_deleted_from_the_cluster_is_waited_for_by_nobody() {
+    fn what_the_cluster_has_counts_where_v2_had_any() {
         let namespaces = BTreeSet::from(["default".to_owned(), "new".to_owned()]);
         let policies = BTreeSet::from([PolicyName {
             namespace: "default".to_owned(),
@@ -197,8 +203,9 @@ mod tests {
         }]);
         assert_eq!(
             left().in_cluster(&namespaces, &policies).to_string(),
-            "1 profile (kns.default), 1 policy of Kubernetes (default/deny)"
+            "2 profiles (kns.default, kns.new), 1 policy of Kubernetes (default/deny)"
         );
+        assert!(Left::default().in_cluster(&namespaces, &policies).is_empty());
     }
 
     #[test]

@@ -19,13 +19,10 @@ use super::validate::{self, Findings, metadata};
 
 /// Where they stand.
 pub(super) const DIRECTORY: &str = "/calico/v1/policy/profile";
-/// What profiles begin with that others make anew: Kubernetes' namespaces, security groups of `OpenStack`.
-const OF_CONTROLLERS: [&str; 2] = ["k8s_ns.", "openstack-sg-"];
-
-/// Whether others make it anew: the conversion does not write it.
-pub(super) fn is_left(name: &str) -> bool {
-    OF_CONTROLLERS.iter().any(|start| name.starts_with(start))
-}
+/// What profiles of Kubernetes' namespaces begin with.
+pub(super) const OF_NAMESPACE: &str = "k8s_ns.";
+/// What profiles begin with that others make anew: those, and security groups of `OpenStack`, which are policies in v3.
+const OF_CONTROLLERS: [&str; 2] = [OF_NAMESPACE, "openstack-sg-"];
 
 /// A profile as v2 stores it, in three values.
 #[derive(Debug, Default)]
@@ -71,7 +68,7 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
     let mut profiles: BTreeMap<String, Profile> = BTreeMap::new();
     for entry in tree.matching(&format!("{DIRECTORY}/*/*")) {
         let name = unescaped(entry.parts[0]);
-        if is_left(&name) {
+        if OF_CONTROLLERS.iter().any(|start| name.starts_with(start)) {
             left.insert(name);
         } else {
             take(&entry, name, &mut profiles, conversion);

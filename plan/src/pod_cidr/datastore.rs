@@ -1,6 +1,5 @@
 //! Where Calico keeps its pools and its IPAM: by what calico-node is told, and what is found there.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -92,8 +91,6 @@ pub struct EtcdFacts {
     pub ready: ReadyV3,
     /// Version of Calico, as calico-node wrote it at its start.
     pub calico: Option<String>,
-    /// Names of Calico's Nodes.
-    pub nodes: BTreeSet<String>,
 }
 
 /// Where Calico's objects are, by the pod template of calico-node; the way to etcd as the Migration says it, where it does.

@@ -224,6 +224,8 @@ pub enum Step {
     Narrow(Which, u32),
     /// Take these Nodes off the pool.
     TakeOff(Which, Vec<Off>),
+    /// Let this pod of calico-node be made again: an older Calico takes another end for its tunnel at its start alone.
+    RestartCalicoNode(PodName),
     /// Give these addresses back to the Nodes whose tunnels had them, before anybody else can get them.
     HoldEnds(Vec<Held>),
     /// Release these addresses, which tunnels had until they got back what they had before.
@@ -255,6 +257,7 @@ impl Step {
             Self::Open(Which::New, Openness::Closed | Openness::Absent) => "CloseNewPool",
             Self::Narrow(..) => "NarrowPool",
             Self::TakeOff(..) => "TakeNodeOff",
+            Self::RestartCalicoNode(_) => "RestartCalicoNode",
             Self::HoldEnds(_) => "HoldEnds",
             Self::ReleaseEnds(_) => "ReleaseEnds",
             Self::Cordon(_) => "CordonNode",

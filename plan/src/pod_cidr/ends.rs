@@ -18,6 +18,7 @@ use super::host::{HostFacts, LOOPBACK, TunnelEnd};
 use super::pools::{self, Openness};
 use super::returns::Held;
 use crate::decision::{Wait, WaitReason};
+use crate::evict::PodName;
 
 /// What the agent of a node is told of its tunnels' ends: which addresses it keeps, and which ones Calico has chosen instead.
 ///
@@ -161,6 +162,8 @@ pub struct NodeEnd<'facts> {
     pub in_left: bool,
     /// Whether its calico-node is Ready.
     pub calico_ready: bool,
+    /// The pod of calico-node that has had time to take another address since the node was taken off, and has not.
+    pub overdue: Option<PodName>,
     /// What its agent does about the address that it leaves.
     pub keeping: Keeping,
     /// What its tunnels had in the range that is led to, and get back, by the last part of the annotation's key.
@@ -227,6 +230,14 @@ pub fn missing(
     if !is_narrowed || pools::narrowing(spec, base, which.mark(), round).is_some() {
         return Some(Missing::Step(Step::Narrow(which, round)));
     }
+    let is_overdue = |node: &NodeEnd<'_>| {
+        node.overdue
+            .clone()
+            .filter(|_| node.ready && node.off && node.in_left)
+    };
+    if let Some(pod) = nodes.iter().find_map(is_overdue) {
+        return Some(Missing::Step(Step::RestartCalicoNode(pod)));
+    }
     let seats = at_once.max(1).saturating_sub(on_their_way.len());
     let mut next = Vec::new();
     let mut unprepared = Vec::new();
@@ -282,6 +293,7 @@ mod tests {
             off: false,
             in_left: true,
             calico_ready: true,
+            overdue: None,
             keeping: Keeping::NotYet("its agent does not keep 10.244.1.0 yet".to_owned()),
             returns: BTreeMap::new(),
         }
@@ -414,6 +426,37 @@ mod tests {
         assert_eq!(again.len(), 2);
         assert_eq!(again[0], end("10.244.1.0", "10.244.1.0"));
         assert_eq!(again[1].kept.to_string(), "10.200.1.0");
+    }
+
+    /// Before v3.31.6 neither labels nor selectors make calico-node look again.
+    #[test]
+    fn a_calico_node_that_does_not_look_again_is_started_again() {
+        let pod = PodName {
+            namespace: "kube-system".to_owned(),
+            name: "calico-node-a".to_owned(),
+            uid: "1".to_owned(),
+        };
+        let late = NodeEnd {
+            off: true,
+            overdue: Some(pod.clone()),
+            ..node("a")
+        };
+        let mut spec = json!({ "nodeSelector": "all()" });
+        // Not before it can have seen the selector.
+        let Some(Missing::Step(Step::Narrow(Which::Old, round))) = next(&[late.clone(), node("b")], &spec)
+        else {
+            panic!("it is not narrowed");
+        };
+        spec["nodeSelector"] = pools::narrowing(&spec, "all()", "old", round).unwrap()["nodeSelector"].take();
+        assert_eq!(
+            next(&[late.clone(), node("b")], &spec),
+            Some(Missing::Step(Step::RestartCalicoNode(pod)))
+        );
+        let away = NodeEnd { ready: false, ..late };
+        assert!(!matches!(
+            next(&[away, node("b")], &spec),
+            Some(Missing::Step(Step::RestartCalicoNode(_)))
+        ));
     }
 
     #[test]

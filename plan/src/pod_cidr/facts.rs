@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 use serde_json::Value;
 
+use super::calico_node::CalicoNode;
 use super::datastore::DatastoreFacts;
 use super::holders::Allocation;
 use super::host::HostFacts;
@@ -36,6 +37,8 @@ pub struct ClusterFacts {
     pub corefiles: Vec<(String, String)>,
     /// Where Calico's objects are: pools, blocks, policies.
     pub datastore: DatastoreFacts,
+    /// Nodes as Calico has them, by name.
+    pub calico_nodes: BTreeMap<String, CalicoNode>,
     /// Every `IPPool`, by name.
     pub pools: BTreeMap<String, Pool>,
     /// Every block of Calico's IPAM.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::calico_node::CalicoNode;
 use crate::drain::Pod;
 
 /// Attributes of an allocation that Calico writes (libcalico-go, `lib/backend/model/block.go`).
@@ -51,26 +52,32 @@ enum Holder {
     Other,
 }
 
+/// Who may have an address, but for what Calico's IPAM says.
+#[derive(Clone, Copy, Debug)]
+pub struct Cluster<'facts> {
+    /// Every pod.
+    pub pods: &'facts [Pod],
+    /// Nodes as Calico has them.
+    pub nodes: &'facts BTreeMap<String, CalicoNode>,
+    /// The namespace of calico-node.
+    pub calico: &'facts str,
+}
+
 /// What keeps an address of the range: a sentence with the object, the address and what a person does about it. Addresses of
 /// pods that run are none: those move.
-pub fn holders(allocations: &[Allocation], pods: &[Pod], calico: &str) -> Vec<String> {
-    listed(allocations, pods, calico, |_| true)
+pub fn holders(allocations: &[Allocation], cluster: Cluster<'_>) -> Vec<String> {
+    listed(allocations, cluster, |_| true)
 }
 
 /// The same while the pool is open: ends of tunnels are in it as they should be.
-pub fn holders_besides_tunnels(allocations: &[Allocation], pods: &[Pod], calico: &str) -> Vec<String> {
-    listed(allocations, pods, calico, |holder| holder != Holder::Tunnel)
+pub fn holders_besides_tunnels(allocations: &[Allocation], cluster: Cluster<'_>) -> Vec<String> {
+    listed(allocations, cluster, |holder| holder != Holder::Tunnel)
 }
 
-fn listed(
-    allocations: &[Allocation],
-    pods: &[Pod],
-    calico: &str,
-    wanted: impl Fn(Holder) -> bool,
-) -> Vec<String> {
+fn listed(allocations: &[Allocation], cluster: Cluster<'_>, wanted: impl Fn(Holder) -> bool) -> Vec<String> {
     let mut words: Vec<String> = allocations
         .iter()
-        .filter_map(|allocation| holder(allocation, pods, calico))
+        .filter_map(|allocation| holder(allocation, cluster))
         .filter(|(holder, _)| wanted(*holder))
         .map(|(_, words)| words)
         .collect();
@@ -78,18 +85,15 @@ fn listed(
     words
 }
 
-fn holder(allocation: &Allocation, pods: &[Pod], calico: &str) -> Option<(Holder, String)> {
+fn holder(allocation: &Allocation, cluster: Cluster<'_>) -> Option<(Holder, String)> {
+    let Cluster { pods, .. } = cluster;
     let address = allocation.address;
     let other = |words: String| Some((Holder::Other, words));
     if let Some(kind) = allocation.says(attribute::TYPE)
         && attribute::TUNNELS.contains(&kind)
     {
         let node = allocation.says(attribute::NODE).unwrap_or("of an unknown name");
-        let words = format!(
-            "the tunnel of node {node} has {address} ({kind}): calico-node there has not taken another one. Delete its pod, it is made \
-             again: `kubectl delete pod -l k8s-app=calico-node --field-selector spec.nodeName={node} -n {calico}`"
-        );
-        return Some((Holder::Tunnel, words));
+        return Some((Holder::Tunnel, tunnel(node, allocation, kind, cluster.calico)));
     }
     if let Some(service) = allocation.says(attribute::SERVICE) {
         return other(format!(
@@ -100,10 +104,8 @@ fn holder(allocation: &Allocation, pods: &[Pod], calico: &str) -> Option<(Holder
         allocation.says(attribute::NAMESPACE),
         allocation.says(attribute::POD),
     ) else {
-        let handle = allocation.handle.as_deref().unwrap_or("none");
-        return other(format!(
-            "nobody knows who has {address} (handle {handle}): ask whoever wrote that; `calicoctl ipam release --ip={address}` frees it"
-        ));
+        let has_it = |pod: &Pod| !pod.host_network && !pod.finished && pod.addresses.contains(&address);
+        return (!pods.iter().any(has_it)).then(|| unnamed(allocation, cluster));
     };
     let of_that_name = pods
         .iter()
@@ -123,6 +125,37 @@ fn holder(allocation: &Allocation, pods: &[Pod], calico: &str) -> Option<(Holder
              --ip={address}` frees it; `calicoctl ipam check` finds others"
         )),
     }
+}
+
+/// What a tunnel's end has.
+fn tunnel(node: &str, allocation: &Allocation, kind: &str, calico: &str) -> String {
+    let address = allocation.address;
+    format!(
+        "the tunnel of node {node} has {address} ({kind}): calico-node there has not taken another one. Delete its pod, it is made \
+         again: `kubectl delete pod -l k8s-app=calico-node --field-selector spec.nodeName={node} -n {calico}`"
+    )
+}
+
+/// Whose an address is of which nothing is written, as Calico wrote none before v3.2, and which no pod has.
+fn unnamed(allocation: &Allocation, cluster: Cluster<'_>) -> (Holder, String) {
+    let of_tunnel = cluster.nodes.iter().find_map(|(node, found)| {
+        let mut ends = found.ends.iter();
+        let (kind, _) = ends.find(|(_, end)| **end == allocation.address)?;
+        Some(tunnel(node, allocation, kind, cluster.calico))
+    });
+    match of_tunnel {
+        Some(words) => (Holder::Tunnel, words),
+        None => (Holder::Other, nobody(allocation)),
+    }
+}
+
+fn nobody(allocation: &Allocation) -> String {
+    let address = allocation.address;
+    let handle = allocation.handle.as_deref().unwrap_or("none");
+    format!(
+        "nobody knows who has {address} (handle {handle}): no pod has it, and no tunnel. Ask whoever wrote that; `calicoctl ipam release \
+         --ip={address}` frees it"
+    )
 }
 
 #[cfg(test)]
@@ -153,6 +186,39 @@ mod tests {
         }
     }
 
+    /// These pods, and no node.
+    fn cluster<'pods>(pods: &'pods [Pod], calico: &'pods str) -> Cluster<'pods> {
+        static NONE: BTreeMap<String, CalicoNode> = BTreeMap::new();
+        Cluster {
+            pods,
+            nodes: &NONE,
+            calico,
+        }
+    }
+
+    /// As Calico v2 wrote them, which knew handles alone.
+    #[test]
+    fn an_address_of_which_nothing_is_written_is_of_who_has_it() {
+        let end = ("IPv4IPIPTunnelAddr".to_owned(), "10.244.0.7".parse().unwrap());
+        let node = CalicoNode {
+            off: None,
+            ends: [end].into(),
+        };
+        let nodes = BTreeMap::from([("a".to_owned(), node)]);
+        let all = [allocation(&[])];
+        let of_pod = [pod("10.244.0.7")];
+        assert_eq!(holders(&all, cluster(&of_pod, "kube-system")), [""; 0]);
+        let of_tunnel = Cluster {
+            nodes: &nodes,
+            ..cluster(&[], "kube-system")
+        };
+        let found = holders(&all, of_tunnel);
+        assert!(found[0].contains("the tunnel of node a"), "{found:?}");
+        assert_eq!(holders_besides_tunnels(&all, of_tunnel), [""; 0]);
+        let found = holders(&all, cluster(&[pod("10.244.0.8")], "kube-system"));
+        assert!(found[0].contains("nobody knows"), "{found:?}");
+    }
+
     const WEB: [(&str, &str); 2] = [("namespace", "default"), ("pod", "web-1")];
 
     #[rstest]
@@ -163,7 +229,7 @@ mod tests {
     #[case::it_is_finished(Pod { finished: true, ..pod("10.244.0.7") }, Some("is finished"))]
     #[case::it_is_gone(Pod { name: "web-2".to_owned(), ..pod("10.244.0.7") }, Some("a leak"))]
     fn of_a_pod(#[case] pod: Pod, #[case] words: Option<&str>) {
-        let found = holders(&[allocation(&WEB)], &[pod], "kube-system");
+        let found = holders(&[allocation(&WEB)], cluster(&[pod], "kube-system"));
         match words {
             None => assert_eq!(found, [""; 0]),
             Some(words) => {
@@ -181,7 +247,7 @@ mod tests {
     #[case(&[("service", "default/web"), ("type", "LoadBalancer")], "Service default/web")]
     #[case(&[], "handle k8s-pod-network.1")]
     fn of_anybody_else(#[case] attributes: &[(&str, &str)], #[case] words: &str) {
-        let found = holders(&[allocation(attributes)], &[], "calico-system");
+        let found = holders(&[allocation(attributes)], cluster(&[], "calico-system"));
         assert!(found[0].contains(words), "{found:?}");
     }
 
@@ -190,8 +256,8 @@ mod tests {
         let tunnel = allocation(&[("type", "ipipTunnelAddress"), ("node", "a")]);
         let unknown = allocation(&[]);
         let all = [tunnel, unknown];
-        assert_eq!(holders(&all, &[], "kube-system").len(), 2);
-        let found = holders_besides_tunnels(&all, &[], "kube-system");
+        assert_eq!(holders(&all, cluster(&[], "kube-system")).len(), 2);
+        let found = holders_besides_tunnels(&all, cluster(&[], "kube-system"));
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("nobody knows"), "{found:?}");
     }

@@ -389,6 +389,7 @@ impl World {
             | Step::Scale(..)
             | Step::Narrow(..)
             | Step::TakeOff(..)
+            | Step::RestartCalicoNode(_)
             | Step::HoldEnds(_)
             | Step::ReleaseEnds(_)
             | Step::Open(
@@ -422,6 +423,7 @@ impl World {
             Step::Scale(..)
             | Step::Narrow(..)
             | Step::TakeOff(..)
+            | Step::RestartCalicoNode(_)
             | Step::HoldEnds(_)
             | Step::ReleaseEnds(_) => {}
             Step::Open(Which::Old, openness) => self.old = *openness,

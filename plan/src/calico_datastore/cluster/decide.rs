@@ -92,18 +92,27 @@ fn there(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
         .or_else(|| announced(view, stores))
         .or_else(|| calico_node(view, Calico::V3, policy))
         .or_else(|| controllers(view, Calico::V3, Stage::Controllers))
-        .or_else(|| written_by_controllers(view))
+        .or_else(|| written_by_controllers(view, stores))
         .unwrap_or_else(|| working(view.work, Stage::Open, StoreWork::Complete))
 }
 
-/// The controllers have written what the conversion leaves to them. Whoever opens v3 before loses what pods begin until they have.
-fn written_by_controllers(view: &View<'_>) -> Option<Next> {
+/// The controllers have written what the conversion leaves to them. Whoever opens v3 before loses what pods begin until they have. Once it
+/// is announced that v3 is opened, it is.
+fn written_by_controllers(view: &View<'_>, stores: &StoresView) -> Option<Next> {
+    if stores.phase != Some(Phase::Verified) {
+        return None;
+    }
     match &view.controllers_work {
         ControllersWork::There => None,
         ControllersWork::Missing(left) => {
+            let pod = match view.controllers {
+                Some(controllers) if controllers.is_available => "its pod is Available: see its log",
+                Some(_) => "its pod is not Available yet: `kubectl describe` it, if that lasts",
+                None => "there is none: complete it by hand, or go back",
+            };
             let message = format!(
-                "calico-kube-controllers of v3 has not yet written to etcd v3: {left}. Without it Felix of v3 drops what pods begin, and policies \
-                 that are missing hold nothing back, so v3 is not opened before"
+                "calico-kube-controllers of v3 has not yet written to etcd v3: {left} ({pod}). Without it Felix of v3 drops what pods begin, and \
+                 policies that are missing hold nothing back, so v3 is not opened before"
             );
             Some(wait(Stage::Controllers, WaitReason::CalicoControllers, message))
         }

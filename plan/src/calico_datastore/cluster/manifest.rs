@@ -375,7 +375,7 @@ pub(super) mod fixture {
             Value::Null,
             daemon_set("v3.8.9"),
             json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "namespace": "kube-system", "name": "calico-kube-controllers" },
-                "spec": { "replicas": 1, "template": { "spec": {
+                "spec": { "replicas": 1, "template": { "spec": { "hostNetwork": true,
                     "initContainers": [{ "name": "migrate", "image": "quay.io/calico/upgrade:v1.0.5" }],
                     "containers": [{ "name": "calico-kube-controllers", "image": "calico/kube-controllers:v3.8.9" }] } } } }),
             json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": { "namespace": "kube-system", "name": "calico-complete-upgrade-v331" },

@@ -137,10 +137,11 @@ impl World {
                 pods: self.controller_pods.len(),
                 is_available: self.controller_pods == [self.controllers],
             }),
-            controllers_work: if self.is_written {
-                ControllersWork::There
-            } else {
-                ControllersWork::Missing(left())
+            // Nobody looks at any other moment.
+            controllers_work: match self.phase {
+                Some(Phase::Verified) if self.is_written => ControllersWork::There,
+                Some(Phase::Verified) => ControllersWork::Missing(left()),
+                _ => ControllersWork::Unknown("nobody looks".to_owned()),
             },
             work: &work,
             without_network: None,

@@ -54,7 +54,7 @@ fn judge(facts: &ClusterFacts, old: Option<&Pool>) -> Vec<Check> {
         Some(Ok(found)) => {
             calico(&said.value, found, &mut report);
             if old.is_some_and(|old| pools::has_tunnel(&old.spec)) {
-                nodes(facts, found, &mut report);
+                nodes(facts, &mut report);
             }
         }
     }
@@ -128,17 +128,20 @@ fn version(object: &str, found: Option<&str>, report: &mut Report) {
 }
 
 /// Ends of tunnels are exchanged node by node by what Calico's Nodes say: each has to be the one of a Node.
-fn nodes(facts: &ClusterFacts, found: &EtcdFacts, report: &mut Report) {
-    for name in facts.nodes.keys().filter(|name| !found.nodes.contains(*name)) {
+fn nodes(facts: &ClusterFacts, report: &mut Report) {
+    for node in facts
+        .linux_nodes()
+        .filter(|node| !facts.calico_nodes.contains_key(&node.name))
+    {
         report.fail(
             "Node",
-            name,
+            &node.name,
             Finding::new(
                 "Calico's Node in etcd",
                 "there is none of this name",
                 "one, with the end of its tunnel",
-                "does calico-node run there? Where it has named the host otherwise (NODENAME of its DaemonSet), nobody can tell whose tunnel is whose: \
-                 this migration does not work there",
+                "does calico-node run there? Where it has named the host otherwise (NODENAME of its DaemonSet), this migration does not work: it goes \
+                 by that name",
             ),
         );
     }

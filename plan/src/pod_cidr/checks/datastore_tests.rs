@@ -6,6 +6,7 @@ use super::*;
 use crate::calico_datastore::cluster::etcd::Etcd;
 use crate::calico_datastore::cluster::facts::StoreProblem;
 use crate::check::Verdict::{self, Fail, Pass, Unknown, Warn};
+use crate::pod_cidr::calico_node::CalicoNode;
 use crate::pod_cidr::datastore::{DatastoreFacts, Unclear};
 use crate::pod_cidr::detect::detect;
 use crate::sourced::{Source, Sourced};
@@ -26,9 +27,13 @@ fn etcd(facts: &mut ClusterFacts) {
             version: "3.4.23".to_owned(),
             ready: ReadyV3::Open,
             calico: Some("v3.8.9".to_owned()),
-            nodes: facts.nodes.keys().cloned().collect(),
         })),
     };
+    facts.calico_nodes = facts
+        .nodes
+        .keys()
+        .map(|name| (name.clone(), CalicoNode::default()))
+        .collect();
     facts.calico_resources.clear();
     facts
         .permissions
@@ -132,7 +137,7 @@ fn whose_tunnel_is_whose(#[case] field: &str, #[case] mode: &str) {
             etcd(facts);
             facts.pools.get_mut(OLD).unwrap().spec[field] = json!(mode);
             if !is_known {
-                found(facts).nodes.remove("a");
+                facts.calico_nodes.remove("a");
             }
         })
     };

@@ -9,7 +9,7 @@ use crate::check::{Check, Finding, Report, names, pods};
 use crate::drain::Pod;
 use crate::moves::{Movers, Resident, Wave};
 use crate::pod_cidr::facts::ClusterFacts;
-use crate::pod_cidr::holders::holders_besides_tunnels;
+use crate::pod_cidr::holders::{Cluster, holders_besides_tunnels};
 use crate::pod_cidr::settings::Settings;
 
 pub(super) fn check(
@@ -104,8 +104,12 @@ fn held(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         .filter(|block| from.contains(&block.range))
         .flat_map(|block| block.allocations.iter().cloned())
         .collect();
-    let calico = &settings.calico_daemon_set_namespace.value;
-    for words in holders_besides_tunnels(&allocations, &facts.pods, calico) {
+    let cluster = Cluster {
+        pods: &facts.pods,
+        nodes: &facts.calico_nodes,
+        calico: &settings.calico_daemon_set_namespace.value,
+    };
+    for words in holders_besides_tunnels(&allocations, cluster) {
         let finding = Finding::new(
             "",
             words,

@@ -265,6 +265,18 @@ fn controllers(settings: &Settings, facts: &ClusterFacts, manifest: &Manifest) -
                     ),
                 );
             }
+            if wanted["spec"]["template"]["spec"]["hostNetwork"] != true {
+                report.fail(
+                    "",
+                    name.clone(),
+                    Finding::new(
+                        "hostNetwork",
+                        wanted["spec"]["template"]["spec"]["hostNetwork"].to_string(),
+                        "true, as in Calico's own manifests for etcd",
+                        "it starts, and writes, while Calico is paused and no pod gets a network: set it in the manifest",
+                    ),
+                );
+            }
             if found.object.ready < found.object.desired {
                 report.warn(
                     "",
@@ -328,9 +340,10 @@ fn unwritten(facts: &ClusterFacts, manifest: &Manifest, report: &mut Report) {
     let Some(enabled) = enabled_controllers(controllers) else {
         return;
     };
-    let is_off = |names: &[&str]| !enabled.split(',').any(|name| names.contains(&name.trim()));
+    // As Calico reads it: a space beside a comma is a name of no controller, at which it ends.
+    let is_off = |names: &[&str]| !enabled.split(',').any(|name| names.contains(&name));
     for (is_left, names) in [
-        (!left.profiles.is_empty(), &["namespace", "profile"][..]),
+        (!left.profiles.is_empty(), &["profile", "namespace"][..]),
         (!left.policies.is_empty(), &["policy"]),
     ] {
         if is_left && is_off(names) {
@@ -341,7 +354,10 @@ fn unwritten(facts: &ClusterFacts, manifest: &Manifest, report: &mut Report) {
                     "ENABLED_CONTROLLERS",
                     format!("{enabled}, and etcd v2 has {left}"),
                     needed,
-                    format!("add {} in the manifest", names[0]),
+                    format!(
+                        "add {} in the manifest, with commas alone between the names",
+                        names[0]
+                    ),
                 ),
             );
         }

@@ -139,11 +139,15 @@ fn what_the_conversion_leaves_somebody_writes() {
     for all in [
         None,
         Some("policy,namespace,serviceaccount,workloadendpoint,node"),
-        Some("policy, profile"),
+        Some("policy,profile"),
     ] {
         assert_eq!(enabled(all), Vec::<String>::new(), "{all:?}");
     }
-    for (names, words) in [("node,policy", "add namespace"), ("namespace", "add policy")] {
+    for (names, words) in [
+        ("node,policy", "add profile"),
+        ("namespace", "add policy"),
+        ("policy, namespace", "add profile"),
+    ] {
         let lines = enabled(Some(names));
         assert!(
             lines.len() == 1 && lines[0].starts_with("KubeControllers") && lines[0].contains(words),
