@@ -11,6 +11,10 @@ use crate::pod_cidr::settings::Settings;
 /// The first release whose IPAM goes by the node selectors of pools: one before gives everybody the addresses that are for the
 /// pods that watch.
 const LEAST: (u32, u32) = (3, 6);
+/// The first release whose calico-node looks again for the end of its tunnel when a pool changes in what the migration changes of it, and
+/// the later one that does not.
+const LOOKS_AGAIN: (u32, u32, u32) = (3, 31, 6);
+const FORGETS_AGAIN: (u32, u32, u32) = (3, 32, 0);
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     judge(facts, facts.pools.get(&settings.old_pool.value))
@@ -55,6 +59,7 @@ fn judge(facts: &ClusterFacts, old: Option<&Pool>) -> Vec<Check> {
             calico(&said.value, found, &mut report);
             if old.is_some_and(|old| pools::has_tunnel(&old.spec)) {
                 nodes(facts, &mut report);
+                looks_again(&said.value, found.calico.as_deref(), &mut report);
             }
         }
     }
@@ -142,6 +147,34 @@ fn nodes(facts: &ClusterFacts, report: &mut Report) {
                 "one, with the end of its tunnel",
                 "does calico-node run there? Where it has named the host otherwise (NODENAME of its DaemonSet), this migration does not work: it goes \
                  by that name",
+            ),
+        );
+    }
+}
+
+/// Whether calico-node takes another end for its tunnel when a pool changes, and not at its start alone.
+fn looks_again(datastore: &Datastore, version: Option<&str>, report: &mut Report) {
+    let numbers: Vec<u32> = version
+        .unwrap_or_default()
+        .trim_start_matches('v')
+        .split(['.', '-'])
+        .map_while(|part| part.parse().ok())
+        .collect();
+    // One that is not known is told of elsewhere.
+    let [major, minor, patch, ..] = numbers[..] else {
+        return;
+    };
+    let release = (major, minor, patch);
+    if release < LOOKS_AGAIN || release == FORGETS_AGAIN {
+        report.warn(
+            "",
+            format!("ClusterInformation default in {datastore}"),
+            Finding::new(
+                "calicoVersion",
+                version.unwrap_or_default(),
+                "v3.31.6 or later, but for v3.32.0: then calico-node takes another end for its tunnel by itself",
+                "know that calico-node is started again on one node after the other, and that each node loses datagrams to the others for about a tenth \
+                 of a second then: the gate may stop the migration, and `kubectl replumb resume` leads it on",
             ),
         );
     }
