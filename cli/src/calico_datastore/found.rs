@@ -8,8 +8,9 @@ use datastore::run;
 use datastore::run::prepared::{NotConvertible, Prepared};
 use datastore::stores::{CLUSTER_GUID, Stores};
 use plan::calico_datastore::convert::Conversion;
-use plan::calico_datastore::run::decide::{Goal, Refusal};
+use plan::calico_datastore::run::decide::Goal;
 use plan::calico_datastore::run::record::Phase;
+use plan::calico_datastore::run::refusal::Refusal;
 use serde::Serialize;
 
 use super::flags::DryRun;

@@ -3,7 +3,7 @@
 
 use datastore::error::StoreError;
 use datastore::run::RunError;
-use plan::calico_datastore::run::decide::Refusal;
+use plan::calico_datastore::run::refusal::Refusal;
 
 /// What helps; `None` where the error says all there is.
 pub fn of(error: &RunError) -> Option<String> {

@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use plan::calico_datastore::left::Left;
-use plan::calico_datastore::run::decide::{Goal, Next, Observed, ReadyV2, Refusal, Step, decide};
+use plan::calico_datastore::run::decide::{Goal, Next, Observed, ReadyV2, Step, decide};
 use plan::calico_datastore::run::record::{Phase, Record};
-use plan::calico_datastore::v2::{READY, Tree};
+use plan::calico_datastore::run::refusal::Refusal;
+use plan::calico_datastore::v2::READY;
 use thiserror::Error;
 use tokio::time::Instant;
 
@@ -216,13 +217,6 @@ async fn is_begun(stores: &Stores) -> Result<bool, StoreError> {
 
 fn unconvertible(error: &NotConvertible) -> String {
     format!("what v2 says since it is paused cannot be converted: {error}")
-}
-
-/// Reads v2 and converts it. An error when it cannot be converted.
-pub async fn read(stores: &Stores) -> Result<(Tree, Prepared), RunError> {
-    let tree = stores.v2.tree().await?;
-    let prepared = Prepared::of(&tree)?;
-    Ok((tree, prepared))
 }
 
 /// What stands against a goal as both stores are at this moment. Changes nothing, takes no lock.

@@ -7,7 +7,7 @@ use plan::calico_datastore::v2;
 use serde_json::{Value, json};
 
 use super::prepared::Prepared;
-use super::{Looked, RunError, Runner, read};
+use super::{Looked, RunError, Runner};
 use crate::access::{V2, V3};
 use crate::backup;
 use crate::error::StoreError;
@@ -197,8 +197,7 @@ impl Runner<'_> {
 
     async fn take_snapshot(&mut self, mut record: Record, revision: i64) -> Result<(), RunError> {
         self.restore(&record).await?;
-        let (_, prepared) = read(self.stores).await?;
-        self.prepared = prepared;
+        self.prepared = Prepared::of(&self.stores.v2.tree().await?)?;
         record.phase = Phase::Writing;
         record.written = 0;
         record.snapshot = Some(Snapshot {

@@ -8,16 +8,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::escape::unescaped;
-use super::key::ObjectKind;
 use super::names;
 use super::v2::Tree;
 use super::{policy, profile};
+use crate::calico::etcd::Layout;
 use crate::check::names as first;
 
 /// What profiles of Kubernetes' namespaces begin with in v3.
 const OF_NAMESPACE: &str = "kns.";
-/// Where policies of namespaces stand in v3.
-const POLICIES_OF_NAMESPACES: &str = "/calico/resources/v3/projectcalico.org/networkpolicies/";
 
 /// Directories of v2 in which it stands.
 pub const DIRECTORIES: [&str; 2] = [profile::DIRECTORY, policy::DIRECTORY];
@@ -69,8 +67,8 @@ impl Left {
     /// Prefixes of the keys in v3 that say what of it is there.
     pub fn prefixes() -> [String; 2] {
         [
-            format!("{}/", ObjectKind::Profile.directory()),
-            POLICIES_OF_NAMESPACES.to_owned(),
+            Layout::Resources("Profile", "profiles").prefix(),
+            Layout::Resources("NetworkPolicy", "networkpolicies").prefix(),
         ]
     }
 

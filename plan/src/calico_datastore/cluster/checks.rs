@@ -2,6 +2,7 @@
 
 mod calico;
 mod cluster;
+mod controllers;
 mod stores;
 
 use super::facts::ClusterFacts;

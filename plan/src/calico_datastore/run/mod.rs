@@ -6,6 +6,7 @@
 
 pub mod decide;
 pub mod record;
+pub mod refusal;
 
 #[cfg(test)]
 mod walk;

@@ -5,8 +5,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::decide::{Goal, Next, Observed, ReadyV2, ReadyV3, Refusal, Step, decide};
+use super::decide::{Goal, Next, Observed, ReadyV2, ReadyV3, Step, decide};
 use super::record::{Phase, Record, Snapshot};
+use super::refusal::Refusal;
 use crate::calico_datastore::left::Left;
 
 /// How many keys v2 is converted to.
