@@ -5,7 +5,6 @@ use crash_point::Edge;
 use datastore::run::Options;
 use jiff::{SignedDuration, Timestamp};
 use plan::calico_datastore::cluster::calico::Calico;
-use plan::calico_datastore::cluster::facts::StoreProblem;
 use plan::calico_datastore::cluster::step::{Step, StoreWork};
 use plan::decision::{Wait, WaitReason};
 use plan::evict::PodName;
@@ -39,10 +38,6 @@ impl Made {
             message,
             until: None,
         })
-    }
-
-    fn for_the_stores(problem: &StoreProblem) -> Self {
-        Self::waits(WaitReason::Datastore, problem.to_string())
     }
 }
 
@@ -179,10 +174,9 @@ impl Pass<'_> {
         known: &mut CalicoDatastoreStatus,
         memory: &mut Memory,
     ) -> Result<Made, WriteError> {
-        let (v2, v3) = (&known.settings.etcd_v2.value, &known.settings.etcd_v3.value);
-        let stores = match memory.calico_datastore.stores(self.context, v2, v3).await {
-            Ok(stores) => stores,
-            Err(problem) => return Ok(Made::for_the_stores(&problem)),
+        let read = match self.ask(memory, known, backup::read).await {
+            Ok(read) => read,
+            Err(why) => return Ok(Made::waits(WaitReason::Datastore, why)),
         };
         // The same time at each attempt: what one has written, and did not live to record, is the next one's.
         let begun = self
@@ -190,20 +184,13 @@ impl Pass<'_> {
             .status
             .as_ref()
             .and_then(|status| status.started_at);
-        match backup::take(self.context, &stores, begun.unwrap_or(self.now)).await? {
-            Ok(made) => {
-                let said = format!(
-                    "backup: Secret {}/{} ({} parts, {} keys of v2, {} of v3, sha256 {})",
-                    self.context.namespace, made.name, made.parts, made.v2_keys, made.v3_keys, made.sha256
-                );
-                known.backup = Some(made);
-                Ok(Made::Done(said))
-            }
-            Err(error) => {
-                memory.calico_datastore.forget();
-                Ok(Made::for_the_stores(&stores::problem(&error)))
-            }
-        }
+        let made = backup::keep(self.context, &read, begun.unwrap_or(self.now)).await?;
+        let said = format!(
+            "backup: Secret {}/{} ({} parts, {} keys of v2, {} of v3, sha256 {})",
+            self.context.namespace, made.name, made.parts, made.v2_keys, made.v3_keys, made.sha256
+        );
+        known.backup = Some(made);
+        Ok(Made::Done(said))
     }
 
     async fn begin(&self, work: StoreWork, known: &CalicoDatastoreStatus, memory: &mut Memory) -> Made {
@@ -212,7 +199,7 @@ impl Pass<'_> {
         let (v2, v3) = (&settings.etcd_v2.value, &settings.etcd_v3.value);
         let stores = match stores::connect(self.context, v2, v3, Patience::Waits).await {
             Ok(stores) => stores,
-            Err(problem) => return Made::for_the_stores(&problem),
+            Err(problem) => return Made::waits(WaitReason::Datastore, problem.to_string()),
         };
         let seconds = |seconds: u32| SignedDuration::from_secs(i64::from(seconds));
         let options = Options {

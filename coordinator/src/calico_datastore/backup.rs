@@ -7,6 +7,7 @@ use std::io::Write as _;
 use api::migration::DatastoreBackup;
 use datastore::backup::{Content, content};
 use datastore::error::StoreError;
+use datastore::etcd3::Entry;
 use datastore::stores::{ROOT, Stores};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -15,6 +16,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::ObjectMeta;
+use plan::calico_datastore::v2::Tree;
 
 use crate::context::Context;
 use crate::write::{self, WriteError};
@@ -31,19 +33,19 @@ const KEY: &str = "part";
 /// Characters of the checksum in the names.
 const SHORT: usize = 10;
 
-/// Reads both stores and writes the Secrets. The inner error is the stores'. What is read again, and is the same, is the same Secrets:
-/// `begun` is the time that is written into it, the same at each attempt.
-pub async fn take(
+/// Everything of Calico's in both stores.
+pub async fn read(stores: &Stores) -> Result<(Tree, Vec<Entry>), StoreError> {
+    tokio::try_join!(stores.v2.tree(), stores.v3.list(ROOT))
+}
+
+/// Writes what was read into Secrets. What is read again, and is the same, is the same Secrets: `begun` is the time that is written into
+/// it, the same at each attempt.
+pub async fn keep(
     context: &Context,
-    stores: &Stores,
+    (tree, entries): &(Tree, Vec<Entry>),
     begun: Timestamp,
-) -> Result<Result<DatastoreBackup, StoreError>, WriteError> {
-    let read = tokio::try_join!(stores.v2.tree(), stores.v3.list(ROOT));
-    let (tree, entries) = match read {
-        Ok(read) => read,
-        Err(error) => return Ok(Err(error)),
-    };
-    let Content { text, sha256 } = content(&tree, &entries, begun);
+) -> Result<DatastoreBackup, WriteError> {
+    let Content { text, sha256 } = content(tree, entries, begun);
     let parts = parts(&text).map_err(|source| {
         WriteError::of(
             "packing",
@@ -72,14 +74,14 @@ pub async fn take(
         write::create(&secrets, &what, &secret).await?;
     }
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    Ok(Ok(DatastoreBackup {
+    Ok(DatastoreBackup {
         name: name(0),
         parts: count(parts.len()),
         sha256,
         v2_keys: count(tree.values.len()),
         v3_keys: count(entries.len()),
         taken_at: Timestamp::now(),
-    }))
+    })
 }
 
 /// Packs a text and cuts it.

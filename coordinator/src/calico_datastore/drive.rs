@@ -127,7 +127,7 @@ pub async fn go_on(
     let controllers_work = pass
         .controllers_work(memory, &known, &stores, controllers.as_ref())
         .await;
-    let view = pass.view(&known, &observed, stores, controllers_work, &work);
+    let view = pass.view(&known, &observed, stores, controllers, controllers_work, &work);
     let policy = Policy {
         at_once: limits::rules(migration)
             .max_unavailable

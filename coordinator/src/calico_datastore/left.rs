@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use api::migration::CalicoDatastoreStatus;
+use datastore::stores::Stores;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
@@ -12,7 +13,6 @@ use plan::calico_datastore::left::{Left, PolicyName};
 use plan::calico_datastore::run::record::Phase;
 
 use super::drive::Pass;
-use super::stores::problem;
 use crate::context::Context;
 use crate::memory::Memory;
 use crate::read;
@@ -61,29 +61,12 @@ impl Pass<'_> {
     }
 
     async fn missing(&self, memory: &mut Memory, known: &CalicoDatastoreStatus) -> Result<Left, String> {
-        let looks = &mut memory.calico_datastore;
-        let (v2, v3) = (&known.settings.etcd_v2.value, &known.settings.etcd_v3.value);
-        let stores = looks
-            .stores(self.context, v2, v3)
-            .await
-            .map_err(|problem| problem.to_string())?;
-        let left = match stores.left().await {
-            Ok(left) => left,
-            Err(error) => {
-                looks.forget();
-                return Err(problem(&error).to_string());
-            }
-        };
+        let left = self.ask(memory, known, Stores::left).await?;
         // What has come to the cluster by now first: what the controllers write meanwhile counts.
         let left = in_cluster(self.context, left)
             .await
             .map_err(|error| chain(&error))?;
-        match stores.missing(left).await {
-            Ok(missing) => Ok(missing),
-            Err(error) => {
-                looks.forget();
-                Err(problem(&error).to_string())
-            }
-        }
+        self.ask(memory, known, async |stores| stores.missing(left).await)
+            .await
     }
 }

@@ -1,6 +1,7 @@
 //! Everything that a decision depends on, of one pass.
 
 use api::migration::{CalicoDatastoreStatus, Direction, TurnedBack};
+use datastore::error::StoreError;
 use datastore::stores::Stores;
 use k8s_openapi::api::core::v1::Pod;
 use plan::calico_datastore::cluster::calico::{Calico, Each, Says};
@@ -17,7 +18,6 @@ use super::drive::Pass;
 use super::found::{self, Waiting};
 use super::objects::{get, named};
 use super::saved::{Saved, on_delete, parts};
-use crate::etcd_access::problem;
 use crate::facts;
 use crate::memory::Memory;
 use crate::snapshot::node_order;
@@ -93,25 +93,25 @@ impl Pass<'_> {
             .collect()
     }
 
+    /// Asks both stores; an error says why nobody knows, and what helps.
+    pub(super) async fn ask<T>(
+        &self,
+        memory: &mut Memory,
+        known: &CalicoDatastoreStatus,
+        question: impl AsyncFnOnce(&Stores) -> Result<T, StoreError>,
+    ) -> Result<T, String> {
+        let (v2, v3) = (&known.settings.etcd_v2.value, &known.settings.etcd_v3.value);
+        let asked = memory.calico_datastore.ask(self.context, v2, v3, question);
+        asked.await.map_err(|problem| problem.to_string())
+    }
+
     /// Both stores as they are, or why nobody knows; what the record says is written down.
     pub(super) async fn stores(
         &self,
         memory: &mut Memory,
         known: &mut CalicoDatastoreStatus,
     ) -> Result<StoresView, String> {
-        let looks = &mut memory.calico_datastore;
-        let (v2, v3) = (&known.settings.etcd_v2.value, &known.settings.etcd_v3.value);
-        let stores = looks
-            .stores(self.context, v2, v3)
-            .await
-            .map_err(|problem| problem.to_string())?;
-        let (record, mut view) = match read(&stores).await {
-            Ok(read) => read,
-            Err(error) => {
-                looks.forget();
-                return Err(problem(&error).to_string());
-            }
-        };
+        let (record, mut view) = self.ask(memory, known, read).await?;
         self.write_down(known, record.as_ref(), &view);
         view.is_ours = record.is_some_and(|record| known.record == Some(record.id));
         Ok(view)
@@ -159,6 +159,7 @@ impl Pass<'_> {
         known: &CalicoDatastoreStatus,
         observed: &'pass Observed,
         stores: Result<StoresView, String>,
+        controllers: Option<ControllersView>,
         controllers_work: ControllersWork,
         work: &'pass Work,
     ) -> View<'pass> {
@@ -170,7 +171,7 @@ impl Pass<'_> {
             configuration: configuration(saved, observed.configuration.as_ref()),
             daemon_set: daemon_set(saved, &observed.daemon_set),
             nodes: &observed.nodes,
-            controllers: self.controllers(known, observed),
+            controllers,
             controllers_work,
             work,
             without_network: self.still_waiting(known, observed),
@@ -212,7 +213,7 @@ impl Pass<'_> {
     }
 }
 
-async fn read(stores: &Stores) -> Result<(Option<Record>, StoresView), datastore::error::StoreError> {
+async fn read(stores: &Stores) -> Result<(Option<Record>, StoresView), StoreError> {
     // v2 first: who decides by the record must not decide by an older one.
     let v2 = stores.ready_v2().await?;
     let (recorded, information) = tokio::try_join!(stores.record(), stores.cluster_information())?;

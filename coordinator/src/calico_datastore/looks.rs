@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datastore::error::StoreError;
 use datastore::stores::Stores;
 use plan::calico_datastore::cluster::etcd::Etcd;
 use plan::calico_datastore::cluster::facts::{StoreFacts, StoreProblem};
@@ -51,12 +52,7 @@ struct Connected {
 
 impl Looks {
     /// Both stores; connected already, or now.
-    pub async fn stores(
-        &mut self,
-        context: &Context,
-        v2: &Etcd,
-        v3: &Etcd,
-    ) -> Result<Arc<Stores>, StoreProblem> {
+    async fn stores(&mut self, context: &Context, v2: &Etcd, v3: &Etcd) -> Result<Arc<Stores>, StoreProblem> {
         let to = [v2.clone(), v3.clone()];
         let known = self
             .connected
@@ -76,10 +72,23 @@ impl Looks {
         Ok(stores)
     }
 
-    /// Connects anew at the next look: this connection led to nothing.
-    pub fn forget(&mut self) {
-        self.connected = None;
-        self.facts = None;
+    /// Asks both stores. After an error it connects anew at the next look: this connection led to nothing.
+    pub async fn ask<T>(
+        &mut self,
+        context: &Context,
+        v2: &Etcd,
+        v3: &Etcd,
+        question: impl AsyncFnOnce(&Stores) -> Result<T, StoreError>,
+    ) -> Result<T, StoreProblem> {
+        let stores = self.stores(context, v2, v3).await?;
+        match question(&stores).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                self.connected = None;
+                self.facts = None;
+                Err(stores::problem(&error))
+            }
+        }
     }
 
     /// What the checks need of both stores, not older than they need it.
@@ -90,26 +99,20 @@ impl Looks {
         v3: &Etcd,
         by: Asked,
     ) -> Result<StoreFacts, StoreProblem> {
-        let stores = self.stores(context, v2, v3).await?;
+        // What another pair of stores said is forgotten by this.
+        self.stores(context, v2, v3).await?;
         let begun = Instant::now();
         let known = self.facts.as_ref();
         if let Some(look) = known.filter(|look| look.by == by && begun < look.again_at) {
             return Ok(look.facts.clone());
         }
-        match stores::facts(&stores).await {
-            Ok(facts) => {
-                let pause = SOONEST.max(begun.elapsed() * TIMES);
-                self.facts = Some(Look {
-                    by,
-                    again_at: Instant::now() + pause,
-                    facts: facts.clone(),
-                });
-                Ok(facts)
-            }
-            Err(error) => {
-                self.forget();
-                Err(stores::problem(&error))
-            }
-        }
+        let facts = self.ask(context, v2, v3, stores::facts).await?;
+        let pause = SOONEST.max(begun.elapsed() * TIMES);
+        self.facts = Some(Look {
+            by,
+            again_at: Instant::now() + pause,
+            facts: facts.clone(),
+        });
+        Ok(facts)
     }
 }
