@@ -11,9 +11,9 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{ListParams, PostParams};
+use kube::{Api, Client};
 use plan::calico::API_VERSION;
 use plan::check::Permission;
 
@@ -75,6 +75,14 @@ pub async fn config_maps(
         found.extend(map);
     }
     Ok(found)
+}
+
+/// The Node of this name, if there is one.
+pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, WriteError> {
+    Api::<Node>::all(client.clone())
+        .get_opt(name)
+        .await
+        .map_err(|source| WriteError::of("reading", format!("Node {name}"), source))
 }
 
 /// Every object of a kind; `what` says in errors which.

@@ -63,8 +63,7 @@ pub(super) async fn patch_spec(
     change: &Value,
 ) -> Result<(), WriteError> {
     let layout = layout(kind);
-    let key = layout.key(&id(kind, read));
-    let (entry, before) = as_read(store, kind, &key, read).await?;
+    let (entry, before) = as_read(store, kind, read).await?;
     let mut spec = object(layout, &entry).data["spec"].take();
     api::merge::apply(&mut spec, change);
     let value = layout.with_spec(&before, &spec);
@@ -83,21 +82,16 @@ pub async fn node(store: &Etcd3, name: &str) -> Result<Option<DynamicObject>, Wr
 
 /// Merges `change`, of metadata and spec, into a Node as it was read.
 pub async fn patch_node(store: &Etcd3, read: &DynamicObject, change: &Value) -> Result<(), WriteError> {
-    let key = layout(NODE).key(&id(NODE, read));
-    let (entry, mut value) = as_read(store, NODE, &key, read).await?;
+    let (entry, mut value) = as_read(store, NODE, read).await?;
     api::merge::apply(&mut value, change);
     write(store, NODE, read, &entry, value).await
 }
 
 /// The entry of which an object was read, if nobody has written it since, and its value.
-async fn as_read(
-    store: &Etcd3,
-    kind: Kind,
-    key: &str,
-    read: &DynamicObject,
-) -> Result<(Entry, Value), WriteError> {
+async fn as_read(store: &Etcd3, kind: Kind, read: &DynamicObject) -> Result<(Entry, Value), WriteError> {
     let conflict = || conflict("writing", kind, read);
-    let entry = store.get(key).await?.ok_or_else(conflict)?;
+    let key = layout(kind).key(&id(kind, read));
+    let entry = store.get(&key).await?.ok_or_else(conflict)?;
     if read.metadata.resource_version.as_deref() != Some(entry.revision.to_string().as_str()) {
         return Err(conflict());
     }

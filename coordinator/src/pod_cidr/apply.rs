@@ -6,7 +6,6 @@ use crash_point::Edge;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::Patch;
 use plan::evict::PodName;
@@ -22,6 +21,7 @@ use crate::context::Context;
 use crate::cordon;
 use crate::evict::evict;
 use crate::memory::Memory;
+use crate::read;
 use crate::write::{WriteError, parameters};
 
 /// Blocks that are released in one pass: a pass that takes minutes looks at nothing else meanwhile.
@@ -161,17 +161,9 @@ impl Hands<'_> {
         Ok(Made::Done(said.collect::<Vec<_>>().join("; ")))
     }
 
-    async fn node(&self, name: &str) -> Result<Option<Node>, WriteError> {
-        let api: Api<Node> = Api::all(self.context.client.clone());
-        api.get_opt(name)
-            .await
-            .map_err(|source| WriteError::of("reading", format!("Node {name}"), source))
-    }
-
     async fn cordon(&self, name: &str) -> Result<String, WriteError> {
         // Somebody else may have cordoned it a moment ago: that cordon is not ours to lift.
-        if let Some(node) = self
-            .node(name)
+        if let Some(node) = read::node(&self.context.client, name)
             .await?
             .filter(|node| !cordon::is_unschedulable(node))
         {
@@ -181,7 +173,7 @@ impl Hands<'_> {
     }
 
     async fn uncordon(&self, name: &str) -> Result<String, WriteError> {
-        if let Some(node) = self.node(name).await? {
+        if let Some(node) = read::node(&self.context.client, name).await? {
             cordon::uncordon(self.context, self.migration, &node).await?;
         }
         Ok(format!("no pod of node {name} has to move: it takes pods again"))

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::cache::Cache;
 use crate::calico::etcd;
 use crate::calico::store::Store;
+use crate::read;
 use crate::write::{self, WriteError};
 
 /// Every node, by its name. In etcd they are Calico's own objects, and Nodes that Calico does not know have no tunnel.
@@ -45,12 +46,7 @@ pub async fn take_off(
 ) -> Result<(), WriteError> {
     match store {
         Store::Kubernetes(client) => {
-            let api: Api<Node> = Api::all(client.clone());
-            let found = api
-                .get_opt(name)
-                .await
-                .map_err(|source| WriteError::of("reading", format!("Node {name}"), source))?;
-            if let Some(node) = found {
+            if let Some(node) = read::node(client, name).await? {
                 label(client, &node, off_in_kubernetes(mark, ends)).await?;
             }
         }

@@ -4,8 +4,8 @@
 use serde_json::json;
 
 use super::scenarios::{
-    CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, assert_gone, assert_in_order, cluster, desire, run_until,
-    story, tunnel_ends, turn, until_closed,
+    CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, assert_gone, assert_in_order, cluster, desire,
+    gives_back, run_until, story, turn,
 };
 use crate::fake_api::FakeApi;
 use crate::fake_etcd;
@@ -83,23 +83,7 @@ async fn every_write_in_its_order() {
 #[tokio::test]
 async fn who_turns_around_gives_every_tunnel_back_what_it_had() {
     let api = on_etcd("Watch").await;
-    let before = tunnel_ends(&api);
-    until_closed(&api, "old").await;
-    assert!(tunnel_ends(&api).iter().all(|end| end.starts_with("10.200.")));
-    desire(&api, "Rollback");
-    api.take_changes();
-    run_until(&api, "RolledBack").await;
-    assert_in_order(
-        &story(&api.take_changes()),
-        &[
-            "hold an end in 10-244-0-0-26",
-            "take off a",
-            "take off b",
-            "release an end in 10-200-0-0-26",
-        ],
-    );
-    assert_eq!(tunnel_ends(&api), before);
-    assert_gone(&api, 1);
+    gives_back(&api).await;
     // Nobody writes of tunnels into Nodes of the Kubernetes API.
     for node in ["a", "b"] {
         let metadata = api.get(&format!("/api/v1/nodes/{node}")).unwrap()["metadata"].take();

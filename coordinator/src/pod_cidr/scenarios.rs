@@ -734,14 +734,14 @@ async fn past_its_point_of_no_return_nothing_is_taken_back_and_the_rest_is_finis
 }
 
 /// The end of every node's tunnel.
-pub(super) fn tunnel_ends(api: &FakeApi) -> [String; 2] {
+fn tunnel_ends(api: &FakeApi) -> [String; 2] {
     NODE_NAMES.map(|node| {
         let (_, object) = calico_node(api, node);
         end_of(&object).unwrap().to_owned()
     })
 }
 
-pub(super) async fn until_closed(api: &FakeApi, pool: &str) {
+async fn until_closed(api: &FakeApi, pool: &str) {
     for _ in 0..60 {
         if api.get(&format!("{POOLS}/{pool}")).unwrap()["spec"]["disabled"] == true {
             return;
@@ -851,13 +851,17 @@ async fn a_block_that_is_not_understood_is_named_before_a_pool_is_opened() {
 
 #[tokio::test]
 async fn who_turns_around_gives_every_tunnel_back_what_it_had() {
-    let api = cluster("Watch");
-    let before = tunnel_ends(&api);
-    until_closed(&api, "old").await;
-    assert!(tunnel_ends(&api).iter().all(|end| end.starts_with("10.200.")));
-    desire(&api, "Rollback");
+    gives_back(&cluster("Watch")).await;
+}
+
+/// There until the old pool is closed, and back: each tunnel has what it had.
+pub(super) async fn gives_back(api: &FakeApi) {
+    let before = tunnel_ends(api);
+    until_closed(api, "old").await;
+    assert!(tunnel_ends(api).iter().all(|end| end.starts_with("10.200.")));
+    desire(api, "Rollback");
     api.take_changes();
-    run_until(&api, "RolledBack").await;
+    run_until(api, "RolledBack").await;
     assert_in_order(
         &story(&api.take_changes()),
         &[
@@ -869,8 +873,8 @@ async fn who_turns_around_gives_every_tunnel_back_what_it_had() {
             "release an end in 10-200-0-0-26",
         ],
     );
-    assert_eq!(tunnel_ends(&api), before);
-    assert_gone(&api, 1);
+    assert_eq!(tunnel_ends(api), before);
+    assert_gone(api, 1);
 }
 
 #[tokio::test]

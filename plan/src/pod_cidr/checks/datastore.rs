@@ -101,13 +101,8 @@ fn calico(datastore: &Datastore, found: &EtcdFacts, report: &mut Report) {
 
 fn version(object: &str, found: Option<&str>, report: &mut Report) {
     let text = found.unwrap_or_default();
-    let mut numbers = text
-        .trim_start_matches('v')
-        .split('.')
-        .map_while(|part| part.parse::<u32>().ok());
-    let version = numbers.next().zip(numbers.next());
     let needed = format!("v{}.{} or later", LEAST.0, LEAST.1);
-    let Some(version) = version else {
+    let Some((version, _)) = release(text) else {
         // Builds between releases have others.
         report.warn(
             "",
@@ -152,16 +147,20 @@ fn nodes(facts: &ClusterFacts, report: &mut Report) {
     }
 }
 
+/// Major and minor of a version such as `v3.31.7`, and its patch, where it says one: `v3.31.7-0.dev` is of 7. `None` of what is no release.
+fn release(version: &str) -> Option<((u32, u32), Option<u32>)> {
+    let mut parts = version.trim_start_matches('v').split('.');
+    let major = parts.next()?.parse().ok()?;
+    let minor = parts.next()?.parse().ok()?;
+    let patch = parts.next().and_then(|part| part.split('-').next()?.parse().ok());
+    Some(((major, minor), patch))
+}
+
 /// Whether calico-node takes another end for its tunnel when a pool changes, and not at its start alone.
 fn looks_again(datastore: &Datastore, version: Option<&str>, report: &mut Report) {
-    let numbers: Vec<u32> = version
-        .unwrap_or_default()
-        .trim_start_matches('v')
-        .split(['.', '-'])
-        .map_while(|part| part.parse().ok())
-        .collect();
+    let text = version.unwrap_or_default();
     // One that is not known is told of elsewhere.
-    let [major, minor, patch, ..] = numbers[..] else {
+    let Some(((major, minor), Some(patch))) = release(text) else {
         return;
     };
     let release = (major, minor, patch);
@@ -171,7 +170,7 @@ fn looks_again(datastore: &Datastore, version: Option<&str>, report: &mut Report
             format!("ClusterInformation default in {datastore}"),
             Finding::new(
                 "calicoVersion",
-                version.unwrap_or_default(),
+                text,
                 "v3.31.6 or later, but for v3.32.0: then calico-node takes another end for its tunnel by itself",
                 "know that calico-node is started again on one node after the other, and that each node loses datagrams to the others for about a tenth \
                  of a second then: the gate may stop the migration, and `kubectl replumb resume` leads it on",
