@@ -23,6 +23,8 @@ pub const FELIX_CONFIGURATION: Kind = Kind("FelixConfiguration", "felixconfigura
 pub const IPAM_CONFIG: Kind = Kind("IPAMConfig", "ipamconfigs");
 /// `IPAMBlock`.
 pub const IPAM_BLOCK: Kind = Kind("IPAMBlock", "ipamblocks");
+/// `IPReservation`: addresses that Calico's IPAM gives to nobody; since v3.22.
+pub const IP_RESERVATION: Kind = Kind("IPReservation", "ipreservations");
 /// `BlockAffinity`.
 pub const BLOCK_AFFINITY: Kind = Kind("BlockAffinity", "blockaffinities");
 /// `Node`, which is Calico's own in etcd alone.

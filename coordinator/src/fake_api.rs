@@ -312,7 +312,7 @@ impl State {
 
 /// A path without an object at it is a collection when its last part is a plural of ours.
 fn is_collection(path: &str) -> bool {
-    const PLURALS: [&str; 19] = [
+    const PLURALS: [&str; 20] = [
         "deployments",
         "globalnetworkpolicies",
         "globalnetworksets",
@@ -324,6 +324,7 @@ fn is_collection(path: &str) -> bool {
         "servicecidrs",
         "statefulsets",
         "ippools",
+        "ipreservations",
         "ipamblocks",
         "ipamhandles",
         "blockaffinities",

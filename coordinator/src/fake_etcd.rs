@@ -16,9 +16,13 @@ use crate::fake_api::FakeApi;
 
 const GROUP: &str = "/apis/crd.projectcalico.org/v1";
 /// How each kind is stored, with its plural name.
-const KINDS: [(Layout, &str); 10] = [
+const KINDS: [(Layout, &str); 11] = [
     (Layout::Resources("Node", "nodes"), "nodes"),
     (Layout::Resources("IPPool", "ippools"), "ippools"),
+    (
+        Layout::Resources("IPReservation", "ipreservations"),
+        "ipreservations",
+    ),
     (
         Layout::Resources("NetworkPolicy", "networkpolicies"),
         "networkpolicies",

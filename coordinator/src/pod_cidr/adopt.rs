@@ -13,7 +13,7 @@ use plan::pod_cidr::ends;
 use plan::pod_cidr::host::{HostSettings, TunnelEnd};
 use plan::pod_cidr::returns::{Standing, standing};
 
-use super::looks::Blocks;
+use super::looks::IpamFound;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to};
@@ -63,9 +63,9 @@ fn somebody_keeps(cache: &Cache, is_meant: impl Fn(&TunnelEnd) -> bool) -> bool 
 }
 
 /// Whether an address that this node's tunnel had can be given back to it. Where blocks are not understood nobody gives any out.
-fn comes_back(end: &TunnelEnd, node: &str, blocks: &Blocks) -> bool {
-    match blocks {
-        Ok((blocks, _)) => match standing(end, node, blocks) {
+fn comes_back(end: &TunnelEnd, node: &str, ipam: &IpamFound) -> bool {
+    match ipam {
+        Ok(ipam) => match standing(end, node, &ipam.blocks) {
             Standing::Held(_) | Standing::Free(_) => true,
             Standing::Lost(_) => false,
         },
@@ -78,8 +78,8 @@ fn comes_back(end: &TunnelEnd, node: &str, blocks: &Blocks) -> bool {
 pub struct Tunnels<'pass> {
     /// Nodes as Calico has them.
     pub nodes: &'pass BTreeMap<String, CalicoNode>,
-    /// Those of Calico's IPAM.
-    pub blocks: &'pass Blocks,
+    /// What Calico's IPAM has given out.
+    pub ipam: &'pass IpamFound,
 }
 
 /// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not know of yet.
@@ -105,7 +105,7 @@ pub async fn adopt(
         let tunnel_ends = match tunnels {
             Some(tunnels) if nodes.contains_key(name) => {
                 let told = before.map_or(&[][..], |settings| settings.tunnel_ends.as_slice());
-                let comes_back = |end: &TunnelEnd| comes_back(end, name, tunnels.blocks);
+                let comes_back = |end: &TunnelEnd| comes_back(end, name, tunnels.ipam);
                 // One that Calico does not know at this moment keeps what it has.
                 let now = tunnels.nodes.get(name).map_or(&none, |node| &node.ends);
                 ends::told(told, now, &look.from, comes_back)

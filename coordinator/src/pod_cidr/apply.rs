@@ -68,25 +68,32 @@ impl Hands<'_> {
             Step::Narrow(which, round) => {
                 Made::Done(self.narrow(pool_of(*which, known), *which, *round).await?)
             }
-            Step::TakeOff(which, nodes) => self.take_off(*which, nodes).await?,
+            Step::TakeOff(which, nodes) => {
+                let made = self.take_off(*which, nodes).await?;
+                if matches!(made, Made::Refused(_)) {
+                    // Somebody has what was chosen: it is chosen anew.
+                    memory.pod_cidr.forget_ipam();
+                }
+                made
+            }
             Step::RestartCalicoNode(pod) => Made::Done(self.restart(pod, memory).await),
             Step::HoldEnds(ends) => {
-                memory.pod_cidr.forget_blocks();
+                memory.pod_cidr.forget_ipam();
                 self.hold_ends(ends).await?
             }
             Step::ReleaseEnds(ends) => {
-                memory.pod_cidr.forget_blocks();
+                memory.pod_cidr.forget_ipam();
                 self.release_ends(ends).await?
             }
             Step::Cordon(node) => Made::Done(self.cordon(node).await?),
             Step::Evict(pods) => Made::Done(self.evict(pods, memory).await),
             Step::Uncordon(node) => Made::Done(self.uncordon(node).await?),
             Step::ReleaseBlocks(ranges) => {
-                memory.pod_cidr.forget_blocks();
+                memory.pod_cidr.forget_ipam();
                 Made::Done(self.release(ranges).await?)
             }
             Step::DeletePool(which) => {
-                memory.pod_cidr.forget_blocks();
+                memory.pod_cidr.forget_ipam();
                 let (range, name) = match which {
                     Which::Old => (known.settings.from.value, pool_of(Which::Old, known)),
                     Which::New => (known.settings.to.value, pool_of(Which::New, known)),
@@ -140,7 +147,7 @@ impl Hands<'_> {
     async fn take_off(&self, which: Which, nodes: &[Off]) -> Result<Made, WriteError> {
         for off in nodes {
             for end in off.ends.values() {
-                if let Some(refused) = self.count_held(end).await? {
+                if let Some(refused) = self.hold_end(end).await? {
                     return Ok(Made::Refused(refused));
                 }
             }
@@ -153,7 +160,7 @@ impl Hands<'_> {
                 let ends = ends.values();
                 let addresses: Vec<String> = ends.map(|end| end.allocation.address.to_string()).collect();
                 format!(
-                    "node {node} gets back {} for the end of its tunnel",
+                    "node {node} gets {} for the end of its tunnel",
                     addresses.join(", ")
                 )
             }

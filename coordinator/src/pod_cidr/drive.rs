@@ -11,12 +11,12 @@ use kube::ResourceExt;
 use plan::decision::{Decision, WaitReason};
 use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::decide::{Step, Which};
-use plan::pod_cidr::facts::Pool;
-use plan::pod_cidr::{mentions, pools};
+use plan::pod_cidr::facts::{Ipam, Pool};
+use plan::pod_cidr::{choice, mentions, pools};
 
 use super::adopt::Tunnels;
 use super::apply::{Hands, Made};
-use super::looks::Blocks;
+use super::looks::IpamFound;
 use super::redundancy::RAISED_TO;
 use super::saved::Saved;
 use super::{adopt, away, calico_nodes, progress, read};
@@ -36,6 +36,14 @@ fn direction(desired: Desired) -> Direction {
     match desired {
         Desired::Rollback => Direction::Back,
         Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort => Direction::There,
+    }
+}
+
+/// The pool that pods leave.
+fn left_pool(direction: Direction) -> Which {
+    match direction {
+        Direction::There => Which::Old,
+        Direction::Back => Which::New,
     }
 }
 
@@ -72,25 +80,32 @@ pub async fn go_on(
         Direction::There => adopt::look(kind),
         Direction::Back => adopt::look_back(kind),
     };
-    let blocks = if adopt::keeps(cache, known.stage.as_ref()) {
-        let switches = |stage: &StageNow<Stage>| stage.name == Stage::Switch || stage.direction != direction;
-        if known.stage.as_ref().is_some_and(switches) && adopt::somebody_returns(cache, &look.from) {
-            // Before a pool is opened, what was free in it a moment ago counts for nothing.
-            memory.pod_cidr.forget_blocks();
-        }
-        Some(memory.pod_cidr.blocks(&store, Pace::Seldom).await?)
-    } else {
-        None
-    };
     // A cluster of many nodes without a tunnel is not asked for them in each pass.
     let calico_nodes = if pools::has_tunnel(&saved.old_pool) {
         calico_nodes::read(&store, cache).await?
     } else {
         BTreeMap::new()
     };
-    let tunnels = blocks.as_ref().map(|blocks| Tunnels {
+    let ipam = if adopt::keeps(cache, known.stage.as_ref()) {
+        let switches = |stage: &StageNow<Stage>| stage.name == Stage::Switch || stage.direction != direction;
+        if known.stage.as_ref().is_some_and(switches) && adopt::somebody_returns(cache, &look.from) {
+            // Before a pool is opened, what was free in it a moment ago counts for nothing.
+            memory.pod_cidr.forget_ipam();
+        }
+        let found = memory.pod_cidr.ipam(&store, Pace::Seldom).await?;
+        let mark = left_pool(direction).mark();
+        let is_missing = |ipam: &Ipam| choice::is_missing(&calico_nodes, mark, ipam, &look.from, &look.to);
+        Some(if found.as_ref().is_ok_and(is_missing) {
+            memory.pod_cidr.ipam(&store, Pace::Soon).await?
+        } else {
+            found
+        })
+    } else {
+        None
+    };
+    let tunnels = ipam.as_ref().map(|ipam| Tunnels {
         nodes: &calico_nodes,
-        blocks,
+        ipam,
     });
     adopt::adopt(context, cache, migration, &look, tunnels).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
@@ -119,7 +134,7 @@ pub async fn go_on(
         snapshot: &snapshot,
         pools: &pools,
         calico_nodes: &calico_nodes,
-        blocks: blocks.as_ref(),
+        ipam: ipam.as_ref(),
         direction,
         now,
     };
@@ -154,8 +169,8 @@ pub(super) struct Pass<'pass> {
     pub(super) pools: &'pass BTreeMap<String, Pool>,
     /// Nodes as Calico has them.
     pub(super) calico_nodes: &'pass BTreeMap<String, CalicoNode>,
-    /// Those of Calico's IPAM while agents keep addresses of tunnels.
-    pub(super) blocks: Option<&'pass Blocks>,
+    /// What Calico's IPAM has given out, while agents keep addresses of tunnels.
+    pub(super) ipam: Option<&'pass IpamFound>,
     pub(super) direction: Direction,
     pub(super) now: Timestamp,
 }
@@ -163,10 +178,7 @@ pub(super) struct Pass<'pass> {
 impl Pass<'_> {
     /// The pool that pods leave.
     pub(super) fn left_pool(&self) -> Which {
-        match self.direction {
-            Direction::There => Which::Old,
-            Direction::Back => Which::New,
-        }
+        left_pool(self.direction)
     }
 
     /// The range of a pool.

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::scenarios::{
     CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, assert_gone, assert_in_order, cluster, desire,
-    gives_back, run_until, story, turn,
+    gives_back, gives_back_what_was_released, run_until, story, turn,
 };
 use crate::fake_api::FakeApi;
 use crate::fake_etcd;
@@ -60,14 +60,15 @@ async fn every_write_in_its_order() {
             // What is written here is only what differs: it selects nobody still, and then everybody.
             &format!("patch pool {new} to everybody"),
             &format!("patch pool {new} to everybody"),
-            "patch pool old narrowed",
+            "hold an end in 10-200-0-0-26",
             "take off a",
             "keep on a",
-            "patch pool old",
+            "hold an end in 10-200-1-0-26",
             "take off b",
             "patch pool old closed",
             "evict web-a",
             "evict web-b",
+            "release an end in 10-244-0-0-26",
             "patch a-10-244-0-0-26 pending",
             "delete 10-244-0-0-26",
             "delete a-10-244-0-0-26",
@@ -84,6 +85,13 @@ async fn every_write_in_its_order() {
 async fn who_turns_around_gives_every_tunnel_back_what_it_had() {
     let api = on_etcd("Watch").await;
     gives_back(&api).await;
+    assert_nothing_in_kubernetes(&api);
+    let api = on_etcd("Watch").await;
+    gives_back_what_was_released(&api).await;
+    assert_nothing_in_kubernetes(&api);
+}
+
+fn assert_nothing_in_kubernetes(api: &FakeApi) {
     // Nobody writes of tunnels into Nodes of the Kubernetes API.
     for node in ["a", "b"] {
         let metadata = api.get(&format!("/api/v1/nodes/{node}")).unwrap()["metadata"].take();

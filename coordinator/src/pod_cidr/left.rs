@@ -12,9 +12,10 @@ use plan::drain::Pod;
 use plan::evict::PodName;
 use plan::pod_cidr::by_node::{self, Cordon};
 use plan::pod_cidr::calico_node::CalicoNode;
+use plan::pod_cidr::choice;
 use plan::pod_cidr::decide::Missing;
 use plan::pod_cidr::ends::{self, Keeping, NodeEnd};
-use plan::pod_cidr::facts::Block;
+use plan::pod_cidr::facts::Ipam;
 use plan::pod_cidr::holders::{Cluster, holders};
 use plan::pod_cidr::host::{self, HostFacts, TunnelEnd};
 use plan::pod_cidr::pools;
@@ -49,7 +50,9 @@ impl Pass<'_> {
         pace: Pace,
         known: &mut PodCidrStatus,
     ) -> Result<Left, WriteError> {
-        let (blocks, affinities) = match memory.pod_cidr.blocks(self.store, pace).await? {
+        let Ipam {
+            blocks, affinities, ..
+        } = match memory.pod_cidr.ipam(self.store, pace).await? {
             Ok(found) => found,
             Err(malformed) => {
                 known.empty_since = None;
@@ -134,6 +137,7 @@ impl Pass<'_> {
                     .get(name)
                     .is_some_and(|node| node.off.as_deref() == Some(which.mark()));
                 let in_left = self.tunnel_end(name, left).is_some();
+                let of_wireguard = self.calico_nodes.get(name).and_then(|node| node.wireguard);
                 let waits_since = looks.waits_since(name, off && in_left, self.now);
                 NodeEnd {
                     name,
@@ -147,16 +151,23 @@ impl Pass<'_> {
                         .iter()
                         .any(|(_, ready)| *ready),
                     keeping: self.keeping(name, left),
-                    returns: self.known_blocks().map_or_else(BTreeMap::new, |blocks| {
-                        let ends = self.told(name);
-                        returns::of_node(Told { node: name, ends }, blocks, target)
-                    }),
+                    wireguard_in_left: of_wireguard.is_some_and(|address| left.contains(&address)),
+                    gets: self.gets(name, left, target),
                 }
             })
             .collect();
         let base = pools::selector_of(&self.saved.old_pool);
         let at_once = limits::rules(self.migration).max_unavailable.resolve(nodes.len());
         ends::missing(&nodes, which, &pool.spec, &base, at_once)
+    }
+
+    /// What the tunnels of this node get when it is taken off.
+    fn gets(&self, node: &str, left: &IpNet, target: &IpNet) -> BTreeMap<String, Held> {
+        let (Some(ipam), Some(now)) = (self.known_ipam(), self.calico_nodes.get(node)) else {
+            return BTreeMap::new();
+        };
+        let ends = self.told(node);
+        choice::given(Told { node, ends }, &now.ends, ipam, left, target)
     }
 
     /// The pod of calico-node on this node, if it has run since before then and has had time to look again.
@@ -203,21 +214,20 @@ impl Pass<'_> {
             .collect()
     }
 
-    /// Calico's blocks, where agents keep addresses and every block is understood.
-    fn known_blocks(&self) -> Option<&[Block]> {
-        let (blocks, _) = self.blocks?.as_ref().ok()?;
-        Some(blocks)
+    /// What Calico's IPAM has given out, where agents keep addresses and all of it is understood.
+    fn known_ipam(&self) -> Option<&Ipam> {
+        self.ipam?.as_ref().ok()
     }
 
     /// Addresses that tunnels had in the range that is led to, and nobody has now.
     pub(super) fn to_hold(&self, target: &IpNet) -> Vec<Held> {
-        let blocks = self.known_blocks().unwrap_or_default();
+        let blocks = self.known_ipam().map_or(&[][..], |ipam| &ipam.blocks);
         returns::to_hold(&self.all_told(), blocks, target)
     }
 
     /// Addresses in the range that is left of tunnels that have got back what they had.
     pub(super) fn to_release(&self, left: &IpNet, target: &IpNet) -> Vec<Held> {
-        let blocks = self.known_blocks().unwrap_or_default();
+        let blocks = self.known_ipam().map_or(&[][..], |ipam| &ipam.blocks);
         let nodes = self.calico_nodes.iter();
         let nodes = nodes.filter(|(name, _)| self.snapshot.nodes.contains_key(*name));
         let nodes = nodes.map(|(name, node)| (name.as_str(), node));
@@ -226,7 +236,7 @@ impl Pass<'_> {
 
     /// Why nobody knows what Calico's IPAM has given out, where that has to be known.
     pub(super) fn unread(&self) -> Option<Wait> {
-        let malformed = self.blocks?.as_ref().err()?;
+        let malformed = self.ipam?.as_ref().err()?;
         Some(Wait {
             reason: WaitReason::CalicoObjects,
             message: format!(
@@ -239,8 +249,8 @@ impl Pass<'_> {
 
     /// Whether an address that this node's tunnel had is the node's in Calico's IPAM: nobody else can get it.
     pub(super) fn is_held(&self, node: &str, end: &TunnelEnd) -> bool {
-        self.known_blocks()
-            .is_some_and(|blocks| matches!(standing(end, node, blocks), Standing::Held(_)))
+        self.known_ipam()
+            .is_some_and(|ipam| matches!(standing(end, node, &ipam.blocks), Standing::Held(_)))
     }
 
     /// What the agent of a node has said to what it was asked last; `None` while it has not.
@@ -297,8 +307,8 @@ impl Pass<'_> {
         Some(Wait {
             reason: WaitReason::CalicoNodeNotReady,
             message: format!(
-                "calico-node on {} nodes has the end of its tunnel in {left} still; the first: {first}. An older Calico takes another \
-                 one at its start only: delete its pod there",
+                "calico-node on {} nodes has the end of its tunnel in {left} still; the first: {first}. Calico before v3.31.6, and \
+                 v3.32.0, takes another one at its start only: delete its pod there",
                 nodes.len()
             ),
             until: None,

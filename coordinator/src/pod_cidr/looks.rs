@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use api::migration::PodCidr;
-use ipnet::IpNet;
 use jiff::Timestamp;
 use plan::calico_datastore::cluster::facts::StoreProblem;
 use plan::cluster::Malformed;
 use plan::pod_cidr::datastore::{Datastore, moved};
-use plan::pod_cidr::facts::Block;
+use plan::pod_cidr::facts::Ipam;
 use plan::pod_cidr::mentions::Mention;
 
 use super::{datastore, read};
@@ -19,8 +18,8 @@ use crate::context::Context;
 use crate::looks::{Pace, is_old};
 use crate::write::WriteError;
 
-/// The blocks of Calico's IPAM, and the range of every affinity to one.
-pub type Blocks = Result<(Vec<Block>, Vec<IpNet>), Malformed>;
+/// What Calico's IPAM has given out, or the object that is not understood.
+pub type IpamFound = Result<Ipam, Malformed>;
 
 /// Connections to etcd are made anew after so long: certificates change.
 const CONNECTION: Duration = Duration::from_mins(5);
@@ -31,7 +30,7 @@ pub struct Looks {
     connected: Option<(Instant, Datastore, Store)>,
     moved: Option<(Instant, Option<String>)>,
     mentions: Option<(Instant, Vec<Mention>)>,
-    blocks: Option<(Instant, Blocks)>,
+    ipam: Option<(Instant, IpamFound)>,
     /// Since when nodes are off the pool that is left, with a tunnel that has its end in it.
     waits_since: BTreeMap<String, Timestamp>,
 }
@@ -100,19 +99,19 @@ impl Looks {
         Some(*self.waits_since.entry(node.to_owned()).or_insert(now))
     }
 
-    /// Blocks and affinities.
-    pub async fn blocks(&mut self, store: &Store, pace: Pace) -> Result<Blocks, WriteError> {
-        if is_old(self.blocks.as_ref(), pace) {
-            self.blocks = Some((Instant::now(), read::blocks(store).await?));
+    /// What Calico's IPAM has given out.
+    pub async fn ipam(&mut self, store: &Store, pace: Pace) -> Result<IpamFound, WriteError> {
+        if is_old(self.ipam.as_ref(), pace) {
+            self.ipam = Some((Instant::now(), read::ipam(store).await?));
         }
-        Ok(match &self.blocks {
+        Ok(match &self.ipam {
             Some((_, found)) => found.clone(),
-            None => Ok((Vec::new(), Vec::new())),
+            None => Ok(Ipam::default()),
         })
     }
 
-    /// What was released or deleted is looked at anew.
-    pub fn forget_blocks(&mut self) {
-        self.blocks = None;
+    /// What was held, released or deleted is looked at anew.
+    pub fn forget_ipam(&mut self) {
+        self.ipam = None;
     }
 }

@@ -113,6 +113,26 @@ pub fn affinity(object: &DynamicObject) -> Result<IpNet, Malformed> {
         })
 }
 
+/// The ranges of an `IPReservation`.
+pub fn reserved(object: &DynamicObject) -> Result<Vec<IpNet>, Malformed> {
+    let found = &object.data["spec"]["reservedCIDRs"];
+    let ranges = match found {
+        Value::Null => Some(Vec::new()),
+        Value::Array(list) => list.iter().map(|entry| range_of(entry.as_str()?)).collect(),
+        _ => None,
+    };
+    ranges.ok_or_else(|| Malformed {
+        object: format!("IPReservation {}", object.name_any()),
+        problem: format!("spec.reservedCIDRs: found {found}, needed a list of ranges"),
+    })
+}
+
+/// A range, or an address that stands for one.
+fn range_of(text: &str) -> Option<IpNet> {
+    let of_address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    text.parse().ok().or_else(of_address)
+}
+
 /// `IPAMConfig default`, if there is one.
 pub fn ipam(object: Option<&DynamicObject>) -> IpamConfiguration {
     let Some(spec) = object.map(|object| &object.data["spec"]) else {
@@ -256,6 +276,20 @@ mod tests {
         assert_eq!(found.allocations.len(), 1);
         assert_eq!(found.allocations[0].address.to_string(), "fd00::");
         assert_eq!(found.allocations[0].handle, None);
+    }
+
+    #[test]
+    fn what_is_reserved() {
+        let of = |ranges: Value| reserved(&object(&json!({ "reservedCIDRs": ranges })));
+        let found = of(json!(["10.200.0.0/24", "10.200.1.7", "fd00::1"])).unwrap();
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["10.200.0.0/24", "10.200.1.7/32", "fd00::1/128"]);
+        assert_eq!(of(Value::Null).unwrap(), []);
+        for broken in [json!("10.200.0.0/24"), json!(["ten"]), json!([7])] {
+            let refused = of(broken).unwrap_err();
+            assert_eq!(refused.object, "IPReservation x");
+            assert!(refused.problem.contains("reservedCIDRs"), "{}", refused.problem);
+        }
     }
 
     #[test]

@@ -14,10 +14,10 @@ use plan::cluster::{DaemonSet, Malformed};
 use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::checks::permissions;
 use plan::pod_cidr::datastore::DatastoreFacts;
-use plan::pod_cidr::facts::{Block, ClusterFacts, Pool};
+use plan::pod_cidr::facts::{ClusterFacts, Ipam, Pool};
 use plan::pod_cidr::mentions::Mention;
 
-use super::looks::Looks;
+use super::looks::{IpamFound, Looks};
 use super::{calico_nodes, datastore, objects, places};
 use crate::cache::Cache;
 use crate::calico::store::Store;
@@ -184,13 +184,25 @@ pub async fn pools(store: &Store) -> Result<Result<BTreeMap<String, Pool>, Malfo
     Ok(pools.map(|pools| pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect()))
 }
 
-/// Every block of Calico's IPAM, and the range of every affinity to one.
-pub async fn blocks(store: &Store) -> Result<Result<(Vec<Block>, Vec<ipnet::IpNet>), Malformed>, WriteError> {
-    let (blocks, affinities) =
-        tokio::try_join!(store.list(calico::IPAM_BLOCK), store.list(calico::BLOCK_AFFINITY),)?;
-    let blocks: Result<Vec<Block>, Malformed> = blocks.iter().map(objects::block).collect();
-    let affinities: Result<Vec<ipnet::IpNet>, Malformed> = affinities.iter().map(objects::affinity).collect();
-    Ok(blocks.and_then(|blocks| Ok((blocks, affinities?))))
+/// What Calico's IPAM has given out, and what it gives to nobody.
+pub async fn ipam(store: &Store) -> Result<IpamFound, WriteError> {
+    let (blocks, affinities, reservations) = tokio::try_join!(
+        store.list(calico::IPAM_BLOCK),
+        store.list(calico::BLOCK_AFFINITY),
+        store.list(calico::IP_RESERVATION),
+    )?;
+    let understood = || {
+        let reserved: Result<Vec<_>, Malformed> = reservations.iter().map(objects::reserved).collect();
+        Ok(Ipam {
+            blocks: blocks.iter().map(objects::block).collect::<Result<_, _>>()?,
+            affinities: affinities
+                .iter()
+                .map(objects::affinity)
+                .collect::<Result<_, _>>()?,
+            reserved: reserved?.concat(),
+        })
+    };
+    Ok(understood())
 }
 
 /// Who else says a range.

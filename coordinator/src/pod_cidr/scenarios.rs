@@ -223,6 +223,23 @@ fn calico_releases_ends(api: &FakeApi, node: &str, number: usize) {
     }
 }
 
+/// What Calico's IPAM has in this block as the node's tunnel's.
+fn addresses_of_tunnel(api: &FakeApi, node: &str, prefix: &str, number: usize) -> Vec<String> {
+    let block = api.get(&block_path(prefix, number)).unwrap();
+    let attributes = &block["spec"]["attributes"];
+    let allocations = block["spec"]["allocations"].as_array().unwrap();
+    let of_tunnel = |index: &Value| {
+        let index = index.as_u64().and_then(|index| usize::try_from(index).ok());
+        index.is_some_and(|index| attributes[index]["secondary"] == of_tunnel(node)["secondary"])
+    };
+    allocations
+        .iter()
+        .enumerate()
+        .filter(|(_, index)| of_tunnel(index))
+        .map(|(place, _)| format!("{prefix}.{number}.{place}"))
+        .collect()
+}
+
 fn block_path(prefix: &str, number: usize) -> String {
     format!("{BLOCKS}/{}-{number}-0-26", prefix.replace('.', "-"))
 }
@@ -291,7 +308,7 @@ fn calico_keeps_blocks(api: &FakeApi, node: &str, number: usize, living: &[(Stri
         let mut attributes = Vec::new();
         let (_, tunnel) = calico_node(api, node);
         let end = end_of(&tunnel);
-        for (place, allocation) in allocations.iter_mut().enumerate().take(5).skip(1) {
+        for (place, allocation) in allocations.iter_mut().enumerate() {
             let has_end = end == Some(format!("{prefix}.{number}.{place}").as_str());
             // One that was written for it stays, too, until its handle is released.
             let is_written = api.get(&path).is_some_and(|block| {
@@ -514,11 +531,13 @@ pub(super) fn assert_gone(api: &FakeApi, gone: usize) {
         assert_eq!(node["metadata"]["labels"], json!({}), "a label is left");
         assert_ne!(node["spec"]["unschedulable"], true, "a cordon is left");
     }
-    for node in NODE_NAMES {
-        let (path, node) = calico_node(api, node);
+    for (number, name) in NODE_NAMES.iter().enumerate() {
+        let (path, node) = calico_node(api, name);
         assert_eq!(node["metadata"]["labels"], json!({}), "a label is left in {path}");
-        let end = end_of(&node);
-        assert!(end.unwrap().starts_with(RANGES[1 - gone].1), "{end:?}");
+        let end = end_of(&node).unwrap();
+        assert!(end.starts_with(RANGES[1 - gone].1), "{end}");
+        let of_tunnel = addresses_of_tunnel(api, name, RANGES[1 - gone].1, number);
+        assert_eq!(of_tunnel, [end], "what the tunnel of {name} has in Calico's IPAM");
     }
     for object in api.below("/apis/replumb.dev/v1alpha1/nodemigrations") {
         let kept = &object["spec"]["podCidr"]["tunnelEnds"];
@@ -545,13 +564,14 @@ async fn every_write_in_its_order() {
             &format!("patch pool {new} to who names it"),
             &format!("patch pool {new} to everybody"),
             "keep on b",
-            "patch pool old narrowed",
+            "hold an end in 10-200-0-0-26",
             "take off a",
-            "patch pool old narrowed",
+            "hold an end in 10-200-1-0-26",
             "take off b",
             "patch pool old closed",
             "evict web-a",
             "evict web-b",
+            "release an end in 10-244-0-0-26",
             "drop on b",
             "patch a-10-244-0-0-26 pending",
             "delete 10-244-0-0-26",
@@ -854,18 +874,15 @@ async fn who_turns_around_gives_every_tunnel_back_what_it_had() {
     gives_back(&cluster("Watch")).await;
 }
 
-/// There until the old pool is closed, and back: each tunnel has what it had.
+/// There until the old pool is closed, and back: each tunnel has what it had, which nobody else could get meanwhile.
 pub(super) async fn gives_back(api: &FakeApi) {
     let before = tunnel_ends(api);
     until_closed(api, "old").await;
     assert!(tunnel_ends(api).iter().all(|end| end.starts_with("10.200.")));
-    desire(api, "Rollback");
-    api.take_changes();
-    run_until(api, "RolledBack").await;
+    let story = back(api).await;
     assert_in_order(
-        &story(&api.take_changes()),
+        &story,
         &[
-            "hold an end in 10-244-0-0-26",
             "patch pool old to everybody",
             "take off a",
             "take off b",
@@ -874,7 +891,74 @@ pub(super) async fn gives_back(api: &FakeApi) {
         ],
     );
     assert_eq!(tunnel_ends(api), before);
+}
+
+#[tokio::test]
+async fn what_a_tunnel_had_is_held_again_before_anybody_can_get_it() {
+    gives_back_what_was_released(&cluster("Watch")).await;
+}
+
+/// There until Calico's IPAM has back what tunnels had, and back.
+pub(super) async fn gives_back_what_was_released(api: &FakeApi) {
+    let before = tunnel_ends(api);
+    until_closed(api, "old").await;
+    let is_held = |api: &FakeApi| addresses_of_tunnel(api, "b", RANGES[0].1, 1) == [before[1].as_str()];
+    assert!(is_held(api));
+    for _ in 0..60 {
+        if !is_held(api) {
+            break;
+        }
+        turn(api).await;
+    }
+    let story = back(api).await;
+    assert_in_order(
+        &story,
+        &[
+            "hold an end in 10-244-1-0-26",
+            "patch pool old to everybody",
+            "take off a",
+            "take off b",
+        ],
+    );
+    assert_eq!(tunnel_ends(api), before);
+}
+
+/// What is written on the way back, to its end.
+async fn back(api: &FakeApi) -> Vec<String> {
+    desire(api, "Rollback");
+    api.take_changes();
+    run_until(api, "RolledBack").await;
     assert_gone(api, 1);
+    story(&api.take_changes())
+}
+
+/// Nothing of the new range may be given out but to who says so: the migration has nothing to choose from.
+#[tokio::test]
+async fn calico_chooses_where_the_migration_cannot() {
+    let api = cluster("Watch");
+    api.put(
+        "/apis/crd.projectcalico.org/v1/ipreservations/all",
+        json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "IPReservation", "metadata": { "name": "all" },
+            "spec": { "reservedCIDRs": ["10.200.0.0/16"] },
+        }),
+    );
+    run_until(&api, "Completed").await;
+    let story = story(&api.take_changes());
+    assert_in_order(
+        &story,
+        &[
+            "keep on b",
+            "take off a",
+            "patch pool old narrowed",
+            "keep on a",
+            "take off b",
+            "keep on b",
+            "patch pool old closed",
+        ],
+    );
+    assert!(!story.iter().any(|line| line.starts_with("hold")), "{story:#?}");
+    assert_gone(&api, 0);
 }
 
 #[tokio::test]

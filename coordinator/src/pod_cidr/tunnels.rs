@@ -1,4 +1,4 @@
-//! Addresses of tunnels in Calico's IPAM: held for those that come back, and released behind them. Each write carries the version
+//! Addresses of tunnels in Calico's IPAM: held for the tunnels that get them, and released behind them. Each write carries the version
 //! that was read.
 
 use crash_point::Edge;
@@ -36,7 +36,7 @@ impl Hands<'_> {
     }
 
     /// Why it cannot be held; `None` when it is.
-    async fn hold_end(&self, end: &Held) -> Result<Option<String>, WriteError> {
+    pub(super) async fn hold_end(&self, end: &Held) -> Result<Option<String>, WriteError> {
         let Some(read) = self.store.block(end.block).await? else {
             return Ok(Some(gone(end)));
         };
@@ -66,14 +66,6 @@ impl Hands<'_> {
             .ensure_handle(&allocation.handle, &object, counted)
             .await?;
         Ok(None)
-    }
-
-    /// The same of an address that is held.
-    pub(super) async fn count_held(&self, end: &Held) -> Result<Option<String>, WriteError> {
-        match self.store.block(end.block).await? {
-            Some(read) => self.count(end, &read.data["spec"]).await,
-            None => Ok(Some(gone(end))),
-        }
     }
 
     /// Takes these addresses back, as Calico does when it exchanges one itself.

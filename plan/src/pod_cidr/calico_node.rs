@@ -18,6 +18,12 @@ const IN_ETCD: [(&str, &str); 3] = [
     ("IPv4IPIPTunnelAddr", "/bgp/ipv4IPIPTunnelAddr"),
 ];
 
+/// Where the address of `WireGuard` is: the annotation, and the field in etcd.
+const WIREGUARD: (&str, &str) = (
+    "projectcalico.org/IPv4WireguardInterfaceAddr",
+    "/wireguard/interfaceIPv4Address",
+);
+
 /// Addresses of the ends of a node's tunnels, by the last part of the key of Calico's annotation.
 pub type Ends = BTreeMap<String, IpAddr>;
 
@@ -28,6 +34,8 @@ pub struct CalicoNode {
     pub off: Option<String>,
     /// Its tunnels.
     pub ends: Ends,
+    /// What `WireGuard` has.
+    pub wireguard: Option<IpAddr>,
 }
 
 impl CalicoNode {
@@ -38,9 +46,11 @@ impl CalicoNode {
             let is_tunnel = name.contains(TUNNEL_MARKS[1]);
             Some((name.to_owned(), value.parse().ok().filter(|_| is_tunnel)?))
         });
+        let wireguard = annotations.get(WIREGUARD.0);
         Self {
             off: labels.get(OFF_LABEL).cloned(),
             ends: ends.collect(),
+            wireguard: wireguard.and_then(|address| address.parse().ok()),
         }
     }
 
@@ -50,9 +60,11 @@ impl CalicoNode {
             let address = spec.pointer(path)?.as_str()?;
             Some(((*name).to_owned(), address.parse().ok()?))
         });
+        let wireguard = spec.pointer(WIREGUARD.1).and_then(Value::as_str);
         Self {
             off: labels.get(OFF_LABEL).cloned(),
             ends: ends.collect(),
+            wireguard: wireguard.and_then(|address| address.parse().ok()),
         }
     }
 }
@@ -116,15 +128,18 @@ mod tests {
             ("projectcalico.org/IPv4IPIPTunnelAddr", "10.244.1.1"),
             ("projectcalico.org/IPv6VXLANTunnelAddr", "fd00::1"),
             ("projectcalico.org/IPv4Address", "10.244.9.9"),
+            ("projectcalico.org/IPv4WireguardInterfaceAddr", "10.244.1.2"),
             ("example.org/Tunnel", "10.244.9.9"),
         ]);
         let spec = json!({
             "ipv4VXLANTunnelAddr": "10.244.1.0", "ipv6VXLANTunnelAddr": "fd00::1", "vxlanTunnelMACAddr": "66:00:00:00:00:01",
             "bgp": { "ipv4Address": "10.244.9.9/24", "ipv4IPIPTunnelAddr": "10.244.1.1" },
+            "wireguard": { "interfaceIPv4Address": "10.244.1.2" },
         });
         let node = CalicoNode {
             off: Some("old".to_owned()),
             ends: ends(),
+            wireguard: Some("10.244.1.2".parse().unwrap()),
         };
         assert_eq!(CalicoNode::in_kubernetes(&labels(), &annotations), node);
         assert_eq!(CalicoNode::in_etcd(&labels(), &spec), node);

@@ -174,7 +174,7 @@ impl From<CheckName> for &'static str {
 const CALICO: &str = "crd.projectcalico.org";
 
 /// Everything that the coordinator must be allowed to do, where Calico's objects are in the Kubernetes API.
-pub const PERMISSIONS: [Permission; 10] = [
+pub const PERMISSIONS: [Permission; 12] = [
     Permission::new("patch", "", "nodes", ""),
     Permission::new("create", "", "pods", "eviction"),
     Permission::new("create", CALICO, "ippools", ""),
@@ -182,6 +182,8 @@ pub const PERMISSIONS: [Permission; 10] = [
     Permission::new("delete", CALICO, "ippools", ""),
     Permission::new("patch", CALICO, "ipamblocks", ""),
     Permission::new("delete", CALICO, "ipamblocks", ""),
+    Permission::new("create", CALICO, "ipamhandles", ""),
+    Permission::new("patch", CALICO, "ipamhandles", ""),
     Permission::new("patch", CALICO, "blockaffinities", ""),
     Permission::new("delete", CALICO, "blockaffinities", ""),
     Permission::new("patch", "apps", "deployments", "scale"),

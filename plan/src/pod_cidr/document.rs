@@ -102,11 +102,12 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
             None => "the Node",
         };
         actions.push(Action::new(
-            "narrow",
+            "leave",
             &old,
             format!(
-                "node by node: label {OFF_LABEL} on {whose}, and a clause of nodeSelector. Its calico-node takes another address for the \
-                 end of its tunnel; its agent keeps the old one on lo until blocks are released, so that no connection ends"
+                "node by node: the end of its tunnel gets an address of {to} out of the node's own block, held in Calico's IPAM and written \
+                 with label {OFF_LABEL} into {whose}; where none is free Calico chooses, by a clause of nodeSelector. Its agent keeps the \
+                 old address on lo until blocks are released, so that no connection ends"
             ),
         ));
     }

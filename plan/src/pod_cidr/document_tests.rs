@@ -51,7 +51,7 @@ fn the_whole_plan_of_a_good_cluster() {
     open IPPool ipv4-10-200-0-0-16: to pods that name it alone: disabled false, nodeSelector !all()
     create traffic pods: on every node one with an address of 10.244.0.0/16 and one with an address of 10.200.0.0/16; each path between them, to Services, DNS and the API server has to answer before anything else is done, and is watched until the end
     open IPPool ipv4-10-200-0-0-16: to every pod
-    narrow IPPool default-ipv4-ippool: node by node: label replumb.dev/off-pool on the Node, and a clause of nodeSelector. Its calico-node takes another address for the end of its tunnel; its agent keeps the old one on lo until blocks are released, so that no connection ends
+    leave IPPool default-ipv4-ippool: node by node: the end of its tunnel gets an address of 10.200.0.0/16 out of the node's own block, held in Calico's IPAM and written with label replumb.dev/off-pool into the Node; where none is free Calico chooses, by a clause of nodeSelector. Its agent keeps the old address on lo until blocks are released, so that no connection ends
     close IPPool default-ipv4-ippool: disabled true: pods that have an address of it keep it
     evict the coordinator: where it is on the pod network; none now
     evict name servers: of each workload one at a time, the next when every one of it is Ready, under their budgets; 2 now: shop/dns-1, shop/dns-2

@@ -2,8 +2,9 @@
 //!
 //! When a pool is closed, every calico-node takes another address for the end of its tunnel at the same moment, Felix starts anew
 //! on all of them, and for about a second no node reaches another (docs/limits.md). So Nodes are taken off the pool that is left
-//! one after the other, each once its agent keeps the old address ([`super::host::changes`]), and the pool is closed once no end
-//! of a tunnel is in it.
+//! one after the other, each once its agent keeps the old address ([`super::host::changes`]), with the address that its tunnel gets
+//! ([`super::choice`]), and the pool is closed once no end of a tunnel is in it. Where there is none to give Calico chooses: then the
+//! pool has to say which Nodes are off it, and a calico-node that does not look again is started again.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -166,8 +167,10 @@ pub struct NodeEnd<'facts> {
     pub overdue: Option<PodName>,
     /// What its agent does about the address that it leaves.
     pub keeping: Keeping,
-    /// What its tunnels had in the range that is led to, and get back, by the last part of the annotation's key.
-    pub returns: BTreeMap<String, Held>,
+    /// Whether `WireGuard` has an address in the range that is left: Calico alone exchanges that.
+    pub wireguard_in_left: bool,
+    /// What its tunnels get in the range that is led to, by the last part of the annotation's key ([`super::choice`]).
+    pub gets: BTreeMap<String, Held>,
 }
 
 impl NodeEnd<'_> {
@@ -225,10 +228,11 @@ pub fn missing(
     if to_go.is_empty() && on_their_way.is_empty() {
         return None;
     }
-    let round = round(nodes);
-    let is_narrowed = Openness::of(spec) == Openness::Narrowed;
-    if !is_narrowed || pools::narrowing(spec, base, which.mark(), round).is_some() {
-        return Some(Missing::Step(Step::Narrow(which, round)));
+    if let Some(round) = round(nodes) {
+        let is_narrowed = Openness::of(spec) == Openness::Narrowed;
+        if !is_narrowed || pools::narrowing(spec, base, which.mark(), round).is_some() {
+            return Some(Missing::Step(Step::Narrow(which, round)));
+        }
     }
     let is_overdue = |node: &NodeEnd<'_>| {
         node.overdue
@@ -245,7 +249,7 @@ pub fn missing(
         match &node.keeping {
             Keeping::Done => next.push(Off {
                 node: node.name.to_owned(),
-                ends: node.returns.clone(),
+                ends: node.gets.clone(),
             }),
             Keeping::NotYet(words) | Keeping::Exchanging(words) => {
                 unprepared.push(format!("node {}: {words}", node.name));
@@ -268,16 +272,17 @@ pub fn missing(
     }))
 }
 
-/// A number for the set of Nodes that were taken off: another one for another set.
-fn round(nodes: &[NodeEnd<'_>]) -> u32 {
+/// A number for the set of Nodes that were taken off and for which Calico has to choose: another one for another set; `None` where there
+/// is none. A pool that changes wakes every calico-node of the cluster.
+fn round(nodes: &[NodeEnd<'_>]) -> Option<u32> {
     let mut names: Vec<&str> = nodes
         .iter()
-        .filter(|node| node.off)
+        .filter(|node| node.off && (node.in_left || node.wireguard_in_left))
         .map(|node| node.name)
         .collect();
     names.sort_unstable();
     let digest = Sha256::digest(names.join(" ").as_bytes());
-    u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
+    (!names.is_empty()).then(|| u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]))
 }
 
 #[cfg(test)]
@@ -285,6 +290,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::calico::Allocation;
 
     fn node(name: &'static str) -> NodeEnd<'static> {
         NodeEnd {
@@ -295,7 +301,8 @@ mod tests {
             calico_ready: true,
             overdue: None,
             keeping: Keeping::NotYet("its agent does not keep 10.244.1.0 yet".to_owned()),
-            returns: BTreeMap::new(),
+            wireguard_in_left: false,
+            gets: BTreeMap::new(),
         }
     }
 
@@ -303,10 +310,46 @@ mod tests {
         missing(nodes, Which::Old, spec, "all()", 1)
     }
 
-    /// Nodes as they are made to be, one after the other: never two at once, and each after the one before is well again.
+    /// What the tunnel of this node gets.
+    fn gets(node: &str) -> BTreeMap<String, Held> {
+        let held = Held {
+            node: node.to_owned(),
+            block: "10.200.1.0/26".parse().unwrap(),
+            allocation: Allocation {
+                address: "10.200.1.63".parse().unwrap(),
+                handle: format!("vxlan-tunnel-addr-{node}"),
+                attributes: BTreeMap::new(),
+            },
+        };
+        BTreeMap::from([("IPv4VXLANTunnelAddr".to_owned(), held)])
+    }
+
+    /// Each node gets what was chosen for it: nobody has to look at pools, and none changes.
     #[test]
     fn one_after_the_other_until_none_is_left() {
-        let mut nodes = [node("a"), node("b"), node("c")];
+        let nodes = ["a", "b", "c"].map(|name| NodeEnd {
+            gets: gets(name),
+            ..node(name)
+        });
+        assert_eq!(exchanged(nodes), ["a", "b", "c"]);
+    }
+
+    /// Where there is nothing to choose from, Calico does, once the pool says so.
+    #[test]
+    fn one_after_the_other_by_calicos_choice() {
+        let story = exchanged([node("a"), node("b"), node("c")]);
+        assert_eq!(story, ["a", "round", "b", "round", "c", "round"]);
+    }
+
+    #[test]
+    fn wireguard_is_exchanged_by_calico() {
+        let mut of_wireguard = node("a");
+        (of_wireguard.gets, of_wireguard.wireguard_in_left) = (gets("a"), true);
+        assert_eq!(exchanged([of_wireguard, node("b")]), ["a", "round", "b", "round"]);
+    }
+
+    /// Nodes as they are made to be: never two at once, and each after the one before is well again. What is done, in order.
+    fn exchanged<const COUNT: usize>(mut nodes: [NodeEnd<'static>; COUNT]) -> Vec<String> {
         let mut spec = json!({ "nodeSelector": "all()" });
         let mut story = Vec::new();
         for _ in 0..40 {
@@ -326,6 +369,11 @@ mod tests {
                     let node = nodes.iter_mut().find(|node| node.name == names[0]).unwrap();
                     assert_eq!(node.keeping, Keeping::Done, "{}", node.name);
                     node.off = true;
+                    // The Node says at once what it was given.
+                    node.in_left = node.gets.is_empty();
+                    if !node.in_left {
+                        node.keeping = Keeping::NotYet("its agent is told of it".to_owned());
+                    }
                 }
                 Some(Missing::Answer(_)) => {
                     // Calico looks once the pool has changed; its Felix starts anew, and is Ready a moment later.
@@ -338,6 +386,7 @@ mod tests {
                         continue;
                     };
                     let node = &mut nodes[place];
+                    node.wireguard_in_left = false;
                     // Its readiness is the one from before until its agent has seen more.
                     match node.keeping {
                         _ if node.in_left => {
@@ -354,8 +403,8 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(story, ["round", "a", "round", "b", "round", "c", "round"]);
         assert_eq!(next(&nodes, &spec), None);
+        story
     }
 
     const LEFT: &str = "10.244.0.0/16";

@@ -120,6 +120,17 @@ pub struct Block {
     pub allocations: Vec<Allocation>,
 }
 
+/// What Calico's IPAM has given out, and what it gives to nobody.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ipam {
+    /// Every block.
+    pub blocks: Vec<Block>,
+    /// The range of every affinity to one.
+    pub affinities: Vec<IpNet>,
+    /// What `IPReservation`s keep free.
+    pub reserved: Vec<IpNet>,
+}
+
 /// What Calico's IPAM goes by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpamConfiguration {

@@ -201,8 +201,8 @@ mod tests {
     fn an_address_of_which_nothing_is_written_is_of_who_has_it() {
         let end = ("IPv4IPIPTunnelAddr".to_owned(), "10.244.0.7".parse().unwrap());
         let node = CalicoNode {
-            off: None,
             ends: [end].into(),
+            ..CalicoNode::default()
         };
         let nodes = BTreeMap::from([("a".to_owned(), node)]);
         let all = [allocation(&[])];

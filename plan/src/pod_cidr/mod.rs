@@ -4,6 +4,7 @@ pub mod by_node;
 pub mod calico_node;
 pub mod capacity;
 pub mod checks;
+pub mod choice;
 pub mod datastore;
 pub mod decide;
 pub mod detect;

@@ -1,8 +1,8 @@
 //! Ends of tunnels that come back: whoever turns around gives each node the very addresses that its tunnels had, so that
 //! connections of the host that began at them go on.
 //!
-//! From the moment at which Calico exchanges an address the agent keeps the old one on the loopback ([`super::host::changes`]). Calico
-//! has released it, and its pool is closed. Before that pool is opened again, the address is written into Calico's IPAM as the
+//! From the moment at which an address is exchanged the agent keeps the old one on the loopback ([`super::host::changes`]). Once pods have
+//! moved it is released, and its pool is closed. Before that pool is opened again, the address is written into Calico's IPAM as the
 //! node's again: no pod can get it. Then the Node says it, in the write by which the Node is taken off the other
 //! pool. A calico-node that finds such an address leaves it as it is (v3.31.7, `allocateip`, "Current address is still valid"), and
 //! Felix puts it on the link. The address that is left then is nobody's, and is released as Calico would have done.
@@ -19,17 +19,41 @@ use super::host::TunnelEnd;
 use crate::calico::{Allocation, affinity, family};
 
 /// How Calico knows the address of one kind of tunnel.
-struct Tunnel {
+pub(super) struct Tunnel {
     /// The last part of the key of the Node's annotation.
-    annotation: &'static str,
+    pub(super) annotation: &'static str,
     /// The value of attribute `type`.
     attribute: &'static str,
     /// What the handle begins with, before the node's name.
     handle: &'static str,
 }
 
+impl Tunnel {
+    /// The address as Calico would write it for this node's tunnel.
+    pub(super) fn end(&self, node: &str, block: &Block, address: IpAddr) -> Held {
+        Held {
+            node: node.to_owned(),
+            block: block.range,
+            allocation: Allocation {
+                address,
+                handle: format!("{}{node}", self.handle),
+                attributes: BTreeMap::from([
+                    ("node".to_owned(), node.to_owned()),
+                    ("type".to_owned(), self.attribute.to_owned()),
+                ]),
+            },
+        }
+    }
+
+    /// Whether an address was written for this node's tunnel. As Calico itself judges: by node and type.
+    pub(super) fn is_of(&self, node: &str, found: &holders::Allocation) -> bool {
+        let says = |key: &str, value: &str| found.attributes.get(key).is_some_and(|found| found == value);
+        says("node", node) && says("type", self.attribute)
+    }
+}
+
 /// IPv4 only: no other address is kept.
-const TUNNELS: [Tunnel; 2] = [
+pub(super) const TUNNELS: [Tunnel; 2] = [
     Tunnel {
         annotation: "IPv4VXLANTunnelAddr",
         attribute: family::IPV4.tunnel_type,
@@ -55,7 +79,7 @@ pub struct Held {
 
 impl Held {
     /// An allocation of this node's, as Calico's IPAM has it.
-    fn of(node: &str, block: &Block, found: &holders::Allocation) -> Self {
+    pub(super) fn of(node: &str, block: &Block, found: &holders::Allocation) -> Self {
         Self {
             node: node.to_owned(),
             block: block.range,
@@ -95,35 +119,14 @@ pub fn standing(end: &TunnelEnd, node: &str, blocks: &[Block]) -> Standing {
         let owner = block.affinity.as_deref().unwrap_or("nobody");
         return Standing::Lost(format!("block {} of {address} is of {owner}", block.range));
     }
-    let wanted = Held {
-        node: node.to_owned(),
-        block: block.range,
-        allocation: Allocation {
-            address,
-            handle: format!("{}{node}", tunnel.handle),
-            attributes: BTreeMap::from([
-                ("node".to_owned(), node.to_owned()),
-                ("type".to_owned(), tunnel.attribute.to_owned()),
-            ]),
-        },
-    };
     match block.allocations.iter().find(|found| found.address == address) {
-        None => Standing::Free(wanted),
-        Some(found) if is_same_end(&found.attributes, &wanted.allocation.attributes) => {
-            Standing::Held(Held::of(node, block, found))
-        }
+        None => Standing::Free(tunnel.end(node, block, address)),
+        Some(found) if tunnel.is_of(node, found) => Standing::Held(Held::of(node, block, found)),
         Some(found) => {
             let handle = found.handle.as_deref().unwrap_or("none");
             Standing::Lost(format!("{address} was given to somebody else (handle {handle})"))
         }
     }
-}
-
-/// As Calico itself judges: by node and type.
-fn is_same_end(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> bool {
-    ["node", "type"]
-        .iter()
-        .all(|key| one.get(*key) == other.get(*key))
 }
 
 /// One node, with what its agent is told.
@@ -155,8 +158,9 @@ pub fn of_node(told: Told<'_>, blocks: &[Block], target: &IpNet) -> BTreeMap<Str
         .collect()
 }
 
-/// Addresses of the range that is left that Calico's IPAM has as the ends of nodes' tunnels, which have others by now, in the range
-/// that is led to: Calico releases one that it exchanges itself, and knows nothing of one that came back.
+/// Addresses of both ranges that Calico's IPAM has as the ends of nodes' tunnels, which have others by now, in the range that is led to:
+/// Calico releases one that it exchanges itself, and knows nothing of what it was given, nor of what was held for a node that was away
+/// at its turn.
 ///
 /// `nodes` are those that are there. What agents are told is no record of it: an object may be made anew, and somebody may turn around
 /// twice.
@@ -166,8 +170,10 @@ pub fn to_release(
     left: &IpNet,
     target: &IpNet,
 ) -> Vec<Held> {
-    let in_left = blocks.iter().filter(|block| left.contains(&block.range));
-    let allocations = in_left.flat_map(|block| block.allocations.iter().map(move |found| (block, found)));
+    let in_either = blocks
+        .iter()
+        .filter(|block| left.contains(&block.range) || target.contains(&block.range));
+    let allocations = in_either.flat_map(|block| block.allocations.iter().map(move |found| (block, found)));
     allocations
         .filter_map(|(block, found)| {
             let node = found.attributes.get("node")?.as_str();
@@ -176,7 +182,7 @@ pub fn to_release(
             let now = nodes.get(node)?.ends.get(tunnel.annotation)?;
             let of_other = blocks.iter().find(|block| block.range.contains(now))?;
             let other = of_other.allocations.iter().find(|other| other.address == *now)?;
-            let has_other = target.contains(now) && is_same_end(&other.attributes, &found.attributes);
+            let has_other = target.contains(now) && found.address != *now && tunnel.is_of(node, other);
             has_other.then(|| Held::of(node, block, found))
         })
         .collect()
@@ -292,8 +298,8 @@ mod tests {
         assert_eq!(given, [OLD]);
         let release = |address: &str, blocks: &[Block]| {
             let node = CalicoNode {
-                off: None,
                 ends: BTreeMap::from([("IPv4VXLANTunnelAddr".to_owned(), address.parse().unwrap())]),
+                ..CalicoNode::default()
             };
             to_release(&BTreeMap::from([("a", &node)]), blocks, &new, &old)
         };

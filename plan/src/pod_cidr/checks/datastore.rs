@@ -11,10 +11,6 @@ use crate::pod_cidr::settings::Settings;
 /// The first release whose IPAM goes by the node selectors of pools: one before gives everybody the addresses that are for the
 /// pods that watch.
 const LEAST: (u32, u32) = (3, 6);
-/// The first release whose calico-node looks again for the end of its tunnel when a pool changes in what the migration changes of it, and
-/// the later one that does not.
-const LOOKS_AGAIN: (u32, u32, u32) = (3, 31, 6);
-const FORGETS_AGAIN: (u32, u32, u32) = (3, 32, 0);
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     judge(facts, facts.pools.get(&settings.old_pool.value))
@@ -59,7 +55,6 @@ fn judge(facts: &ClusterFacts, old: Option<&Pool>) -> Vec<Check> {
             calico(&said.value, found, &mut report);
             if old.is_some_and(|old| pools::has_tunnel(&old.spec)) {
                 nodes(facts, &mut report);
-                looks_again(&said.value, found.calico.as_deref(), &mut report);
             }
         }
     }
@@ -102,7 +97,7 @@ fn calico(datastore: &Datastore, found: &EtcdFacts, report: &mut Report) {
 fn version(object: &str, found: Option<&str>, report: &mut Report) {
     let text = found.unwrap_or_default();
     let needed = format!("v{}.{} or later", LEAST.0, LEAST.1);
-    let Some((version, _)) = release(text) else {
+    let Some(version) = release(text) else {
         // Builds between releases have others.
         report.warn(
             "",
@@ -147,36 +142,10 @@ fn nodes(facts: &ClusterFacts, report: &mut Report) {
     }
 }
 
-/// Major and minor of a version such as `v3.31.7`, and its patch, where it says one: `v3.31.7-0.dev` is of 7. `None` of what is no release.
-fn release(version: &str) -> Option<((u32, u32), Option<u32>)> {
+/// Major and minor of a version such as `v3.31.7`; `None` of what is no release.
+fn release(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.trim_start_matches('v').split('.');
-    let major = parts.next()?.parse().ok()?;
-    let minor = parts.next()?.parse().ok()?;
-    let patch = parts.next().and_then(|part| part.split('-').next()?.parse().ok());
-    Some(((major, minor), patch))
-}
-
-/// Whether calico-node takes another end for its tunnel when a pool changes, and not at its start alone.
-fn looks_again(datastore: &Datastore, version: Option<&str>, report: &mut Report) {
-    let text = version.unwrap_or_default();
-    // One that is not known is told of elsewhere.
-    let Some(((major, minor), Some(patch))) = release(text) else {
-        return;
-    };
-    let release = (major, minor, patch);
-    if release < LOOKS_AGAIN || release == FORGETS_AGAIN {
-        report.warn(
-            "",
-            format!("ClusterInformation default in {datastore}"),
-            Finding::new(
-                "calicoVersion",
-                text,
-                "v3.31.6 or later, but for v3.32.0: then calico-node takes another end for its tunnel by itself",
-                "know that calico-node is started again on one node after the other, and that each node loses datagrams to the others for about a tenth \
-                 of a second then: the gate may stop the migration, and `kubectl replumb resume` leads it on",
-            ),
-        );
-    }
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
 #[cfg(test)]

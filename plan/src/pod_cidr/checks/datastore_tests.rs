@@ -144,37 +144,15 @@ fn whose_tunnel_is_whose(#[case] field: &str, #[case] mode: &str) {
     for (mode, is_known) in [(mode, true), ("Never", false)] {
         let wrong: Vec<String> = checks(mode, is_known)
             .iter()
-            .filter(|check| check.name == "DatastoreAccess" && check.verdict == Fail)
+            .filter(|check| check.name == "DatastoreAccess" && check.verdict != Pass)
             .map(Check::line)
             .collect();
         assert_eq!(wrong, [""; 0]);
     }
     let failed: Vec<String> = checks(mode, false)
         .iter()
-        .filter(|check| check.name == "DatastoreAccess" && check.verdict == Fail)
+        .filter(|check| check.name == "DatastoreAccess" && check.verdict != Pass)
         .map(|check| check.object.clone())
         .collect();
     assert_eq!(failed, ["Node a: Calico's Node in etcd"]);
-}
-
-#[rstest]
-#[case("v3.8.9", Warn)]
-#[case("v3.31.5", Warn)]
-#[case("v3.31.6", Pass)]
-#[case("v3.31.7-standin", Pass)]
-#[case("v3.32.0", Warn)]
-#[case("v3.32.1", Pass)]
-fn a_calico_that_has_to_be_started_again(#[case] version: &str, #[case] verdict: Verdict) {
-    for (mode, wanted) in [("Always", verdict), ("Never", Pass)] {
-        let found: Vec<Verdict> = judge(|facts| {
-            etcd(facts);
-            found(facts).calico = Some(version.to_owned());
-            facts.pools.get_mut(OLD).unwrap().spec["vxlanMode"] = json!(mode);
-        })
-        .iter()
-        .filter(|check| check.name == "DatastoreAccess")
-        .map(|check| check.verdict)
-        .collect();
-        assert_eq!(found, [wanted], "{mode}");
-    }
 }

@@ -9,7 +9,7 @@ use super::{bird, felix, of_environment, startup, tunnel_address};
 use crate::node::environment::Environment;
 use crate::version::{Generation, Played};
 
-/// Parts that stay, each begun anew when it ends.
+/// Parts that stay, each begun anew when it ends. The last is a later release's, which may be started by this.
 pub fn staying(environment: &Environment, generation: Generation) -> Vec<&'static str> {
     let mut parts = vec!["-felix"];
     if !["none", "vxlan"].contains(&environment.backend()) {
@@ -42,7 +42,12 @@ pub async fn run(
         "felix" => return felix::run(environment, &store).await,
         "bird" => return bird::run(environment, &store).await,
         "allocate-tunnel-addrs" if generation == Generation::V3 => {
-            tunnel_address::run(&store, &environment.node_name()?, once).await?;
+            if once {
+                tunnel_address::allocate(&store, &environment.node_name()?).await?;
+            } else {
+                info!("v3.8 looks at the tunnel's address at its start alone");
+                std::future::pending::<()>().await;
+            }
         }
         _ => info!("nothing to do for {part}"),
     }

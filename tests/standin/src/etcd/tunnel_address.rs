@@ -1,8 +1,7 @@
 //! The address of the node's tunnel device with etcd v3: it is in Calico's own Node. The steps are those with the Kubernetes API
-//! ([`crate::node::tunnel_address`]), and so is the code of Calico that is played.
+//! ([`crate::node::tunnel_address`]), and so is the code of Calico that is played; but v3.8 takes them at its start alone.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -13,30 +12,13 @@ use super::resource::NODE;
 use super::store::{Entry, Store};
 use crate::datastore::types::IPPoolSpec;
 use crate::ipam::block::Owner;
-use crate::node::tunnel_address::{Ledger, Read, Watched, reconcile};
+use crate::node::tunnel_address::{Ledger, Read, reconcile};
 
 /// What Calico's Node says of it, in its spec.
 pub const FIELD: &str = "ipv4VXLANTunnelAddr";
-/// How often the pools are looked at; the real one is told.
-const INTERVAL: Duration = Duration::from_millis(200);
-
-/// Makes the address right, and then again at each change of the pools.
-pub async fn run(store: &Store, host: &str, once: bool) -> Result<()> {
-    let ledger = EtcdLedger { store, host };
-    if once {
-        return reconcile(&ledger, host).await;
-    }
-    let mut interval = tokio::time::interval(INTERVAL);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut seen = None;
-    loop {
-        interval.tick().await;
-        let now = Some(Watched::of(&ledger.pools().await?));
-        if now != seen {
-            reconcile(&ledger, host).await?;
-            seen = now;
-        }
-    }
+/// Makes the address right.
+pub async fn allocate(store: &Store, host: &str) -> Result<()> {
+    reconcile(&EtcdLedger { store, host }, host).await
 }
 
 struct EtcdLedger<'store> {
