@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt};
 use plan::pod_cidr::calico_node::{CalicoNode, off_in_etcd, off_in_kubernetes};
 use plan::pod_cidr::pools::OFF_LABEL;
-use plan::pod_cidr::returns::Held;
+use plan::pod_cidr::tunnel::Held;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;

@@ -39,14 +39,6 @@ fn direction(desired: Desired) -> Direction {
     }
 }
 
-/// The pool that pods leave.
-fn left_pool(direction: Direction) -> Which {
-    match direction {
-        Direction::There => Which::Old,
-        Direction::Back => Which::New,
-    }
-}
-
 /// One pass of a migration that has begun.
 #[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
 pub async fn go_on(
@@ -93,7 +85,7 @@ pub async fn go_on(
             memory.pod_cidr.forget_ipam();
         }
         let found = memory.pod_cidr.ipam(&store, Pace::Seldom).await?;
-        let mark = left_pool(direction).mark();
+        let mark = Which::left(direction).mark();
         let is_missing = |ipam: &Ipam| choice::is_missing(&calico_nodes, mark, ipam, &look.from, &look.to);
         Some(if found.as_ref().is_ok_and(is_missing) {
             memory.pod_cidr.ipam(&store, Pace::Soon).await?
@@ -178,7 +170,7 @@ pub(super) struct Pass<'pass> {
 impl Pass<'_> {
     /// The pool that pods leave.
     pub(super) fn left_pool(&self) -> Which {
-        left_pool(self.direction)
+        Which::left(self.direction)
     }
 
     /// The range of a pool.

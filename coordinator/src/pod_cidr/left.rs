@@ -19,7 +19,8 @@ use plan::pod_cidr::facts::Ipam;
 use plan::pod_cidr::holders::{Cluster, holders};
 use plan::pod_cidr::host::{self, HostFacts, TunnelEnd};
 use plan::pod_cidr::pools;
-use plan::pod_cidr::returns::{self, Held, Standing, Told, standing};
+use plan::pod_cidr::returns::{self, Standing, Told, standing};
+use plan::pod_cidr::tunnel::Held;
 
 use super::drive::Pass;
 use super::looks::Looks;

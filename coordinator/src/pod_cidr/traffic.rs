@@ -49,10 +49,7 @@ pub fn fates(
         };
         let usable = facts::nodes::is_ready(node) && snapshot.agent_ready(name);
         for (generation, which) in [(Generation::Old, Which::Old), (Generation::New, Which::New)] {
-            let is_left = match direction {
-                Direction::There => which == Which::Old,
-                Direction::Back => which == Which::New,
-            };
+            let is_left = which == Which::left(direction);
             fates.insert(
                 (name.as_str(), generation),
                 fate(openness(which), is_left, left, usable),

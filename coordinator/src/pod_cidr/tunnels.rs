@@ -4,7 +4,7 @@
 use crash_point::Edge;
 use kube::core::DynamicObject;
 use plan::calico::{BlockConflict, allocated, block_change, block_release, handle, handle_change};
-use plan::pod_cidr::returns::Held;
+use plan::pod_cidr::tunnel::Held;
 use serde_json::Value;
 
 use super::apply::{Hands, Made};

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use serde_json::{Map, Value, json};
 
 use super::pools::OFF_LABEL;
-use super::returns::Held;
+use super::tunnel::Held;
 
 /// The key of an annotation of a Node with the address of a tunnel's end begins with the one, and has the other in it.
 const TUNNEL_MARKS: [&str; 2] = ["projectcalico.org/", "Tunnel"];

@@ -13,7 +13,8 @@ use ipnet::{IpNet, Ipv4AddrRange};
 
 use super::calico_node::{CalicoNode, Ends};
 use super::facts::{Block, Ipam};
-use super::returns::{self, Held, TUNNELS, Told};
+use super::returns::{self, Told};
+use super::tunnel::{Held, TUNNELS};
 use crate::calico::affinity;
 
 /// What this node's tunnels get when it is taken off the pool that is left, by the last part of the annotation's key: what they had

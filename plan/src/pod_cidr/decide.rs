@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::by_node;
 use super::pools::{self, Openness};
-use super::returns::Held;
+use super::tunnel::Held;
 use crate::decision::{Decision, Direction, Halt, HaltReason, Wait, WaitReason};
 use crate::evict::{self, PodName};
 use crate::moves;
@@ -97,6 +97,14 @@ pub enum Which {
 }
 
 impl Which {
+    /// The pool that pods leave on this way.
+    pub fn left(direction: Direction) -> Self {
+        match direction {
+            Direction::There => Self::Old,
+            Direction::Back => Self::New,
+        }
+    }
+
     /// The value of [`pools::OFF_LABEL`] on a Node that was taken off it.
     pub fn mark(self) -> &'static str {
         match self {

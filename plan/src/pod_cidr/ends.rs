@@ -17,7 +17,7 @@ use super::calico_node::Ends;
 use super::decide::{Missing, Off, Step, Which};
 use super::host::{HostFacts, LOOPBACK, TunnelEnd};
 use super::pools::{self, Openness};
-use super::returns::Held;
+use super::tunnel::Held;
 use crate::decision::{Wait, WaitReason};
 use crate::evict::PodName;
 

@@ -18,5 +18,6 @@ pub mod mentions;
 pub mod pools;
 pub mod returns;
 pub mod settings;
+pub mod tunnel;
 #[cfg(test)]
 mod walk;

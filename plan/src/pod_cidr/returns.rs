@@ -14,83 +14,9 @@ use ipnet::IpNet;
 
 use super::calico_node::CalicoNode;
 use super::facts::Block;
-use super::holders;
 use super::host::TunnelEnd;
-use crate::calico::{Allocation, affinity, family};
-
-/// How Calico knows the address of one kind of tunnel.
-pub(super) struct Tunnel {
-    /// The last part of the key of the Node's annotation.
-    pub(super) annotation: &'static str,
-    /// The value of attribute `type`.
-    attribute: &'static str,
-    /// What the handle begins with, before the node's name.
-    handle: &'static str,
-}
-
-impl Tunnel {
-    /// The address as Calico would write it for this node's tunnel.
-    pub(super) fn end(&self, node: &str, block: &Block, address: IpAddr) -> Held {
-        Held {
-            node: node.to_owned(),
-            block: block.range,
-            allocation: Allocation {
-                address,
-                handle: format!("{}{node}", self.handle),
-                attributes: BTreeMap::from([
-                    ("node".to_owned(), node.to_owned()),
-                    ("type".to_owned(), self.attribute.to_owned()),
-                ]),
-            },
-        }
-    }
-
-    /// Whether an address was written for this node's tunnel. As Calico itself judges: by node and type.
-    pub(super) fn is_of(&self, node: &str, found: &holders::Allocation) -> bool {
-        let says = |key: &str, value: &str| found.attributes.get(key).is_some_and(|found| found == value);
-        says("node", node) && says("type", self.attribute)
-    }
-}
-
-/// IPv4 only: no other address is kept.
-pub(super) const TUNNELS: [Tunnel; 2] = [
-    Tunnel {
-        annotation: "IPv4VXLANTunnelAddr",
-        attribute: family::IPV4.tunnel_type,
-        handle: family::IPV4.tunnel_handle,
-    },
-    Tunnel {
-        annotation: "IPv4IPIPTunnelAddr",
-        attribute: "ipipTunnelAddress",
-        handle: "ipip-tunnel-addr-",
-    },
-];
-
-/// An address as Calico's IPAM has it, or is to have it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Name of the Node.
-    pub node: String,
-    /// The block.
-    pub block: IpNet,
-    /// Address, handle and attributes, as Calico writes them for the end of a tunnel.
-    pub allocation: Allocation,
-}
-
-impl Held {
-    /// An allocation of this node's, as Calico's IPAM has it.
-    pub(super) fn of(node: &str, block: &Block, found: &holders::Allocation) -> Self {
-        Self {
-            node: node.to_owned(),
-            block: block.range,
-            allocation: Allocation {
-                address: found.address,
-                handle: found.handle.clone().unwrap_or_default(),
-                attributes: found.attributes.clone(),
-            },
-        }
-    }
-}
+use super::tunnel::{Held, TUNNELS};
+use crate::calico::affinity;
 
 /// What has become of an address that a tunnel had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,6 +129,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::pod_cidr::holders;
 
     const OLD: &str = "10.244.1.5";
     const NEW: &str = "10.200.1.7";
