@@ -65,7 +65,7 @@ fn somebody_keeps(cache: &Cache, is_meant: impl Fn(&TunnelEnd) -> bool) -> bool 
 /// Whether an address that this node's tunnel had can be given back to it. Where blocks are not understood nobody gives any out.
 fn comes_back(end: &TunnelEnd, node: &str, ipam: &IpamFound) -> bool {
     match ipam {
-        Ok(ipam) => match standing(end, node, &ipam.blocks) {
+        Ok(ipam) => match standing(end, node, ipam) {
             Standing::Held(_) | Standing::Free(_) => true,
             Standing::Lost(_) => false,
         },

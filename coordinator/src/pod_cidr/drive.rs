@@ -11,12 +11,13 @@ use kube::ResourceExt;
 use plan::decision::{Decision, WaitReason};
 use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::decide::{Step, Which};
-use plan::pod_cidr::facts::{Ipam, Pool};
+use plan::pod_cidr::facts::Pool;
+use plan::pod_cidr::host::HostSettings;
 use plan::pod_cidr::{choice, mentions, pools};
 
 use super::adopt::Tunnels;
 use super::apply::{Hands, Made};
-use super::looks::IpamFound;
+use super::looks::{IpamFound, IpamLook, Looks};
 use super::redundancy::RAISED_TO;
 use super::saved::Saved;
 use super::{adopt, away, calico_nodes, progress, read};
@@ -78,24 +79,14 @@ pub async fn go_on(
     } else {
         BTreeMap::new()
     };
+    let looks = &mut memory.pod_cidr;
     let ipam = if adopt::keeps(cache, known.stage.as_ref()) {
-        let switches = |stage: &StageNow<Stage>| stage.name == Stage::Switch || stage.direction != direction;
-        if known.stage.as_ref().is_some_and(switches) && adopt::somebody_returns(cache, &look.from) {
-            // Before a pool is opened, what was free in it a moment ago counts for nothing.
-            memory.pod_cidr.forget_ipam();
-        }
-        let found = memory.pod_cidr.ipam(&store, Pace::Seldom).await?;
-        let mark = Which::left(direction).mark();
-        let is_missing = |ipam: &Ipam| choice::is_missing(&calico_nodes, mark, ipam, &look.from, &look.to);
-        Some(if found.as_ref().is_ok_and(is_missing) {
-            memory.pod_cidr.ipam(&store, Pace::Soon).await?
-        } else {
-            found
-        })
+        let stage = known.stage.as_ref();
+        Some(ipam(looks, cache, &store, &calico_nodes, stage, direction, &look).await?)
     } else {
         None
     };
-    let tunnels = ipam.as_ref().map(|ipam| Tunnels {
+    let tunnels = ipam.as_deref().map(|ipam| Tunnels {
         nodes: &calico_nodes,
         ipam,
     });
@@ -126,7 +117,7 @@ pub async fn go_on(
         snapshot: &snapshot,
         pools: &pools,
         calico_nodes: &calico_nodes,
-        ipam: ipam.as_ref(),
+        ipam: ipam.as_deref(),
         direction,
         now,
     };
@@ -146,6 +137,31 @@ pub async fn go_on(
     }
     status.pod_cidr = Some(known);
     Ok(())
+}
+
+/// What Calico's IPAM has given out, while agents keep addresses of tunnels: as fresh as what is done next needs it.
+async fn ipam(
+    looks: &mut Looks,
+    cache: &Cache,
+    store: &Store,
+    calico_nodes: &BTreeMap<String, CalicoNode>,
+    stage: Option<&StageNow<Stage>>,
+    direction: Direction,
+    look: &HostSettings,
+) -> Result<IpamLook, WriteError> {
+    let switches = stage.is_some_and(|stage| stage.name == Stage::Switch || stage.direction != direction);
+    if switches && adopt::somebody_returns(cache, &look.from) {
+        // Before a pool is opened, what was free in it a moment ago counts for nothing.
+        looks.forget_ipam();
+    }
+    let found = looks.ipam(store, Pace::Seldom).await?;
+    let mark = Which::left(direction).mark();
+    match &*found {
+        Ok(ipam) if choice::is_missing(calico_nodes, mark, ipam, &look.from, &look.to) => {
+            looks.ipam(store, Pace::Soon).await
+        }
+        Ok(_) | Err(_) => Ok(found),
+    }
 }
 
 /// What one pass is made on.

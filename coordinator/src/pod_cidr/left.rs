@@ -15,9 +15,9 @@ use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::choice;
 use plan::pod_cidr::decide::Missing;
 use plan::pod_cidr::ends::{self, Keeping, NodeEnd};
-use plan::pod_cidr::facts::Ipam;
 use plan::pod_cidr::holders::{Cluster, holders};
 use plan::pod_cidr::host::{self, HostFacts, TunnelEnd};
+use plan::pod_cidr::ipam::{Allocation, Ipam};
 use plan::pod_cidr::pools;
 use plan::pod_cidr::returns::{self, Standing, Told, standing};
 use plan::pod_cidr::tunnel::Held;
@@ -37,7 +37,7 @@ const LOOKS_AGAIN: SignedDuration = SignedDuration::from_secs(15);
 pub(super) struct Left {
     /// Ranges of blocks and of affinities to some.
     pub(super) blocks: Vec<IpNet>,
-    /// Who has an address of it besides pods that have to move, with what a person does about it.
+    /// Who has an address of it besides pods that have to move, with what a person does about it; nobody is looked for while pods have to.
     pub(super) holders: Vec<String>,
 }
 
@@ -51,10 +51,9 @@ impl Pass<'_> {
         pace: Pace,
         known: &mut PodCidrStatus,
     ) -> Result<Left, WriteError> {
-        let Ipam {
-            blocks, affinities, ..
-        } = match memory.pod_cidr.ipam(self.store, pace).await? {
-            Ok(found) => found,
+        let found = memory.pod_cidr.ipam(self.store, pace).await?;
+        let ipam = match &*found {
+            Ok(ipam) => ipam,
             Err(malformed) => {
                 known.empty_since = None;
                 return Ok(Left {
@@ -63,41 +62,27 @@ impl Pass<'_> {
                 });
             }
         };
-        let in_range: Vec<_> = blocks
+        let in_range: Vec<_> = ipam
+            .blocks()
             .iter()
             .filter(|block| range.contains(&block.range))
             .collect();
-        let allocations: Vec<_> = in_range
-            .iter()
-            .flat_map(|block| block.allocations.iter().cloned())
-            .collect();
-        let ours = self.snapshot.traffic_pods.iter();
-        let pods: Vec<Pod> = self
-            .snapshot
-            .pods()
-            .iter()
-            .cloned()
-            .chain(ours.filter_map(|pod| facts::pods::pod(pod).ok()))
-            .collect();
-        let cluster = Cluster {
-            pods: &pods,
-            nodes: self.calico_nodes,
-            calico: &known.settings.calico_daemon_set_namespace.value,
+        let allocations: Vec<_> = in_range.iter().flat_map(|block| &block.allocations).collect();
+        // Each pod that has to move has an address of it: nobody asks for others before.
+        let holders = if have_to_move {
+            Vec::new()
+        } else {
+            self.holders(&allocations, &known.settings.calico_daemon_set_namespace.value)
         };
-        let mut holders = holders(&allocations, cluster);
-        if holders.is_empty()
-            && let Some(first) = allocations.first()
-        {
-            holders.push(format!(
-                "{} is given out still, to a pod that ends ({} addresses in all)",
-                first.address,
-                allocations.len()
-            ));
-        }
         let mut ranges: Vec<IpNet> = in_range
             .iter()
             .map(|block| block.range)
-            .chain(affinities.into_iter().filter(|affinity| range.contains(affinity)))
+            .chain(
+                ipam.affinities
+                    .iter()
+                    .copied()
+                    .filter(|affinity| range.contains(affinity)),
+            )
             .collect();
         ranges.sort();
         ranges.dedup();
@@ -111,6 +96,34 @@ impl Pass<'_> {
             blocks: ranges,
             holders,
         })
+    }
+
+    /// Who has these addresses besides pods that have to move.
+    fn holders(&self, allocations: &[&Allocation], calico: &str) -> Vec<String> {
+        let ours = self.snapshot.traffic_pods.iter();
+        let pods: Vec<Pod> = self
+            .snapshot
+            .pods()
+            .iter()
+            .cloned()
+            .chain(ours.filter_map(|pod| facts::pods::pod(pod).ok()))
+            .collect();
+        let cluster = Cluster {
+            pods: &pods,
+            nodes: self.calico_nodes,
+            calico,
+        };
+        let mut holders = holders(allocations.iter().copied(), cluster);
+        if holders.is_empty()
+            && let Some(first) = allocations.first()
+        {
+            holders.push(format!(
+                "{} is given out still, to a pod that ends ({} addresses in all)",
+                first.address,
+                allocations.len()
+            ));
+        }
+        holders
     }
 
     /// What is missing until no end of a tunnel is in the range that is left.
@@ -153,13 +166,13 @@ impl Pass<'_> {
                         .any(|(_, ready)| *ready),
                     keeping: self.keeping(name, left),
                     wireguard_in_left: of_wireguard.is_some_and(|address| left.contains(&address)),
-                    gets: self.gets(name, left, target),
                 }
             })
             .collect();
         let base = pools::selector_of(&self.saved.old_pool);
         let at_once = limits::rules(self.migration).max_unavailable.resolve(nodes.len());
-        ends::missing(&nodes, which, &pool.spec, &base, at_once)
+        let gets = |node: &str| self.gets(node, left, target);
+        ends::missing(&nodes, which, &pool.spec, &base, at_once, gets)
     }
 
     /// What the tunnels of this node get when it is taken off.
@@ -222,17 +235,21 @@ impl Pass<'_> {
 
     /// Addresses that tunnels had in the range that is led to, and nobody has now.
     pub(super) fn to_hold(&self, target: &IpNet) -> Vec<Held> {
-        let blocks = self.known_ipam().map_or(&[][..], |ipam| &ipam.blocks);
-        returns::to_hold(&self.all_told(), blocks, target)
+        let Some(ipam) = self.known_ipam() else {
+            return Vec::new();
+        };
+        returns::to_hold(&self.all_told(), ipam, target)
     }
 
     /// Addresses in the range that is left of tunnels that have got back what they had.
     pub(super) fn to_release(&self, left: &IpNet, target: &IpNet) -> Vec<Held> {
-        let blocks = self.known_ipam().map_or(&[][..], |ipam| &ipam.blocks);
+        let Some(ipam) = self.known_ipam() else {
+            return Vec::new();
+        };
         let nodes = self.calico_nodes.iter();
         let nodes = nodes.filter(|(name, _)| self.snapshot.nodes.contains_key(*name));
         let nodes = nodes.map(|(name, node)| (name.as_str(), node));
-        returns::to_release(&nodes.collect(), blocks, left, target)
+        returns::to_release(&nodes.collect(), ipam, left, target)
     }
 
     /// Why nobody knows what Calico's IPAM has given out, where that has to be known.
@@ -251,7 +268,7 @@ impl Pass<'_> {
     /// Whether an address that this node's tunnel had is the node's in Calico's IPAM: nobody else can get it.
     pub(super) fn is_held(&self, node: &str, end: &TunnelEnd) -> bool {
         self.known_ipam()
-            .is_some_and(|ipam| matches!(standing(end, node, &ipam.blocks), Standing::Held(_)))
+            .is_some_and(|ipam| matches!(standing(end, node, ipam), Standing::Held(_)))
     }
 
     /// What the agent of a node has said to what it was asked last; `None` while it has not.

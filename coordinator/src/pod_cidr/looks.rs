@@ -1,6 +1,7 @@
 //! What no watch brings, read again when it is old: so that a pass costs the API server little, however large the cluster is.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::migration::PodCidr;
@@ -8,7 +9,7 @@ use jiff::Timestamp;
 use plan::calico_datastore::cluster::facts::StoreProblem;
 use plan::cluster::Malformed;
 use plan::pod_cidr::datastore::{Datastore, moved};
-use plan::pod_cidr::facts::Ipam;
+use plan::pod_cidr::ipam::Ipam;
 use plan::pod_cidr::mentions::Mention;
 
 use super::{datastore, read};
@@ -21,6 +22,9 @@ use crate::write::WriteError;
 /// What Calico's IPAM has given out, or the object that is not understood.
 pub type IpamFound = Result<Ipam, Malformed>;
 
+/// The same as it was read last. Shared: in a large cluster it is hundreds of thousands of addresses, and is read once for many passes.
+pub type IpamLook = Arc<IpamFound>;
+
 /// Connections to etcd are made anew after so long: certificates change.
 const CONNECTION: Duration = Duration::from_mins(5);
 
@@ -30,7 +34,7 @@ pub struct Looks {
     connected: Option<(Instant, Datastore, Store)>,
     moved: Option<(Instant, Option<String>)>,
     mentions: Option<(Instant, Vec<Mention>)>,
-    ipam: Option<(Instant, IpamFound)>,
+    ipam: Option<(Instant, IpamLook)>,
     /// Since when nodes are off the pool that is left, with a tunnel that has its end in it.
     waits_since: BTreeMap<String, Timestamp>,
 }
@@ -100,14 +104,15 @@ impl Looks {
     }
 
     /// What Calico's IPAM has given out.
-    pub async fn ipam(&mut self, store: &Store, pace: Pace) -> Result<IpamFound, WriteError> {
-        if is_old(self.ipam.as_ref(), pace) {
-            self.ipam = Some((Instant::now(), read::ipam(store).await?));
+    pub async fn ipam(&mut self, store: &Store, pace: Pace) -> Result<IpamLook, WriteError> {
+        match &self.ipam {
+            Some((_, found)) if !is_old(self.ipam.as_ref(), pace) => Ok(found.clone()),
+            Some(_) | None => {
+                let found = Arc::new(read::ipam(store).await?);
+                self.ipam = Some((Instant::now(), found.clone()));
+                Ok(found)
+            }
         }
-        Ok(match &self.ipam {
-            Some((_, found)) => found.clone(),
-            None => Ok(Ipam::default()),
-        })
     }
 
     /// What was held, released or deleted is looked at anew.

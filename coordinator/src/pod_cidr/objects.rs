@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use plan::cluster::Malformed;
 use plan::command_line::{argument, runs, switch};
-use plan::pod_cidr::facts::{Block, ControllerManager, IpamConfiguration, PIN_ANNOTATIONS, Pin, Pool};
-use plan::pod_cidr::holders::Allocation;
+use plan::pod_cidr::facts::{ControllerManager, IpamConfiguration, PIN_ANNOTATIONS, Pin, Pool};
+use plan::pod_cidr::ipam::{Allocation, Block};
 use plan::pod_cidr::mentions::ranges_in;
 use serde_json::Value;
 

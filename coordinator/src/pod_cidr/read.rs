@@ -14,7 +14,8 @@ use plan::cluster::{DaemonSet, Malformed};
 use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::checks::permissions;
 use plan::pod_cidr::datastore::DatastoreFacts;
-use plan::pod_cidr::facts::{ClusterFacts, Ipam, Pool};
+use plan::pod_cidr::facts::{ClusterFacts, Pool};
+use plan::pod_cidr::ipam::Ipam;
 use plan::pod_cidr::mentions::Mention;
 
 use super::looks::{IpamFound, Looks};
@@ -193,14 +194,14 @@ pub async fn ipam(store: &Store) -> Result<IpamFound, WriteError> {
     )?;
     let understood = || {
         let reserved: Result<Vec<_>, Malformed> = reservations.iter().map(objects::reserved).collect();
-        Ok(Ipam {
-            blocks: blocks.iter().map(objects::block).collect::<Result<_, _>>()?,
-            affinities: affinities
+        Ok(Ipam::new(
+            blocks.iter().map(objects::block).collect::<Result<_, _>>()?,
+            affinities
                 .iter()
                 .map(objects::affinity)
                 .collect::<Result<_, _>>()?,
-            reserved: reserved?.concat(),
-        })
+            reserved?.concat(),
+        ))
     };
     Ok(understood())
 }

@@ -12,10 +12,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::{IpNet, Ipv4AddrRange};
 
 use super::calico_node::{CalicoNode, Ends};
-use super::facts::{Block, Ipam};
+use super::ipam::{Block, Ipam};
 use super::returns::{self, Told};
 use super::tunnel::{Held, TUNNELS};
-use crate::calico::affinity;
 
 /// What this node's tunnels get when it is taken off the pool that is left, by the last part of the annotation's key: what they had
 /// there before, or else an address that they never had. Calico chooses for a tunnel that is not among them.
@@ -27,7 +26,7 @@ pub fn given(
     target: &IpNet,
 ) -> BTreeMap<String, Held> {
     let mut given = chosen(told.node, now, ipam, left, target);
-    given.extend(returns::of_node(told, &ipam.blocks, target));
+    given.extend(returns::of_node(told, ipam, target));
     given
 }
 
@@ -51,16 +50,14 @@ pub fn is_missing(
 
 fn chosen(node: &str, now: &Ends, ipam: &Ipam, left: &IpNet, target: &IpNet) -> BTreeMap<String, Held> {
     let own = || {
-        let blocks = ipam.blocks.iter();
-        blocks.filter(|block| {
-            target.contains(&block.range) && block.affinity.as_deref() == Some(&affinity(node))
-        })
+        let blocks = ipam.blocks_of(node);
+        blocks.filter(|block| target.contains(&block.range))
     };
     let chosen = TUNNELS.iter().filter_map(|tunnel| {
         let now = now.get(tunnel.annotation).filter(|now| left.contains(*now))?;
         // Whoever gives it another one has to give this one back: we know how where it was given out for the tunnel.
-        let mut all = ipam.blocks.iter().flat_map(|block| &block.allocations);
-        if all.any(|found| found.address == *now && !tunnel.is_of(node, found)) {
+        let given_out = ipam.block_with(now).and_then(|block| block.allocation(now));
+        if given_out.is_some_and(|found| !tunnel.is_of(node, found)) {
             return None;
         }
         // What was held for it a moment ago is the one; else one may be held after each crash.
@@ -86,8 +83,7 @@ fn free(block: &Block, reserved: &[IpNet]) -> Option<Ipv4Addr> {
         .rev()
         .find(|address| {
             let address = IpAddr::V4(*address);
-            let is_given_out = block.allocations.iter().any(|found| found.address == address);
-            !is_given_out && !reserved.iter().any(|range| range.contains(&address))
+            block.allocation(&address).is_none() && !reserved.iter().any(|range| range.contains(&address))
         })
 }
 
@@ -96,8 +92,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::pod_cidr::holders::Allocation;
     use crate::pod_cidr::host::TunnelEnd;
+    use crate::pod_cidr::ipam::Allocation;
 
     const NAME: &str = "IPv4VXLANTunnelAddr";
     const OLD: &str = "10.244.1.5";
@@ -136,11 +132,16 @@ mod tests {
     }
 
     fn ipam(blocks: &[Block], reserved: &[&str]) -> Ipam {
-        Ipam {
-            blocks: [&[block("10.244.1.0/26", "host:a", &[at(OLD, OWN)])], blocks].concat(),
-            affinities: Vec::new(),
-            reserved: reserved.iter().map(|range| range.parse().unwrap()).collect(),
-        }
+        ipam_of(&[at(OLD, OWN)], blocks, reserved)
+    }
+
+    /// With these addresses given out of the block in which the end of the tunnel is now.
+    fn ipam_of(now: &[Allocation], blocks: &[Block], reserved: &[&str]) -> Ipam {
+        Ipam::new(
+            [&[block("10.244.1.0/26", "host:a", now)], blocks].concat(),
+            Vec::new(),
+            reserved.iter().map(|range| range.parse().unwrap()).collect(),
+        )
     }
 
     const POD: (&str, &str) = ("a", "");
@@ -174,12 +175,14 @@ mod tests {
     /// Calico knows how to give it back, by its handle or without; who writes another one over it does not.
     #[test]
     fn calico_chooses_for_an_end_that_was_not_given_out_as_one() {
-        let mut ipam = ipam(&[block("10.200.1.0/30", "host:a", &[])], &[]);
-        ipam.blocks[0].allocations[0].attributes.clear();
-        assert_eq!(gets(&[], &ipam), None);
-        ipam.blocks[0].allocations.clear();
+        let of_nobody = Allocation {
+            attributes: BTreeMap::new(),
+            ..at(OLD, OWN)
+        };
+        let own = [block("10.200.1.0/30", "host:a", &[])];
+        assert_eq!(gets(&[], &ipam_of(&[of_nobody], &own, &[])), None);
         assert_eq!(
-            gets(&[], &ipam).as_deref(),
+            gets(&[], &ipam_of(&[], &own, &[])).as_deref(),
             Some("10.200.1.3 vxlan-tunnel-addr-a")
         );
     }

@@ -169,8 +169,6 @@ pub struct NodeEnd<'facts> {
     pub keeping: Keeping,
     /// Whether `WireGuard` has an address in the range that is left: Calico alone exchanges that.
     pub wireguard_in_left: bool,
-    /// What its tunnels get in the range that is led to, by the last part of the annotation's key ([`super::choice`]).
-    pub gets: BTreeMap<String, Held>,
 }
 
 impl NodeEnd<'_> {
@@ -213,13 +211,15 @@ impl NodeEnd<'_> {
 /// What is missing until no end of a tunnel is in the range that is left; `None` when none is, but those of nodes that are away.
 ///
 /// `spec` is the pool that is left, `base` what it selects when it is open to everybody, `at_once` how many nodes may be on their
-/// way at the same time.
+/// way at the same time, and `gets` what the tunnels of a node get in the range that is led to, by the last part of the annotation's key
+/// ([`super::choice`]).
 pub fn missing(
     nodes: &[NodeEnd<'_>],
     which: Which,
     spec: &Value,
     base: &str,
     at_once: usize,
+    gets: impl Fn(&str) -> BTreeMap<String, Held>,
 ) -> Option<Missing> {
     // A node that is away takes another address when it is back: the pool is closed by then.
     let is_to_go = |node: &&NodeEnd<'_>| node.ready && node.in_left && !node.off;
@@ -249,7 +249,7 @@ pub fn missing(
         match &node.keeping {
             Keeping::Done => next.push(Off {
                 node: node.name.to_owned(),
-                ends: node.gets.clone(),
+                ends: gets(node.name),
             }),
             Keeping::NotYet(words) | Keeping::Exchanging(words) => {
                 unprepared.push(format!("node {}: {words}", node.name));
@@ -302,12 +302,11 @@ mod tests {
             overdue: None,
             keeping: Keeping::NotYet("its agent does not keep 10.244.1.0 yet".to_owned()),
             wireguard_in_left: false,
-            gets: BTreeMap::new(),
         }
     }
 
     fn next(nodes: &[NodeEnd<'_>], spec: &Value) -> Option<Missing> {
-        missing(nodes, Which::Old, spec, "all()", 1)
+        missing(nodes, Which::Old, spec, "all()", 1, gets)
     }
 
     /// What the tunnel of this node gets.
@@ -327,29 +326,35 @@ mod tests {
     /// Each node gets what was chosen for it: nobody has to look at pools, and none changes.
     #[test]
     fn one_after_the_other_until_none_is_left() {
-        let nodes = ["a", "b", "c"].map(|name| NodeEnd {
-            gets: gets(name),
-            ..node(name)
-        });
-        assert_eq!(exchanged(nodes), ["a", "b", "c"]);
+        let nodes = ["a", "b", "c"];
+        assert_eq!(exchanged(nodes.map(node), &nodes), nodes);
     }
 
     /// Where there is nothing to choose from, Calico does, once the pool says so.
     #[test]
     fn one_after_the_other_by_calicos_choice() {
-        let story = exchanged([node("a"), node("b"), node("c")]);
+        let story = exchanged([node("a"), node("b"), node("c")], &[]);
         assert_eq!(story, ["a", "round", "b", "round", "c", "round"]);
     }
 
     #[test]
     fn wireguard_is_exchanged_by_calico() {
-        let mut of_wireguard = node("a");
-        (of_wireguard.gets, of_wireguard.wireguard_in_left) = (gets("a"), true);
-        assert_eq!(exchanged([of_wireguard, node("b")]), ["a", "round", "b", "round"]);
+        let of_wireguard = NodeEnd {
+            wireguard_in_left: true,
+            ..node("a")
+        };
+        let story = exchanged([of_wireguard, node("b")], &["a"]);
+        assert_eq!(story, ["a", "round", "b", "round"]);
     }
 
-    /// Nodes as they are made to be: never two at once, and each after the one before is well again. What is done, in order.
-    fn exchanged<const COUNT: usize>(mut nodes: [NodeEnd<'static>; COUNT]) -> Vec<String> {
+    /// Nodes as they are made to be: never two at once, and each after the one before is well again. What is done, in order; `given` are
+    /// those whose tunnels get an address.
+    fn exchanged<const COUNT: usize>(mut nodes: [NodeEnd<'static>; COUNT], given: &[&str]) -> Vec<String> {
+        let chosen = |node: &str| {
+            let is_given = given.contains(&node);
+            if is_given { gets(node) } else { BTreeMap::new() }
+        };
+        let next = |nodes: &[NodeEnd<'_>], spec: &Value| missing(nodes, Which::Old, spec, "all()", 1, chosen);
         let mut spec = json!({ "nodeSelector": "all()" });
         let mut story = Vec::new();
         for _ in 0..40 {
@@ -361,6 +366,7 @@ mod tests {
                     spec["nodeSelector"] = change["nodeSelector"].clone();
                 }
                 Some(Missing::Step(Step::TakeOff(Which::Old, taken))) => {
+                    let is_given = taken.iter().all(|off| !off.ends.is_empty());
                     let names: Vec<String> = taken.into_iter().map(|off| off.node).collect();
                     assert!(nodes.iter().all(|node| !node.off
                         || (!node.in_left && node.calico_ready && node.keeping == Keeping::Done)));
@@ -370,7 +376,7 @@ mod tests {
                     assert_eq!(node.keeping, Keeping::Done, "{}", node.name);
                     node.off = true;
                     // The Node says at once what it was given.
-                    node.in_left = node.gets.is_empty();
+                    node.in_left = !is_given;
                     if !node.in_left {
                         node.keeping = Keeping::NotYet("its agent is told of it".to_owned());
                     }

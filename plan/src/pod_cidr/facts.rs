@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::calico_node::CalicoNode;
 use super::datastore::DatastoreFacts;
-use super::holders::Allocation;
 use super::host::HostFacts;
+use super::ipam::Block;
 use super::mentions::Mention;
 use crate::calico::ConfigMaps;
 use crate::cluster::{DaemonSet, Malformed, Node, Webhook};
@@ -107,28 +107,6 @@ pub struct Pool {
     pub owners: Vec<String>,
     /// Whether it is being deleted.
     pub terminating: bool,
-}
-
-/// A block of Calico's IPAM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// Its range.
-    pub range: IpNet,
-    /// `host:NODE`; `None` when it is nobody's.
-    pub affinity: Option<String>,
-    /// Addresses of it that are given out.
-    pub allocations: Vec<Allocation>,
-}
-
-/// What Calico's IPAM has given out, and what it gives to nobody.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ipam {
-    /// Every block.
-    pub blocks: Vec<Block>,
-    /// The range of every affinity to one.
-    pub affinities: Vec<IpNet>,
-    /// What `IPReservation`s keep free.
-    pub reserved: Vec<IpNet>,
 }
 
 /// What Calico's IPAM goes by.

@@ -1,9 +1,10 @@
 //! Who has an address of a range in Calico's IPAM besides pods that have to move: each named, each with its way out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::calico_node::CalicoNode;
+use super::ipam::Allocation;
 use crate::drain::Pod;
 
 /// Attributes of an allocation that Calico writes (libcalico-go, `lib/backend/model/block.go`).
@@ -23,18 +24,8 @@ mod attribute {
     ];
 }
 
-/// One address that Calico's IPAM has given out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Allocation {
-    /// The address.
-    pub address: IpAddr,
-    /// Its handle: whoever releases it needs it.
-    pub handle: Option<String>,
-    /// What was written beside it.
-    pub attributes: BTreeMap<String, String>,
-}
-
 impl Allocation {
+    /// What was written beside it under this key, unless that is empty.
     fn says(&self, key: &str) -> Option<&str> {
         self.attributes
             .get(key)
@@ -63,21 +54,53 @@ pub struct Cluster<'facts> {
     pub calico: &'facts str,
 }
 
+/// Pods by what is asked of them for each address: a large cluster has hundreds of thousands of both.
+struct Pods<'facts> {
+    /// By namespace and name.
+    named: HashMap<(&'facts str, &'facts str), &'facts Pod>,
+    /// Addresses of those that run, but for those of their hosts.
+    addresses: HashSet<IpAddr>,
+}
+
+impl<'facts> Pods<'facts> {
+    fn of(pods: &'facts [Pod]) -> Self {
+        let run = pods.iter().filter(|pod| !pod.host_network && !pod.finished);
+        Self {
+            named: pods
+                .iter()
+                .map(|pod| ((pod.namespace.as_str(), pod.name.as_str()), pod))
+                .collect(),
+            addresses: run.flat_map(|pod| pod.addresses.iter().copied()).collect(),
+        }
+    }
+}
+
 /// What keeps an address of the range: a sentence with the object, the address and what a person does about it. Addresses of
 /// pods that run are none: those move.
-pub fn holders(allocations: &[Allocation], cluster: Cluster<'_>) -> Vec<String> {
+pub fn holders<'facts>(
+    allocations: impl IntoIterator<Item = &'facts Allocation>,
+    cluster: Cluster<'_>,
+) -> Vec<String> {
     listed(allocations, cluster, |_| true)
 }
 
 /// The same while the pool is open: ends of tunnels are in it as they should be.
-pub fn holders_besides_tunnels(allocations: &[Allocation], cluster: Cluster<'_>) -> Vec<String> {
+pub fn holders_besides_tunnels<'facts>(
+    allocations: impl IntoIterator<Item = &'facts Allocation>,
+    cluster: Cluster<'_>,
+) -> Vec<String> {
     listed(allocations, cluster, |holder| holder != Holder::Tunnel)
 }
 
-fn listed(allocations: &[Allocation], cluster: Cluster<'_>, wanted: impl Fn(Holder) -> bool) -> Vec<String> {
+fn listed<'facts>(
+    allocations: impl IntoIterator<Item = &'facts Allocation>,
+    cluster: Cluster<'_>,
+    wanted: impl Fn(Holder) -> bool,
+) -> Vec<String> {
+    let pods = Pods::of(cluster.pods);
     let mut words: Vec<String> = allocations
-        .iter()
-        .filter_map(|allocation| holder(allocation, cluster))
+        .into_iter()
+        .filter_map(|allocation| holder(allocation, &pods, cluster))
         .filter(|(holder, _)| wanted(*holder))
         .map(|(_, words)| words)
         .collect();
@@ -85,8 +108,7 @@ fn listed(allocations: &[Allocation], cluster: Cluster<'_>, wanted: impl Fn(Hold
     words
 }
 
-fn holder(allocation: &Allocation, cluster: Cluster<'_>) -> Option<(Holder, String)> {
-    let Cluster { pods, .. } = cluster;
+fn holder(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> Option<(Holder, String)> {
     let address = allocation.address;
     let other = |words: String| Some((Holder::Other, words));
     if let Some(kind) = allocation.says(attribute::TYPE)
@@ -104,13 +126,9 @@ fn holder(allocation: &Allocation, cluster: Cluster<'_>) -> Option<(Holder, Stri
         allocation.says(attribute::NAMESPACE),
         allocation.says(attribute::POD),
     ) else {
-        let has_it = |pod: &Pod| !pod.host_network && !pod.finished && pod.addresses.contains(&address);
-        return (!pods.iter().any(has_it)).then(|| unnamed(allocation, cluster));
+        return (!pods.addresses.contains(&address)).then(|| unnamed(allocation, cluster));
     };
-    let of_that_name = pods
-        .iter()
-        .find(|pod| pod.namespace == namespace && pod.name == name);
-    match of_that_name {
+    match pods.named.get(&(namespace, name)) {
         // It has the address and runs: it moves. Or it is on its way, and gives the address back.
         Some(pod) if !pod.finished && (pod.addresses.contains(&address) || pod.deleted_at.is_some()) => None,
         // It starts: Calico gives the address first, and the kubelet tells of it once the pod's network is there.

@@ -13,6 +13,7 @@ pub mod ends;
 pub mod facts;
 pub mod holders;
 pub mod host;
+pub mod ipam;
 pub mod kops;
 pub mod mentions;
 pub mod pools;

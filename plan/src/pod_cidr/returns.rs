@@ -13,10 +13,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::calico_node::CalicoNode;
-use super::facts::Block;
 use super::host::TunnelEnd;
+use super::ipam::Ipam;
 use super::tunnel::{Held, TUNNELS};
-use crate::calico::affinity;
 
 /// What has become of an address that a tunnel had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +29,7 @@ pub enum Standing {
 }
 
 /// What has become of the address that this end of this node's tunnel left.
-pub fn standing(end: &TunnelEnd, node: &str, blocks: &[Block]) -> Standing {
+pub fn standing(end: &TunnelEnd, node: &str, ipam: &Ipam) -> Standing {
     let address = IpAddr::V4(end.kept);
     let Some(tunnel) = TUNNELS.iter().find(|tunnel| tunnel.annotation == end.name) else {
         return Standing::Lost(format!(
@@ -38,14 +37,14 @@ pub fn standing(end: &TunnelEnd, node: &str, blocks: &[Block]) -> Standing {
             end.name
         ));
     };
-    let Some(block) = blocks.iter().find(|block| block.range.contains(&address)) else {
+    let Some(block) = ipam.block_with(&address) else {
         return Standing::Lost(format!("the block of {address} is gone"));
     };
-    if block.affinity.as_deref() != Some(&affinity(node)) {
+    if !block.is_of(node) {
         let owner = block.affinity.as_deref().unwrap_or("nobody");
         return Standing::Lost(format!("block {} of {address} is of {owner}", block.range));
     }
-    match block.allocations.iter().find(|found| found.address == address) {
+    match block.allocation(&address) {
         None => Standing::Free(tunnel.end(node, block, address)),
         Some(found) if tunnel.is_of(node, found) => Standing::Held(Held::of(node, block, found)),
         Some(found) => {
@@ -65,9 +64,9 @@ pub struct Told<'facts> {
 }
 
 /// Addresses of the range that is led to that have to be the nodes' before its pool is opened.
-pub fn to_hold(nodes: &[Told<'_>], blocks: &[Block], target: &IpNet) -> Vec<Held> {
+pub fn to_hold(nodes: &[Told<'_>], ipam: &Ipam, target: &IpNet) -> Vec<Held> {
     in_range(nodes, target)
-        .filter_map(|(node, end)| match standing(end, node, blocks) {
+        .filter_map(|(node, end)| match standing(end, node, ipam) {
             Standing::Free(held) => Some(held),
             Standing::Held(_) | Standing::Lost(_) => None,
         })
@@ -75,9 +74,9 @@ pub fn to_hold(nodes: &[Told<'_>], blocks: &[Block], target: &IpNet) -> Vec<Held
 }
 
 /// The addresses that the tunnels of this node get back, by the last part of the annotation's key.
-pub fn of_node(told: Told<'_>, blocks: &[Block], target: &IpNet) -> BTreeMap<String, Held> {
+pub fn of_node(told: Told<'_>, ipam: &Ipam, target: &IpNet) -> BTreeMap<String, Held> {
     in_range(&[told], target)
-        .filter_map(|(node, end)| match standing(end, node, blocks) {
+        .filter_map(|(node, end)| match standing(end, node, ipam) {
             Standing::Held(held) => Some((end.name.clone(), held)),
             Standing::Free(_) | Standing::Lost(_) => None,
         })
@@ -92,13 +91,12 @@ pub fn of_node(told: Told<'_>, blocks: &[Block], target: &IpNet) -> BTreeMap<Str
 /// twice.
 pub fn to_release(
     nodes: &BTreeMap<&str, &CalicoNode>,
-    blocks: &[Block],
+    ipam: &Ipam,
     left: &IpNet,
     target: &IpNet,
 ) -> Vec<Held> {
-    let in_either = blocks
-        .iter()
-        .filter(|block| left.contains(&block.range) || target.contains(&block.range));
+    let blocks = ipam.blocks().iter();
+    let in_either = blocks.filter(|block| left.contains(&block.range) || target.contains(&block.range));
     let allocations = in_either.flat_map(|block| block.allocations.iter().map(move |found| (block, found)));
     allocations
         .filter_map(|(block, found)| {
@@ -106,8 +104,7 @@ pub fn to_release(
             let kind = found.attributes.get("type")?;
             let tunnel = TUNNELS.iter().find(|tunnel| tunnel.attribute == kind)?;
             let now = nodes.get(node)?.ends.get(tunnel.annotation)?;
-            let of_other = blocks.iter().find(|block| block.range.contains(now))?;
-            let other = of_other.allocations.iter().find(|other| other.address == *now)?;
+            let other = ipam.block_with(now)?.allocation(now)?;
             let has_other = target.contains(now) && found.address != *now && tunnel.is_of(node, other);
             has_other.then(|| Held::of(node, block, found))
         })
@@ -129,7 +126,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::pod_cidr::holders;
+    use crate::pod_cidr::ipam::{Allocation, Block};
 
     const OLD: &str = "10.244.1.5";
     const NEW: &str = "10.200.1.7";
@@ -142,8 +139,8 @@ mod tests {
         }
     }
 
-    fn allocation(address: &str, attributes: &[(&str, &str)]) -> holders::Allocation {
-        holders::Allocation {
+    fn allocation(address: &str, attributes: &[(&str, &str)]) -> Allocation {
+        Allocation {
             address: address.parse().unwrap(),
             handle: Some("a-handle".to_owned()),
             attributes: attributes
@@ -153,12 +150,16 @@ mod tests {
         }
     }
 
-    fn block(range: &str, affinity: &str, allocations: &[holders::Allocation]) -> Block {
+    fn block(range: &str, affinity: &str, allocations: &[Allocation]) -> Block {
         Block {
             range: range.parse().unwrap(),
             affinity: Some(affinity.to_owned()),
             allocations: allocations.to_vec(),
         }
+    }
+
+    fn ipam(blocks: &[Block]) -> Ipam {
+        Ipam::new(blocks.to_vec(), Vec::new(), Vec::new())
     }
 
     const TUNNEL: [(&str, &str); 2] = [("node", "a"), ("type", "vxlanTunnelAddress")];
@@ -168,9 +169,9 @@ mod tests {
     #[case::of_another_node(&[allocation(OLD, &[("node", "b"), TUNNEL[1]])], "somebody else")]
     #[case::of_a_pod(&[allocation(OLD, &[("node", "a"), ("pod", "web-1")])], "somebody else")]
     #[case::of_nobody(&[allocation("10.244.1.6", &TUNNEL)], "free")]
-    fn an_address_that_a_tunnel_left(#[case] allocations: &[holders::Allocation], #[case] words: &str) {
-        let blocks = [block("10.244.1.0/26", "host:a", allocations)];
-        let found = match standing(&end(OLD, Some(NEW)), "a", &blocks) {
+    fn an_address_that_a_tunnel_left(#[case] allocations: &[Allocation], #[case] words: &str) {
+        let ipam = ipam(&[block("10.244.1.0/26", "host:a", allocations)]);
+        let found = match standing(&end(OLD, Some(NEW)), "a", &ipam) {
             Standing::Held(_) => "held".to_owned(),
             Standing::Free(held) => {
                 assert_eq!(held.allocation.handle, "vxlan-tunnel-addr-a");
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn without_its_block_it_cannot_come_back() {
-        let lost = |blocks: &[Block]| match standing(&end(OLD, None), "a", blocks) {
+        let lost = |blocks: &[Block]| match standing(&end(OLD, None), "a", &ipam(blocks)) {
             Standing::Lost(words) => words,
             Standing::Held(_) | Standing::Free(_) => String::new(),
         };
@@ -192,8 +193,8 @@ mod tests {
         assert!(lost(&[block("10.244.1.0/26", "host:b", &[])]).contains("of host:b"));
         let mut unknown = end(OLD, None);
         unknown.name = "IPv6VXLANTunnelAddr".to_owned();
-        let blocks = [block("10.244.1.0/26", "host:a", &[])];
-        assert!(matches!(standing(&unknown, "a", &blocks), Standing::Lost(_)));
+        let ipam = ipam(&[block("10.244.1.0/26", "host:a", &[])]);
+        assert!(matches!(standing(&unknown, "a", &ipam), Standing::Lost(_)));
     }
 
     /// There, and back: what is held, what the tunnel gets, and what is released.
@@ -207,28 +208,28 @@ mod tests {
             node: "a",
             ends: &turned,
         }];
-        let blocks = [free, taken.clone()];
-        let hold = to_hold(&nodes, &blocks, &old);
+        let free = ipam(&[free, taken.clone()]);
+        let hold = to_hold(&nodes, &free, &old);
         assert_eq!(hold.len(), 1);
         assert_eq!(hold[0].allocation.address.to_string(), OLD);
-        assert_eq!(of_node(nodes[0], &blocks, &old), BTreeMap::new());
+        assert_eq!(of_node(nodes[0], &free, &old), BTreeMap::new());
 
-        let held = [
+        let held = ipam(&[
             block("10.244.1.0/26", "host:a", &[allocation(OLD, &TUNNEL)]),
             taken,
-        ];
+        ]);
         assert_eq!(to_hold(&nodes, &held, &old), []);
         let given: Vec<String> = of_node(nodes[0], &held, &old)
             .values()
             .map(|held| held.allocation.address.to_string())
             .collect();
         assert_eq!(given, [OLD]);
-        let release = |address: &str, blocks: &[Block]| {
+        let release = |address: &str, ipam: &Ipam| {
             let node = CalicoNode {
                 ends: BTreeMap::from([("IPv4VXLANTunnelAddr".to_owned(), address.parse().unwrap())]),
                 ..CalicoNode::default()
             };
-            to_release(&BTreeMap::from([("a", &node)]), blocks, &new, &old)
+            to_release(&BTreeMap::from([("a", &node)]), ipam, &new, &old)
         };
         // It has its new one still.
         assert_eq!(release(NEW, &held), []);
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(released[0].allocation.address.to_string(), NEW);
         assert_eq!(released[0].allocation.handle, "a-handle");
         // What its tunnel has is not its in Calico's IPAM, or is of neither range: nobody knows what Calico makes of that.
-        assert_eq!(release(OLD, &blocks), []);
+        assert_eq!(release(OLD, &free), []);
         assert_eq!(release("10.9.9.9", &held), []);
         // A node that is gone is Calico's own to tidy up behind.
         assert_eq!(to_release(&BTreeMap::new(), &held, &new, &old), []);

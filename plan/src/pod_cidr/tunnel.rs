@@ -5,8 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::facts::Block;
-use super::holders;
+use super::ipam::{self, Block};
 use crate::calico::{Allocation, family};
 
 /// How Calico knows the address of one kind of tunnel.
@@ -37,7 +36,7 @@ impl Tunnel {
     }
 
     /// Whether an address was written for this node's tunnel. As Calico itself judges: by node and type.
-    pub(super) fn is_of(&self, node: &str, found: &holders::Allocation) -> bool {
+    pub(super) fn is_of(&self, node: &str, found: &ipam::Allocation) -> bool {
         let says = |key: &str, value: &str| found.attributes.get(key).is_some_and(|found| found == value);
         says("node", node) && says("type", self.attribute)
     }
@@ -70,7 +69,7 @@ pub struct Held {
 
 impl Held {
     /// An allocation of this node's, as Calico's IPAM has it.
-    pub(super) fn of(node: &str, block: &Block, found: &holders::Allocation) -> Self {
+    pub(super) fn of(node: &str, block: &Block, found: &ipam::Allocation) -> Self {
         Self {
             node: node.to_owned(),
             block: block.range,

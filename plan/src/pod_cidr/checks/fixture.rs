@@ -13,9 +13,9 @@ use crate::drain::{Budget, Pod, Selector};
 use crate::found::Found;
 use crate::moves::{Workload, WorkloadFacts};
 use crate::pod_cidr::detect::detect;
-use crate::pod_cidr::facts::{Block, ClusterFacts, ControllerManager, Pool};
-use crate::pod_cidr::holders::Allocation;
+use crate::pod_cidr::facts::{ClusterFacts, ControllerManager, Pool};
 use crate::pod_cidr::host::{Conflist, Device, HostFacts, InNew, InOld};
+use crate::pod_cidr::ipam::{Allocation, Block};
 use crate::pod_cidr::mentions::{Mention, Needs};
 use crate::pod_cidr::settings::{Options, Settings};
 

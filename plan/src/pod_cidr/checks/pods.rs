@@ -102,14 +102,14 @@ fn held(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         .blocks
         .iter()
         .filter(|block| from.contains(&block.range))
-        .flat_map(|block| block.allocations.iter().cloned())
+        .flat_map(|block| &block.allocations)
         .collect();
     let cluster = Cluster {
         pods: &facts.pods,
         nodes: &facts.calico_nodes,
         calico: &settings.calico_daemon_set_namespace.value,
     };
-    for words in holders_besides_tunnels(&allocations, cluster) {
+    for words in holders_besides_tunnels(allocations.iter().copied(), cluster) {
         let finding = Finding::new(
             "",
             words,

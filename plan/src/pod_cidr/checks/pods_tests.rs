@@ -4,7 +4,7 @@ use super::super::fixture::{self, allocation, alone, budget, judge, judge_with, 
 use super::*;
 use crate::check::Verdict::{self, Fail, Pass, Unknown, Warn};
 use crate::drain::{Budget, Permissions};
-use crate::pod_cidr::holders::Allocation;
+use crate::pod_cidr::ipam::Allocation;
 
 fn pod_mut<'facts>(facts: &'facts mut ClusterFacts, name: &str) -> &'facts mut Pod {
     facts.pods.iter_mut().find(|pod| pod.name == name).unwrap()

@@ -5,8 +5,8 @@ use super::super::fixture::{self, alone, judge, old_mut, only, pool};
 use super::*;
 use crate::check::Verdict::{self, Fail, Pass, Warn};
 use crate::pod_cidr::checks::{CheckPolicy, check as every_check};
-use crate::pod_cidr::facts::Block;
 use crate::pod_cidr::host::{Address, BIRD, Hop, Listed, MAIN_TABLE, Route, RouteKind, Rule};
+use crate::pod_cidr::ipam::Block;
 
 const NEW: &str = "ipv4-10-200-0-0-16";
 
