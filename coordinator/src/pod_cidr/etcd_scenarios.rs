@@ -4,9 +4,9 @@
 use serde_json::json;
 
 use super::scenarios::{
-    CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, assert_gone, assert_in_order, cluster, desire,
-    gives_back, gives_back_what_was_released, run_until, story, turn,
+    assert_gone, assert_in_order, desire, gives_back, gives_back_what_was_released, story,
 };
+use super::world::{CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, cluster, run_until, turn};
 use crate::fake_api::FakeApi;
 use crate::fake_etcd;
 

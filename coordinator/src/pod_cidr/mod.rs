@@ -23,6 +23,8 @@ mod scenarios;
 mod traffic;
 mod tunnels;
 mod watched;
+#[cfg(test)]
+mod world;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
