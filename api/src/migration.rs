@@ -211,7 +211,8 @@ pub struct CalicoDatastore {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 600))]
     pub settle_seconds: Option<u32>,
-    /// Go on although something is below `/calico/` in etcd v3: equal keys are written over, and put back on the way back.
+    /// Go on although something is below `/calico/` in etcd v3: equal keys are written over, profiles of namespaces and policies of
+    /// Kubernetes are deleted (its controllers write them anew), others stay; on the way back everything is put back.
     #[serde(default)]
     pub ignore_v3_data: bool,
 }

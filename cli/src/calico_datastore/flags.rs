@@ -89,8 +89,8 @@ pub struct Change {
 /// `start`.
 #[derive(Clone, Debug, Args)]
 pub struct Start {
-    /// Go on although something of Calico's is in etcd v3: equal keys are written over, others stay. What was there is kept aside until
-    /// `complete`; `abort` puts it back.
+    /// Go on although something of Calico's is in etcd v3: equal keys are written over, profiles of namespaces and policies of Kubernetes
+    /// are deleted (calico-kube-controllers of v3 writes them anew), others stay. What was there is kept aside; `abort` puts it back.
     #[arg(long)]
     pub ignore_v3_data: bool,
     /// How long etcd v2 is left alone after the pause: what CNI plugins had begun before ends.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use plan::calico_datastore::left::Left;
 use plan::calico_datastore::run::record::{Phase, Record};
 
 use super::batch::batches;
@@ -83,6 +84,29 @@ impl Runner<'_> {
             }
         }
         self.make("making v3 as it was", changes).await
+    }
+
+    /// Deletes what the controllers of v3 wrote in an earlier attempt: as long as it is there, nobody can tell whether those of this one
+    /// have, and calico-node of v3 would go by it. It is kept aside.
+    pub(super) async fn forget_stale(&self, record: &Record) -> Result<(), RunError> {
+        if record.kept.is_none_or(|kept| kept == 0) {
+            return Ok(());
+        }
+        let mut changes = Vec::new();
+        for prefix in Left::prefixes() {
+            let there = self.stores.v3.list(&prefix).await?.into_iter();
+            let stale = there.filter(|entry| Left::is_key(&entry.key));
+            changes.extend(stale.map(|entry| Change::Delete { key: entry.key }));
+        }
+        let count = changes.len();
+        self.make("deleting what controllers of v3 wrote before", changes)
+            .await?;
+        if count > 0 {
+            (self.tell)(&format!(
+                "{count} profiles of namespaces and policies of Kubernetes that were in etcd v3 before are kept aside: its controllers write them anew"
+            ));
+        }
+        Ok(())
     }
 
     /// The end of the way back.

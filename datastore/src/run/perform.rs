@@ -197,6 +197,7 @@ impl Runner<'_> {
 
     async fn take_snapshot(&mut self, mut record: Record, revision: i64) -> Result<(), RunError> {
         self.restore(&record).await?;
+        self.forget_stale(&record).await?;
         self.prepared = Prepared::of(&self.stores.v2.tree().await?)?;
         record.phase = Phase::Writing;
         record.written = 0;

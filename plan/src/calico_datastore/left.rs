@@ -75,19 +75,11 @@ impl Left {
     /// What of it is not among these keys of v3.
     #[must_use]
     pub fn missing<'keys>(mut self, keys: impl IntoIterator<Item = &'keys str>) -> Self {
-        let [profiles, policies] = Self::prefixes();
-        for key in keys {
-            if let Some(name) = key.strip_prefix(&profiles) {
-                self.profiles.remove(name);
-            } else if let Some((namespace, name)) =
-                key.strip_prefix(&policies).and_then(|rest| rest.split_once('/'))
-                && let Some(name) = name.strip_prefix(policy::OF_KUBERNETES)
-            {
-                self.policies.remove(&PolicyName {
-                    namespace: namespace.to_owned(),
-                    name: name.to_owned(),
-                });
-            }
+        for made in keys.into_iter().filter_map(Made::by) {
+            match made {
+                Made::Profile(name) => self.profiles.remove(name),
+                Made::Policy(name) => self.policies.remove(&name),
+            };
         }
         self
     }
@@ -111,9 +103,45 @@ impl Left {
         }
     }
 
+    /// Whether a key of v3 is one that the controllers make, and no conversion.
+    pub fn is_key(key: &str) -> bool {
+        Made::by(key).is_some()
+    }
+
     /// Whether nothing is left.
     pub fn is_empty(&self) -> bool {
         self.profiles.is_empty() && self.policies.is_empty()
+    }
+}
+
+/// Whether a label with this key keeps the controllers of v3 from writing the profile of its Namespace: they put `pcns.` before the key
+/// (libcalico-go, `NamespaceToProfile`), and a key of v3 is as long as one of Kubernetes. v2 had each label in a key of etcd's.
+pub fn is_too_long(label: &str) -> bool {
+    const ADDED: usize = "pcns.".len();
+    match label.split_once('/') {
+        None => label.len() + ADDED > 63,
+        Some((prefix, _)) => prefix.len() + ADDED > 253,
+    }
+}
+
+/// What the controllers have made.
+enum Made<'key> {
+    Profile(&'key str),
+    Policy(PolicyName),
+}
+
+impl<'key> Made<'key> {
+    /// What this key of v3 is of it.
+    fn by(key: &'key str) -> Option<Self> {
+        let [profiles, policies] = Left::prefixes();
+        if let Some(name) = key.strip_prefix(&profiles) {
+            return name.starts_with(OF_NAMESPACE).then_some(Self::Profile(name));
+        }
+        let (namespace, name) = key.strip_prefix(&policies)?.split_once('/')?;
+        Some(Self::Policy(PolicyName {
+            namespace: namespace.to_owned(),
+            name: name.strip_prefix(policy::OF_KUBERNETES)?.to_owned(),
+        }))
     }
 }
 
@@ -190,6 +218,32 @@ mod tests {
         let keys = ["profiles/kns.team-a", "networkpolicies/default/knp.default.deny"]
             .map(|rest| format!("{directory}/{rest}"));
         assert!(missing.missing(keys.iter().map(String::as_str)).is_empty());
+    }
+
+    #[test]
+    fn what_only_controllers_write() {
+        let of = |rest: &str| Left::is_key(&format!("/calico/resources/v3/projectcalico.org/{rest}"));
+        assert!(of("profiles/kns.default"));
+        assert!(of("networkpolicies/default/knp.default.deny"));
+        for rest in [
+            "profiles/mine",
+            "profiles/ksa.default.default",
+            "networkpolicies/default/default.mine",
+            "globalnetworkpolicies/knp.default.deny",
+            "ippools/kns.default",
+        ] {
+            assert!(!of(rest), "{rest}");
+        }
+    }
+
+    #[test]
+    fn a_label_that_is_too_long_for_a_profile() {
+        let name = |letters: usize| "a".repeat(letters);
+        assert!(!is_too_long(&name(58)));
+        assert!(is_too_long(&name(59)));
+        assert!(!is_too_long(&format!("example.com/{}", name(63))));
+        assert!(!is_too_long(&format!("{}/a", name(248))));
+        assert!(is_too_long(&format!("{}/a", name(249))));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plan::calico_datastore::convert::{Conversion, convert};
 use plan::calico_datastore::difference::Difference;
+use plan::calico_datastore::left::Left;
 use plan::calico_datastore::note::Note;
 use plan::calico_datastore::v2::Tree;
 use serde_json::Value;
@@ -43,6 +44,8 @@ pub struct Judge<'case> {
     is_converted: bool,
     /// Whether somebody has written to v2 since.
     is_changed: bool,
+    /// Keys that were in v3 before a `start` and are left to its controllers.
+    stale: BTreeSet<String>,
 }
 
 impl<'case> Judge<'case> {
@@ -58,6 +61,12 @@ impl<'case> Judge<'case> {
             took_back: false,
             is_converted: false,
             is_changed: false,
+            stale: case
+                .v3pre
+                .keys()
+                .filter(|key| Left::is_key(key))
+                .cloned()
+                .collect(),
         }
     }
 
@@ -107,14 +116,17 @@ impl<'case> Judge<'case> {
         }
         // Which keys they are is looked at in the end.
         let adds = [Difference::IpamConfig, Difference::PeerAsNumber];
-        let may_be_more = came.keys > step.v3_key_count && adds.iter().any(|one| self.meant.contains(one));
-        if came.keys != step.v3_key_count && !may_be_more && !self.took_back {
-            self.say(format!(
-                "{name}: {} keys in v3 instead of {}",
-                came.keys, step.v3_key_count
-            ));
-        }
         let verb = name.split(' ').next().unwrap_or_default();
+        self.somebody_wrote(verb, step);
+        let expected = if self.is_converted || (verb == "start" && ours) {
+            step.v3_key_count.saturating_sub(self.stale.len())
+        } else {
+            step.v3_key_count
+        };
+        let may_be_more = came.keys > expected && adds.iter().any(|one| self.meant.contains(one));
+        if came.keys != expected && !may_be_more && !self.took_back {
+            self.say(format!("{name}: {} keys in v3 instead of {expected}", came.keys));
+        }
         if matches!(verb, "dry-run" | "start") {
             self.reports(step, came);
         }
@@ -124,6 +136,23 @@ impl<'case> Judge<'case> {
             _ => {}
         }
         true
+    }
+
+    /// Somebody else writes to v3: before a `start` what controllers wrote in an earlier attempt, after it what they write now.
+    fn somebody_wrote(&mut self, verb: &str, step: &Step) {
+        let Some(key) = &step.key else {
+            return;
+        };
+        match verb {
+            "v3put" if self.is_converted => {
+                self.stale.remove(key);
+            }
+            "v3put" if Left::is_key(key) => {
+                self.stale.insert(key.clone());
+            }
+            "v3del" => self.stale.retain(|stale| !stale.starts_with(key.as_str())),
+            _ => {}
+        }
     }
 
     /// Why it is meant that one succeeds and the other does not.
@@ -313,6 +342,9 @@ impl<'case> Judge<'case> {
                         self.say(format!("{key} is written by this tool alone"));
                     }
                     self.found.extend(meant.into_iter().map(Intended::Conversion));
+                }
+                (None, _) if self.is_converted && self.stale.contains(&key) => {
+                    self.found.insert(Intended::ControllersWriteAnew);
                 }
                 (None, _) => self.say(format!("{key} is not written")),
             }

@@ -21,6 +21,8 @@ pub enum Intended {
     KeptAside,
     /// `complete` loses nothing that was written to v2 since it was converted.
     ChangedSince,
+    /// `start` deletes what controllers of v3 wrote in an earlier attempt.
+    ControllersWriteAnew,
 }
 
 impl Intended {
@@ -53,6 +55,10 @@ impl Intended {
             }
             Self::NoFlag => {
                 "Calico's own tool makes a Ready flag in an etcd in which there is no Calico: it is the wrong one"
+            }
+            Self::ControllersWriteAnew => {
+                "Calico's own tool leaves profiles of namespaces and policies of Kubernetes of an earlier attempt in v3: nodes would go by them before the \
+                 controllers have looked at them, and nobody could tell whether they have"
             }
             Self::KeptAside => {
                 "Calico's own tool stops at a value of v3 that it cannot read, half-way; here it is kept aside and written over, as was asked for"

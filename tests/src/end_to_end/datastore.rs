@@ -336,6 +336,11 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
     newest.stop().await
 }
 
+const STALE: [&str; 2] = [
+    "/calico/resources/v3/projectcalico.org/profiles/kns.default",
+    "/calico/resources/v3/projectcalico.org/networkpolicies/default/knp.default.gone",
+];
+
 async fn put_back(bench: &Bench, etcd: &Etcd) -> Result<()> {
     seed(etcd).await?;
     let tool = bench.tool(&etcd.url(), &etcd.url());
@@ -345,6 +350,9 @@ async fn put_back(bench: &Bench, etcd: &Etcd) -> Result<()> {
             "{\"kind\": \"IPPool\", \"mine\": true}",
         ),
         ("/calico/resources/v3/projectcalico.org/nodes/stray", "no JSON"),
+        // What controllers of v3 have written in an earlier attempt: those of this one write it anew.
+        (STALE[0], "{\"kind\": \"Profile\"}"),
+        (STALE[1], "{\"kind\": \"NetworkPolicy\"}"),
     ] {
         etcd.put_v3(key, value).await?;
     }
@@ -368,6 +376,8 @@ async fn put_back(bench: &Bench, etcd: &Etcd) -> Result<()> {
         written.len() > before.len() && !written.iter().all(|pair| before.contains_key(pair.0)),
         "{written:?}"
     );
+    ensure!(STALE.iter().all(|key| !written.contains_key(*key)), "{written:?}");
+    refuse(&[etcd], &tool, &["complete", "--yes"], "1 profile (kns.default)").await?;
     done(&["abort", "--yes"]).await?;
     ensure!(
         etcd.dump_v3("/calico/").await? == before,

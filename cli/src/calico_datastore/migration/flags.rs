@@ -38,7 +38,8 @@ pub struct Flags {
     /// A Secret in replumb's namespace with etcd-ca, etcd-cert and etcd-key for it.
     #[arg(long = "calico-etcd-v3-secret", value_name = "NAME", requires = "etcd_v3")]
     etcd_v3_secret: Option<String>,
-    /// Go on although something is below /calico/ in etcd v3: equal keys are written over, and put back on the way back.
+    /// Go on although something is below /calico/ in etcd v3: equal keys are written over, profiles of namespaces and policies of Kubernetes
+    /// are deleted (its controllers write them anew), others stay; on the way back everything is put back.
     #[arg(long = "calico-ignore-v3-data", value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     ignore_v3_data: Option<bool>,

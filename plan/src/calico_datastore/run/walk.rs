@@ -133,6 +133,11 @@ impl World {
             }
             Step::TakeSnapshot => {
                 states.extend(now.restore());
+                // What controllers of v3 wrote in an earlier attempt.
+                if now.theirs > 0 {
+                    now.theirs -= 1;
+                    states.push(now.clone());
+                }
                 now.phase = Some(Phase::Writing);
                 now.hash = Some(now.v2_says);
             }
