@@ -9,7 +9,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use plan::calico_datastore::cluster::calico::Calico;
 use plan::calico_datastore::cluster::view::{ControllersView, ControllersWork, StoresView};
-use plan::calico_datastore::left::{Left, PolicyName};
+use plan::calico_datastore::left::{self, Left, PolicyName};
 use plan::calico_datastore::run::record::Phase;
 
 use super::drive::Pass;
@@ -37,6 +37,16 @@ pub(super) async fn in_cluster(context: &Context, left: Left) -> Result<Left, Wr
         })
         .collect();
     Ok(left.in_cluster(&namespaces, &policies))
+}
+
+/// Labels of Namespaces that keep the controllers of v3 from writing their profiles.
+pub(super) async fn too_long(context: &Context) -> Result<Vec<(String, String)>, WriteError> {
+    let namespaces = read::list::<Namespace>(context, "Namespaces").await?;
+    let labels = namespaces.iter().flat_map(|namespace| {
+        let keys = namespace.labels().keys().filter(|key| left::is_too_long(key));
+        keys.map(|key| (namespace.name_any(), key.clone()))
+    });
+    Ok(labels.collect())
 }
 
 impl Pass<'_> {

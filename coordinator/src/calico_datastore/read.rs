@@ -1,6 +1,6 @@
 //! Reading what the checks and the plan depend on. Changes nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::migration::CalicoDatastore;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use plan::calico_datastore::cluster::checks::{PERMISSIONS, PERMISSIONS_AT_HOME};
 use plan::calico_datastore::cluster::detect::detect;
 use plan::calico_datastore::cluster::etcd::ConfigMaps;
-use plan::calico_datastore::cluster::facts::{ClusterFacts, Found, NodePod, StoreFacts};
+use plan::calico_datastore::cluster::facts::{ClusterFacts, Converted, Found, NodePod, StoreFacts};
 use plan::calico_datastore::cluster::manifest::{self, CONTROLLERS, Manifest, NODE_CONTAINER, Name};
 use plan::cluster::{self, Malformed};
 use serde::Deserialize;
@@ -88,8 +88,8 @@ pub async fn cluster(
             ..
         }) = &mut read
         {
-            match left::in_cluster(context, converted.left.clone()).await {
-                Ok(left) => converted.left = left,
+            match left_to_controllers(context, converted).await {
+                Ok(()) => {}
                 // A right that is missing is a finding of its own.
                 Err(error) if error.refusal().is_some() => {}
                 Err(error) => return Err(error),
@@ -98,6 +98,15 @@ pub async fn cluster(
         cluster.stores = Some(read);
     }
     Ok(cluster)
+}
+
+/// What the controllers of v3 have to write in this cluster, and which of it they cannot.
+async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Result<(), WriteError> {
+    converted.left = left::in_cluster(context, converted.left.clone()).await?;
+    if !converted.left.profiles.is_empty() {
+        converted.too_long = left::too_long(context).await?;
+    }
+    Ok(())
 }
 
 /// What is in the cluster of what the manifest has.
@@ -111,7 +120,7 @@ async fn of_manifest(
     let key = format!("{}/{}", name.namespace, name.name);
     cluster.other_daemon_sets = other_daemon_sets(cache, &name);
     cluster.other_controllers = other_controllers(context, &name.namespace).await?;
-    cluster.without_image = without_image(cache, &manifest.image());
+    cluster.without_image = without_images(cache, &manifest.images());
     let Some(there) = get(context, &name).await? else {
         return Ok(());
     };
@@ -340,6 +349,14 @@ fn other_daemon_sets(cache: &Cache, known: &Name) -> Vec<String> {
         .filter(|(namespace, name)| (namespace, name) != (&known.namespace, &known.name))
         .map(|(namespace, name)| format!("DaemonSet {namespace}/{name}"))
         .collect()
+}
+
+/// Images that some kubelet does not say it has, each with those Nodes.
+fn without_images(cache: &Cache, images: &BTreeSet<String>) -> BTreeMap<String, Vec<String>> {
+    let of_image = images
+        .iter()
+        .map(|image| (image.clone(), without_image(cache, image)));
+    of_image.filter(|(_, nodes)| !nodes.is_empty()).collect()
 }
 
 /// Nodes whose kubelet does not say that they have this image.

@@ -37,6 +37,8 @@ kind: ValidatingAdmissionPolicyBinding
 metadata: { name: no-controllers }
 spec: { policyName: no-controllers, validationActions: [Deny] }
 ";
+/// What the controllers, of v2 and of v3, may do.
+const RIGHTS: &str = "clusterrole/calico-kube-controllers";
 /// The shortest pause that can be asked for, in seconds.
 const SHORT: u32 = 60;
 
@@ -66,7 +68,7 @@ pub async fn calico_datastore(cluster: &Cluster, tools: &Tools) -> Tally {
         refused_and_back(cluster, tools).await,
     );
     tally.count(
-        "calico-datastore: a pause that lasts too long is taken back by itself, though somebody has stopped the migration",
+        "calico-datastore: controllers that may write nothing are named, and taken back by the end of the pause, though somebody has stopped the migration",
         by_itself(cluster, tools).await,
     );
     tally.count(
@@ -150,7 +152,7 @@ fn stage_of(migration: &Migration) -> Option<Stage> {
     known.stage.as_ref().map(|stage| stage.name)
 }
 
-/// Somebody pauses the migration while Calico is paused, and goes to bed.
+/// The controllers of v3 run and may read nothing, so they write nothing. Somebody pauses the migration meanwhile, and goes to bed.
 async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let operator = Operator::new(cluster, &tools.command_line);
     let look = Looker::new(cluster);
@@ -169,7 +171,13 @@ async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
         known.is_some_and(|known| known.paused_since.is_some())
     })
     .await?;
-    operator.expect(Exit::Done, &["pause"]).await?;
+    let api = cluster.api();
+    let rules = api.kubectl(&["get", RIGHTS, "-o", "jsonpath={.rules}"]).await?;
+    allow(cluster, "[]").await?;
+    let turned = unwritten(&operator, &look).await;
+    // Those of v2 need them on the way back.
+    allow(cluster, &rules).await?;
+    turned?;
     let migration = look
         .until_migration("it is taken back", STEP, |migration| {
             migration
@@ -184,6 +192,32 @@ async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
     ensure!(why.contains("the pause was to end by"), "it says {why:?}");
     ensure!(status.message.contains(&why), "it says {:?}", status.message);
     as_before(cluster, &look).await
+}
+
+/// What is missing is named as long as it is waited for, and the deadline is kept.
+async fn unwritten(operator: &Operator, look: &Looker) -> Result<()> {
+    look.until_migration("the controllers are waited for", STEP, |migration| {
+        let status = migration.status.clone().unwrap_or_default();
+        status.blocked == "CalicoControllers" && status.message.contains("not yet written to etcd v3: ")
+    })
+    .await?;
+    operator.expect(Exit::Done, &["pause"]).await?;
+    look.until_migration("it goes back", STEP, |migration| {
+        let phase = migration.status.as_ref().map(|status| status.phase);
+        matches!(
+            phase,
+            Some(MigrationPhase::RollingBack | MigrationPhase::RolledBack)
+        )
+    })
+    .await?;
+    Ok(())
+}
+
+/// Lets the controllers do this, as JSON, and nothing else.
+async fn allow(cluster: &Cluster, rules: &str) -> Result<()> {
+    let change = format!(r#"[{{"op":"replace","path":"/rules","value":{rules}}}]"#);
+    let patch = ["patch", RIGHTS, "--type=json", "--patch", &change];
+    cluster.api().kubectl(&patch).await.map(|_| ())
 }
 
 /// Nothing of it is left in the stores, and pods start.

@@ -47,8 +47,8 @@ pub struct ClusterFacts {
     pub malformed: Vec<Malformed>,
     /// Fail-closed webhooks that have to answer before a pod is made.
     pub webhooks: Vec<Webhook>,
-    /// Nodes that do not say that they have the image of calico-node of v3.
-    pub without_image: Vec<String>,
+    /// Images of the manifest that are pulled in the pause, each with the Nodes that do not say that they have it.
+    pub without_image: BTreeMap<String, Vec<String>>,
     /// The version of the API server.
     pub kubernetes_version: String,
 }
@@ -129,6 +129,8 @@ pub struct Converted {
     pub hosts: Vec<String>,
     /// What calico-kube-controllers of v3 has to write, of what the cluster has.
     pub left: Left,
+    /// Labels of Namespaces that keep it from writing their profiles: name of the Namespace, key of the label.
+    pub too_long: Vec<(String, String)>,
 }
 
 /// Why v2 cannot be converted.

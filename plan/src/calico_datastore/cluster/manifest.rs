@@ -173,6 +173,13 @@ impl Manifest {
     pub fn image(&self) -> String {
         image(&self.daemon_set["spec"]["template"])
     }
+
+    /// Images that are needed while Calico is paused: of calico-node, and of the controllers.
+    pub fn images(&self) -> BTreeSet<String> {
+        let objects = std::iter::once(&self.daemon_set).chain(&self.controllers);
+        let images = objects.map(|object| image(&object["spec"]["template"]));
+        images.filter(|image| !image.is_empty()).collect()
+    }
 }
 
 /// The image of calico-node in a pod template, or of its first container.

@@ -103,16 +103,16 @@ fn pause(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Che
         );
     }
     if !facts.without_image.is_empty() {
+        let images = facts.without_image.iter();
+        let lacking: Vec<String> = images
+            .map(|(image, nodes)| format!("{image} is not seen on Nodes {}", names(nodes)))
+            .collect();
         return name.not_pass(
             Verdict::Warn,
             object,
-            format!(
-                "{found}; {} is not seen on Nodes {}",
-                settings.to_image.value,
-                names(&facts.without_image)
-            ),
-            "the image on every node before: while it is pulled no pod gets a network",
-            "pull it there first (a DaemonSet with that image, `crictl pull`). kubelet tells of its 50 largest images only",
+            format!("{found}; {}", lacking.join("; ")),
+            "the images on every node before: while one is pulled no pod gets a network",
+            "pull them there first (a DaemonSet with that image, `crictl pull`). kubelet tells of its 50 largest images only",
         );
     }
     name.pass(object, found)

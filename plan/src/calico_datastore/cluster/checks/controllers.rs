@@ -110,14 +110,26 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
 
 /// Who writes to v3 what the conversion leaves. Found out now, and not when Calico is paused for it.
 fn unwritten(facts: &ClusterFacts, manifest: &Manifest, report: &mut Report) {
-    let Some(left) = facts
+    let Some(converted) = facts
         .read_stores()
         .and_then(|stores| stores.conversion.as_ref().ok())
-        .map(|converted| &converted.left)
-        .filter(|left| !left.is_empty())
+        .filter(|converted| !converted.left.is_empty())
     else {
         return;
     };
+    let left = &converted.left;
+    for (namespace, label) in &converted.too_long {
+        report.fail(
+            "Namespace",
+            namespace.clone(),
+            Finding::new(
+                "metadata.labels",
+                label.clone(),
+                "58 letters at most in the name of a label without a prefix, 248 in a prefix",
+                "give it a shorter one: v3 puts `pcns.` before it, refuses the profile of this namespace then, and etcd v3 is not opened without",
+            ),
+        );
+    }
     let needed = "those of v3 write them anew before etcd v3 is opened: pods without their profile lose what they begin";
     let Some(controllers) = &manifest.controllers else {
         report.fail(

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rstest::rstest;
 use serde_json::json;
@@ -156,6 +156,27 @@ fn what_the_conversion_leaves_somebody_writes() {
     }
 }
 
+/// Nobody would write its profile, and everything would go back at the end of the pause.
+#[test]
+fn a_label_that_v3_refuses_is_shortened_before() {
+    let mut facts = facts();
+    let Ok(converted) = &mut stores(&mut facts).conversion else {
+        panic!()
+    };
+    converted.left.profiles = ["kns.shop".to_owned()].into();
+    converted.too_long = vec![("shop".to_owned(), "a".repeat(59))];
+    let lines: Vec<String> = judged(&facts)
+        .iter()
+        .filter(|check| !check.verdict.allows())
+        .map(Check::line)
+        .collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].starts_with("KubeControllers: Namespace shop") && lines[0].contains("58 letters at most"),
+        "{lines:?}"
+    );
+}
+
 #[test]
 fn a_manifest_of_another_calico_is_refused() {
     let mut facts = facts();
@@ -283,7 +304,8 @@ fn whoever_keeps_pods_from_being_made_is_told_of() {
         covers_pods_or_nodes: true,
         backends: vec![("policy".to_owned(), "gate-1".to_owned(), "a".to_owned(), true)],
     });
-    facts.without_image.push("b".to_owned());
+    let controllers = "calico/kube-controllers:v3.8.9".to_owned();
+    facts.without_image = BTreeMap::from([(controllers, vec!["b".to_owned()])]);
     let warned: Vec<String> = judged(&facts)
         .iter()
         .filter(|check| check.verdict == Verdict::Warn)
@@ -294,7 +316,9 @@ fn whoever_keeps_pods_from_being_made_is_told_of() {
         "{warned:?}"
     );
     assert!(
-        warned.iter().any(|line| line.contains("not seen on Nodes b")),
+        warned
+            .iter()
+            .any(|line| line.contains("calico/kube-controllers:v3.8.9 is not seen on Nodes b")),
         "{warned:?}"
     );
 }
