@@ -135,6 +135,28 @@ async fn converse(stream: TcpStream, uid: &str) -> std::io::Result<()> {
     }
 }
 
+/// A port on which nobody listens, of both protocols, until somebody binds it: below those that the kernel gives to whoever asks for none
+/// (from 32768 on), of which one is another test's socket a moment later.
+#[cfg(test)]
+pub(crate) fn free_port() -> u16 {
+    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+    use std::sync::atomic::{AtomicU16, Ordering};
+
+    const FIRST: u16 = 20_000;
+    const COUNT: u16 = 12_000;
+    static GIVEN: AtomicU16 = AtomicU16::new(0);
+    // Another process begins elsewhere.
+    let start = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap();
+    let is_free = |port: &u16| {
+        let all = (Ipv4Addr::UNSPECIFIED, *port);
+        UdpSocket::bind(all).is_ok() && TcpListener::bind(all).is_ok()
+    };
+    (0..COUNT)
+        .map(|_| FIRST + (start + GIVEN.fetch_add(1, Ordering::Relaxed)) % COUNT)
+        .find(is_free)
+        .unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,13 +1,9 @@
 use super::*;
-use crate::echo::Echo;
+use crate::echo::{Echo, free_port};
 
-/// A probe pod on a port of the kernel's choice.
+/// A probe pod on a port that is free.
 fn pod(uid: &str) -> (ProbeTarget, JoinHandle<()>) {
-    let free = std::net::UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let free = free_port();
     let echo = Echo::bind(free, uid).unwrap();
     let task = tokio::spawn(async move {
         echo.serve().await.unwrap();

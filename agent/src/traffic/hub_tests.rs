@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use super::super::line::StreamCount;
 use super::super::pod;
 use super::*;
-use crate::echo::Echo;
+use crate::echo::{Echo, free_port};
 
 /// A path that is silent for half a second is a breach.
 const STRICT: Option<Gates> = Some(Gates {
@@ -46,11 +46,6 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("waited 20 s for {what}");
-}
-
-fn free_port() -> u16 {
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.local_addr().unwrap().port()
 }
 
 fn sent(report: &TrafficReport, class: PathClass) -> Totals {
