@@ -1,6 +1,6 @@
 //! What Calico's IPAM has given out: blocks of addresses to nodes, addresses of them to pods and to ends of tunnels.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -21,7 +21,7 @@ pub struct Allocation {
 /// A block of Calico's IPAM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Its range.
+    /// Its range, without host bits.
     pub range: IpNet,
     /// `host:NODE`; `None` when it is nobody's.
     pub affinity: Option<String>,
@@ -45,8 +45,10 @@ impl Block {
 /// for that of one address: so they are put in order once, when they are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ipam {
-    /// By their first addresses; no two of Calico's blocks overlap.
+    /// By range.
     blocks: Vec<Block>,
+    /// The prefix lengths of their ranges: those of the pools, and of pools that were there before under the same addresses.
+    lengths: BTreeSet<u8>,
     /// Places in `blocks` by affinity.
     owned: BTreeMap<String, Vec<usize>>,
     /// The range of every affinity to a block.
@@ -58,7 +60,8 @@ pub struct Ipam {
 impl Ipam {
     /// Every block, the range of every affinity to one, and what `IPReservation`s keep free.
     pub fn new(mut blocks: Vec<Block>, affinities: Vec<IpNet>, reserved: Vec<IpNet>) -> Self {
-        blocks.sort_by_key(|block| block.range.network());
+        blocks.sort_by_key(|block| block.range);
+        let lengths = blocks.iter().map(|block| block.range.prefix_len()).collect();
         let mut owned: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (place, block) in blocks.iter().enumerate() {
             if let Some(affinity) = &block.affinity {
@@ -67,6 +70,7 @@ impl Ipam {
         }
         Self {
             blocks,
+            lengths,
             owned,
             affinities,
             reserved,
@@ -84,13 +88,16 @@ impl Ipam {
         places.filter_map(|place| self.blocks.get(*place))
     }
 
-    /// The block that has this address.
+    /// The block that has this address; of blocks that overlap, the smallest.
     pub fn block_with(&self, address: &IpAddr) -> Option<&Block> {
-        let after = self
-            .blocks
-            .partition_point(|block| block.range.network() <= *address);
-        let block = self.blocks.get(after.checked_sub(1)?)?;
-        block.range.contains(address).then_some(block)
+        self.lengths.iter().rev().find_map(|length| {
+            let range = IpNet::new(*address, *length).ok()?.trunc();
+            let place = self
+                .blocks
+                .binary_search_by_key(&range, |block| block.range)
+                .ok()?;
+            self.blocks.get(place)
+        })
     }
 }
 
@@ -112,6 +119,9 @@ mod tests {
             block("10.244.0.64/26", Some("host:b")),
             block("10.244.0.0/26", Some("host:a")),
             block("10.244.0.192/26", None),
+            // Left of a pool with other blocks, which was there before.
+            block("10.201.0.0/24", Some("host:a")),
+            block("10.201.0.64/26", Some("host:b")),
         ];
         Ipam::new(blocks, Vec::new(), Vec::new())
     }
@@ -124,6 +134,8 @@ mod tests {
     #[case::between_two("10.244.0.128", "none")]
     #[case::before_the_first("10.0.0.1", "none")]
     #[case::after_the_last("fd00::80", "none")]
+    #[case::in_the_smaller("10.201.0.70", "10.201.0.64/26")]
+    #[case::past_the_smaller("10.201.0.200", "10.201.0.0/24")]
     fn which_block_has_an_address(#[case] address: &str, #[case] expected: &str) {
         let ipam = ipam();
         let found = ipam.block_with(&address.parse().unwrap());
@@ -139,8 +151,11 @@ mod tests {
                 .map(|block| block.range.to_string())
                 .collect()
         };
-        assert_eq!(of("a"), ["10.200.1.0/26", "10.244.0.0/26", "fd00::40/122"]);
-        assert_eq!(of("b"), ["10.244.0.64/26"]);
+        assert_eq!(
+            of("a"),
+            ["10.200.1.0/26", "10.201.0.0/24", "10.244.0.0/26", "fd00::40/122"]
+        );
+        assert_eq!(of("b"), ["10.201.0.64/26", "10.244.0.64/26"]);
         assert_eq!(of("c"), [""; 0]);
     }
 }
