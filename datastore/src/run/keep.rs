@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use plan::calico_datastore::left::Left;
 use plan::calico_datastore::run::record::{Phase, Record};
 
 use super::batch::batches;
@@ -49,13 +48,20 @@ impl Runner<'_> {
         Ok(named.collect())
     }
 
-    /// Makes what is below `/calico/` as it was before the first key was written; nothing, if that was never looked at.
-    pub(super) async fn restore(&self, record: &Record) -> Result<(), RunError> {
+    /// Makes what is below `/calico/` as it was before the first key was written, but for keys that are left out; nothing, if that was never
+    /// looked at. Returns how many were there before and are left out.
+    pub(super) async fn restore(
+        &self,
+        record: &Record,
+        is_left_out: impl Fn(&str) -> bool,
+    ) -> Result<usize, RunError> {
         if record.kept.is_none() {
-            return Ok(());
+            return Ok(0);
         }
         let there: BTreeMap<String, Entry> = by_key(self.stores.v3.list(ROOT).await?);
-        let before = self.kept().await?;
+        let kept = self.kept().await?.into_iter();
+        let (left_out, before): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            kept.partition(|(key, _)| is_left_out(key));
         let is_other =
             |(key, entry): &(&String, &Entry)| there.get(*key).is_none_or(|found| found.value != entry.value);
         let mut changes: Vec<Change> = before
@@ -83,30 +89,8 @@ impl Runner<'_> {
                 changes.push(Change::Delete { key: key.clone() });
             }
         }
-        self.make("making v3 as it was", changes).await
-    }
-
-    /// Deletes what the controllers of v3 wrote in an earlier attempt: as long as it is there, nobody can tell whether those of this one
-    /// have, and calico-node of v3 would go by it. It is kept aside.
-    pub(super) async fn forget_stale(&self, record: &Record) -> Result<(), RunError> {
-        if record.kept.is_none_or(|kept| kept == 0) {
-            return Ok(());
-        }
-        let mut changes = Vec::new();
-        for prefix in Left::prefixes() {
-            let there = self.stores.v3.list(&prefix).await?.into_iter();
-            let stale = there.filter(|entry| Left::is_key(&entry.key));
-            changes.extend(stale.map(|entry| Change::Delete { key: entry.key }));
-        }
-        let count = changes.len();
-        self.make("deleting what controllers of v3 wrote before", changes)
-            .await?;
-        if count > 0 {
-            (self.tell)(&format!(
-                "{count} profiles of namespaces and policies of Kubernetes that were in etcd v3 before are kept aside: its controllers write them anew"
-            ));
-        }
-        Ok(())
+        self.make("making v3 as it was", changes).await?;
+        Ok(left_out.len())
     }
 
     /// The end of the way back.
@@ -118,7 +102,7 @@ impl Runner<'_> {
     ) -> Result<(), RunError> {
         self.back_up().await?;
         self.open_v2(index).await?;
-        self.restore(&record).await?;
+        self.restore(&record, |_| false).await?;
         record.phase = Phase::Aborted;
         record.written = 0;
         record.snapshot = None;

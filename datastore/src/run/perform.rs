@@ -1,6 +1,7 @@
 //! One step, made.
 
 use jiff::Timestamp;
+use plan::calico_datastore::left::Left;
 use plan::calico_datastore::run::decide::Step;
 use plan::calico_datastore::run::record::{Phase, Record, Snapshot};
 use plan::calico_datastore::v2;
@@ -196,8 +197,14 @@ impl Runner<'_> {
     }
 
     async fn take_snapshot(&mut self, mut record: Record, revision: i64) -> Result<(), RunError> {
-        self.restore(&record).await?;
-        self.forget_stale(&record).await?;
+        // As long as what controllers of v3 wrote in an earlier attempt is there, nobody can tell whether those of this one have written
+        // theirs, and calico-node of v3 would go by it.
+        let stale = self.restore(&record, Left::is_key).await?;
+        if stale > 0 {
+            (self.tell)(&format!(
+                "{stale} profiles of namespaces and policies of Kubernetes that were in etcd v3 before are kept aside: its controllers write them anew"
+            ));
+        }
         self.prepared = Prepared::of(&self.stores.v2.tree().await?)?;
         record.phase = Phase::Writing;
         record.written = 0;

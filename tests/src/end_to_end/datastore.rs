@@ -336,6 +336,7 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
     newest.stop().await
 }
 
+/// What controllers of v3 have written in an earlier attempt.
 const STALE: [&str; 2] = [
     "/calico/resources/v3/projectcalico.org/profiles/kns.default",
     "/calico/resources/v3/projectcalico.org/networkpolicies/default/knp.default.gone",
@@ -350,7 +351,6 @@ async fn put_back(bench: &Bench, etcd: &Etcd) -> Result<()> {
             "{\"kind\": \"IPPool\", \"mine\": true}",
         ),
         ("/calico/resources/v3/projectcalico.org/nodes/stray", "no JSON"),
-        // What controllers of v3 have written in an earlier attempt: those of this one write it anew.
         (STALE[0], "{\"kind\": \"Profile\"}"),
         (STALE[1], "{\"kind\": \"NetworkPolicy\"}"),
     ] {

@@ -100,7 +100,7 @@ pub enum Step {
     RecordPaused,
     /// Keep aside what is below `/calico/` in v3, and record how much that is.
     Keep,
-    /// Make v3 as it was before, should somebody have started over; delete what its controllers are to write anew; read v2, and record what
+    /// Make v3 as it was before, should somebody have started over, but for what its controllers are to write anew; read v2, and record what
     /// is converted.
     TakeSnapshot,
     /// Write keys of the snapshot, from this one on, each batch with the record in one transaction.

@@ -132,12 +132,8 @@ impl World {
                 now.kept = Some(now.aside);
             }
             Step::TakeSnapshot => {
-                states.extend(now.restore());
-                // What controllers of v3 wrote in an earlier attempt.
-                if now.theirs > 0 {
-                    now.theirs -= 1;
-                    states.push(now.clone());
-                }
+                // One of those that were there is the controllers' of an earlier attempt.
+                states.extend(now.restore(1));
                 now.phase = Some(Phase::Writing);
                 now.hash = Some(now.v2_says);
             }
@@ -170,7 +166,7 @@ impl World {
                 (now.written, now.hash) = (0, None);
             }
             Step::Restore => {
-                states.extend(now.restore());
+                states.extend(now.restore(0));
                 now.aside = 0;
                 states.push(now.clone());
                 now.phase = Some(Phase::Aborted);
@@ -187,21 +183,26 @@ impl World {
         states
     }
 
-    /// Makes v3 as it was before, key by key.
-    fn restore(&mut self) -> Vec<Self> {
+    /// Makes v3 as it was before, key by key, but for so many that are left out.
+    fn restore(&mut self, left_out: usize) -> Vec<Self> {
         let mut states = Vec::new();
         while self.ours > 0 {
             self.ours -= 1;
             states.push(self.clone());
         }
         self.ours_of = None;
-        while self.kept.is_some_and(|kept| self.theirs < kept) {
+        let wanted = self.kept.map(|kept| kept.saturating_sub(left_out));
+        while wanted.is_some_and(|wanted| self.theirs < wanted) {
             assert_eq!(
                 Some(self.aside),
                 self.kept,
                 "what was kept aside is not there any more"
             );
             self.theirs += 1;
+            states.push(self.clone());
+        }
+        while wanted.is_some_and(|wanted| self.theirs > wanted) {
+            self.theirs -= 1;
             states.push(self.clone());
         }
         self.v3 = Flag::Missing;
