@@ -19,34 +19,44 @@ use crate::read;
 use crate::tell::chain;
 use crate::write::WriteError;
 
-/// What of it the controllers make in this cluster. Nothing is asked where nothing is left.
-pub(super) async fn in_cluster(context: &Context, left: Left) -> Result<Left, WriteError> {
-    if left.is_empty() {
-        return Ok(left);
-    }
-    let (namespaces, policies) = tokio::try_join!(
-        read::list::<Namespace>(context, "Namespaces"),
-        read::list::<NetworkPolicy>(context, "NetworkPolicies"),
-    )?;
-    let namespaces: BTreeSet<String> = namespaces.iter().map(ResourceExt::name_any).collect();
-    let policies: BTreeSet<PolicyName> = policies
-        .iter()
-        .map(|policy| PolicyName {
-            namespace: policy.namespace().unwrap_or_default(),
-            name: policy.name_any(),
-        })
-        .collect();
-    Ok(left.in_cluster(&namespaces, &policies))
+/// What the cluster has of what the controllers make something of.
+pub(super) struct Sources {
+    namespaces: Vec<Namespace>,
+    policies: Vec<NetworkPolicy>,
 }
 
-/// Labels of Namespaces that keep the controllers of v3 from writing their profiles.
-pub(super) async fn too_long(context: &Context) -> Result<Vec<(String, String)>, WriteError> {
-    let namespaces = read::list::<Namespace>(context, "Namespaces").await?;
-    let labels = namespaces.iter().flat_map(|namespace| {
-        let keys = namespace.labels().keys().filter(|key| left::is_too_long(key));
-        keys.map(|key| (namespace.name_any(), key.clone()))
-    });
-    Ok(labels.collect())
+impl Sources {
+    /// Reads all of it.
+    pub(super) async fn read(context: &Context) -> Result<Self, WriteError> {
+        let (namespaces, policies) = tokio::try_join!(
+            read::list::<Namespace>(context, "Namespaces"),
+            read::list::<NetworkPolicy>(context, "NetworkPolicies"),
+        )?;
+        Ok(Self { namespaces, policies })
+    }
+
+    /// What of it the controllers make in this cluster.
+    pub(super) fn left(&self, left: Left) -> Left {
+        let namespaces: BTreeSet<String> = self.namespaces.iter().map(ResourceExt::name_any).collect();
+        let policies: BTreeSet<PolicyName> = self
+            .policies
+            .iter()
+            .map(|policy| PolicyName {
+                namespace: policy.namespace().unwrap_or_default(),
+                name: policy.name_any(),
+            })
+            .collect();
+        left.in_cluster(&namespaces, &policies)
+    }
+
+    /// Labels of Namespaces that keep the controllers of v3 from writing their profiles.
+    pub(super) fn too_long(&self) -> Vec<(String, String)> {
+        let labels = self.namespaces.iter().flat_map(|namespace| {
+            let keys = namespace.labels().keys().filter(|key| left::is_too_long(key));
+            keys.map(|key| (namespace.name_any(), key.clone()))
+        });
+        labels.collect()
+    }
 }
 
 impl Pass<'_> {
@@ -72,10 +82,13 @@ impl Pass<'_> {
 
     async fn missing(&self, memory: &mut Memory, known: &CalicoDatastoreStatus) -> Result<Left, String> {
         let left = self.ask(memory, known, Stores::left).await?;
-        // What has come to the cluster by now first: what the controllers write meanwhile counts.
-        let left = in_cluster(self.context, left)
-            .await
-            .map_err(|error| chain(&error))?;
+        // What has come to the cluster by now first: what the controllers write meanwhile counts. Nothing is asked where nothing is left.
+        let left = if left.is_empty() {
+            left
+        } else {
+            let sources = Sources::read(self.context).await;
+            sources.map_err(|error| chain(&error))?.left(left)
+        };
         self.ask(memory, known, async |stores| stores.missing(left).await)
             .await
     }

@@ -15,9 +15,10 @@ use plan::cluster::{self, Malformed};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::left::Sources;
 use super::looks::{Asked, Looks};
 use super::objects::{current, get, patch, spec_change};
-use super::{found, left, saved, wishes};
+use super::{found, saved, wishes};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::WriteError;
@@ -102,9 +103,13 @@ pub async fn cluster(
 
 /// What the controllers of v3 have to write in this cluster, and which of it they cannot.
 async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Result<(), WriteError> {
-    converted.left = left::in_cluster(context, converted.left.clone()).await?;
+    if converted.left.is_empty() {
+        return Ok(());
+    }
+    let sources = Sources::read(context).await?;
+    converted.left = sources.left(converted.left.clone());
     if !converted.left.profiles.is_empty() {
-        converted.too_long = left::too_long(context).await?;
+        converted.too_long = sources.too_long();
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::fmt;
 use super::escape::unescaped;
 use super::names;
 use super::v2::Tree;
+use super::validate::text::is_qualified_name;
 use super::{policy, profile};
 use crate::calico::etcd::Layout;
 use crate::check::names as first;
@@ -117,11 +118,7 @@ impl Left {
 /// Whether a label with this key keeps the controllers of v3 from writing the profile of its Namespace: they put `pcns.` before the key
 /// (libcalico-go, `NamespaceToProfile`), and a key of v3 is as long as one of Kubernetes. v2 had each label in a key of etcd's.
 pub fn is_too_long(label: &str) -> bool {
-    const ADDED: usize = "pcns.".len();
-    match label.split_once('/') {
-        None => label.len() + ADDED > 63,
-        Some((prefix, _)) => prefix.len() + ADDED > 253,
-    }
+    !is_qualified_name(&format!("pcns.{label}"))
 }
 
 /// What the controllers have made.
