@@ -4,35 +4,17 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::calico_node::CalicoNode;
-use super::ipam::Allocation;
+use super::ipam::{Allocation, attribute};
 use crate::drain::Pod;
 
-/// Attributes of an allocation that Calico writes (libcalico-go, `lib/backend/model/block.go`).
-mod attribute {
-    pub const POD: &str = "pod";
-    pub const NAMESPACE: &str = "namespace";
-    pub const NODE: &str = "node";
-    pub const SERVICE: &str = "service";
-    pub const TYPE: &str = "type";
-    /// Of the ends of tunnels: the value of `type`.
-    pub const TUNNELS: [&str; 5] = [
-        "ipipTunnelAddress",
-        "vxlanTunnelAddress",
-        "vxlanV6TunnelAddress",
-        "wireguardTunnelAddress",
-        "wireguardV6TunnelAddress",
-    ];
-}
-
-impl Allocation {
-    /// What was written beside it under this key, unless that is empty.
-    fn says(&self, key: &str) -> Option<&str> {
-        self.attributes
-            .get(key)
-            .map(String::as_str)
-            .filter(|value| !value.is_empty())
-    }
-}
+/// Of the ends of tunnels: values of attribute `type`.
+const TUNNELS: [&str; 5] = [
+    "ipipTunnelAddress",
+    "vxlanTunnelAddress",
+    "vxlanV6TunnelAddress",
+    "wireguardTunnelAddress",
+    "wireguardV6TunnelAddress",
+];
 
 /// Who keeps an address of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +94,7 @@ fn holder(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> Opt
     let address = allocation.address;
     let other = |words: String| Some((Holder::Other, words));
     if let Some(kind) = allocation.says(attribute::TYPE)
-        && attribute::TUNNELS.contains(&kind)
+        && TUNNELS.contains(&kind)
     {
         let node = allocation.says(attribute::NODE).unwrap_or("of an unknown name");
         return Some((Holder::Tunnel, tunnel(node, allocation, kind, cluster.calico)));

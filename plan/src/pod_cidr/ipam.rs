@@ -7,6 +7,15 @@ use ipnet::IpNet;
 
 use crate::calico::affinity;
 
+/// Attributes of an allocation that Calico writes (libcalico-go, `lib/backend/model/block.go`).
+pub(super) mod attribute {
+    pub const POD: &str = "pod";
+    pub const NAMESPACE: &str = "namespace";
+    pub const NODE: &str = "node";
+    pub const SERVICE: &str = "service";
+    pub const TYPE: &str = "type";
+}
+
 /// One address that Calico's IPAM has given out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
@@ -16,6 +25,16 @@ pub struct Allocation {
     pub handle: Option<String>,
     /// What was written beside it.
     pub attributes: BTreeMap<String, String>,
+}
+
+impl Allocation {
+    /// What was written beside it under this key, unless that is empty.
+    pub(super) fn says(&self, key: &str) -> Option<&str> {
+        self.attributes
+            .get(key)
+            .map(String::as_str)
+            .filter(|value| !value.is_empty())
+    }
 }
 
 /// A block of Calico's IPAM.

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 
 use super::calico_node::CalicoNode;
 use super::host::TunnelEnd;
-use super::ipam::Ipam;
+use super::ipam::{Ipam, attribute};
 use super::tunnel::{Held, TUNNELS};
 
 /// What has become of an address that a tunnel had.
@@ -100,8 +100,8 @@ pub fn to_release(
     let allocations = in_either.flat_map(|block| block.allocations.iter().map(move |found| (block, found)));
     allocations
         .filter_map(|(block, found)| {
-            let node = found.attributes.get("node")?.as_str();
-            let kind = found.attributes.get("type")?;
+            let node = found.says(attribute::NODE)?;
+            let kind = found.says(attribute::TYPE)?;
             let tunnel = TUNNELS.iter().find(|tunnel| tunnel.attribute == kind)?;
             let now = nodes.get(node)?.ends.get(tunnel.annotation)?;
             let other = ipam.block_with(now)?.allocation(now)?;

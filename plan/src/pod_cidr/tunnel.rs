@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::ipam::{self, Block};
+use super::ipam::{self, Block, attribute};
 use crate::calico::{Allocation, family};
 
 /// How Calico knows the address of one kind of tunnel.
@@ -28,8 +28,8 @@ impl Tunnel {
                 address,
                 handle: format!("{}{node}", self.handle),
                 attributes: BTreeMap::from([
-                    ("node".to_owned(), node.to_owned()),
-                    ("type".to_owned(), self.attribute.to_owned()),
+                    (attribute::NODE.to_owned(), node.to_owned()),
+                    (attribute::TYPE.to_owned(), self.attribute.to_owned()),
                 ]),
             },
         }
@@ -37,8 +37,7 @@ impl Tunnel {
 
     /// Whether an address was written for this node's tunnel. As Calico itself judges: by node and type.
     pub(super) fn is_of(&self, node: &str, found: &ipam::Allocation) -> bool {
-        let says = |key: &str, value: &str| found.attributes.get(key).is_some_and(|found| found == value);
-        says("node", node) && says("type", self.attribute)
+        found.says(attribute::NODE) == Some(node) && found.says(attribute::TYPE) == Some(self.attribute)
     }
 }
 
