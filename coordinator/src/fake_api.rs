@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use api::MigrationStatus;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
@@ -17,6 +18,9 @@ use crate::cache::{Cache, Stores};
 use crate::context::Context;
 use crate::metrics::Metrics;
 use crate::tell::Teller;
+
+/// The path of the Migration that is under way.
+pub const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
 
 /// The server. Cloning shares it.
 #[derive(Clone, Default)]
@@ -46,6 +50,18 @@ impl FakeApi {
     pub fn put(&self, path: &str, object: Value) {
         let mut state = self.state.lock().unwrap();
         state.store(path, object);
+    }
+
+    /// Puts the Migration that is under way.
+    pub fn put_migration(&self, spec: &Value, status: &MigrationStatus) {
+        self.put(
+            MIGRATION,
+            json!({
+                "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration",
+                "metadata": { "name": "m", "uid": "m-1", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z" },
+                "spec": spec, "status": status,
+            }),
+        );
     }
 
     /// The object at this path.

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::{in_place_scenarios, saved, traffic_scenarios};
 use crate::fake_api::FakeApi;
+pub(super) use crate::fake_api::MIGRATION;
 use crate::memory::Memory;
 use crate::pass::pass;
 
-pub(super) const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
 pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const FLANNEL: &str = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds";
 pub(super) const CALICO: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/calico-node";
@@ -178,16 +178,9 @@ pub(super) fn cluster() -> FakeApi {
         .into(),
         ..MigrationStatus::default()
     };
-    api.put(
-        MIGRATION,
-        json!({
-            "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration",
-            "metadata": { "name": "m", "uid": "m-1", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z" },
-            // Tests of the traffic pods ask for them (traffic_scenarios).
-            "spec": { "flannelToCalico": {}, "desired": "Run", "gates": { "traffic": "Off" } },
-            "status": status,
-        }),
-    );
+    // Tests of the traffic pods ask for them (traffic_scenarios).
+    let spec = json!({ "flannelToCalico": {}, "desired": "Run", "gates": { "traffic": "Off" } });
+    api.put_migration(&spec, &status);
     api.take_changes();
     api
 }

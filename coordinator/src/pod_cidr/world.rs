@@ -7,10 +7,10 @@ use plan::pod_cidr::settings::Settings;
 use serde_json::{Value, json};
 
 use crate::fake_api::FakeApi;
+pub(super) use crate::fake_api::MIGRATION;
 use crate::memory::Memory;
 use crate::pass::pass;
 
-pub(super) const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
 pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const POOLS: &str = "/apis/crd.projectcalico.org/v1/ippools";
 pub(super) const BLOCKS: &str = "/apis/crd.projectcalico.org/v1/ipamblocks";
@@ -99,17 +99,12 @@ pub(super) fn cluster(gates: &str) -> FakeApi {
         .into(),
         ..MigrationStatus::default()
     };
-    api.put(
-        MIGRATION,
-        json!({
-            "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration",
-            "metadata": { "name": "m", "uid": "m-1", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z" },
-            "spec": {
-                "podCidr": { "from": "10.244.0.0/16", "to": "10.200.0.0/16", "soakSeconds": 0 }, "desired": "Run",
-                "gates": { "traffic": gates },
-            },
-            "status": status,
+    api.put_migration(
+        &json!({
+            "podCidr": { "from": "10.244.0.0/16", "to": "10.200.0.0/16", "soakSeconds": 0 }, "desired": "Run",
+            "gates": { "traffic": gates },
         }),
+        &status,
     );
     world_moves(&api);
     api.take_changes();
