@@ -20,7 +20,7 @@ use agent::turn::Agent;
 use anyhow::Context as _;
 use clap::Parser;
 use jiff::Timestamp;
-use kube::{Api, Client, Config};
+use kube::{Api, Config};
 use plan::flannel_to_calico::settings::defaults::CNI_CONFIGURATION_DIRECTORY;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -118,12 +118,14 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     let node = node_name.context("the name of the node is missing; set NODE_NAME or --node-name")?;
     let mut config = Config::infer().await.context("finding the API server")?;
     config.connect_timeout = Some(REQUEST_LIMIT);
-    let watching = Client::try_from(config.clone()).context("building the client of the watch")?;
+    let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
+    let requests = Arc::new(metrics.api.clone());
+    let watching = runtime::client::client(config.clone(), requests.clone())
+        .context("building the client of the watch")?;
     // A watch is long and has a limit of its own; every other request has this one.
     config.read_timeout = Some(REQUEST_LIMIT);
-    let client = Client::try_from(config.clone()).context("building the client")?;
+    let client = runtime::client::client(config.clone(), requests).context("building the client")?;
 
-    let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
     let health = Arc::new(Health::new(Timestamp::now()));
     let changed = Arc::new(Notify::new());
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;

@@ -8,6 +8,7 @@ use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
 };
+use runtime::api_metrics::ApiMetrics;
 
 use crate::traffic::metrics::TrafficMetrics;
 
@@ -40,6 +41,8 @@ pub struct Metrics {
     probes: IntGaugeVec,
     /// What the traffic pods found.
     pub traffic: TrafficMetrics,
+    /// Requests to the API server and its warnings.
+    pub api: ApiMetrics,
 }
 
 impl Metrics {
@@ -104,6 +107,7 @@ impl Metrics {
                 &["outcome"],
             )?,
             traffic: TrafficMetrics::new()?,
+            api: ApiMetrics::new()?,
             registry,
         };
         for collector in [
@@ -120,6 +124,7 @@ impl Metrics {
         ]
         .into_iter()
         .chain(metrics.traffic.collectors())
+        .chain(metrics.api.collectors())
         {
             metrics.registry.register(collector)?;
         }

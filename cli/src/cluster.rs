@@ -1,6 +1,8 @@
 //! The way to the API server, and the objects that the commands read and write there.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::sync::Arc;
 
 use api::migration::MigrationPhase;
 use api::{Migration, MigrationSpec, NodeMigration, names};
@@ -13,6 +15,18 @@ use serde_json::Value;
 
 use crate::args::Connection;
 use crate::error::CliError;
+
+/// Prints warnings of the API server as kubectl does.
+struct Warnings;
+
+impl runtime::client::Observer for Warnings {
+    fn request(&self, _method: &http::Method, _resource: &str) {}
+
+    fn warning(&self, text: &str) {
+        // A terminal that has gone takes no words.
+        let _ = writeln!(std::io::stderr(), "Warning: {text}");
+    }
+}
 
 /// A cluster that answers.
 #[derive(Clone)]
@@ -60,9 +74,11 @@ impl Cluster {
         }
         config.connect_timeout = Some(connection.request_timeout);
         let address = config.cluster_url.to_string();
-        let watching = Client::try_from(config.clone()).map_err(|error| failed(error.into()))?;
+        let warnings = Arc::new(Warnings);
+        let watching = runtime::client::client(config.clone(), warnings.clone())
+            .map_err(|error| failed(error.into()))?;
         config.read_timeout = Some(connection.request_timeout);
-        let client = Client::try_from(config).map_err(|error| failed(error.into()))?;
+        let client = runtime::client::client(config, warnings).map_err(|error| failed(error.into()))?;
         Ok(Self {
             client,
             watching,

@@ -1,10 +1,11 @@
-//! What every part of a pass needs: clients, names, metrics, the teller.
+//! What every part of a pass needs: clients, names, metrics, the teller, and which objects cannot be written.
 
 use std::sync::Arc;
 
 use kube::{Client, Config};
 
 use crate::metrics::Metrics;
+use crate::obstacles::Obstacles;
 use crate::tell::Teller;
 
 /// What every part of a pass needs. Nothing here is a decision.
@@ -25,4 +26,6 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// Events.
     pub teller: Teller,
+    /// Objects whose last write failed.
+    pub obstacles: Obstacles,
 }

@@ -1,62 +1,149 @@
 //! Eviction: the only way out for a pod. Refusals are kept with their age, so that they can be named.
+//!
+//! A request for an eviction lives longer than a pass: an admission webhook of one tenant that answers slowly keeps neither the
+//! pass nor the pods of others waiting.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, EvictParams, Preconditions};
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::{Api, Client};
 use plan::evict::{PodName, Refusal};
+use serde_json::Value;
+use tokio::task::JoinSet;
 
+use crate::context::Context;
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::tell;
+use crate::write::post_parameters;
 
 /// How long after a refusal the same pod is tried again. kubectl's drain waits as long.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
+/// How long a pass waits for the answers to what it has just asked. Nearly every answer comes within this time.
+const SETTLE: Duration = Duration::from_millis(500);
+/// An eviction that has not been answered for so long is named like a refusal.
+const SLOW: SignedDuration = SignedDuration::from_secs(2);
+/// How long one eviction may take. An admission webhook has 30 s at most, and then the API server answers.
+const LIMIT: Duration = Duration::from_secs(40);
 
-/// Refused evictions by pod UID. Lost at a restart: the first refusal after it counts anew.
+/// Refused evictions by pod UID. Lost at a restart: the first refusal after it counts from then.
 pub type Refusals = BTreeMap<String, Refusal>;
 
-/// Asks for the eviction of these pods and keeps what was refused.
+/// Evictions that have been asked for and not answered yet.
+#[derive(Default)]
+pub struct Unanswered {
+    requests: JoinSet<(PodName, Outcome)>,
+    since: BTreeMap<String, Timestamp>,
+}
+
+/// Asks for the eviction of these pods and keeps what was refused. A pod whose eviction has not been answered yet is not asked
+/// again.
 pub async fn evict(
-    client: &Client,
-    metrics: &Metrics,
+    context: &Context,
     pods: &[PodName],
     grace_period_seconds: Option<u32>,
-    refusals: &mut Refusals,
+    memory: &mut Memory,
 ) {
+    collect(&context.metrics, memory);
+    let now = Timestamp::now();
+    let mut asked = 0_usize;
     for pod in pods {
-        let result = request(client, pod, grace_period_seconds).await;
-        let now = Timestamp::now();
-        let label = match &result {
-            Outcome::Evicted => "evicted",
-            Outcome::Gone => "gone",
-            Outcome::Refused { by_budget: true, .. } => "refused_by_budget",
-            Outcome::Refused { by_budget: false, .. } => "refused",
-            Outcome::Error(_) => "error",
-        };
-        metrics.evictions.with_label_values(&[label]).inc();
-        match result {
-            Outcome::Evicted | Outcome::Gone => {
-                refusals.remove(&pod.uid);
-            }
-            Outcome::Refused { by_budget, message } => {
-                refuse(refusals, pod, by_budget, message, now);
-            }
-            Outcome::Error(message) => refuse(refusals, pod, false, message, now),
+        if memory.unanswered.since.contains_key(&pod.uid) {
+            continue;
+        }
+        memory.unanswered.since.insert(pod.uid.clone(), now);
+        // Of the client without a limit on reads: the limit of an eviction is longer than that.
+        let (client, pod) = (context.watching.clone(), pod.clone());
+        memory.unanswered.requests.spawn(async move {
+            let outcome = tokio::time::timeout(LIMIT, request(&client, &pod, grace_period_seconds))
+                .await
+                .unwrap_or_else(|_| Outcome::Error(format!("no answer within {} s", LIMIT.as_secs())));
+            (pod, outcome)
+        });
+        asked += 1;
+    }
+    let answers = async {
+        for _ in 0..asked {
+            let Some(answer) = memory.unanswered.requests.join_next().await else {
+                break;
+            };
+            keep(
+                &context.metrics,
+                &mut memory.unanswered,
+                &mut memory.refusals,
+                answer,
+            );
+        }
+    };
+    // Who has not been answered by then is looked after by the next pass.
+    let _ = tokio::time::timeout(SETTLE, answers).await;
+}
+
+/// Keeps the answers that have come since the last look, names evictions that are slow, and forgets refusals of pods that are
+/// gone.
+pub fn look(context: &Context, memory: &mut Memory, alive: impl Fn(&str) -> bool) {
+    collect(&context.metrics, memory);
+    memory.refusals.retain(|uid, _| alive(uid));
+}
+
+fn collect(metrics: &Metrics, memory: &mut Memory) {
+    let Memory {
+        unanswered, refusals, ..
+    } = memory;
+    while let Some(answer) = unanswered.requests.try_join_next() {
+        keep(metrics, unanswered, refusals, answer);
+    }
+    let now = Timestamp::now();
+    for (uid, since) in &unanswered.since {
+        let waits = now.duration_since(*since);
+        if waits >= SLOW {
+            let message = "the API server has not answered the request yet; see which admission webhooks are called for \
+                           pods/eviction: `kubectl get validatingwebhookconfigurations`"
+                .to_owned();
+            refuse(refusals, uid, *since, false, message, now);
         }
     }
 }
 
-/// Forgets refusals of pods that are gone.
-pub fn forget(refusals: &mut Refusals, alive: impl Fn(&str) -> bool) {
-    refusals.retain(|uid, _| alive(uid));
+fn keep(
+    metrics: &Metrics,
+    unanswered: &mut Unanswered,
+    refusals: &mut Refusals,
+    answer: Result<(PodName, Outcome), tokio::task::JoinError>,
+) {
+    // A request that ended without an answer: its pod is asked again.
+    let Ok((pod, outcome)) = answer else {
+        return;
+    };
+    let now = Timestamp::now();
+    let asked_at = unanswered.since.remove(&pod.uid).unwrap_or(now);
+    metrics.evictions.with_label_values(&[outcome.label()]).inc();
+    match outcome {
+        Outcome::Evicted | Outcome::Gone | Outcome::Replaced => {
+            refusals.remove(&pod.uid);
+        }
+        Outcome::Refused { by_budget, message } => {
+            refuse(refusals, &pod.uid, asked_at, by_budget, message, now);
+        }
+        Outcome::Error(message) => refuse(refusals, &pod.uid, asked_at, false, message, now),
+    }
 }
 
-fn refuse(refusals: &mut Refusals, pod: &PodName, by_budget: bool, message: String, now: Timestamp) {
-    let since = refusals.get(&pod.uid).map_or(now, |refusal| refusal.since);
+fn refuse(
+    refusals: &mut Refusals,
+    uid: &str,
+    asked_at: Timestamp,
+    by_budget: bool,
+    message: String,
+    now: Timestamp,
+) {
+    let since = refusals.get(uid).map_or(asked_at, |refusal| refusal.since);
     refusals.insert(
-        pod.uid.clone(),
+        uid.to_owned(),
         Refusal {
             since,
             next_try: now + RETRY,
@@ -69,34 +156,170 @@ fn refuse(refusals: &mut Refusals, pod: &PodName, by_budget: bool, message: Stri
 enum Outcome {
     Evicted,
     Gone,
-    Refused { by_budget: bool, message: String },
+    /// A pod of the same name that was created meanwhile is another pod, perhaps on another node (R5).
+    Replaced,
+    Refused {
+        by_budget: bool,
+        message: String,
+    },
     Error(String),
+}
+
+impl Outcome {
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Evicted => "evicted",
+            Self::Gone => "gone",
+            Self::Replaced => "replaced",
+            Self::Refused { by_budget: true, .. } => "refused_by_budget",
+            Self::Refused { by_budget: false, .. } => "refused",
+            Self::Error(_) => "error",
+        }
+    }
+}
+
+/// The body of the request. The library's own form of it writes `delete_options`, which the API server drops: kube-core 5.0.0.
+pub fn body(pod: &PodName, grace_period_seconds: Option<u32>) -> Eviction {
+    Eviction {
+        metadata: ObjectMeta {
+            name: Some(pod.name.clone()),
+            namespace: Some(pod.namespace.clone()),
+            ..ObjectMeta::default()
+        },
+        delete_options: Some(DeleteOptions {
+            grace_period_seconds: grace_period_seconds.map(i64::from),
+            preconditions: Some(Preconditions {
+                uid: Some(pod.uid.clone()),
+                resource_version: None,
+            }),
+            ..DeleteOptions::default()
+        }),
+    }
 }
 
 async fn request(client: &Client, pod: &PodName, grace_period_seconds: Option<u32>) -> Outcome {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
-    let delete_options = DeleteParams {
-        grace_period_seconds,
-        // A pod of the same name that was created meanwhile is another pod, perhaps on another node (R5).
-        preconditions: Some(Preconditions {
-            uid: Some(pod.uid.clone()),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    let parameters = EvictParams {
-        delete_options: Some(delete_options),
-        ..EvictParams::default()
-    };
-    match pods.evict(&pod.name, &parameters).await {
+    let body = body(pod, grace_period_seconds);
+    let answer = pods
+        .create_subresource::<_, Value>("eviction", &pod.name, &post_parameters(), &body)
+        .await;
+    match answer {
         Ok(_) => Outcome::Evicted,
         Err(kube::Error::Api(status)) if status.is_not_found() => Outcome::Gone,
-        // The UID did not match: that pod is gone.
-        Err(kube::Error::Api(status)) if status.is_conflict() => Outcome::Gone,
+        Err(kube::Error::Api(status)) if status.is_conflict() => conflict(&pods, pod, &status.message).await,
         Err(kube::Error::Api(status)) => Outcome::Refused {
             by_budget: status.code == 429,
             message: status.message.clone(),
         },
         Err(error) => Outcome::Error(tell::chain(&error)),
+    }
+}
+
+/// A conflict is the UID's, or somebody wrote the pod at the same moment: who has the name now tells.
+async fn conflict(pods: &Api<Pod>, pod: &PodName, message: &str) -> Outcome {
+    match pods.get_metadata_opt(&pod.name).await {
+        Ok(None) => Outcome::Gone,
+        Ok(Some(found)) if found.metadata.uid.as_ref() != Some(&pod.uid) => Outcome::Replaced,
+        Ok(Some(_)) => Outcome::Refused {
+            by_budget: false,
+            message: message.to_owned(),
+        },
+        Err(error) => Outcome::Error(tell::chain(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    const PATH: &str = "/api/v1/namespaces/shop/pods/web-0";
+
+    fn pod(uid: &str) -> PodName {
+        PodName {
+            namespace: "shop".to_owned(),
+            name: "web-0".to_owned(),
+            uid: uid.to_owned(),
+        }
+    }
+
+    fn server() -> FakeApi {
+        let server = FakeApi::default();
+        server.put(
+            PATH,
+            json!({ "metadata": { "namespace": "shop", "name": "web-0", "uid": "first" } }),
+        );
+        server
+    }
+
+    fn counted(context: &Context, result: &str) -> u64 {
+        context.metrics.evictions.with_label_values(&[result]).get()
+    }
+
+    #[tokio::test]
+    async fn the_request_carries_the_uid_and_the_grace_period() {
+        let (server, mut memory) = (server(), Memory::default());
+        let context = server.context();
+        evict(&context, &[pod("first")], Some(7), &mut memory).await;
+        assert_eq!(server.get(PATH), None);
+        assert_eq!(server.grace_period(PATH), Some(Some(7)));
+        assert_eq!(counted(&context, "evicted"), 1);
+        assert_eq!(context.metrics.api_warnings(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_pod_of_the_same_name_that_came_meanwhile_stays_and_is_counted() {
+        let (server, mut memory) = (server(), Memory::default());
+        let context = server.context();
+        evict(&context, &[pod("earlier")], None, &mut memory).await;
+        assert!(server.get(PATH).is_some(), "the successor lives");
+        assert_eq!(
+            (counted(&context, "evicted"), counted(&context, "replaced")),
+            (0, 1)
+        );
+        assert!(memory.refusals.is_empty(), "the pod that was to go has gone");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_keeps_its_words_and_its_age() {
+        let (server, mut memory) = (server(), Memory::default());
+        server.deny(
+            PATH,
+            "admission webhook \"guard.shop.example\" denied the request",
+        );
+        let context = server.context();
+        evict(&context, &[pod("first")], None, &mut memory).await;
+        let first = memory.refusals["first"].clone();
+        assert!(first.message.contains("guard.shop.example"), "{}", first.message);
+        evict(&context, &[pod("first")], None, &mut memory).await;
+        assert_eq!(memory.refusals["first"].since, first.since);
+        assert_eq!(counted(&context, "refused"), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_eviction_without_an_answer_holds_up_no_other_and_ends() {
+        let (server, mut memory) = (server(), Memory::default());
+        let quick = "/api/v1/namespaces/shop/pods/web-1";
+        server.put(
+            quick,
+            json!({ "metadata": { "namespace": "shop", "name": "web-1", "uid": "second" } }),
+        );
+        server.hang(PATH);
+        let context = server.context();
+        let second = PodName {
+            name: "web-1".to_owned(),
+            ..pod("second")
+        };
+        evict(&context, &[pod("first"), second], None, &mut memory).await;
+        assert_eq!(server.get(quick), None, "the other pod has gone");
+        evict(&context, &[pod("first")], None, &mut memory).await;
+        assert_eq!(server.hanging(), 1, "asked once");
+        tokio::time::sleep(LIMIT).await;
+        look(&context, &mut memory, |_| true);
+        let refusal = &memory.refusals["first"];
+        assert_eq!(refusal.message, "no answer within 40 s");
+        assert!(!refusal.by_budget);
     }
 }

@@ -1,6 +1,6 @@
-//! An API server of the tests' own, in memory: it stores objects, merges patches, refuses a stale resourceVersion,
-//! writes down every change, and can go away after any of them. Schemas, defaults and admission are not in it: the
-//! tests against the real API server have those.
+//! An API server of the tests' own, in memory: it stores objects, merges patches, refuses a stale resourceVersion, an
+//! eviction of another UID and, of a strict write, fields that it does not know; it writes down every change, and can go away
+//! after any of them. Defaults and admission are not in it: the tests against the real API server have those.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,15 +8,18 @@ use std::sync::{Arc, Mutex};
 use api::MigrationStatus;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
-use kube::client::Body;
+use kube::client::{Body, ClientBuilder};
 use kube::runtime::reflector;
 use kube::runtime::watcher::Event;
+use runtime::client::StrictLayer;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::cache::{Cache, Stores};
 use crate::context::Context;
+use crate::fake_schema::{unknown_fields, without};
 use crate::metrics::Metrics;
+use crate::obstacles::Obstacles;
 use crate::tell::Teller;
 
 /// The path of the Migration that is under way.
@@ -37,8 +40,13 @@ struct State {
     changes: Vec<(String, Value)>,
     /// Events, told apart from changes.
     events: Vec<(String, Value)>,
-    /// Changes of this path are refused.
-    refused: Option<String>,
+    /// Changes of what begins so are refused, each with these words.
+    refused: BTreeMap<String, String>,
+    /// Requests for what begins so get no answer; how many have come.
+    hung: Option<String>,
+    hanging: usize,
+    /// Grace periods that evictions asked for, by path of the pod.
+    grace_periods: BTreeMap<String, Option<i64>>,
     /// Once, right after a change that begins so, somebody else makes another: path and patch.
     meddling: Option<(String, String, Value)>,
     /// After this many changes more the server is away.
@@ -93,7 +101,29 @@ impl FakeApi {
 
     /// Refuses changes of what begins so; of nothing, by default.
     pub fn refuse(&self, path: Option<&str>) {
-        self.state.lock().unwrap().refused = path.map(str::to_owned);
+        let refused = path.map(|path| (path.to_owned(), "Forbidden".to_owned()));
+        self.state.lock().unwrap().refused = refused.into_iter().collect();
+    }
+
+    /// Refuses changes of what begins so with these words, as a policy engine does.
+    pub fn deny(&self, path: &str, words: &str) {
+        let mut state = self.state.lock().unwrap();
+        state.refused.insert(path.to_owned(), words.to_owned());
+    }
+
+    /// Answers no change of what begins so, and holds the connection open.
+    pub fn hang(&self, path: &str) {
+        self.state.lock().unwrap().hung = Some(path.to_owned());
+    }
+
+    /// How many requests have not been answered.
+    pub fn hanging(&self) -> usize {
+        self.state.lock().unwrap().hanging
+    }
+
+    /// The grace period that the eviction of the pod at this path asked for; `None` where it was not evicted.
+    pub fn grace_period(&self, path: &str) -> Option<Option<i64>> {
+        self.state.lock().unwrap().grace_periods.get(path).copied()
     }
 
     /// Removes an object as somebody else would.
@@ -130,7 +160,7 @@ impl FakeApi {
 
     /// What it answers; `None` while it is away.
     pub fn ask(&self, method: &Method, path: &str, body: &[u8]) -> Option<(StatusCode, Value)> {
-        self.state.lock().unwrap().answer(method, path, body)
+        self.state.lock().unwrap().answer(method, path, "", body)
     }
 
     /// A client of it.
@@ -140,12 +170,21 @@ impl FakeApi {
             let server = server.clone();
             async move {
                 let (parts, body) = request.into_parts();
-                let body = body.collect_bytes().await.expect("a body in memory");
-                let response = server
+                if server
                     .state
                     .lock()
                     .unwrap()
-                    .answer(&parts.method, parts.uri.path(), &body);
+                    .hangs(&parts.method, parts.uri.path())
+                {
+                    std::future::pending::<()>().await;
+                }
+                let body = body.collect_bytes().await.expect("a body in memory");
+                let response = server.state.lock().unwrap().answer(
+                    &parts.method,
+                    parts.uri.path(),
+                    parts.uri.query().unwrap_or_default(),
+                    &body,
+                );
                 match response {
                     Some((status, value)) => Ok(Response::builder()
                         .status(status)
@@ -155,7 +194,10 @@ impl FakeApi {
                 }
             }
         });
-        Client::new(service, "default")
+        let requests = Arc::new(Metrics::new().unwrap().api);
+        ClientBuilder::new(service, "default")
+            .with_layer(&StrictLayer::new(requests))
+            .build()
     }
 
     /// What a pass needs, with this server behind it.
@@ -163,6 +205,7 @@ impl FakeApi {
         let client = self.client();
         Context {
             teller: Teller::new(client.clone(), "coordinator-0"),
+            obstacles: Obstacles::default(),
             watching: client.clone(),
             client,
             config: kube::Config::new("http://192.0.2.1".parse().unwrap()),
@@ -234,15 +277,33 @@ impl State {
     }
 
     /// `None` when the server is away.
-    fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Option<(StatusCode, Value)> {
+    fn answer(
+        &mut self,
+        method: &Method,
+        path: &str,
+        query: &str,
+        body: &[u8],
+    ) -> Option<(StatusCode, Value)> {
         if self.budget == Some(0) {
             return None;
         }
-        let body: Value = if body.is_empty() {
+        let mut body: Value = if body.is_empty() {
             Value::Null
         } else {
             serde_json::from_slice(body).expect("JSON")
         };
+        if ![Method::GET, Method::DELETE].contains(method) {
+            let unknown = unknown_fields(path, &body);
+            if !unknown.is_empty() && query.contains("fieldValidation=Strict") {
+                let named: Vec<String> = unknown
+                    .iter()
+                    .map(|field| format!("unknown field {field:?}"))
+                    .collect();
+                let message = format!("strict decoding error: {}", named.join(", "));
+                return Some(failure_of(StatusCode::BAD_REQUEST, "BadRequest", &message));
+            }
+            body = without(&body, &unknown);
+        }
         if *method == Method::GET {
             return Some(match self.objects.get(path) {
                 Some(object) => (StatusCode::OK, object.clone()),
@@ -279,21 +340,15 @@ impl State {
     }
 
     fn change(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
-        if self
+        let refused = self
             .refused
-            .as_ref()
-            .is_some_and(|refused| path.starts_with(refused))
-        {
-            return failure(StatusCode::FORBIDDEN, "Forbidden");
+            .iter()
+            .find(|(refused, _)| path.starts_with(&***refused));
+        if let Some((_, words)) = refused {
+            return failure_of(StatusCode::FORBIDDEN, "Forbidden", words);
         }
         if let Some(pod) = path.strip_suffix("/eviction") {
-            return match self.objects.remove(pod) {
-                Some(_) => (
-                    StatusCode::CREATED,
-                    json!({ "kind": "Status", "status": "Success" }),
-                ),
-                None => failure(StatusCode::NOT_FOUND, "NotFound"),
-            };
+            return self.evict(pod, body);
         }
         if *method == Method::POST {
             let name = body["metadata"]["name"].as_str().expect("a name");
@@ -326,6 +381,35 @@ impl State {
     }
 }
 
+impl State {
+    fn hangs(&mut self, method: &Method, path: &str) -> bool {
+        let hangs = *method != Method::GET && self.hung.as_ref().is_some_and(|hung| path.starts_with(hung));
+        self.hanging += usize::from(hangs);
+        hangs
+    }
+
+    fn evict(&mut self, pod: &str, body: &Value) -> (StatusCode, Value) {
+        let Some(found) = self.objects.get(pod) else {
+            return failure(StatusCode::NOT_FOUND, "NotFound");
+        };
+        let options = &body["deleteOptions"];
+        let wanted = &options["preconditions"]["uid"];
+        let uid = &found["metadata"]["uid"];
+        if !wanted.is_null() && wanted != uid {
+            let message =
+                format!("the UID in the precondition ({wanted}) does not match the UID in record ({uid})");
+            return failure_of(StatusCode::CONFLICT, "Conflict", &message);
+        }
+        let grace_period = options["gracePeriodSeconds"].as_i64();
+        self.grace_periods.insert(pod.to_owned(), grace_period);
+        self.objects.remove(pod);
+        (
+            StatusCode::CREATED,
+            json!({ "kind": "Status", "status": "Success" }),
+        )
+    }
+}
+
 /// A path without an object at it is a collection when its last part is a plural of ours.
 fn is_collection(path: &str) -> bool {
     const PLURALS: [&str; 20] = [
@@ -354,11 +438,15 @@ fn is_collection(path: &str) -> bool {
 }
 
 fn failure(status: StatusCode, reason: &str) -> (StatusCode, Value) {
+    failure_of(status, reason, reason)
+}
+
+fn failure_of(status: StatusCode, reason: &str, message: &str) -> (StatusCode, Value) {
     (
         status,
         json!({
             "kind": "Status", "apiVersion": "v1", "status": "Failure", "metadata": {},
-            "reason": reason, "message": reason, "code": status.as_u16(),
+            "reason": reason, "message": message, "code": status.as_u16(),
         }),
     )
 }

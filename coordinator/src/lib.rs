@@ -19,6 +19,8 @@ pub mod facts;
 pub(crate) mod fake_api;
 #[cfg(test)]
 pub(crate) mod fake_etcd;
+#[cfg(test)]
+mod fake_schema;
 pub mod flannel_to_calico;
 mod ill;
 pub mod lease;
@@ -28,6 +30,7 @@ mod looks;
 pub mod memory;
 pub mod metrics;
 pub mod node_migrations;
+pub mod obstacles;
 mod own_pods;
 pub mod pass;
 mod planning;

@@ -89,6 +89,7 @@ pub(crate) async fn reconcile(
     migration: &Migration,
 ) -> Result<MigrationStatus, WriteError> {
     memory.look_at_the_clock(context, migration).await;
+    context.obstacles.begin_pass();
     let mut status = migration.status.clone().unwrap_or_default();
     status.observed_generation = migration.metadata.generation.unwrap_or_default();
     let started = status.started_at.is_some();
@@ -107,6 +108,8 @@ pub(crate) async fn reconcile(
         status.phase = phase;
     }
     let reasons = kind.go_on(context, cache, memory, migration, &mut status).await?;
+    context.obstacles.end_pass();
+    tell_refusals(context, &mut status);
     stand_still(migration, &memory.clock, &mut status);
     if let Some(remark) = kind.remark(&status) {
         status.message = format!("{}. {remark}", status.message.trim_end_matches('.'));
@@ -119,6 +122,18 @@ pub(crate) async fn reconcile(
 pub(crate) fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
     reason.as_str().clone_into(&mut status.blocked);
     status.message = message;
+}
+
+/// Says in the status which objects cannot be written, unless a person is told of something already.
+fn tell_refusals(context: &Context, status: &mut MigrationStatus) {
+    let needs_a_person = WaitReason::read(&status.blocked).is_none_or(WaitReason::needs_a_person)
+        && !status.blocked.is_empty();
+    if let Some(refused) = context.obstacles.wait()
+        && !needs_a_person
+        && !status.phase.is_over()
+    {
+        wait(status, refused.reason, refused.message);
+    }
 }
 
 /// Gives a wait of the whole migration its deadline. A node in work has deadlines of its own.

@@ -12,10 +12,11 @@ use coordinator::cache::Cache;
 use coordinator::context::Context;
 use coordinator::lease::Candidate;
 use coordinator::metrics::Metrics;
+use coordinator::obstacles::Obstacles;
 use coordinator::pass;
 use coordinator::tell::Teller;
 use jiff::Timestamp;
-use kube::{Client, Config};
+use kube::Config;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -55,15 +56,18 @@ async fn run(args: Args) -> anyhow::Result<()> {
     config.connect_timeout = Some(REQUEST_LIMIT);
     // A refused eviction is a 429: it has to come back at once, since its reason is what people wait for.
     config.default_retry = false;
-    let watching = Client::try_from(config.clone()).context("building the client of the watches")?;
+    let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
+    let requests = Arc::new(metrics.api.clone());
+    let watching = runtime::client::client(config.clone(), requests.clone())
+        .context("building the client of the watches")?;
     // Watches are long and have a limit of their own; every other request has this one.
     config.read_timeout = Some(REQUEST_LIMIT);
-    let client = Client::try_from(config.clone()).context("building the client")?;
+    let client = runtime::client::client(config.clone(), requests).context("building the client")?;
 
-    let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
     let health = Arc::new(Health::new(Timestamp::now()));
     let context = Context {
         teller: Teller::new(client.clone(), &pod_name),
+        obstacles: Obstacles::default(),
         client: client.clone(),
         watching: watching.clone(),
         config,

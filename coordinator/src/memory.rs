@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
-use crate::evict::Refusals;
+use crate::evict::{Refusals, Unanswered};
 use crate::tell::Tone;
 use crate::traffic::Services;
 use crate::workloads::Workloads;
@@ -17,6 +17,8 @@ use crate::{calico_datastore, pod_cidr, service_cidr};
 pub struct Memory {
     /// Refused evictions.
     pub refusals: Refusals,
+    /// Evictions that have been asked for and not answered yet.
+    pub unanswered: Unanswered,
     /// When the whole cluster was last read for the checks.
     pub checked_at: Option<Timestamp>,
     /// When objects that no watch brings were last compared with what was written.
@@ -41,6 +43,7 @@ impl Memory {
     /// Ends what goes on beside the passes: somebody else may lead from now on.
     pub fn stop(&mut self) {
         self.calico_datastore.worker.stop();
+        self.unanswered = Unanswered::default();
     }
 
     /// Looks at the clock. When it was set, what was to be done at a certain time is due at once, and deadlines count anew.
@@ -49,6 +52,7 @@ impl Memory {
             return;
         };
         self.refusals.clear();
+        context.obstacles.forget();
         self.checked_at = None;
         self.drift_looked_at = None;
         let way = if set.is_negative() { "back" } else { "forward" };

@@ -1,9 +1,10 @@
 //! Metrics of the coordinator. Label values come from enums only.
 
 use prometheus::{
-    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
+use runtime::api_metrics::ApiMetrics;
 
 /// Every metric of the coordinator, in a registry of its own.
 pub struct Metrics {
@@ -28,8 +29,12 @@ pub struct Metrics {
     pub leading: IntGauge,
     /// Passes of the loop.
     pub passes: IntCounter,
+    /// Seconds that a pass took.
+    pub pass_duration: Histogram,
     /// Writes that failed, by category.
     pub write_errors: IntCounterVec,
+    /// Requests to the API server and its warnings.
+    pub api: ApiMetrics,
 }
 
 impl Metrics {
@@ -97,6 +102,15 @@ impl Metrics {
             )?,
             leading: IntGauge::new("replumb_leading", "1 while this coordinator holds the Lease.")?,
             passes: IntCounter::new("replumb_passes_total", "Passes of the coordinator's loop.")?,
+            pass_duration: Histogram::with_opts(
+                HistogramOpts::new(
+                    "replumb_pass_duration_seconds",
+                    "Seconds that a pass of the coordinator's loop took, waiting for the API server included.",
+                )
+                .buckets(vec![
+                    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+                ]),
+            )?,
             write_errors: IntCounterVec::new(
                 Opts::new(
                     "replumb_write_errors_total",
@@ -104,6 +118,7 @@ impl Metrics {
                 ),
                 &["category"],
             )?,
+            api: ApiMetrics::new()?,
             registry,
         };
         for collector in [
@@ -117,14 +132,30 @@ impl Metrics {
             Box::new(metrics.calico_paused.clone()),
             Box::new(metrics.leading.clone()),
             Box::new(metrics.passes.clone()),
+            Box::new(metrics.pass_duration.clone()),
             Box::new(metrics.write_errors.clone()),
-        ] {
+        ]
+        .into_iter()
+        .chain(metrics.api.collectors())
+        {
             metrics.registry.register(collector)?;
         }
-        for result in ["evicted", "gone", "refused_by_budget", "refused", "error"] {
+        for result in [
+            "evicted",
+            "gone",
+            "replaced",
+            "refused_by_budget",
+            "refused",
+            "error",
+        ] {
             metrics.evictions.with_label_values(&[result]).inc_by(0);
         }
         Ok(metrics)
+    }
+
+    /// Warnings of the API server about requests of ours.
+    pub fn api_warnings(&self) -> u64 {
+        self.api.warnings()
     }
 
     /// Every metric in the text format that Prometheus scrapes.

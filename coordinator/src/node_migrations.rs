@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::own_pods;
-use crate::write::{self, WriteError};
+use crate::write::{self, WriteError, describe};
 
 /// Creates what is missing, and removes what has no Migration any more. `ask` writes into a new one what its agent needs to know
 /// from the first moment on.
@@ -31,15 +31,37 @@ pub async fn adopt(
         .collect();
     for object in existing.values() {
         if !belongs_to(object, migration) && is_over(cache, object) {
-            delete(context, object).await?;
+            let deletion = delete(context, object);
+            context
+                .obstacles
+                .attempt(&describe(object.as_ref()), deletion)
+                .await?;
         }
     }
     for name in linux_nodes(cache)
         .keys()
         .filter(|name| !existing.contains_key(*name))
     {
-        create(context, migration, name, &ask).await?;
+        let creation = create(context, migration, name, &ask);
+        let object = format!("NodeMigration {name}");
+        context.obstacles.attempt(&object, creation).await?;
     }
+    Ok(())
+}
+
+/// Brings the spec of this object to `spec`, where it is not that already. An object that cannot be written keeps no other from
+/// it.
+pub async fn bring_to(
+    context: &Context,
+    object: &NodeMigration,
+    spec: &NodeMigrationSpec,
+) -> Result<(), WriteError> {
+    if object.spec == *spec {
+        return Ok(());
+    }
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
+    let write = write::patch_spec(&api, object, &object.spec, spec);
+    context.obstacles.attempt(&describe(object), write).await?;
     Ok(())
 }
 

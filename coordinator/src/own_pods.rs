@@ -33,13 +33,16 @@ pub async fn create(context: &Context, object: &str, manifest: Value) -> Result<
     write::create(&pods, object, &pod).await
 }
 
-/// Deletes a pod of ours, this very one. It has as long to end as it was made with.
+/// Deletes a pod of ours, this very one. It has as long to end as it was made with. One that cannot be deleted keeps no other
+/// from it.
 pub async fn delete(context: &Context, pod: &Pod) -> Result<(), WriteError> {
     if pod.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
-    write::delete(&pods, pod, None).await
+    let deletion = write::delete(&pods, pod, None);
+    context.obstacles.attempt(&write::describe(pod), deletion).await?;
+    Ok(())
 }
 
 /// An owner reference to the Migration: what it owns goes when it goes.

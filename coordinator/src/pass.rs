@@ -11,6 +11,7 @@ use api::migration::{
 use api::{Migration, MigrationStatus};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
+use plan::decision::WaitReason;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -49,6 +50,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
             continue;
         }
         context.metrics.passes.inc();
+        let timer = context.metrics.pass_duration.start_timer();
         let mut lost = leading.clone();
         let ended = tokio::select! {
             ended = tokio::time::timeout(PASS_LIMIT, pass(context, cache, &mut memory)) => ended,
@@ -58,6 +60,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
                 continue;
             }
         };
+        timer.observe_duration();
         match ended {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -97,7 +100,18 @@ pub(crate) async fn pass(context: &Context, cache: &Cache, memory: &mut Memory) 
     let active = choose(&migrations).map(ResourceExt::name_any);
     for migration in &migrations {
         let status = match &active {
-            Some(active) if *active == migration.name_any() => one(context, cache, memory, migration).await?,
+            Some(active) if *active == migration.name_any() => {
+                match one(context, cache, memory, migration).await {
+                    Ok(status) => status,
+                    Err(error) => {
+                        // What was decided is decided again, and what was written is found again.
+                        if error.is_of_the_object() && !error.is_conflict() {
+                            publish(context, migration, not_finished(migration, &error)).await?;
+                        }
+                        return Err(error);
+                    }
+                }
+            }
             Some(active) if !is_over(migration) => refused(
                 migration,
                 "AnotherMigration",
@@ -227,6 +241,15 @@ fn refused(migration: &Migration, reason: &str, message: String) -> MigrationSta
         blocked: reason.to_owned(),
         message,
         paused: migration.spec.desired == Desired::Pause,
+        ..migration.status.clone().unwrap_or_default()
+    }
+}
+
+/// The status after a pass that the API server did not let end: as it was, with the reason.
+fn not_finished(migration: &Migration, error: &WriteError) -> MigrationStatus {
+    MigrationStatus {
+        blocked: WaitReason::RequestRefused.as_str().to_owned(),
+        message: format!("{}; it is tried again", error.words()),
         ..migration.status.clone().unwrap_or_default()
     }
 }

@@ -11,7 +11,7 @@ use plan::probe::{ProbePod, Prober};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::node_migrations::write_spec;
+use crate::node_migrations::bring_to;
 use crate::snapshot::Snapshot;
 use crate::write::WriteError;
 use crate::{facts, own_pods};
@@ -134,15 +134,11 @@ pub async fn ask_probers(context: &Context, snapshot: &Snapshot, probes: &Probes
     for (node, object) in &snapshot.node_migrations {
         let wanted = probes.wanted.get(node).cloned().unwrap_or_default();
         if object.spec.probes != wanted {
-            write_spec(
-                context,
-                object,
-                &NodeMigrationSpec {
-                    probes: wanted,
-                    ..object.spec.clone()
-                },
-            )
-            .await?;
+            let spec = NodeMigrationSpec {
+                probes: wanted,
+                ..object.spec.clone()
+            };
+            bring_to(context, object, &spec).await?;
         }
     }
     Ok(())

@@ -24,7 +24,7 @@ use reports::{breaches, sums, unwatched};
 pub use services::Services;
 
 use crate::context::Context;
-use crate::node_migrations::write_spec;
+use crate::node_migrations::bring_to;
 use crate::snapshot::Snapshot;
 use crate::tell::Tone;
 use crate::write::WriteError;
@@ -106,7 +106,9 @@ pub async fn watch(
         }
     }
     for (node, generation) in missing.iter().take(WRITES_AT_ONCE) {
-        pods::create(context, migration, networks, node, *generation).await?;
+        let object = format!("traffic pod of node {node}");
+        let creation = pods::create(context, migration, networks, node, *generation);
+        context.obstacles.attempt(&object, creation).await?;
     }
     status.traffic = sums(snapshot);
     Ok(Watched {
@@ -310,6 +312,6 @@ async fn ask_one(
         judged_since,
         ..there.clone()
     };
-    write_spec(context, object, &spec).await?;
+    bring_to(context, object, &spec).await?;
     Ok(true)
 }

@@ -9,6 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use crate::tell;
+
 /// A read or write of an object that failed.
 #[derive(Debug, Error)]
 pub enum WriteError {
@@ -63,6 +65,39 @@ impl WriteError {
         }
     }
 
+    /// What was attempted on which object, and why it failed, in the API server's own words.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Api {
+                source: kube::Error::Api(status),
+                ..
+            } => format!("{self}: {}", status.message),
+            Self::Api { .. } | Self::Conflict { .. } | Self::Etcd(_) => tell::chain(self),
+        }
+    }
+
+    /// Whether the object changed since the decision.
+    pub fn is_conflict(&self) -> bool {
+        match self {
+            Self::Conflict { .. } => true,
+            Self::Api { .. } | Self::Etcd(_) => false,
+        }
+    }
+
+    /// Whether this object cannot be written, and another perhaps can: the API server refused it, or something behind this one
+    /// request did not answer in time. Of an API server that is out of reach that is not so.
+    pub fn is_of_the_object(&self) -> bool {
+        match self {
+            Self::Conflict { .. } => true,
+            Self::Api {
+                source: kube::Error::Api(_),
+                ..
+            } => true,
+            Self::Api { source, .. } => timed_out(source),
+            Self::Etcd(_) => false,
+        }
+    }
+
     /// Whether the object that was to be made is there already.
     pub fn is_there_already(&self) -> bool {
         match self {
@@ -86,6 +121,19 @@ impl WriteError {
             Self::Api { .. } | Self::Etcd(_) => "Unreachable",
         }
     }
+}
+
+/// Whether the time for the answer was over. An admission webhook has up to 30 s, a request of ours less.
+fn timed_out(error: &kube::Error) -> bool {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = source {
+        let io = error.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut) {
+            return true;
+        }
+        source = error.source();
+    }
+    false
 }
 
 /// `Kind namespace/name` or `Kind name`.

@@ -113,6 +113,8 @@ pub enum WaitReason {
     CalicoControllers,
     /// Pods that waited while Calico was paused have no network yet.
     PodsWithoutNetwork,
+    /// The API server refused a request of ours, or did not answer it: a policy, a webhook or a missing permission.
+    RequestRefused,
 }
 
 /// Why something halted.
@@ -148,6 +150,7 @@ impl WaitReason {
             | Self::CalicoObjects
             | Self::ConfigurationFollowUp
             | Self::ApiServers
+            | Self::RequestRefused
             | Self::Leftovers => true,
             Self::Turn
             | Self::Paused
@@ -208,6 +211,7 @@ impl WaitReason {
             | Self::Datastore
             | Self::CalicoControllers
             | Self::PodsWithoutNetwork
+            | Self::RequestRefused
             | Self::Leftovers => false,
         }
     }
@@ -218,7 +222,7 @@ impl WaitReason {
     }
 
     /// Every reason. A test compares it with the enum's own schema, and with the headings of the runbook.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::Turn,
         Self::Paused,
         Self::CanarySoak,
@@ -251,6 +255,7 @@ impl WaitReason {
         Self::Datastore,
         Self::CalicoControllers,
         Self::PodsWithoutNetwork,
+        Self::RequestRefused,
     ];
 
     /// The reason as it stands in metrics, Events and the runbook.
@@ -288,6 +293,7 @@ impl WaitReason {
             Self::Datastore => "Datastore",
             Self::CalicoControllers => "CalicoControllers",
             Self::PodsWithoutNetwork => "PodsWithoutNetwork",
+            Self::RequestRefused => "RequestRefused",
         }
     }
 }

@@ -148,8 +148,7 @@ impl Pass<'_> {
             refusal.is_none_or(|refusal| refusal.next_try <= self.now)
         };
         let due: Vec<PodName> = pods.iter().filter(is_due).cloned().collect();
-        let (client, metrics) = (&self.context.client, &self.context.metrics);
-        evict(client, metrics, &due, None, &mut memory.refusals).await;
+        evict(self.context, &due, None, memory).await;
         let refused = pods
             .iter()
             .find_map(|pod| Some((pod, memory.refusals.get(&pod.uid)?)));

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::node_migration::NodeMigrationSpec;
-use api::{Migration, NodeMigration, names};
+use api::{Migration, names};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use plan::flannel_to_calico::host::HostSettings;
+use plan::flannel_to_calico::objects::Pool;
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
 
@@ -15,7 +17,7 @@ use super::node_objects::{self, Outcome};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to, linux_nodes};
-use crate::write::{self, WriteError};
+use crate::write::{self, WriteError, describe};
 
 /// Brings the `NodeMigration`s in line with the Nodes.
 pub async fn adopt_node_migrations(
@@ -24,8 +26,14 @@ pub async fn adopt_node_migrations(
     migration: &Migration,
 ) -> Result<(), WriteError> {
     for object in node_migrations::without_node(cache, migration) {
-        node_objects::remove(context, &object.spec.node_name, &BTreeSet::new()).await?;
-        node_migrations::delete(context, &object).await?;
+        let removal = async {
+            node_objects::remove(context, &object.spec.node_name, &BTreeSet::new()).await?;
+            node_migrations::delete(context, &object).await
+        };
+        context
+            .obstacles
+            .attempt(&describe(object.as_ref()), removal)
+            .await?;
     }
     // What an agent does without settings is to look.
     node_migrations::adopt(context, cache, migration, |_| {}).await
@@ -56,7 +64,7 @@ pub async fn adopt_nodes(
     let mut unprepared = BTreeMap::new();
     for node in joined {
         let outcome = match &pools {
-            Ok(pools) => node_objects::write(context, migration, settings, pools, node).await?,
+            Ok(pools) => prepare_node(context, migration, settings, pools, node).await?,
             Err(message) => Outcome::Blocked(message.clone()),
         };
         match outcome {
@@ -70,6 +78,27 @@ pub async fn adopt_nodes(
     Ok(unprepared)
 }
 
+/// Writes everything for one node. What the API server refuses is in the way of this node alone.
+pub async fn prepare_node(
+    context: &Context,
+    migration: &Migration,
+    settings: &Settings,
+    pools: &[Pool],
+    node: &Node,
+) -> Result<Outcome, WriteError> {
+    let object = describe(node);
+    let write = node_objects::write(context, migration, settings, pools, node);
+    Ok(match context.obstacles.attempt(&object, write).await? {
+        Some(outcome) => outcome,
+        None => Outcome::Blocked(
+            context
+                .obstacles
+                .holds(&object, Timestamp::now())
+                .unwrap_or_else(|| format!("{object} changed since it was read; it is looked at again")),
+        ),
+    })
+}
+
 /// Gives every agent the settings, where it has others: of an earlier version, or of a migration that was about to end.
 pub async fn write_settings(
     context: &Context,
@@ -77,7 +106,6 @@ pub async fn write_settings(
     migration: &Migration,
     settings: &Settings,
 ) -> Result<(), WriteError> {
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
     let wanted = Some(HostSettings::of(settings));
     for object in cache.node_migrations.state() {
         if belongs_to(&object, migration) && object.spec.flannel_to_calico != wanted {
@@ -85,7 +113,7 @@ pub async fn write_settings(
                 flannel_to_calico: wanted.clone(),
                 ..object.spec.clone()
             };
-            write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
+            node_migrations::bring_to(context, &object, &spec).await?;
         }
     }
     Ok(())
@@ -115,7 +143,8 @@ pub async fn label_with_flannel(
     {
         let change =
             json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: names::NETWORK_FLANNEL } } });
-        write::patch(&api, node.as_ref(), "labelling", change).await?;
+        let write = write::patch(&api, node.as_ref(), "labelling", change);
+        context.obstacles.attempt(&describe(node.as_ref()), write).await?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use api::migration::MigrationPhase;
 use api::node_migration::NodeMigrationSpec;
-use api::{Migration, MigrationStatus, NodeMigration, names};
+use api::{Migration, MigrationStatus, names};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
@@ -24,7 +24,7 @@ use crate::drift::announce;
 use crate::facts;
 use crate::lifecycle::wait;
 use crate::memory::Memory;
-use crate::node_migrations::write_spec;
+use crate::node_migrations::bring_to;
 use crate::snapshot::Snapshot;
 use crate::write::{self, WriteError};
 use crate::{own_pods, traffic};
@@ -115,6 +115,9 @@ pub async fn finish(
     }
     release_agents(context, &snapshot).await?;
     remove_labels(context, &snapshot.nodes).await?;
+    if !context.obstacles.is_clear() {
+        return Ok(());
+    }
     saved::restore_ipam_config(context, &status.before).await?;
     status.phase = MigrationPhase::Completed;
     status.completed_at = Some(Timestamp::now());
@@ -177,7 +180,7 @@ async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<
             continue;
         };
         if std::mem::take(&mut ipv6.flannel_pods) {
-            write_spec(context, object, &spec).await?;
+            bring_to(context, object, &spec).await?;
             wrote = true;
         }
     }
@@ -221,14 +224,13 @@ async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), Wri
 
 /// Nothing more is asked of the agents: a network that somebody installs later is none of their business.
 pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
     for object in snapshot.node_migrations.values() {
         let spec = NodeMigrationSpec {
             goal: Goal::Hold,
             probes: Vec::new(),
             ..object.spec.clone()
         };
-        write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
+        bring_to(context, object, &spec).await?;
     }
     Ok(())
 }
@@ -247,7 +249,11 @@ pub(super) async fn remove_labels(
             "labels": { names::NODE_NETWORK_LABEL: null },
             "annotations": { names::PREPARED_BY_ANNOTATION: null },
         } });
-        write::patch(&api, node.as_ref(), "removing the network label of", change).await?;
+        let write = write::patch(&api, node.as_ref(), "removing the network label of", change);
+        context
+            .obstacles
+            .attempt(&write::describe(node.as_ref()), write)
+            .await?;
     }
     Ok(())
 }

@@ -53,6 +53,10 @@ pub async fn prepare(
     adopt::adopt_node_migrations(context, cache, migration).await?;
     let nodes = linux_nodes(cache);
     adopt::label_with_flannel(context, &nodes).await?;
+    if !context.obstacles.is_clear() {
+        // Without the label, the node selector would take flannel off a node.
+        return Ok(());
+    }
     crash_point::reach("LabelNodes", Edge::Recorded, None).await;
     if let Some(message) = select_nodes(context, cache, settings, &nodes).await? {
         wait(status, WaitReason::DaemonSetRollout, message);
@@ -74,7 +78,7 @@ pub async fn prepare(
     .map(|node| {
         let pools = &pools;
         async move {
-            let outcome = node_objects::write(context, migration, settings, pools, &node).await?;
+            let outcome = adopt::prepare_node(context, migration, settings, pools, &node).await?;
             crash_point::reach("WriteNode", Edge::Recorded, Some(&node.name_any())).await;
             Ok::<_, WriteError>(outcome)
         }

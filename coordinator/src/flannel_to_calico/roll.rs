@@ -17,8 +17,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use mixed::{finish_or_stay, restart_pods, restarts};
 use perform::Act;
-use plan::decision::Decision;
-use plan::flannel_to_calico::node::{NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, upkeep};
+use plan::decision::{Decision, Wait, WaitReason};
+use plan::flannel_to_calico::node::{
+    NetworkLabel, NodeStep, NodeView, Policy, Stage, at_deadline, decide, upkeep,
+};
 use plan::flannel_to_calico::phase::Phase;
 use plan::flannel_to_calico::settings::Settings;
 use plan::rollout::{self, Back, Seat, Standing};
@@ -33,13 +35,13 @@ use crate::clock::Clock;
 use crate::context::Context;
 use crate::limits::{self, rules};
 use crate::memory::Memory;
-use crate::node_migrations::write_spec;
+use crate::node_migrations::{bring_to, write_spec};
 use crate::probe::{self, Probes};
 use crate::snapshot::{Snapshot, node_order};
 use crate::steps::step_now;
 use crate::summary::{Held, summarize};
 use crate::traffic;
-use crate::write::WriteError;
+use crate::write::{WriteError, describe};
 use crate::{evict, facts, stop};
 
 /// One pass over every node. Returns why each node in work waits.
@@ -62,12 +64,7 @@ pub async fn roll(
             Kept::Announced => return Ok(Vec::new()),
             Kept::Restored(nodes) => nodes,
         };
-    if let Some(message) = snapshot.malformed() {
-        "Malformed".clone_into(&mut status.blocked);
-        status.message = message;
-        return Ok(Vec::new());
-    }
-    evict::forget(&mut memory.refusals, |uid| {
+    evict::look(context, memory, |uid| {
         snapshot.pods().iter().any(|pod| pod.uid == uid)
     });
     let probes = probe::choose(&snapshot, is_untouched);
@@ -257,6 +254,8 @@ impl Round<'_> {
         nodes: impl Iterator<Item = &String>,
     ) -> Result<Worked, WriteError> {
         let mut worked = Worked::default();
+        // As they are now: an eviction below adds to them.
+        let refusals = memory.refusals.clone();
         for node in nodes {
             let (Some(object), Some(node_object)) = (
                 self.snapshot.node_migrations.get(node),
@@ -268,8 +267,13 @@ impl Round<'_> {
                 continue;
             }
             let probers = self.probes.probers.get(node).cloned().unwrap_or_default();
-            // As they are now: an eviction below adds to them.
-            let refusals = memory.refusals.clone();
+            let key = describe(node_object.as_ref());
+            if let Some(message) = self.context.obstacles.holds(&key, self.now) {
+                worked
+                    .waits
+                    .insert(node.clone(), Held::waiting(&refusal(message)));
+                continue;
+            }
             let name = self.migration.name_any();
             let view = view(self.snapshot, self.settings, node, &name, &refusals, probers);
             let Some(view) = view else {
@@ -284,14 +288,52 @@ impl Round<'_> {
                 policy: self.policy,
                 now: self.now,
             };
-            match work_on(&mut act, &view, object).await? {
-                Looked::Held(held) => worked.waits.extend(held.map(|held| (node.clone(), held))),
-                Looked::Blocked(message) => {
+            match work_on(&mut act, &view, object).await {
+                Ok(Looked::Held(held)) => worked.waits.extend(held.map(|held| (node.clone(), held))),
+                Ok(Looked::Blocked(message)) => {
                     worked.blocked.insert(node.clone(), message);
                 }
+                Err(error) => {
+                    let refused = self.context.obstacles.note(&key, error, self.now)?;
+                    let Some(message) = refused else { continue };
+                    let held = self.refused(object, &view, message).await?;
+                    worked.waits.insert(node.clone(), held);
+                    continue;
+                }
             }
+            self.context.obstacles.clear(&key);
         }
         Ok(worked)
+    }
+}
+
+impl Round<'_> {
+    /// Writes down that the API server refuses a write of this node: a wait like any other, with the deadline of its stage.
+    async fn refused(
+        &self,
+        object: &Arc<NodeMigration>,
+        view: &NodeView<'_>,
+        message: String,
+    ) -> Result<Held, WriteError> {
+        let stage = decide(view, self.policy, self.now).stage;
+        let decision = at_deadline(view, self.policy, stage, refusal(message), self.now);
+        let mut spec = object.spec.clone();
+        record(self.context, &mut spec, stage, &decision, self.policy, self.now);
+        if let Some(node) = self.snapshot.nodes.get(&object.spec.node_name) {
+            tell(self.context, node, &decision).await;
+        }
+        // Where this one is refused, too, the status of the Migration says so.
+        bring_to(self.context, object, &spec).await?;
+        Ok(Held::of(&decision).unwrap_or_else(|| Held::waiting(&refusal(String::new()))))
+    }
+}
+
+/// The wait for an API server that refuses.
+fn refusal(message: String) -> Wait {
+    Wait {
+        reason: WaitReason::RequestRefused,
+        message,
+        until: None,
     }
 }
 
@@ -404,8 +446,14 @@ async fn start_nodes(
             step: Some(step_now(Stage::Cordon.as_str(), now)),
             ..object.spec.clone()
         };
-        write_spec(context, object, &spec).await?;
-        crash_point::reach("StartNode", Edge::Recorded, Some(node)).await;
+        let write = write_spec(context, object, &spec);
+        let written = context
+            .obstacles
+            .attempt(&describe(object.as_ref()), write)
+            .await?;
+        if written.is_some() {
+            crash_point::reach("StartNode", Edge::Recorded, Some(node)).await;
+        }
     }
     Ok(())
 }

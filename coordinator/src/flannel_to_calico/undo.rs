@@ -47,14 +47,21 @@ pub async fn undo(
         .map(|node| {
             let before = status.before.clone();
             async move {
-                let kept = forget_node(context, &node, &before).await?;
+                let forgotten = forget_node(context, &node, &before);
+                let kept = context
+                    .obstacles
+                    .attempt(&write::describe(node.as_ref()), forgotten)
+                    .await?;
                 crash_point::reach("ForgetNode", Edge::Recorded, Some(&node.name_any())).await;
-                Ok::<_, WriteError>(kept)
+                Ok::<_, WriteError>(kept.unwrap_or_default())
             }
         })
         .buffer_unordered(NODES_AT_ONCE)
         .try_concat()
         .await?;
+    if !context.obstacles.is_clear() {
+        return Ok(());
+    }
     if let Some(first) = kept.first() {
         wait(
             status,
@@ -84,6 +91,9 @@ pub async fn undo(
     release_agents(context, &snapshot).await?;
     crash_point::reach("ReleaseAgents", Edge::Recorded, None).await;
     remove_labels(context, &snapshot.nodes).await?;
+    if !context.obstacles.is_clear() {
+        return Ok(());
+    }
     crash_point::reach("RemoveLabels", Edge::Recorded, None).await;
     status.phase = MigrationPhase::RolledBack;
     status.completed_at = Some(Timestamp::now());

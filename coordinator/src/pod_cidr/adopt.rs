@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use api::Migration;
 use api::migration::{PodCidr, Stage, StageNow};
 use api::node_migration::NodeMigrationSpec;
-use api::{Migration, NodeMigration};
 use ipnet::IpNet;
-use kube::Api;
 use plan::pod_cidr::calico_node::{CalicoNode, Ends};
 use plan::pod_cidr::ends;
 use plan::pod_cidr::host::{HostSettings, TunnelEnd};
@@ -17,7 +16,7 @@ use super::looks::IpamFound;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to};
-use crate::write::{self, WriteError};
+use crate::write::WriteError;
 
 /// What agents look for on the way there.
 pub fn look(kind: &PodCidr) -> HostSettings {
@@ -96,7 +95,6 @@ pub async fn adopt(
     // From the start: an agent that does not know better looks for flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.pod_cidr = Some(look.clone());
     node_migrations::adopt(context, cache, migration, ask).await?;
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
     let nodes = node_migrations::linux_nodes(cache);
     let none = Ends::new();
     for object in cache.node_migrations.state() {
@@ -121,7 +119,7 @@ pub async fn adopt(
                 pod_cidr: Some(wanted),
                 ..object.spec.clone()
             };
-            write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
+            node_migrations::bring_to(context, &object, &spec).await?;
         }
     }
     Ok(())

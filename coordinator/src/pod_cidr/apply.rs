@@ -145,13 +145,20 @@ impl Hands<'_> {
     }
 
     async fn take_off(&self, which: Which, nodes: &[Off]) -> Result<Made, WriteError> {
+        let mut refused = None;
         for off in nodes {
-            for end in off.ends.values() {
-                if let Some(refused) = self.hold_end(end).await? {
-                    return Ok(Made::Refused(refused));
-                }
-            }
-            calico_nodes::take_off(self.store, &off.node, which.mark(), &off.ends).await?;
+            let object = format!("Node {}", off.node);
+            let taken_off = self.take_off_one(which, off);
+            // What is in the way of one node keeps no other from it.
+            refused = refused.or(self
+                .context
+                .obstacles
+                .attempt(&object, taken_off)
+                .await?
+                .flatten());
+        }
+        if let Some(refused) = refused {
+            return Ok(Made::Refused(refused));
         }
         let said = nodes.iter().map(|Off { node, ends }| {
             if ends.is_empty() {
@@ -166,6 +173,17 @@ impl Hands<'_> {
             }
         });
         Ok(Made::Done(said.collect::<Vec<_>>().join("; ")))
+    }
+
+    /// Says what is in the way, where it cannot be taken off.
+    async fn take_off_one(&self, which: Which, off: &Off) -> Result<Option<String>, WriteError> {
+        for end in off.ends.values() {
+            if let Some(refused) = self.hold_end(end).await? {
+                return Ok(Some(refused));
+            }
+        }
+        calico_nodes::take_off(self.store, &off.node, which.mark(), &off.ends).await?;
+        Ok(None)
     }
 
     async fn cordon(&self, name: &str) -> Result<String, WriteError> {
@@ -257,14 +275,7 @@ impl Hands<'_> {
         let name = format!("{}/{}", pod.namespace, pod.name);
         let refused = |memory: &Memory| memory.refusals.get(&pod.uid).cloned();
         if refused(memory).is_none_or(|refusal| refusal.next_try <= Timestamp::now()) {
-            evict(
-                &self.context.client,
-                &self.context.metrics,
-                std::slice::from_ref(pod),
-                None,
-                &mut memory.refusals,
-            )
-            .await;
+            evict(self.context, std::slice::from_ref(pod), None, memory).await;
         }
         let why = "it has not taken another address for the end of its tunnel by itself";
         match refused(memory) {
@@ -277,14 +288,7 @@ impl Hands<'_> {
     }
 
     async fn evict(&self, pods: &[PodName], memory: &mut Memory) -> String {
-        evict(
-            &self.context.client,
-            &self.context.metrics,
-            pods,
-            self.grace_period_seconds,
-            &mut memory.refusals,
-        )
-        .await;
+        evict(self.context, pods, self.grace_period_seconds, memory).await;
         let names: Vec<String> = pods
             .iter()
             .map(|pod| format!("{}/{}", pod.namespace, pod.name))

@@ -92,11 +92,8 @@ pub async fn go_on(
     });
     adopt::adopt(context, cache, migration, &look, tunnels).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
-    if let Some(message) = snapshot.malformed() {
-        wait(status, WaitReason::CheckFailing, message);
-        return Ok(());
-    }
-    let pools = match read::pools(&store).await? {
+    let ours = [&known.settings.old_pool.value, &known.settings.new_pool.value].map(String::as_str);
+    let pools = match read::pools(&store, ours).await? {
         Ok(pools) => pools,
         Err(malformed) => {
             let message = format!(

@@ -178,11 +178,23 @@ async fn in_calico(
     }
 }
 
-/// Every `IPPool`; one that is not understood is an error of its own.
-pub async fn pools(store: &Store) -> Result<Result<BTreeMap<String, Pool>, Malformed>, WriteError> {
-    let objects = store.list(calico::IP_POOL).await?;
-    let pools: Result<Vec<Pool>, Malformed> = objects.iter().map(objects::pool).collect();
-    Ok(pools.map(|pools| pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect()))
+/// Every `IPPool` that is understood, by name. One that is not is an error if it is one of `ours`; any other is not this
+/// migration's business.
+pub async fn pools(
+    store: &Store,
+    ours: [&str; 2],
+) -> Result<Result<BTreeMap<String, Pool>, Malformed>, WriteError> {
+    let mut pools = BTreeMap::new();
+    for object in store.list(calico::IP_POOL).await? {
+        match objects::pool(&object) {
+            Ok(pool) => {
+                pools.insert(pool.name.clone(), pool);
+            }
+            Err(malformed) if ours.contains(&object.name_any().as_str()) => return Ok(Err(malformed)),
+            Err(_) => {}
+        }
+    }
+    Ok(Ok(pools))
 }
 
 /// What Calico's IPAM has given out, and what it gives to nobody.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration};
 use ipnet::IpNet;
-use kube::Api;
 use plan::service_cidr::host::{Asked, HostSettings, Left};
 use plan::service_cidr::ranges::afterwards;
 use plan::service_cidr::settings::Settings;
@@ -14,7 +13,7 @@ use plan::service_cidr::side::Side;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to};
-use crate::write::{self, WriteError};
+use crate::write::WriteError;
 
 /// What agents look for before the settings are known: by the default range as it is, and what the user wrote.
 pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
@@ -85,14 +84,9 @@ pub async fn ask(
 }
 
 async fn write(context: &Context, object: &NodeMigration, look: HostSettings) -> Result<(), WriteError> {
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
     let spec = NodeMigrationSpec {
         service_cidr: Some(look),
         ..object.spec.clone()
     };
-    match write::patch_spec(&api, object, &object.spec, &spec).await {
-        // Written by an earlier part of this very pass: the next one asks again.
-        Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
-        Err(error) => Err(error),
-    }
+    node_migrations::bring_to(context, object, &spec).await
 }

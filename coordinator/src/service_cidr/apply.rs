@@ -53,14 +53,7 @@ impl Hands<'_> {
             Step::Exchange(steps) => self.exchange(steps, known).await?,
             Step::Evict(pods) => {
                 let grace = self.pass.migration.spec.drain.grace_period_seconds;
-                evict(
-                    client,
-                    &self.pass.context.metrics,
-                    pods,
-                    grace,
-                    &mut memory.refusals,
-                )
-                .await;
+                evict(self.pass.context, pods, grace, memory).await;
                 let names: Vec<String> = pods
                     .iter()
                     .map(|pod| format!("{}/{}", pod.namespace, pod.name))
@@ -91,10 +84,15 @@ impl Hands<'_> {
                 Some((subject, seen, *step))
             })
             .collect();
-        let made = found
-            .iter()
-            .map(|(subject, seen, step)| exchange.make(subject, seen.clone(), *step));
-        join_all(made).await.into_iter().collect::<Result<Vec<()>, _>>()?;
+        let made = found.iter().map(|(subject, seen, step)| async {
+            let object = format!("Service {}/{}", subject.namespace, subject.name);
+            let write = exchange.make(subject, seen.clone(), *step);
+            self.pass.context.obstacles.attempt(&object, write).await
+        });
+        join_all(made)
+            .await
+            .into_iter()
+            .collect::<Result<Vec<Option<()>>, _>>()?;
         let names: Vec<String> = steps
             .iter()
             .map(|(name, step)| format!("{name} {}", step.name()))

@@ -29,11 +29,10 @@ pub fn look(observed: &Observed, subject: &Subject, around: &Around<'_>) -> Opti
     let (namespace, name) = (subject.namespace.as_str(), subject.name.as_str());
     let service = observed.service(namespace, name)?.clone();
     let slices = observed.slices(namespace, name).to_vec();
+    // Another Service that has the name of a helper is left alone: the API server says so when the helper is to be made.
     let found = |role: Role| {
-        Some((
-            role,
-            observed.service(namespace, &helper_name(name, role))?.clone(),
-        ))
+        let found = observed.service(namespace, &helper_name(name, role))?;
+        objects::is_helper_of(&service, found, role).then(|| (role, found.clone()))
     };
     let helpers: BTreeMap<Role, Value> = Role::ALL.into_iter().filter_map(found).collect();
     let of_helpers: BTreeMap<Role, Vec<Value>> = Role::ALL

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
+use jiff::{SignedDuration, Timestamp};
+use plan::decision::{Decision, WaitReason};
 use plan::service_cidr::facts::{ApiServer, Mention};
 
 use super::knowledge::Confirmed;
@@ -23,6 +25,36 @@ pub struct Looks {
     pub confirmed: Confirmed,
     /// Which writes the API server would take.
     pub trials: Trials,
+    /// Services that wait in the middle of their exchange.
+    pub waits: Waits,
+}
+
+/// Since when Services wait in the middle of their exchange.
+#[derive(Default)]
+pub struct Waits(BTreeMap<String, Timestamp>);
+
+/// A Service that has waited for so long leaves its place to another.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+
+impl Waits {
+    /// Whether this Service has waited so long that another one may take its place. One whose writes are refused has.
+    pub fn is_slow<Step>(&mut self, service: &str, decision: &Decision<Step>, now: Timestamp) -> bool {
+        match decision {
+            Decision::Wait(wait) => {
+                let since = *self.0.entry(service.to_owned()).or_insert(now);
+                wait.reason == WaitReason::RequestRefused || now.duration_since(since) >= PATIENCE
+            }
+            // One that goes on after a long wait still has no place.
+            Decision::Run(_) => self
+                .0
+                .get(service)
+                .is_some_and(|since| now.duration_since(*since) >= PATIENCE),
+            Decision::Settled | Decision::Halt(_) => {
+                self.0.remove(service);
+                false
+            }
+        }
+    }
 }
 
 impl Looks {

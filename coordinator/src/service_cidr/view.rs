@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use api::MigrationStatus;
 use api::migration::ServiceCidrStatus;
 use jiff::{SignedDuration, Timestamp};
-use plan::decision::{Wait, WaitReason};
+use plan::decision::{Decision, Wait, WaitReason};
 use plan::evict;
 use plan::found::Found;
 use plan::moves::{self, Movers};
@@ -102,12 +102,22 @@ impl Pass<'_> {
             let Some(found) = look(self.observed, &subject, &around) else {
                 continue;
             };
+            let refused = self.context.obstacles.holds(&format!("Service {name}"), self.now);
+            let decision = match refused {
+                Some(message) => Decision::Wait(Wait {
+                    reason: WaitReason::RequestRefused,
+                    message,
+                    until: None,
+                }),
+                None => swap::decide(&found.view),
+            };
             services.push(ServiceView {
                 turn: turn(&name, &found.service),
+                is_slow: memory.service_cidr.waits.is_slow(&name, &decision, self.now),
                 is_there: found.view.own == Own::At(self.goal) && subject.goal == self.goal,
                 is_held_back: subject.goal != self.goal,
                 is_away: matches!(found.view.own, Own::Away(_)),
-                decision: swap::decide(&found.view),
+                decision,
                 name: name.clone(),
             });
             seen.insert(name, (subject, found));
@@ -400,7 +410,7 @@ impl Pass<'_> {
                 until: None,
             })));
         }
-        crate::evict::forget(&mut memory.refusals, |uid| pods.iter().any(|pod| pod.uid == uid));
+        crate::evict::look(self.context, memory, |uid| pods.iter().any(|pod| pod.uid == uid));
         let workloads = workloads_of(pods);
         let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
         let residents = residents(pods, &workloads, &needed, known.told_new_since);

@@ -41,6 +41,8 @@ pub struct ServiceView {
     pub is_away: bool,
     /// Whether somebody wants it to have the address that the others leave: by itself it goes back, and stays.
     pub is_held_back: bool,
+    /// Whether it has waited so long, or its writes are refused, that another Service may take its place.
+    pub is_slow: bool,
     /// What comes next for it.
     pub decision: Decision<swap::Step>,
 }
@@ -84,6 +86,8 @@ pub struct Next {
     pub stage: Stage,
     /// What comes next.
     pub decision: Decision<Step>,
+    /// Which Services cannot go on while the others do; `None` where all can.
+    pub aside: Option<Halt>,
 }
 
 /// Chooses the next step.
@@ -92,11 +96,33 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
         .or_else(|| exchanged(view, policy))
         .or_else(|| left(view))
         .unwrap_or_else(|| over(view));
-    match (&next.decision, &policy.hold) {
+    let mut next = match (&next.decision, &policy.hold) {
         // Who has no address is brought back first: nobody who stopped the migration meant that.
         (Decision::Run(step), Some(hold)) if !brings_back(step, view) => wait(next.stage, hold.clone()),
         (Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_), _) => next,
+    };
+    if !matches!(next.decision, Decision::Halt(_)) {
+        next.aside = halted(view);
     }
+    next
+}
+
+/// The Services that a person has to look at, in one sentence.
+fn halted(view: &View<'_>) -> Option<Halt> {
+    let mut halts = view.services.iter().filter_map(ServiceView::halt);
+    let first = halts.next()?;
+    let message = match halts.count() {
+        0 => format!("1 Service cannot go on: {}", first.message),
+        others => format!(
+            "{} Services cannot go on; the first: {}",
+            others + 1,
+            first.message
+        ),
+    };
+    Some(Halt {
+        reason: first.reason,
+        message,
+    })
 }
 
 fn brings_back(step: &Step, view: &View<'_>) -> bool {
@@ -138,6 +164,13 @@ impl ServiceView {
     /// Whether it goes on while everything else is held: it has no address, or whoever stopped the migration wants it back.
     fn goes_although_held(&self) -> bool {
         self.is_away || self.is_held_back
+    }
+
+    fn halt(&self) -> Option<&Halt> {
+        match &self.decision {
+            Decision::Halt(halt) => Some(halt),
+            Decision::Run(_) | Decision::Wait(_) | Decision::Settled => None,
+        }
     }
 
     fn is_on_the_way(&self) -> bool {
@@ -188,6 +221,7 @@ fn range_is_there(view: &View<'_>) -> Option<Next> {
                 reason: HaltReason::Drift,
                 message,
             }),
+            aside: None,
         }
     })
 }
@@ -215,14 +249,6 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
     {
         return Some(self::wait(Stage::ControlPlane, wait.clone()));
     }
-    let halts: Vec<&Halt> = view
-        .services
-        .iter()
-        .filter_map(|service| match &service.decision {
-            Decision::Halt(halt) => Some(halt),
-            Decision::Run(_) | Decision::Wait(_) | Decision::Settled => None,
-        })
-        .collect();
     let mut batch: Vec<&ServiceView> = Vec::new();
     let first_turn = view
         .services
@@ -233,15 +259,19 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
     for service in view.services {
         let is_in_turn =
             service.is_there || service.is_held_back || first_turn.is_none_or(|turn| service.turn <= turn);
-        // Where one cannot go on no other begins.
-        let may = halts.is_empty() || service.goes_although_held() || service.is_there;
-        if service.is_on_the_way() && is_in_turn && may {
+        if service.is_on_the_way() && is_in_turn {
             batch.push(service);
         }
     }
     // Whoever is in the middle of it is nobody's to wait for, nor whoever is wanted back.
     batch.sort_by_key(|service| (!service.is_away, !service.is_held_back));
-    batch.truncate(policy.services_at_once.max(1));
+    // A slow Service goes on when it can, and takes no other Service's place: nobody stops the others by keeping their own waiting.
+    let mut places = policy.services_at_once.max(1);
+    batch.retain(|service| {
+        let has_place = service.is_slow || places > 0;
+        places = places.saturating_sub(usize::from(!service.is_slow));
+        has_place
+    });
     // Whoever has no address is brought back, also when all else is held.
     if policy.hold.is_some() && batch.iter().any(|service| service.goes_although_held()) {
         batch.retain(|service| service.goes_although_held());
@@ -265,10 +295,11 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
         // Who follows his Service by some moments keeps nobody from what comes next.
         Some(_) if there && !is_left => None,
         Some(found) => Some(wait(stage, found.clone())),
-        None => match halts.first() {
+        None => match halted(view) {
             Some(halt) => Some(Next {
                 stage,
-                decision: Decision::Halt((*halt).clone()),
+                decision: Decision::Halt(halt),
+                aside: None,
             }),
             None => held_back(view).map(|found| wait(stage, found)),
         },
@@ -416,6 +447,7 @@ fn run(stage: Stage, step: Step) -> Next {
     Next {
         stage,
         decision: Decision::Run(step),
+        aside: None,
     }
 }
 
@@ -423,6 +455,7 @@ fn wait(stage: Stage, wait: Wait) -> Next {
     Next {
         stage,
         decision: Decision::Wait(wait),
+        aside: None,
     }
 }
 

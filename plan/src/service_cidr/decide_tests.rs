@@ -44,6 +44,7 @@ fn service(name: &str, turn: Turn, decision: Decision<swap::Step>) -> ServiceVie
         is_there: decision == Decision::Settled,
         is_away: false,
         is_held_back: false,
+        is_slow: false,
         decision,
     }
 }
@@ -182,20 +183,56 @@ fn whoever_is_ready_does_not_wait_for_others() {
 }
 
 #[test]
-fn where_one_cannot_go_on_no_other_begins_and_who_has_no_address_comes_back() {
+fn a_service_that_cannot_go_on_is_named_and_keeps_no_other_from_it() {
     let mut services = vec![
         service("shop/a", Turn::Other, halted()),
         service("shop/b", Turn::Other, MAKE),
         service("shop/c", Turn::Other, Decision::Run(swap::Step::Finish)),
     ];
     services[2].is_away = true;
-    assert_eq!(written(&services), ["shop/c"]);
-    services[2].is_away = false;
+    assert_eq!(written(&services), ["shop/c", "shop/b"]);
     let next = with(&services, |_, _| {});
-    let Decision::Halt(halt) = next.decision else {
+    let words = "1 Service cannot go on: somebody has its address";
+    assert_eq!(next.aside.unwrap().message, words);
+    // Once it alone is left, it is what the migration halts for.
+    for service in &mut services[1..] {
+        (service.is_there, service.is_away) = (true, false);
+        service.decision = Decision::Settled;
+    }
+    let next = with(&services, |_, _| {});
+    let Decision::Halt(halt) = &next.decision else {
         panic!("{next:?}");
     };
-    assert_eq!(halt.message, "somebody has its address");
+    assert_eq!((halt.message.as_str(), next.aside), (words, None));
+    services[1] = service("shop/b", Turn::Other, halted());
+    let Decision::Halt(halt) = with(&services, |_, _| {}).decision else {
+        panic!("both are left");
+    };
+    assert_eq!(
+        halt.message,
+        "2 Services cannot go on; the first: somebody has its address"
+    );
+}
+
+#[test]
+fn services_that_wait_for_long_leave_their_places_to_others_and_go_on_when_they_can() {
+    let slow = |name: &str, decision| {
+        let mut slow = service(name, Turn::Other, decision);
+        slow.is_slow = true;
+        slow
+    };
+    let waiting = || Decision::Wait(missing("endpoints"));
+    let mut services = vec![
+        slow("shop/a", waiting()),
+        slow("shop/b", waiting()),
+        slow("shop/c", MAKE),
+        service("shop/d", Turn::Other, MAKE),
+        service("shop/e", Turn::Other, MAKE),
+        service("shop/f", Turn::Other, MAKE),
+    ];
+    assert_eq!(written(&services), ["shop/c", "shop/d", "shop/e"]);
+    services[0].is_slow = false;
+    assert_eq!(written(&services), ["shop/c", "shop/d"], "two places");
 }
 
 #[test]

@@ -121,6 +121,30 @@ pub fn helper_name(service: &str, role: Role) -> String {
     format!("{}{end}", kept.trim_end_matches('-'))
 }
 
+/// Whether this Service is a helper of ours, by its labels and its name: a label alone is on anybody's Service in a moment.
+pub fn is_helper(service: &Value) -> bool {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let labels = &service["metadata"]["labels"];
+    let (role, of) = (text(&labels[ROLE_LABEL]), text(&labels[SERVICE_LABEL]));
+    let name = text(&service["metadata"]["name"]);
+    Role::ALL
+        .into_iter()
+        .any(|known| known.as_str() == role && helper_name(&of, known) == name)
+}
+
+/// Whether this Service is the helper of that one for this, made for it and not for an earlier Service of its name.
+pub fn is_helper_of(service: &Value, helper: &Value, role: Role) -> bool {
+    let labels = &helper["metadata"]["labels"];
+    let owners = helper["metadata"]["ownerReferences"].as_array();
+    is_helper(helper)
+        && labels[ROLE_LABEL] == role.as_str()
+        && labels[SERVICE_LABEL] == service["metadata"]["name"]
+        && owners
+            .into_iter()
+            .flatten()
+            .any(|owner| owner["uid"] == service["metadata"]["uid"])
+}
+
 /// Whether a variable of a process tells of a helper (`WEB_REPLUMB_OLD_SERVICE_HOST`): the kubelet tells every pod of every Service of
 /// its namespace, and of these no program knows.
 pub fn tells_of_helper(variable: &str) -> bool {

@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::addresses::{NoRoom, assign};
 use super::class::{Class, addresses};
 use super::decide::Turn;
+use super::objects::is_helper;
 use super::settings::Settings;
 use super::side::{Side, Sides};
-use super::swap::ROLE_LABEL;
 
 /// The addresses of every Service that changes, as they were before and in the new range, by `namespace/name`.
 pub type Book = BTreeMap<String, Sides<Vec<IpAddr>>>;
@@ -23,8 +23,7 @@ pub fn key(object: &Value) -> String {
 
 /// Services that are nobody's helper.
 pub fn of_migration(services: &[Value]) -> impl Iterator<Item = &Value> {
-    let is_helper = |service: &&Value| !service["metadata"]["labels"][ROLE_LABEL].is_null();
-    services.iter().filter(move |service| !is_helper(service))
+    services.iter().filter(|service| !is_helper(service))
 }
 
 /// The book with every Service that has an address of a range that is left, and without those that are gone. `taken` are addresses

@@ -3,6 +3,8 @@ use ipnet::IpNet;
 use serde_json::json;
 
 use super::*;
+use crate::service_cidr::objects::SERVICE_LABEL;
+use crate::service_cidr::swap::ROLE_LABEL;
 use crate::sourced::Sourced;
 
 fn settings() -> Settings {
@@ -31,10 +33,43 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
 }
 
 #[test]
+fn a_label_of_ours_on_a_strangers_service_hides_nothing() {
+    let settings = settings();
+    let labelled = |name: &str, labels: serde_json::Value| {
+        let mut service = service(name, "ClusterIP", &["10.96.0.7"]);
+        service["metadata"]["labels"] = labels;
+        service
+    };
+    for stranger in [
+        labelled("shop/db", json!({ ROLE_LABEL: "new" })),
+        labelled("shop/db", json!({ ROLE_LABEL: "new", SERVICE_LABEL: "db" })),
+        labelled(
+            "shop/db",
+            json!({ ROLE_LABEL: "no such role", SERVICE_LABEL: "db" }),
+        ),
+        labelled(
+            "shop/db-replumb-new",
+            json!({ ROLE_LABEL: "old", SERVICE_LABEL: "db" }),
+        ),
+        labelled("shop/db-replumb-new", json!({})),
+    ] {
+        let services = [stranger];
+        let found = book(&Book::new(), &services, &BTreeSet::new(), Side::New, &settings).unwrap();
+        assert_eq!(found.len(), 1, "{services:?}");
+    }
+    let helper = labelled(
+        "shop/db-replumb-new",
+        json!({ ROLE_LABEL: "new", SERVICE_LABEL: "db" }),
+    );
+    let found = book(&Book::new(), &[helper], &BTreeSet::new(), Side::New, &settings).unwrap();
+    assert_eq!(found, Book::new());
+}
+
+#[test]
 fn what_is_written_once_stays_and_who_comes_is_added() {
     let settings = settings();
     let mut helper = service("shop/web-replumb-new", "ClusterIP", &["172.30.0.5"]);
-    helper["metadata"]["labels"] = json!({ ROLE_LABEL: "new" });
+    helper["metadata"]["labels"] = json!({ ROLE_LABEL: "new", SERVICE_LABEL: "web" });
     let mut services = vec![
         service("shop/web", "ClusterIP", &["fd00:96::5", "10.96.0.5"]),
         service("shop/front", "LoadBalancer", &["10.96.0.6"]),

@@ -145,6 +145,7 @@ impl World {
             is_there: side == self.goal,
             is_held_back: false,
             is_away: false,
+            is_slow: false,
             decision: match (side == self.goal, shadow) {
                 (false, _) => Decision::Run(swap::Step::Swap),
                 (true, true) if !self.left_is_used() => {

@@ -10,7 +10,7 @@ use plan::flannel_to_calico::node::{NetworkLabel, drift};
 use super::super::view::network_label;
 use super::{Found, Mend};
 use crate::context::Context;
-use crate::node_migrations::write_spec;
+use crate::node_migrations::bring_to;
 use crate::snapshot::Snapshot;
 use crate::write::WriteError;
 
@@ -39,7 +39,7 @@ pub async fn record(context: &Context, snapshot: &Snapshot) -> Result<(), WriteE
             },
             ..object.spec.clone()
         };
-        write_spec(context, object, &spec).await?;
+        bring_to(context, object, &spec).await?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::summary::Held;
 use crate::traffic::is_traffic_pod;
-use crate::write::WriteError;
+use crate::write::{self, WriteError};
 
 /// Whether the pods from before are to be restarted now.
 pub(super) fn restarts(migration: &Migration, kind: &FlannelToCalico) -> bool {
@@ -75,7 +75,9 @@ pub(super) async fn restart_pods(
                     policy,
                     now,
                 };
-                let _ = act.perform(&step, &mut spec).await?;
+                let eviction = act.perform(&step, &mut spec);
+                let object = write::describe(node_object.as_ref());
+                let _ = context.obstacles.attempt(&object, eviction).await?;
                 held.push(Held::waiting(&in_work));
             }
             Some(Decision::Wait(wait)) => held.push(Held::waiting(&wait)),

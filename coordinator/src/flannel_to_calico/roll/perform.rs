@@ -126,14 +126,7 @@ async fn perform(
         NodeStep::Cordon => cordon::cordon(context, migration, node).await?,
         NodeStep::Evict(pods) => {
             let grace = migration.spec.drain.grace_period_seconds;
-            evict::evict(
-                &context.client,
-                &context.metrics,
-                pods,
-                grace,
-                &mut memory.refusals,
-            )
-            .await;
+            evict::evict(context, pods, grace, memory).await;
         }
         NodeStep::Label(value) => {
             let change = json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: value } } });

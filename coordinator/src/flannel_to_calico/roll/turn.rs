@@ -21,7 +21,7 @@ use crate::snapshot::Snapshot;
 use crate::steps::{finish_stage, step_now};
 use crate::summary::Held;
 use crate::tell::Tone;
-use crate::write::WriteError;
+use crate::write::{WriteError, describe};
 
 /// Which nodes are to go back, by the Migration's spec; `None` when none is.
 pub(super) fn wanted(migration: &Migration) -> Option<Back> {
@@ -86,9 +86,10 @@ async fn turn_back<'node>(
         if let Some(object) = snapshot.node_migrations.get(node)
             && !object.spec.returning
         {
-            turn(context, object, None, now).await?;
-            crash_point::reach("TurnAround", Edge::Recorded, Some(node)).await;
-            turned.push(node);
+            if turn(context, object, None, now).await? {
+                crash_point::reach("TurnAround", Edge::Recorded, Some(node)).await;
+                turned.push(node);
+            }
         }
     }
     Ok(turned)
@@ -121,7 +122,9 @@ async fn turn_fallen<'node>(
                 why: why.to_owned(),
                 resumed_at: migration.spec.resumed_at,
             };
-            turn(context, object, Some(fell_back), now).await?;
+            if !turn(context, object, Some(fell_back), now).await? {
+                continue;
+            }
             if let Some(node) = snapshot.nodes.get(node) {
                 let reason = HaltReason::FellBack.as_str();
                 context.teller.node(node, Tone::Warning, reason, why).await;
@@ -162,12 +165,13 @@ pub(super) fn fallen<'node>(
         })
 }
 
+/// Writes down that the node goes back. Says whether it was written: what cannot be written keeps no other node from it.
 async fn turn(
     context: &Context,
     object: &Arc<NodeMigration>,
     fell_back: Option<FellBack>,
     now: Timestamp,
-) -> Result<(), WriteError> {
+) -> Result<bool, WriteError> {
     let mut spec = object.spec.clone();
     if let Some(step) = spec.step.take() {
         finish_stage(context, &mut spec, step, now);
@@ -181,7 +185,12 @@ async fn turn(
         step: Some(step_now(Stage::StopCalico.as_str(), now)),
         ..spec
     };
-    write_spec(context, object, &spec).await
+    let write = write_spec(context, object, &spec);
+    let written = context
+        .obstacles
+        .attempt(&describe(object.as_ref()), write)
+        .await?;
+    Ok(written.is_some())
 }
 
 /// The whole migration is taken back: once no node is in work or on Calico, what was written for the cluster goes.

@@ -1,0 +1,273 @@
+//! Writes that failed, by object: an object that cannot be written costs what was to become of it, and nothing else of the pass.
+//!
+//! The first failure is told at once. After that the object is tried again with growing pauses, so that five thousand of them are
+//! no load on the API server.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use plan::decision::{Wait, WaitReason};
+
+use crate::write::WriteError;
+
+/// The pause after the first failure. It doubles with each further one.
+const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(1);
+/// The longest pause.
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(30);
+
+/// Objects whose last write failed. Lost at a restart: then each is tried at once.
+#[derive(Debug, Default)]
+pub struct Obstacles {
+    objects: Mutex<BTreeMap<String, Obstacle>>,
+}
+
+#[derive(Debug)]
+struct Obstacle {
+    /// What was attempted, and the API server's words.
+    message: String,
+    /// How often it failed; 0 where the object changed since it was read, which is no failure.
+    failures: u32,
+    next_try: Timestamp,
+    /// Whether this pass has wanted to write it.
+    is_wanted: bool,
+}
+
+impl Obstacles {
+    fn objects(&self) -> MutexGuard<'_, BTreeMap<String, Obstacle>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a pass: what it does not want to write is no obstacle to it.
+    pub fn begin_pass(&self) {
+        for obstacle in self.objects().values_mut() {
+            obstacle.is_wanted = false;
+        }
+    }
+
+    /// Ends the pass, and forgets what it did not want to write.
+    pub fn end_pass(&self) {
+        self.objects().retain(|_, obstacle| obstacle.is_wanted);
+    }
+
+    /// Every object is tried at once: a person has said that the migration goes on, or the clock was set.
+    pub fn forget(&self) {
+        self.objects().clear();
+    }
+
+    /// Makes the write, if it is time. `object` is its kind and name. `None` where it was not made: the failure is kept here, or
+    /// the object changed since it was read and is looked at again.
+    ///
+    /// # Errors
+    /// When the API server is out of reach, which is no one object's.
+    pub async fn attempt<T>(
+        &self,
+        object: &str,
+        write: impl Future<Output = Result<T, WriteError>>,
+    ) -> Result<Option<T>, WriteError> {
+        if self.holds(object, Timestamp::now()).is_some() {
+            return Ok(None);
+        }
+        match write.await {
+            Ok(made) => {
+                self.clear(object);
+                Ok(Some(made))
+            }
+            Err(error) => self.note(object, error, Timestamp::now()).map(|_| None),
+        }
+    }
+
+    /// Why this object is not written now; `None` when it may be tried.
+    pub fn holds(&self, object: &str, now: Timestamp) -> Option<String> {
+        let mut objects = self.objects();
+        let obstacle = objects.get_mut(object)?;
+        obstacle.is_wanted = true;
+        (now < obstacle.next_try).then(|| obstacle.message.clone())
+    }
+
+    /// Keeps a failure. Returns its words; `None` where the object changed since it was read, which is no failure.
+    ///
+    /// # Errors
+    /// When the API server is out of reach, which is no one object's.
+    pub fn note(
+        &self,
+        object: &str,
+        error: WriteError,
+        now: Timestamp,
+    ) -> Result<Option<String>, WriteError> {
+        if !error.is_of_the_object() {
+            return Err(error);
+        }
+        let message = error.words();
+        let is_failure = !error.is_conflict();
+        let mut objects = self.objects();
+        let failures = if is_failure {
+            let before = objects.get(object).map_or(0, |obstacle| obstacle.failures);
+            before.saturating_add(1)
+        } else {
+            0
+        };
+        objects.insert(
+            object.to_owned(),
+            Obstacle {
+                message: message.clone(),
+                failures,
+                next_try: if is_failure {
+                    now + pause(object, failures)
+                } else {
+                    now
+                },
+                is_wanted: true,
+            },
+        );
+        Ok(is_failure.then_some(message))
+    }
+
+    /// The object was written.
+    pub fn clear(&self, object: &str) {
+        self.objects().remove(object);
+    }
+
+    /// Whether everything that this pass wanted to write is written.
+    pub fn is_clear(&self) -> bool {
+        !self.objects().values().any(|obstacle| obstacle.is_wanted)
+    }
+
+    /// What has to be told: how many objects cannot be written, and the first of them.
+    pub fn wait(&self) -> Option<Wait> {
+        let objects = self.objects();
+        let mut refused = objects
+            .values()
+            .filter(|obstacle| obstacle.is_wanted && obstacle.failures > 0);
+        let first = refused.next()?;
+        let message = match refused.count() {
+            0 => format!("{}; it is tried again", first.message),
+            1 => format!("{} (and 1 more object); they are tried again", first.message),
+            others => format!(
+                "{} (and {others} more objects); they are tried again",
+                first.message
+            ),
+        };
+        Some(Wait {
+            reason: WaitReason::RequestRefused,
+            message,
+            until: None,
+        })
+    }
+}
+
+/// The pause after so many failures. It differs by up to a quarter from object to object, so that they do not come all at once.
+fn pause(object: &str, failures: u32) -> SignedDuration {
+    let doublings = failures.saturating_sub(1).min(10);
+    let pause = FIRST_PAUSE
+        .checked_mul(1 << doublings)
+        .unwrap_or(LONGEST_PAUSE)
+        .min(LONGEST_PAUSE);
+    let mut hasher = DefaultHasher::new();
+    (object, failures).hash(&mut hasher);
+    let share = i32::try_from(hasher.finish() % 1000).unwrap_or_default();
+    pause - pause * share / 4000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal() -> WriteError {
+        let status = kube::core::Status::failure("denied by policy", "Forbidden").with_code(403);
+        WriteError::of("labelling", "Node a", kube::Error::Api(Box::new(status)))
+    }
+
+    fn conflict() -> WriteError {
+        let status = kube::core::Status::failure("it changed", "Conflict").with_code(409);
+        WriteError::of("labelling", "Node a", kube::Error::Api(Box::new(status)))
+    }
+
+    fn unreachable() -> WriteError {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        WriteError::of("labelling", "Node a", kube::Error::Service(Box::new(refused)))
+    }
+
+    fn timeout() -> WriteError {
+        let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        WriteError::of("labelling", "Node a", kube::Error::Service(Box::new(late)))
+    }
+
+    #[tokio::test]
+    async fn a_refused_object_waits_and_keeps_its_words() {
+        let obstacles = Obstacles::default();
+        let made = obstacles.attempt::<()>("Node a", async { Err(refusal()) }).await;
+        assert!(made.unwrap().is_none());
+        let now = Timestamp::now();
+        assert_eq!(
+            obstacles.holds("Node a", now).as_deref(),
+            Some("labelling Node a: denied by policy")
+        );
+        let not_made = obstacles.attempt("Node a", async { Ok(()) }).await;
+        assert!(not_made.unwrap().is_none(), "it is not time yet");
+        assert_eq!(obstacles.holds("Node b", now), None, "another object is free");
+        let wait = obstacles.wait().unwrap();
+        assert_eq!(
+            wait.message,
+            "labelling Node a: denied by policy; it is tried again"
+        );
+    }
+
+    #[tokio::test]
+    async fn who_is_written_is_no_obstacle_any_more() {
+        let obstacles = Obstacles::default();
+        let earlier = Timestamp::now() - SignedDuration::from_mins(1);
+        assert!(obstacles.note("Node a", refusal(), earlier).unwrap().is_some());
+        assert!(
+            obstacles
+                .attempt("Node a", async { Ok(()) })
+                .await
+                .unwrap()
+                .is_some()
+        );
+        assert_eq!(obstacles.wait(), None);
+    }
+
+    #[test]
+    fn a_conflict_is_no_failure_and_an_api_server_that_is_away_is_no_objects() {
+        let obstacles = Obstacles::default();
+        let now = Timestamp::now();
+        assert_eq!(obstacles.note("Node c", conflict(), now).unwrap(), None);
+        assert_eq!(obstacles.holds("Node c", now), None, "it is tried at once");
+        assert!(!obstacles.is_clear(), "it is not written");
+        assert!(obstacles.note("Node a", unreachable(), now).is_err());
+        assert_eq!(obstacles.wait(), None);
+        // An admission webhook that hangs is behind one object's write.
+        assert!(obstacles.note("Node a", timeout(), now).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_a_pass_does_not_want_to_write_is_forgotten() {
+        let obstacles = Obstacles::default();
+        let now = Timestamp::now();
+        for object in ["Node a", "Node b"] {
+            obstacles.note(object, refusal(), now).unwrap();
+        }
+        assert!(obstacles.wait().unwrap().message.contains("(and 1 more object)"));
+        obstacles.begin_pass();
+        obstacles.holds("Node b", now);
+        obstacles.end_pass();
+        let wait = obstacles.wait().unwrap();
+        assert!(!wait.message.contains("more object"), "{}", wait.message);
+        assert_eq!(obstacles.holds("Node a", now), None);
+    }
+
+    #[test]
+    fn pauses_grow_to_their_limit_and_differ() {
+        let seconds = |failures| pause("Node a", failures).as_secs_f64();
+        for (failures, longest) in [(1, 1.0), (2, 2.0), (3, 4.0), (6, 30.0), (1000, 30.0)] {
+            let found = seconds(failures);
+            assert!(found <= longest && found >= longest * 0.75, "{failures}: {found}");
+        }
+        let different: std::collections::BTreeSet<i128> = (0..100)
+            .map(|node| pause(&format!("Node {node}"), 5).as_nanos())
+            .collect();
+        assert!(different.len() > 90);
+    }
+}

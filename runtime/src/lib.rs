@@ -1,0 +1,4 @@
+//! What the programs share.
+
+pub mod api_metrics;
+pub mod client;
