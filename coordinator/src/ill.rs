@@ -18,7 +18,7 @@ pub fn read(cache: &Cache) -> String {
         .pods
         .state()
         .iter()
-        .filter_map(|pod| facts::pods::pod(pod).ok())
+        .map(|pod| facts::pods::pod(pod))
         .collect();
     let ill: Vec<Value> = ill(&pods, &workloads_of(&pods))
         .into_iter()

@@ -32,7 +32,7 @@ pub fn reports<'objects>(
         .pods
         .state()
         .iter()
-        .filter_map(|pod| facts::pods::pod(pod).ok())
+        .map(|pod| facts::pods::pod(pod))
         .filter(|pod| {
             let ours = pod
                 .controller

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use api::{NodeMigration, names};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use plan::cluster::Malformed;
 use plan::drain::{self, Budget};
 use plan::order::{self, Place};
 
@@ -29,8 +28,6 @@ pub struct Snapshot {
     pub probe_pods: BTreeMap<String, Arc<Pod>>,
     /// Traffic pods of every node.
     pub traffic_pods: Vec<Arc<Pod>>,
-    /// Pods that were not understood: nobody knows whether they may be moved.
-    malformed: Vec<Malformed>,
 }
 
 impl Snapshot {
@@ -60,7 +57,6 @@ impl Snapshot {
             agents: BTreeMap::new(),
             probe_pods: BTreeMap::new(),
             traffic_pods: Vec::new(),
-            malformed: Vec::new(),
         };
         for pod in cache.pods.state() {
             snapshot.sort_pod(&pod, namespace);
@@ -71,13 +67,7 @@ impl Snapshot {
     }
 
     fn sort_pod(&mut self, pod: &Arc<Pod>, namespace: &str) {
-        let facts = match facts::pods::pod(pod) {
-            Ok(facts) => facts,
-            Err(malformed) => {
-                self.malformed.push(malformed);
-                return;
-            }
-        };
+        let facts = facts::pods::pod(pod);
         if is_of_daemon_set(&facts, namespace, names::AGENT) {
             *self.agents.entry(facts.node.clone()).or_default() |= is_usable(&facts);
         }
@@ -117,15 +107,6 @@ impl Snapshot {
     /// Whether the agent of this node is Ready.
     pub fn agent_ready(&self, node: &str) -> bool {
         self.agents.get(node).copied().unwrap_or_default()
-    }
-
-    /// The first object that was not understood: nobody knows what may be done then.
-    pub fn malformed(&self) -> Option<String> {
-        let first = self.malformed.first()?;
-        Some(format!(
-            "{}: {}; nothing is done until it is corrected",
-            first.object, first.problem
-        ))
     }
 }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::cluster::NotUnderstood;
+
 /// A pod, as far as a drain needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(
@@ -43,12 +45,14 @@ pub struct Pod {
     pub addresses: Vec<std::net::IpAddr>,
     /// Names of emptyDir volumes.
     pub empty_dirs: Vec<String>,
-    /// Requested CPU in millicores.
+    /// Requested CPU in millicores. What is not understood of it counts as nothing.
     pub cpu_millis: u64,
-    /// Requested memory in bytes.
+    /// Requested memory in bytes. What is not understood of it counts as nothing.
     pub memory_bytes: u64,
     /// Priority class name.
     pub priority_class: String,
+    /// What its fields say that was not understood.
+    pub not_understood: Vec<NotUnderstood>,
 }
 
 impl Pod {

@@ -51,12 +51,8 @@ pub async fn cluster(
     kind: &CalicoDatastore,
     by: Asked,
 ) -> Result<ClusterFacts, WriteError> {
-    let mut malformed = Vec::new();
     let nodes = cache.nodes.state();
-    let nodes = facts::understood(
-        nodes.iter().map(|found| facts::nodes::node(found)),
-        &mut malformed,
-    );
+    let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
     let manifest = manifest(&kind.manifest);
     let mut cluster = ClusterFacts {
         nodes: nodes
@@ -69,7 +65,6 @@ pub async fn cluster(
             .map(|pod| pod.key)
             .collect(),
         kubernetes_version: version(context).await?,
-        malformed,
         ..ClusterFacts::default()
     };
     cluster.permissions = read::permissions(context, &PERMISSIONS).await?;
@@ -390,7 +385,7 @@ async fn webhooks(context: &Context, cache: &Cache) -> Result<Vec<cluster::Webho
         read::list::<Service>(context, "Services")
     )?;
     let pods = cache.pods.state();
-    let pods: Vec<plan::drain::Pod> = pods.iter().filter_map(|pod| facts::pods::pod(pod).ok()).collect();
+    let pods: Vec<plan::drain::Pod> = pods.iter().map(|pod| facts::pods::pod(pod)).collect();
     Ok(facts::webhooks::webhooks(
         &webhooks.0,
         &webhooks.1,

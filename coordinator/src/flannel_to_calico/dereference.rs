@@ -113,14 +113,8 @@ fn config_maps_to_read(daemon_sets: &[Arc<DaemonSet>]) -> BTreeSet<(String, Stri
 /// The cluster as facts. What was not understood is among them, by name.
 fn cluster(objects: &Objects) -> ClusterFacts {
     let mut malformed = Vec::new();
-    let nodes = facts::understood(
-        objects.nodes.iter().map(|found| facts::nodes::node(found)),
-        &mut malformed,
-    );
-    let mut pods = facts::understood(
-        objects.pods.iter().map(|found| facts::pods::pod(found)),
-        &mut malformed,
-    );
+    let nodes = objects.nodes.iter().map(|found| facts::nodes::node(found));
+    let mut pods: Vec<_> = objects.pods.iter().map(|found| facts::pods::pod(found)).collect();
     pods.retain(|pod| !pod.finished);
     pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
     let ip_pools = facts::understood(
@@ -139,7 +133,7 @@ fn cluster(objects: &Objects) -> ClusterFacts {
         .collect();
     budgets.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
     ClusterFacts {
-        nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
+        nodes: nodes.map(|node| (node.name.clone(), node)).collect(),
         daemon_sets: objects
             .daemon_sets
             .iter()
@@ -197,11 +191,21 @@ mod tests {
         let facts = cluster(&Objects {
             nodes: vec![node("b", "many"), node("a", "1")],
             pods: vec![pod("z", "Running"), pod("done", "Succeeded"), pod("y", "Pending")],
+            ip_pools: vec![
+                serde_json::from_value(serde_json::json!({
+                    "apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "metadata": {"name": "odd"}, "spec": {},
+                }))
+                .unwrap(),
+            ],
             ..Objects::default()
         });
-        assert_eq!(facts.nodes.keys().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(facts.nodes.keys().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(facts.malformed.len(), 1);
-        assert_eq!(facts.malformed[0].object, "Node b");
+        assert_eq!(facts.malformed[0].object, "IPPool odd");
+        let [field] = facts.nodes["b"].not_understood.as_slice() else {
+            panic!("{:?}", facts.nodes)
+        };
+        assert_eq!(field.field, "status.allocatable.cpu");
         assert_eq!(
             facts.pods.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(),
             ["y", "z"]

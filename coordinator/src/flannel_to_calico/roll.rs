@@ -62,11 +62,6 @@ pub async fn roll(
             Kept::Announced => return Ok(Vec::new()),
             Kept::Restored(nodes) => nodes,
         };
-    if let Some(message) = snapshot.malformed() {
-        "Malformed".clone_into(&mut status.blocked);
-        status.message = message;
-        return Ok(Vec::new());
-    }
     evict::forget(&mut memory.refusals, |uid| {
         snapshot.pods().iter().any(|pod| pod.uid == uid)
     });

@@ -92,10 +92,6 @@ pub async fn go_on(
     });
     adopt::adopt(context, cache, migration, &look, tunnels).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
-    if let Some(message) = snapshot.malformed() {
-        wait(status, WaitReason::CheckFailing, message);
-        return Ok(());
-    }
     let pools = match read::pools(&store).await? {
         Ok(pools) => pools,
         Err(malformed) => {

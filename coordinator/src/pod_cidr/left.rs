@@ -106,7 +106,7 @@ impl Pass<'_> {
             .pods()
             .iter()
             .cloned()
-            .chain(ours.filter_map(|pod| facts::pods::pod(pod).ok()))
+            .chain(ours.map(|pod| facts::pods::pod(pod)))
             .collect();
         let cluster = Cluster {
             pods: &pods,
@@ -373,7 +373,7 @@ impl Pass<'_> {
             .snapshot
             .traffic_pods
             .iter()
-            .filter_map(|pod| facts::pods::pod(pod).ok())
+            .map(|pod| facts::pods::pod(pod))
             .flat_map(|pod| pod.addresses)
             .collect();
         let mut nodes = Vec::new();

@@ -60,14 +60,11 @@ pub async fn cluster(
     )?;
     let mut malformed = Vec::new();
     let nodes = cache.nodes.state();
-    let nodes = facts::understood(
-        nodes.iter().map(|found| facts::nodes::node(found)),
-        &mut malformed,
-    );
+    let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
     let objects = cache.pods.state();
     let is_ours = |pod: &k8s_openapi::api::core::v1::Pod| own_pods::is_ours(pod, &context.namespace);
     let watched = || objects.iter().map(AsRef::as_ref).filter(|pod| !is_ours(pod));
-    let mut pods = facts::understood(watched().map(facts::pods::pod), &mut malformed);
+    let mut pods: Vec<_> = watched().map(facts::pods::pod).collect();
     pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
     let pools = facts::understood(in_calico.pools.iter().map(objects::pool), &mut malformed);
     let blocks = facts::understood(in_calico.blocks.iter().map(objects::block), &mut malformed);

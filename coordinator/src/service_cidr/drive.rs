@@ -100,10 +100,6 @@ pub async fn go_on(
     let goal = goal(migration.spec.desired);
     adopt::adopt(context, cache, migration, &adopt::look(&known.settings, goal)).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
-    if let Some(message) = snapshot.malformed() {
-        wait(status, WaitReason::CheckFailing, message);
-        return Ok(());
-    }
     let Some(version) = api_version(&context.client).await? else {
         let message = "the API serves no ServiceCIDRs any more: nothing is done until it does";
         wait(status, WaitReason::ServiceRanges, message.to_owned());

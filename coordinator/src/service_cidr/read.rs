@@ -54,22 +54,19 @@ pub async fn cluster(
         workloads::workloads(context, cache),
         read::list(context, "ResourceQuotas"),
     )?;
-    let quotas = facts::understood(quotas.iter().map(facts::quotas::quota), &mut malformed);
+    let quotas = quotas.iter().map(facts::quotas::quota).collect();
     let typed: Vec<Service> = services
         .iter()
         .filter_map(|service| serde_json::from_value(service.clone()).ok())
         .collect();
     let nodes = cache.nodes.state();
-    let nodes = facts::understood(
-        nodes.iter().map(|found| facts::nodes::node(found)),
-        &mut malformed,
-    );
+    let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
     let objects = cache.pods.state();
     let watched = || {
         let pods = objects.iter().map(AsRef::as_ref);
         pods.filter(|pod| !own_pods::is_ours(pod, &context.namespace))
     };
-    let mut pods = facts::understood(watched().map(facts::pods::pod), &mut malformed);
+    let mut pods: Vec<_> = watched().map(facts::pods::pod).collect();
     pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
     let of_name_servers: Vec<Service> = typed
         .iter()

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::calico_node::CalicoNode;
 use super::ipam::{Allocation, attribute};
+use crate::cluster::{Needed, NotUnderstood};
 use crate::drain::Pod;
 
 /// Of the ends of tunnels: values of attribute `type`.
@@ -113,6 +114,16 @@ fn holder(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> Opt
     match pods.named.get(&(namespace, name)) {
         // It has the address and runs: it moves. Or it is on its way, and gives the address back.
         Some(pod) if !pod.finished && (pod.addresses.contains(&address) || pod.deleted_at.is_some()) => None,
+        // It may have the address.
+        Some(pod)
+            if !pod.finished
+                && let Some(unclear) = address_not_understood(pod) =>
+        {
+            other(format!(
+                "pod {}: {unclear}: Calico's IPAM gave {address} to it; correct the pod or delete it",
+                pod.key()
+            ))
+        }
         // It starts: Calico gives the address first, and the kubelet tells of it once the pod's network is there.
         Some(pod) if !pod.finished && pod.addresses.is_empty() => None,
         Some(pod) if pod.finished && pod.addresses.contains(&address) => other(format!(
@@ -125,6 +136,11 @@ fn holder(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> Opt
              --ip={address}` frees it; `calicoctl ipam check` finds others"
         )),
     }
+}
+
+fn address_not_understood(pod: &Pod) -> Option<&NotUnderstood> {
+    let mut fields = pod.not_understood.iter();
+    fields.find(|field| field.needed == Needed::Address)
 }
 
 /// What a tunnel's end has.
@@ -187,6 +203,14 @@ mod tests {
     }
 
     /// These pods, and no node.
+    fn unclear() -> NotUnderstood {
+        NotUnderstood {
+            field: "status.podIPs".to_owned(),
+            found: "\"x\"".to_owned(),
+            needed: Needed::Address,
+        }
+    }
+
     fn cluster<'pods>(pods: &'pods [Pod], calico: &'pods str) -> Cluster<'pods> {
         static NONE: BTreeMap<String, CalicoNode> = BTreeMap::new();
         Cluster {
@@ -225,6 +249,11 @@ mod tests {
     #[case::it_runs(pod("10.244.0.7"), None)]
     #[case::it_terminates(Pod { deleted_at: Some(Timestamp::UNIX_EPOCH), addresses: Vec::new(), ..pod("10.244.0.7") }, None)]
     #[case::it_starts(Pod { ready: false, addresses: Vec::new(), ..pod("10.244.0.7") }, None)]
+    #[case::its_address_is_not_understood(
+        Pod { not_understood: vec![unclear()], addresses: Vec::new(), ..pod("10.244.0.7") },
+        Some("status.podIPs: found \"x\", needed an IP address")
+    )]
+    #[case::another_of_its_addresses_is_not_understood(Pod { not_understood: vec![unclear()], ..pod("10.244.0.7") }, None)]
     #[case::it_has_another(pod("10.200.0.7"), Some("a leak"))]
     #[case::it_is_finished(Pod { finished: true, ..pod("10.244.0.7") }, Some("is finished"))]
     #[case::it_is_gone(Pod { name: "web-2".to_owned(), ..pod("10.244.0.7") }, Some("a leak"))]

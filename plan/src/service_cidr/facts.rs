@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::host::HostFacts;
 use super::ranges::ServiceCidr;
-use crate::cluster::{Malformed, Node, Webhook};
+use crate::cluster::{Malformed, Node, NotUnderstood, Webhook};
 use crate::drain::{Budget, Pod};
 use crate::moves::{Workload, WorkloadFacts};
 use crate::residents::Needed;
@@ -65,6 +65,8 @@ pub struct Quota {
     pub name: String,
     /// What it allows, by resource (`services.loadbalancers`).
     pub rooms: BTreeMap<String, Room>,
+    /// What it says of Services that was not understood.
+    pub not_understood: Vec<NotUnderstood>,
 }
 
 /// How much of something a quota allows.
