@@ -8,10 +8,25 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, PodStatu
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
-use plan::cluster::{Needed, NotUnderstood};
+use plan::calico_datastore::cluster::manifest::NODE_CONTAINER;
+use plan::cluster::{self, Needed, NotUnderstood};
+use plan::command_line::runs;
 use plan::drain;
+use plan::pod_cidr::facts::PIN_ANNOTATIONS;
 
-use super::quantity;
+use super::{daemon_sets, quantity};
+
+/// What is read of the command lines of these is asked for.
+const PROGRAMS: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
+
+/// No more bytes of an annotation are kept.
+const LONGEST: usize = 4096;
+
+/// So many fields of a pod that are not understood are named.
+const NAMED: usize = 8;
+
+/// The namespace of name servers.
+const NAME_SERVERS: &str = "kube-system";
 
 /// Annotation on the API's copy of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
@@ -42,46 +57,153 @@ fn address_texts(status: &PodStatus) -> Vec<&str> {
 /// A Pod as a drain sees it. What is not understood of it is kept in it, by name.
 pub fn pod(pod: &Pod) -> drain::Pod {
     let metadata = &pod.metadata;
-    let spec = pod.spec.clone().unwrap_or_default();
-    let status = pod.status.clone().unwrap_or_default();
     let mut not_understood = Vec::new();
     let mut addresses = Vec::new();
-    for text in address_texts(&status) {
+    for text in pod.status.iter().flat_map(address_texts) {
         match text.parse() {
             Ok(address) => addresses.push(address),
             Err(_) => not_understood.push(super::not_understood("status.podIPs", text, Needed::Address)),
         }
     }
+    let spec = pod.spec.as_ref();
+    let mut request = |resource, read: fn(&Quantity) -> Option<u64>| {
+        let request = Request::new(resource, read, &mut not_understood);
+        spec.map_or(0, |spec| request.of(spec))
+    };
+    let cpu_millis = request("cpu", quantity::thousandths);
+    let memory_bytes = request("memory", quantity::units);
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let volumes = spec.into_iter().flat_map(|spec| spec.volumes.iter().flatten());
+    addresses.shrink_to_fit();
+    not_understood.truncate(NAMED);
     drain::Pod {
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
         uid: metadata.uid.clone().unwrap_or_default(),
-        node: spec.node_name.clone().unwrap_or_default(),
-        labels: metadata.labels.clone().unwrap_or_default(),
-        host_network: spec.host_network.unwrap_or(false),
+        node: node(pod).to_owned(),
+        labels: metadata
+            .labels
+            .iter()
+            .flatten()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect(),
+        host_network: spec.and_then(|spec| spec.host_network).unwrap_or(false),
         controller: controller(metadata),
         mirror: metadata
             .annotations
             .as_ref()
             .is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)),
-        finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+        pending: phase == Some("Pending"),
+        finished: matches!(phase, Some("Succeeded" | "Failed")),
         ready: is_ready(pod),
         unschedulable: is_unschedulable(pod),
         made_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
         deleted_at: deleted_at(metadata),
         deletion_grace_seconds: metadata.deletion_grace_period_seconds,
         addresses,
-        empty_dirs: spec
-            .volumes
-            .iter()
-            .flatten()
+        empty_dirs: volumes
             .filter(|volume| volume.empty_dir.is_some())
             .map(|volume| volume.name.clone())
             .collect(),
-        cpu_millis: Request::new("cpu", quantity::thousandths, &mut not_understood).of(&spec),
-        memory_bytes: Request::new("memory", quantity::units, &mut not_understood).of(&spec),
-        priority_class: spec.priority_class_name.unwrap_or_default(),
+        cpu_millis,
+        memory_bytes,
+        priority_class: spec
+            .and_then(|spec| spec.priority_class_name.clone())
+            .unwrap_or_default(),
         not_understood,
+    }
+}
+
+/// The node that the pod is bound to; empty when pending.
+pub fn node(pod: &Pod) -> &str {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    node.unwrap_or_default()
+}
+
+/// What a few pods say besides: nobody asks it of the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct More {
+    /// Containers that run an API server or a controller manager.
+    pub programs: Vec<cluster::Container>,
+    /// The address of the host of such a pod.
+    pub host_address: Option<IpAddr>,
+    /// Annotations by which the pod names its address or its pool, with their values.
+    pub pins: Vec<(String, String)>,
+    /// `ConfigMap`s that a pod of kube-system mounts: a name server's has its Corefile.
+    pub config_maps: Vec<String>,
+    /// The image of the container of calico-node.
+    pub calico_image: Option<String>,
+}
+
+/// What the pod says besides; `None` of most.
+pub fn more(pod: &Pod) -> Option<More> {
+    let annotations = pod.metadata.annotations.iter().flatten();
+    let mut more = More {
+        pins: annotations
+            .filter(|(key, _)| PIN_ANNOTATIONS.contains(&key.as_str()))
+            .map(|(key, value)| (key.clone(), kept(value)))
+            .collect(),
+        ..More::default()
+    };
+    if let Some(spec) = &pod.spec {
+        more.programs = spec
+            .containers
+            .iter()
+            .filter(|container| names_a_program(container))
+            .map(|found| daemon_sets::container(found, false))
+            .filter(|container| PROGRAMS.iter().any(|program| runs(container, program)))
+            .collect();
+        if pod.metadata.namespace.as_deref() == Some(NAME_SERVERS) {
+            let volumes = spec.volumes.iter().flatten();
+            more.config_maps = volumes
+                .filter_map(|volume| Some(volume.config_map.as_ref()?.name.clone()))
+                .collect();
+        }
+        let mut containers = spec.containers.iter();
+        more.calico_image = containers
+            .find(|container| container.name == NODE_CONTAINER)
+            .and_then(|container| container.image.clone());
+    }
+    if !more.programs.is_empty() {
+        let host = pod.status.as_ref().and_then(|status| status.host_ip.as_deref());
+        more.host_address = host.and_then(|text| text.parse().ok());
+    }
+    (more != More::default()).then_some(more)
+}
+
+/// Most do not, and are not looked at any closer.
+fn names_a_program(container: &Container) -> bool {
+    let words = container
+        .command
+        .iter()
+        .flatten()
+        .chain(container.args.iter().flatten());
+    PROGRAMS
+        .iter()
+        .any(|program| words.clone().any(|word| word.contains(program)))
+}
+
+/// As much of a value as is kept: an annotation may be as long as a whole object.
+fn kept(value: &str) -> String {
+    let mut end = value.len().min(LONGEST);
+    while !value.is_char_boundary(end) {
+        end -= 1;
+    }
+    value[..end].to_owned()
+}
+
+/// A pod of our own, with what we ask of it.
+pub fn pruned(pod: Pod) -> Pod {
+    let mut metadata = pod.metadata;
+    metadata.managed_fields = None;
+    let spec = pod.spec.map(|spec| PodSpec {
+        node_name: spec.node_name,
+        ..PodSpec::default()
+    });
+    Pod {
+        metadata,
+        spec,
+        status: pod.status,
     }
 }
 

@@ -255,7 +255,7 @@ mod tests {
 
     fn judge(pods: Vec<Pod>, max_unavailable: u32) -> Vec<Check> {
         let facts = ClusterFacts {
-            pods,
+            pods: pods.into(),
             ..fixture::cluster()
         };
         check(
@@ -339,7 +339,7 @@ mod tests {
         ]
         .concat();
         let facts = ClusterFacts {
-            pods: all,
+            pods: all.into(),
             ..fixture::cluster()
         };
         let mut report = Report::new(CheckName::Capacity);
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn cordoned_nodes_take_nothing() {
         let mut facts = ClusterFacts {
-            pods: [pods("a", 20, 100, 0), pods("b", 25, 100, 0)].concat(),
+            pods: [pods("a", 20, 100, 0), pods("b", 25, 100, 0)].concat().into(),
             ..fixture::cluster()
         };
         assert_eq!(verdicts(&check(&facts, &fixture::policy())), [("Capacity", Pass)]);
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn a_single_node_that_is_allowed_warns() {
         let mut facts = ClusterFacts {
-            pods: pods("a", 1, 100, 0),
+            pods: pods("a", 1, 100, 0).into(),
             ..fixture::cluster()
         };
         facts.nodes.retain(|name, _| name == "a");
@@ -431,14 +431,14 @@ mod tests {
             node.allocatable_memory_bytes = u64::MAX;
             node.allocatable_pods = u64::MAX;
         }
-        facts.pods = pods("a", 20, u64::MAX / 20, 0);
+        facts.pods = pods("a", 20, u64::MAX / 20, 0).into();
         assert_eq!(verdicts(&check(&facts, &fixture::policy())), [("Capacity", Pass)]);
     }
 
     #[test]
     fn a_node_whose_amounts_are_not_understood_has_no_room() {
         let mut facts = ClusterFacts {
-            pods: pods("a", 20, 100, 0),
+            pods: pods("a", 20, 100, 0).into(),
             ..fixture::cluster()
         };
         let unclear = |facts: &mut ClusterFacts, name: &str| {
