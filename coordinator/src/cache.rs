@@ -1,55 +1,23 @@
 //! What is watched: stores of every kind that a decision looks at, and a signal when one of them changes.
 
+use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::{Migration, NodeMigration};
-use futures::StreamExt;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::DeserializeGuard;
-use kube::runtime::reflector::{self, Store};
-use kube::runtime::utils::Backoff;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
+use kube::runtime::watcher::Event;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tracing::warn;
 
-/// The first look after a broken watch comes after this time, and the time doubles up to [`SLOWEST`].
-const SOONEST: Duration = Duration::from_millis(250);
-/// There are six watches, and one leader: asking this often is no load, and after an outage nobody waits long.
-const SLOWEST: Duration = Duration::from_secs(2);
-
-/// When a broken watch is started again.
-#[derive(Clone, Debug)]
-struct Soon {
-    next: Duration,
-}
-
-impl Default for Soon {
-    fn default() -> Self {
-        Self { next: SOONEST }
-    }
-}
-
-impl Iterator for Soon {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let now = self.next;
-        self.next = (now * 2).min(SLOWEST);
-        Some(now)
-    }
-}
-
-impl Backoff for Soon {
-    fn reset(&mut self) {
-        *self = Self::default();
-    }
-}
+use crate::pod_index::PodStore;
+use crate::store::{Kept, Store};
+use crate::watching::watch;
 
 /// Stores of every kind that a decision looks at. Cloning shares them.
 #[derive(Clone)]
@@ -68,7 +36,7 @@ pub struct Stores {
     /// Nodes.
     pub nodes: Store<Node>,
     /// Pods of every namespace.
-    pub pods: Store<Pod>,
+    pub pods: PodStore,
     /// `DaemonSet`s of every namespace.
     pub daemon_sets: Store<DaemonSet>,
     /// `PodDisruptionBudget`s of every namespace.
@@ -83,37 +51,57 @@ impl Deref for Cache {
     }
 }
 
-macro_rules! watched {
-    ($kind:ty, $client:expr, $changed:expr, $tasks:expr) => {{
-        let (reader, writer) = reflector::store::<$kind>();
-        let stream =
-            reflector::reflector(writer, watcher(Api::<$kind>::all($client.clone()), watcher::Config::default()));
-        let changed = Arc::clone($changed);
-        $tasks.spawn(async move {
-            // A watch that breaks is started again, with back-off, for ever: losing the API is a normal state.
-            let mut stream = std::pin::pin!(stream.backoff(Soon::default()).touched_objects());
-            while let Some(event) = stream.next().await {
-                match event {
-                    Ok(_) => changed.notify_one(),
-                    Err(error) => warn!(kind = stringify!($kind), error = %crate::tell::chain(&error), "watch broke"),
-                }
+/// Starts the watches of a cache.
+struct Watches<'tasks> {
+    client: &'tasks Client,
+    changed: &'tasks Arc<Notify>,
+    tasks: &'tasks mut JoinSet<()>,
+}
+
+impl Watches<'_> {
+    fn start<K>(&mut self, kind: &'static str, keep: impl Fn(Event<K>) -> bool + Send + 'static)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let api = Api::<K>::all(self.client.clone());
+        let changed = Arc::clone(self.changed);
+        self.tasks.spawn(watch(api, kind, move |event| {
+            if keep(event) {
+                changed.notify_one();
             }
-        });
-        reader
-    }};
+        }));
+    }
+
+    fn store<K>(&mut self, kind: &'static str) -> Store<K>
+    where
+        K: Kept + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    {
+        let store = Store::default();
+        let kept = store.clone();
+        self.start(kind, move |event| kept.keep(event));
+        store
+    }
 }
 
 impl Cache {
-    /// Starts the watches in `tasks`.
-    pub fn start(client: &Client, tasks: &mut JoinSet<()>) -> Self {
+    /// Starts the watches in `tasks`. `namespace` is our own.
+    pub fn start(client: &Client, namespace: &str, tasks: &mut JoinSet<()>) -> Self {
         let changed = Arc::new(Notify::new());
+        let mut watches = Watches {
+            client,
+            changed: &changed,
+            tasks,
+        };
+        let pods = PodStore::new(namespace);
+        let kept = pods.clone();
+        watches.start("Pod", move |event| kept.keep(event));
         let stores = Stores {
-            migrations: watched!(DeserializeGuard<Migration>, client, &changed, tasks),
-            node_migrations: watched!(NodeMigration, client, &changed, tasks),
-            nodes: watched!(Node, client, &changed, tasks),
-            pods: watched!(Pod, client, &changed, tasks),
-            daemon_sets: watched!(DaemonSet, client, &changed, tasks),
-            budgets: watched!(PodDisruptionBudget, client, &changed, tasks),
+            migrations: watches.store("Migration"),
+            node_migrations: watches.store("NodeMigration"),
+            nodes: watches.store("Node"),
+            pods,
+            daemon_sets: watches.store("DaemonSet"),
+            budgets: watches.store("PodDisruptionBudget"),
         };
         Self { stores, changed }
     }
@@ -127,22 +115,15 @@ impl Cache {
     }
 
     /// Waits until every store has been filled once.
-    pub async fn ready(&self) -> bool {
-        let (migrations, node_migrations, nodes, pods, daemon_sets, budgets) = tokio::join!(
-            self.migrations.wait_until_ready(),
-            self.node_migrations.wait_until_ready(),
-            self.nodes.wait_until_ready(),
-            self.pods.wait_until_ready(),
-            self.daemon_sets.wait_until_ready(),
-            self.budgets.wait_until_ready(),
+    pub async fn ready(&self) {
+        tokio::join!(
+            self.migrations.filled(),
+            self.node_migrations.filled(),
+            self.nodes.filled(),
+            self.pods.filled(),
+            self.daemon_sets.filled(),
+            self.budgets.filled(),
         );
-        migrations
-            .and(node_migrations)
-            .and(nodes)
-            .and(pods)
-            .and(daemon_sets)
-            .and(budgets)
-            .is_ok()
     }
 
     /// Waits until something changed since the last call.

@@ -9,8 +9,6 @@ use api::MigrationStatus;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 use kube::client::{Body, ClientBuilder};
-use kube::runtime::reflector;
-use kube::runtime::watcher::Event;
 use runtime::client::StrictLayer;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -20,6 +18,8 @@ use crate::context::Context;
 use crate::fake_schema::{unknown_fields, without};
 use crate::metrics::Metrics;
 use crate::obstacles::Obstacles;
+use crate::pod_index::PodStore;
+use crate::store::{Kept, Store};
 use crate::tell::Teller;
 
 /// The path of the Migration that is under way.
@@ -222,22 +222,19 @@ impl FakeApi {
             migrations: self.store("/apis/replumb.dev/v1alpha1/migrations/"),
             node_migrations: self.store("/apis/replumb.dev/v1alpha1/nodemigrations/"),
             nodes: self.store("/api/v1/nodes/"),
-            pods: self.store("/api/v1/namespaces/*/pods/"),
+            pods: PodStore::of("replumb-system", self.objects("/api/v1/namespaces/*/pods/")),
             daemon_sets: self.store("/apis/apps/v1/namespaces/*/daemonsets/"),
             budgets: self.store("/apis/policy/v1/namespaces/*/poddisruptionbudgets/"),
         })
     }
 
-    fn store<K>(&self, path: &str) -> reflector::Store<K>
-    where
-        K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + 'static,
-    {
-        let (reader, mut writer) = reflector::store::<K>();
-        for object in self.below(path) {
-            let object = serde_json::from_value(object).expect("an object of its kind");
-            writer.apply_watcher_event(&Event::Apply(object));
-        }
-        reader
+    fn store<K: Kept + DeserializeOwned>(&self, path: &str) -> Store<K> {
+        Store::of(self.objects(path))
+    }
+
+    fn objects<K: DeserializeOwned>(&self, path: &str) -> impl Iterator<Item = K> {
+        let objects = self.below(path).into_iter();
+        objects.map(|object| serde_json::from_value(object).expect("an object of its kind"))
     }
 }
 

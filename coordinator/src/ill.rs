@@ -7,19 +7,13 @@ use plan::residents::{ill, workloads_of};
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
-use crate::facts;
 
 /// Key of `status.before`: how many pods of which workload were not Ready.
 pub const ILL: &str = "pods not Ready";
 
 /// What is saved.
 pub fn read(cache: &Cache) -> String {
-    let pods: Vec<plan::drain::Pod> = cache
-        .pods
-        .state()
-        .iter()
-        .filter_map(|pod| facts::pods::pod(pod).ok())
-        .collect();
+    let pods = cache.pods.index().pods();
     let ill: Vec<Value> = ill(&pods, &workloads_of(&pods))
         .into_iter()
         .map(|(workload, count)| json!([workload.kind, workload.namespace, workload.name, count]))

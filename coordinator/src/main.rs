@@ -79,14 +79,13 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let (leader, leading) = watch::channel(false);
     let mut tasks = JoinSet::new();
-    let cache = Cache::start(&watching, &mut tasks);
+    let cache = Cache::start(&watching, &namespace, &mut tasks);
     let candidate = || Candidate::new(client.clone(), &namespace, api::names::COORDINATOR, &pod_name);
     tasks.spawn(candidate().run(leader));
     let passes = async {
-        if cache.ready().await {
-            health.filled(Timestamp::now());
-            pass::run(&context, &cache, &health, &leading).await;
-        }
+        cache.ready().await;
+        health.filled(Timestamp::now());
+        pass::run(&context, &cache, &health, &leading).await;
     };
     let ended = tokio::select! {
         served = admin::serve(listen, metrics, Arc::clone(&health)) => {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use api::NodeMigration;
 use api::node_migration::NodeMigrationStatus;
-use api::{NodeMigration, names};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
@@ -19,7 +19,7 @@ use plan::check::Permission;
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::facts;
+use crate::snapshot::has_agent;
 use crate::write::WriteError;
 
 /// `NodeMigration`s whose agent is Ready: what an agent said before it died is no fact any more.
@@ -28,24 +28,11 @@ pub fn reports<'objects>(
     cache: &Cache,
     node_migrations: &'objects [Arc<NodeMigration>],
 ) -> Vec<&'objects NodeMigration> {
-    let alive: BTreeSet<String> = cache
-        .pods
-        .state()
-        .iter()
-        .filter_map(|pod| facts::pods::pod(pod).ok())
-        .filter(|pod| {
-            let ours = pod
-                .controller
-                .as_ref()
-                .is_some_and(|(kind, name)| kind == "DaemonSet" && name == names::AGENT);
-            ours && pod.namespace == context.namespace && pod.ready && pod.deleted_at.is_none()
-        })
-        .map(|pod| pod.node)
-        .collect();
+    let pods = cache.pods.index();
     node_migrations
         .iter()
         .map(AsRef::as_ref)
-        .filter(|object| alive.contains(&object.spec.node_name))
+        .filter(|object| has_agent(pods.on(&object.spec.node_name), &context.namespace))
         .collect()
 }
 

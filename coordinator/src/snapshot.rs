@@ -1,17 +1,18 @@
 //! One look at the stores: every decision of a pass is made on the same facts.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use api::{NodeMigration, names};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use plan::cluster::Malformed;
 use plan::drain::{self, Budget};
 use plan::order::{self, Place};
+use plan::pods::Pods;
 
 use crate::cache::Cache;
 use crate::facts;
+use crate::pod_index::Index;
 
 /// What the stores say at one moment.
 pub struct Snapshot {
@@ -19,18 +20,18 @@ pub struct Snapshot {
     pub nodes: BTreeMap<String, Arc<Node>>,
     /// `NodeMigration`s of this Migration by node name.
     pub node_migrations: BTreeMap<String, Arc<NodeMigration>>,
-    /// Pods but those of our own that prove and watch, by node, namespace and name.
-    pods: Vec<drain::Pod>,
+    /// Our own namespace.
+    namespace: String,
+    /// Every pod.
+    index: Arc<Index>,
+    /// Pods but those of our own that prove and watch, once somebody has asked for all of them.
+    pods: OnceLock<Pods>,
     /// `PodDisruptionBudget`s.
     pub budgets: Vec<Budget>,
-    /// Whether the agent on a node is Ready.
-    agents: BTreeMap<String, bool>,
     /// Probe pods by the node that they prove.
     pub probe_pods: BTreeMap<String, Arc<Pod>>,
     /// Traffic pods of every node.
     pub traffic_pods: Vec<Arc<Pod>>,
-    /// Pods that were not understood: nobody knows whether they may be moved.
-    malformed: Vec<Malformed>,
 }
 
 impl Snapshot {
@@ -50,59 +51,41 @@ impl Snapshot {
                 .filter(|object| object.spec.migration == migration)
                 .map(|object| (object.spec.node_name.clone(), object))
                 .collect(),
-            pods: Vec::new(),
+            namespace: namespace.to_owned(),
+            index: cache.pods.index(),
+            pods: OnceLock::new(),
             budgets: cache
                 .budgets
                 .state()
                 .iter()
                 .map(|budget| facts::pods::budget(budget))
                 .collect(),
-            agents: BTreeMap::new(),
             probe_pods: BTreeMap::new(),
             traffic_pods: Vec::new(),
-            malformed: Vec::new(),
         };
-        for pod in cache.pods.state() {
-            snapshot.sort_pod(&pod, namespace);
+        let index = Arc::clone(&snapshot.index);
+        for pod in index.own() {
+            let component = pod.labels().get(names::COMPONENT_LABEL).map(String::as_str);
+            if component == Some(names::PROBE_COMPONENT) {
+                // Never drained, deleted once the node is proved.
+                let node = facts::pods::node(pod).to_owned();
+                snapshot.probe_pods.insert(node, Arc::clone(pod));
+            } else {
+                // Never drained, deleted when its network goes.
+                snapshot.traffic_pods.push(Arc::clone(pod));
+            }
         }
-        let place = |pod: &drain::Pod| (pod.node.clone(), pod.namespace.clone(), pod.name.clone());
-        snapshot.pods.sort_by_cached_key(place);
         snapshot
     }
 
-    fn sort_pod(&mut self, pod: &Arc<Pod>, namespace: &str) {
-        let facts = match facts::pods::pod(pod) {
-            Ok(facts) => facts,
-            Err(malformed) => {
-                self.malformed.push(malformed);
-                return;
-            }
-        };
-        if is_of_daemon_set(&facts, namespace, names::AGENT) {
-            *self.agents.entry(facts.node.clone()).or_default() |= is_usable(&facts);
-        }
-        let component = pod.labels().get(names::COMPONENT_LABEL).map(String::as_str);
-        match component.filter(|_| facts.namespace == namespace) {
-            // Ours: never drained, deleted once the node is proved.
-            Some(names::PROBE_COMPONENT) => {
-                self.probe_pods.insert(facts.node.clone(), Arc::clone(pod));
-            }
-            // Ours: never drained, deleted when its network goes.
-            Some(names::TRAFFIC_COMPONENT) => self.traffic_pods.push(Arc::clone(pod)),
-            _ => self.pods.push(facts),
-        }
-    }
-
-    /// Pods but those of our own that prove and watch, as the drain sees them.
-    pub fn pods(&self) -> &[drain::Pod] {
-        &self.pods
+    /// Pods but those of our own that prove and watch, as the drain sees them, in order of node, namespace and name.
+    pub fn pods(&self) -> &Pods {
+        self.pods.get_or_init(|| self.index.pods())
     }
 
     /// Those of one node.
-    pub fn pods_on(&self, node: &str) -> &[drain::Pod] {
-        let start = self.pods.partition_point(|pod| pod.node.as_str() < node);
-        let length = self.pods[start..].partition_point(|pod| pod.node == node);
-        &self.pods[start..start + length]
+    pub fn pods_on(&self, node: &str) -> &Pods {
+        self.index.on(node)
     }
 
     /// Names of the pods of a `DaemonSet` on a node, terminating ones included, and whether each is Ready and not terminating.
@@ -116,17 +99,14 @@ impl Snapshot {
 
     /// Whether the agent of this node is Ready.
     pub fn agent_ready(&self, node: &str) -> bool {
-        self.agents.get(node).copied().unwrap_or_default()
+        has_agent(self.pods_on(node), &self.namespace)
     }
+}
 
-    /// The first object that was not understood: nobody knows what may be done then.
-    pub fn malformed(&self) -> Option<String> {
-        let first = self.malformed.first()?;
-        Some(format!(
-            "{}: {}; nothing is done until it is corrected",
-            first.object, first.problem
-        ))
-    }
+/// Whether the agent is among these pods, and Ready.
+pub fn has_agent(pods: &Pods, namespace: &str) -> bool {
+    pods.iter()
+        .any(|pod| is_of_daemon_set(pod, namespace, names::AGENT) && is_usable(pod))
 }
 
 /// Whether this `DaemonSet` has made the pod.

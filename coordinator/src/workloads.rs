@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::ResourceExt;
-use plan::drain;
+use k8s_openapi::api::core::v1::Service;
 use plan::moves::{Workload, WorkloadFacts};
+use plan::pods::Pods;
 use plan::residents::Needed;
 
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts::workloads::{backends, is_name_service};
 use crate::looks::{Pace, is_old};
+use crate::pod_index::Index;
 use crate::write::WriteError;
 use crate::{facts, read};
 
@@ -43,12 +43,7 @@ impl Workloads {
     }
 
     /// What others need pods for.
-    pub async fn needed(
-        &mut self,
-        context: &Context,
-        pods: &[drain::Pod],
-        pace: Pace,
-    ) -> Result<Needed, WriteError> {
+    pub async fn needed(&mut self, context: &Context, pods: &Pods, pace: Pace) -> Result<Needed, WriteError> {
         if is_old(self.needed.as_ref(), pace) {
             self.needed = Some((Instant::now(), needed(context, pods).await?));
         }
@@ -80,7 +75,7 @@ pub async fn workloads(
 }
 
 /// What others need pods for. `pods` are those of the cluster.
-async fn needed(context: &Context, pods: &[drain::Pod]) -> Result<Needed, WriteError> {
+async fn needed(context: &Context, pods: &Pods) -> Result<Needed, WriteError> {
     let (services, webhooks) = tokio::try_join!(
         read::list::<Service>(context, "Services"),
         read::webhooks(context)
@@ -95,15 +90,12 @@ async fn needed(context: &Context, pods: &[drain::Pod]) -> Result<Needed, WriteE
 }
 
 /// What these name servers read as their Corefile.
-pub async fn corefiles<'pods>(
+pub async fn corefiles(
     context: &Context,
-    pods: impl Iterator<Item = &'pods Pod>,
+    pods: &Index,
     name_servers: &BTreeSet<(String, String)>,
 ) -> Result<Vec<(String, String)>, WriteError> {
-    let of_name_servers = pods.filter(|pod| {
-        let name = (pod.namespace().unwrap_or_default(), pod.name_any());
-        name_servers.contains(&name)
-    });
+    let of_name_servers = pods.more().filter(|(name, _)| name_servers.contains(name));
     let maps = read::config_maps(context, facts::name_servers::mounted_config_maps(of_name_servers)).await?;
     Ok(maps.iter().filter_map(facts::name_servers::corefile).collect())
 }

@@ -12,6 +12,7 @@ use plan::pod_cidr::choice;
 use plan::pod_cidr::holders::{Cluster, holders};
 use plan::pod_cidr::ipam::{Allocation, Block, Ipam};
 use plan::pod_cidr::returns::{Told, to_release};
+use plan::pods::Pods;
 
 const NODES: u32 = 5_000;
 const PODS_OF_A_NODE: u32 = 30;
@@ -103,7 +104,7 @@ fn main() {
             )
         })
         .collect();
-    let pods: Vec<Pod> = (0..NODES)
+    let pods: Pods = (0..NODES)
         .flat_map(|node| (1..=PODS_OF_A_NODE).map(move |place| pod(node, place)))
         .collect();
     let [old, new] = [OLD, NEW].map(|range| IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::from(range), 8)));

@@ -1,6 +1,7 @@
 //! What the coordinator reads off the API, whatever kind of migration it is for: objects as facts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
@@ -12,6 +13,45 @@ pub struct Malformed {
     pub object: String,
     /// The field, the value found and the value needed.
     pub problem: String,
+}
+
+/// A field of an object that was not understood. The object is kept with all else that it says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NotUnderstood {
+    /// The field: `container web: resources.requests.cpu`.
+    pub field: String,
+    /// The value found, quoted, no more of it than a line has room for.
+    pub found: String,
+    /// What would have been understood.
+    pub needed: Needed,
+}
+
+impl fmt::Display for NotUnderstood {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{}: found {}, needed {}",
+            self.field, self.found, self.needed
+        )
+    }
+}
+
+/// What a field should have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Needed {
+    /// A Kubernetes quantity that is not negative (`100m`, `1.5Gi`).
+    Quantity,
+    /// An IP address.
+    Address,
+}
+
+impl fmt::Display for Needed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Quantity => "a quantity",
+            Self::Address => "an IP address",
+        })
+    }
 }
 
 /// A Node.
@@ -34,7 +74,7 @@ pub struct Node {
     pub taints: Vec<String>,
     /// `status.addresses` of type InternalIP.
     pub internal_addresses: Vec<IpAddr>,
-    /// Allocatable CPU in millicores.
+    /// Allocatable CPU in millicores; 0 when it is not known, like the others.
     pub allocatable_cpu_millis: u64,
     /// Allocatable memory in bytes.
     pub allocatable_memory_bytes: u64,
@@ -44,6 +84,8 @@ pub struct Node {
     pub control_plane: bool,
     /// `status.nodeInfo.operatingSystem`.
     pub operating_system: String,
+    /// What its fields say that was not understood.
+    pub not_understood: Vec<NotUnderstood>,
 }
 
 impl Node {

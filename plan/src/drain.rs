@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::cluster::NotUnderstood;
+use crate::labels::Labels;
+use crate::pods::Pods;
+
 /// A pod, as far as a drain needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(
@@ -20,13 +24,15 @@ pub struct Pod {
     /// Node that it is bound to; empty when pending.
     pub node: String,
     /// Labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     /// `hostNetwork`.
     pub host_network: bool,
     /// Kind and name of its controller, if any.
     pub controller: Option<(String, String)>,
     /// A static pod's mirror (annotation `kubernetes.io/config.mirror`).
     pub mirror: bool,
+    /// Phase Pending.
+    pub pending: bool,
     /// Phase Succeeded or Failed.
     pub finished: bool,
     /// Condition Ready is True.
@@ -43,12 +49,14 @@ pub struct Pod {
     pub addresses: Vec<std::net::IpAddr>,
     /// Names of emptyDir volumes.
     pub empty_dirs: Vec<String>,
-    /// Requested CPU in millicores.
+    /// Requested CPU in millicores. What is not understood of it counts as nothing.
     pub cpu_millis: u64,
-    /// Requested memory in bytes.
+    /// Requested memory in bytes. What is not understood of it counts as nothing.
     pub memory_bytes: u64,
     /// Priority class name.
     pub priority_class: String,
+    /// What its fields say that was not understood.
+    pub not_understood: Vec<NotUnderstood>,
 }
 
 impl Pod {
@@ -98,21 +106,25 @@ pub struct Selector {
 
 impl Selector {
     /// Whether the labels satisfy every term. An unknown operator satisfies nothing.
-    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+    pub fn matches(&self, labels: &Labels) -> bool {
         self.match_labels
             .iter()
-            .all(|(key, value)| labels.get(key) == Some(value))
+            .all(|(key, value)| labels.get(key) == Some(value.as_str()))
             && self
                 .match_expressions
                 .iter()
                 .all(|(key, operator, values)| match operator.as_str() {
-                    "In" => labels.get(key).is_some_and(|value| values.contains(value)),
-                    "NotIn" => labels.get(key).is_none_or(|value| !values.contains(value)),
+                    "In" => labels.get(key).is_some_and(|value| is_among(value, values)),
+                    "NotIn" => labels.get(key).is_none_or(|value| !is_among(value, values)),
                     "Exists" => labels.contains_key(key),
                     "DoesNotExist" => !labels.contains_key(key),
                     _ => false,
                 })
     }
+}
+
+fn is_among(value: &str, values: &[String]) -> bool {
+    values.iter().any(|known| known == value)
 }
 
 /// What the user allows a drain to do.
@@ -165,7 +177,7 @@ pub struct Residents<'pods> {
 }
 
 /// Sorts the pods of a node. Order within each list is by namespace and name, so that two looks agree.
-pub fn residents<'pods>(pods: &'pods [Pod], node: &str) -> Residents<'pods> {
+pub fn residents<'pods>(pods: &'pods Pods, node: &str) -> Residents<'pods> {
     let mut residents = Residents::default();
     let mut here: Vec<&Pod> = pods
         .iter()

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::cluster::Webhook;
 use crate::drain::Pod;
 use crate::moves::{Health, Resident, Role, Workload, WorkloadFacts};
+use crate::pods::Pods;
 
 /// The label by which a Deployment's `ReplicaSet` and its pods are told from those of another template.
 const TEMPLATE_HASH: &str = "pod-template-hash";
@@ -20,7 +21,7 @@ pub fn workload_of(pod: &Pod) -> Option<Workload> {
         .labels
         .get(TEMPLATE_HASH)
         .filter(|_| kind == "ReplicaSet")
-        .and_then(|hash| name.strip_suffix(hash.as_str())?.strip_suffix('-'));
+        .and_then(|hash| name.strip_suffix(hash)?.strip_suffix('-'));
     let (kind, name) = match of_deployment {
         Some(deployment) => ("Deployment", deployment),
         None => (kind.as_str(), name.as_str()),
@@ -57,7 +58,7 @@ impl Needed {
     fn role(&self, pod: &Pod) -> Role {
         let key = (pod.namespace.clone(), pod.name.clone());
         let component = pod.labels.get("app.kubernetes.io/component");
-        if pod.namespace == self.coordinator.0 && component == Some(&self.coordinator.1) {
+        if pod.namespace == self.coordinator.0 && component == Some(self.coordinator.1.as_str()) {
             Role::Coordinator
         } else if self.name_servers.contains(&key) {
             Role::NameServer
@@ -70,14 +71,14 @@ impl Needed {
 }
 
 /// Whose each pod is, in the order of the pods.
-pub fn workloads_of(pods: &[Pod]) -> Vec<Option<Workload>> {
+pub fn workloads_of(pods: &Pods) -> Vec<Option<Workload>> {
     pods.iter().map(workload_of).collect()
 }
 
 /// The pods as the moves see them. `workloads` are [`workloads_of`] the same pods, `closed_at` is when the pool that is left was
 /// closed.
 pub fn residents<'facts>(
-    pods: &'facts [Pod],
+    pods: &'facts Pods,
     workloads: &'facts [Option<Workload>],
     needed: &Needed,
     closed_at: Option<Timestamp>,
@@ -120,7 +121,7 @@ pub fn with_one_pod(
 }
 
 /// How many pods of each workload are not Ready now, where one is not: what was so before the first pod moved may stay so.
-pub fn ill(pods: &[Pod], workloads: &[Option<Workload>]) -> BTreeMap<Workload, usize> {
+pub fn ill(pods: &Pods, workloads: &[Option<Workload>]) -> BTreeMap<Workload, usize> {
     let mut ill: BTreeMap<Workload, usize> = BTreeMap::new();
     for (pod, workload) in pods.iter().zip(workloads) {
         if let Some(workload) = workload
@@ -202,7 +203,7 @@ mod tests {
     fn what_others_need_gets_a_second_pod_where_there_is_a_second_place() {
         let web = pod("ReplicaSet", "web-5d8f", Some("5d8f"));
         let key = (web.namespace.clone(), web.name.clone());
-        let pods = [web];
+        let pods = [web].into();
         let workloads = workloads_of(&pods);
         let web = workloads[0].clone().unwrap();
         let raised = |needed: &Needed, wanted, places| {
@@ -228,7 +229,7 @@ mod tests {
     /// Two pods of a `StatefulSet` are not the same pod twice.
     #[test]
     fn only_deployments_get_a_second_pod() {
-        let pods = [pod("StatefulSet", "db", None)];
+        let pods = Pods::from([pod("StatefulSet", "db", None)]);
         let workloads = workloads_of(&pods);
         let needed = Needed {
             name_servers: BTreeSet::from([(pods[0].namespace.clone(), pods[0].name.clone())]),
@@ -250,7 +251,7 @@ mod tests {
             made_at: Some(closed + SignedDuration::from_secs(seconds)),
             ..pod("ReplicaSet", "web", None)
         };
-        let pods = [at(-5), at(60), at(121)];
+        let pods = [at(-5), at(60), at(121)].into();
         let workloads = workloads_of(&pods);
         let since = |closed_at| -> Vec<bool> {
             residents(&pods, &workloads, &Needed::default(), closed_at)
@@ -271,7 +272,8 @@ mod tests {
                 ready: true,
                 ..pod("StatefulSet", "db", None)
             },
-        ];
+        ]
+        .into();
         let workloads = workloads_of(&pods);
         let ill = ill(&pods, &workloads);
         let db = workloads[0].clone().unwrap();

@@ -236,7 +236,7 @@ impl Pass<'_> {
 
     /// Counts pods that wait for a network.
     fn count(&self, known: &mut CalicoDatastoreStatus) {
-        let waiting = found::without_network(self.cache, self.context);
+        let waiting = found::without_network(self.cache);
         let count = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
         known.first_without_network = waiting.into_iter().next().map(|pod| pod.key);
         known.pods_without_network = count;

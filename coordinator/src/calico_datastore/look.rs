@@ -1,9 +1,11 @@
 //! Everything that a decision depends on, of one pass.
 
+use std::sync::Arc;
+
 use api::migration::{CalicoDatastoreStatus, Direction, TurnedBack};
 use datastore::error::StoreError;
 use datastore::stores::Stores;
-use k8s_openapi::api::core::v1::Pod;
+
 use plan::calico_datastore::cluster::calico::{Calico, Each, Says};
 use plan::calico_datastore::cluster::manifest::{self, Name};
 use plan::calico_datastore::cluster::nodes::NodeView;
@@ -20,6 +22,7 @@ use super::objects::{get, named};
 use super::saved::{Saved, on_delete, parts};
 use crate::facts;
 use crate::memory::Memory;
+use crate::pod_index::Index;
 use crate::snapshot::node_order;
 use crate::write::WriteError;
 
@@ -31,7 +34,7 @@ pub(super) struct Observed {
     pub controllers: Option<Value>,
     /// The `ConfigMap`.
     pub configuration: Option<Value>,
-    pods: Vec<std::sync::Arc<Pod>>,
+    pods: Arc<Index>,
     /// Pods that wait for a network.
     pub waiting: Vec<Waiting>,
     /// calico-node on every node.
@@ -57,20 +60,19 @@ impl Pass<'_> {
         let Some(daemon_set) = daemon_set else {
             return Ok(None);
         };
-        let pods = self.cache.pods.state();
+        let pods = self.cache.pods.index();
         let nodes = self.nodes(&pods, &settings.daemon_set.value);
         Ok(Some(Observed {
             daemon_set,
             controllers,
             configuration,
-            waiting: found::without_network(self.cache, self.context),
+            waiting: found::without_network(self.cache),
             nodes,
             pods,
         }))
     }
 
-    fn nodes(&self, pods: &[std::sync::Arc<Pod>], key: &str) -> Vec<NodeView> {
-        let of_calico = found::of_daemon_set(pods, key);
+    fn nodes(&self, pods: &Index, key: &str) -> Vec<NodeView> {
         let order = node_order(self.snapshot, &self.context.node_name);
         let views = order.into_iter().map(|name| NodeView {
             ready: self
@@ -78,12 +80,11 @@ impl Pass<'_> {
                 .nodes
                 .get(&name)
                 .is_some_and(|node| facts::nodes::is_ready(node)),
-            pods: of_calico
+            pods: pods
+                .on(&name)
                 .iter()
-                .filter(|pod| {
-                    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(name.as_str())
-                })
-                .map(|pod| found::calico_pod(pod, self.saved))
+                .filter(|pod| found::is_of_daemon_set(pod, key))
+                .map(|pod| found::calico_pod(pods, pod, self.saved))
                 .collect(),
             name,
         });

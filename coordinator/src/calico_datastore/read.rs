@@ -51,12 +51,8 @@ pub async fn cluster(
     kind: &CalicoDatastore,
     by: Asked,
 ) -> Result<ClusterFacts, WriteError> {
-    let mut malformed = Vec::new();
     let nodes = cache.nodes.state();
-    let nodes = facts::understood(
-        nodes.iter().map(|found| facts::nodes::node(found)),
-        &mut malformed,
-    );
+    let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
     let manifest = manifest(&kind.manifest);
     let mut cluster = ClusterFacts {
         nodes: nodes
@@ -64,12 +60,11 @@ pub async fn cluster(
             .filter(|node| node.operating_system != "windows")
             .map(|node| (node.name.clone(), node))
             .collect(),
-        without_network: found::without_network(cache, context)
+        without_network: found::without_network(cache)
             .into_iter()
             .map(|pod| pod.key)
             .collect(),
         kubernetes_version: version(context).await?,
-        malformed,
         ..ClusterFacts::default()
     };
     cluster.permissions = read::permissions(context, &PERMISSIONS).await?;
@@ -125,7 +120,7 @@ async fn of_manifest(
     let key = format!("{}/{}", name.namespace, name.name);
     cluster.other_daemon_sets = other_daemon_sets(cache, &name);
     cluster.other_controllers = other_controllers(context, &name.namespace).await?;
-    cluster.without_image = without_images(cache, &manifest.images());
+    cluster.without_image = without_images(context, cache, &manifest.images()).await?;
     let Some(there) = get(context, &name).await? else {
         return Ok(());
     };
@@ -133,18 +128,14 @@ async fn of_manifest(
         Ok(found) => cluster.daemon_set = Some(found),
         Err(malformed) => cluster.malformed.push(malformed),
     }
-    let pods = cache.pods.state();
+    let pods = cache.pods.index();
     cluster.pods = found::of_daemon_set(&pods, &key)
         .into_iter()
         .map(|pod| NodePod {
-            name: pod.name_any(),
-            node: pod
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.node_name.clone())
-                .unwrap_or_default(),
-            image: found::image(pod),
-            ready: facts::pods::is_ready(pod),
+            name: pod.name.clone(),
+            node: pod.node.clone(),
+            image: found::image(&pods, pod),
+            ready: pod.ready,
         })
         .collect();
     let wanted = saved::wanted_daemon_set(manifest, &there);
@@ -357,15 +348,26 @@ fn other_daemon_sets(cache: &Cache, known: &Name) -> Vec<String> {
 }
 
 /// Images that some kubelet does not say it has, each with those Nodes.
-fn without_images(cache: &Cache, images: &BTreeSet<String>) -> BTreeMap<String, Vec<String>> {
+async fn without_images(
+    context: &Context,
+    cache: &Cache,
+    images: &BTreeSet<String>,
+) -> Result<BTreeMap<String, Vec<String>>, WriteError> {
+    // What kubelets have is long, and nothing else asks for it: it is not kept.
+    let nodes = read::list::<Node>(context, "Nodes").await?;
+    let linux = node_migrations::linux_nodes(cache);
+    let nodes: Vec<&Node> = nodes
+        .iter()
+        .filter(|node| linux.contains_key(&node.name_any()))
+        .collect();
     let of_image = images
         .iter()
-        .map(|image| (image.clone(), without_image(cache, image)));
-    of_image.filter(|(_, nodes)| !nodes.is_empty()).collect()
+        .map(|image| (image.clone(), without_image(&nodes, image)));
+    Ok(of_image.filter(|(_, nodes)| !nodes.is_empty()).collect())
 }
 
 /// Nodes whose kubelet does not say that they have this image.
-fn without_image(cache: &Cache, image: &str) -> Vec<String> {
+fn without_image(nodes: &[&Node], image: &str) -> Vec<String> {
     let has = |node: &Node| {
         let images = node.status.as_ref().and_then(|status| status.images.as_ref());
         let mut names = images
@@ -375,12 +377,8 @@ fn without_image(cache: &Cache, image: &str) -> Vec<String> {
             .flatten();
         names.any(|name| name == image || name.ends_with(&format!("/{image}")))
     };
-    let nodes = node_migrations::linux_nodes(cache);
-    nodes
-        .values()
-        .filter(|node| !has(node))
-        .map(|node| node.name_any())
-        .collect()
+    let without = nodes.iter().filter(|node| !has(node));
+    without.map(|node| node.name_any()).collect()
 }
 
 /// Fail-closed webhooks, and who answers for them.
@@ -389,8 +387,7 @@ async fn webhooks(context: &Context, cache: &Cache) -> Result<Vec<cluster::Webho
         read::webhooks(context),
         read::list::<Service>(context, "Services")
     )?;
-    let pods = cache.pods.state();
-    let pods: Vec<plan::drain::Pod> = pods.iter().filter_map(|pod| facts::pods::pod(pod).ok()).collect();
+    let pods = cache.pods.index().pods();
     Ok(facts::webhooks::webhooks(
         &webhooks.0,
         &webhooks.1,

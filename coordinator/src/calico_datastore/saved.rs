@@ -128,12 +128,13 @@ pub async fn read(
         }
     };
     let name = Name::of(&manifest.daemon_set);
-    let pods = cache.pods.state();
+    let pods = cache.pods.index();
     let of_calico = found::of_daemon_set(&pods, &format!("{}/{}", name.namespace, name.name));
     let saved = Saved {
         nodes: of_calico
             .iter()
-            .filter_map(|pod| pod.spec.as_ref()?.node_name.clone())
+            .filter(|pod| !pod.node.is_empty())
+            .map(|pod| pod.node.clone())
             .collect(),
         daemon_set: Each {
             v2: parts(&daemon_set),
@@ -141,7 +142,7 @@ pub async fn read(
         },
         controllers,
         configuration,
-        without_network: found::without_network(cache, context)
+        without_network: found::without_network(cache)
             .into_iter()
             .map(|pod| pod.uid)
             .collect(),

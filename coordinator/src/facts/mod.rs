@@ -13,7 +13,7 @@ pub mod workloads;
 use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use plan::cluster::Malformed;
+use plan::cluster::{Malformed, Needed, NotUnderstood};
 
 /// Field managers that own something of an object, with the operation, each once: `argocd-controller (Apply)`.
 pub fn managers(metadata: &ObjectMeta) -> Vec<String> {
@@ -31,6 +31,24 @@ pub fn managers(metadata: &ObjectMeta) -> Vec<String> {
         })
         .collect();
     managers.into_iter().collect()
+}
+
+/// More characters of a value that was not understood are not told.
+const TOLD: usize = 64;
+
+/// A field that was not understood, with as much of its value as a line has room for.
+fn not_understood(field: impl Into<String>, found: &str, needed: Needed) -> NotUnderstood {
+    let told: String = found.chars().take(TOLD).collect();
+    let found = if told.len() == found.len() {
+        format!("{told:?}")
+    } else {
+        format!("{told:?} and so on, {} bytes in all", found.len())
+    };
+    NotUnderstood {
+        field: field.into(),
+        found,
+        needed,
+    }
 }
 
 /// The values that were understood; what was not is added to `malformed`, by name.

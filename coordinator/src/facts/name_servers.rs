@@ -2,21 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
+
+use super::pods::More;
 
 /// Key of a `ConfigMap` with a Corefile, as every distribution has it.
 const COREFILE: &str = "Corefile";
 
 /// Namespace and name of each `ConfigMap` that these pods mount.
-pub fn mounted_config_maps<'pods>(pods: impl Iterator<Item = &'pods Pod>) -> BTreeSet<(String, String)> {
-    pods.flat_map(|pod| {
-        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-        let names = volumes.filter_map(|volume| Some(volume.config_map.as_ref()?.name.clone()));
-        let namespace = pod.namespace().unwrap_or_default();
-        names
-            .map(move |name| (namespace.clone(), name))
-            .collect::<Vec<_>>()
+pub fn mounted_config_maps<'pods>(
+    pods: impl Iterator<Item = (&'pods (String, String), &'pods More)>,
+) -> BTreeSet<(String, String)> {
+    pods.flat_map(|((namespace, _), more)| {
+        more.config_maps
+            .iter()
+            .map(|name| (namespace.clone(), name.clone()))
     })
     .collect()
 }
@@ -34,8 +35,10 @@ pub fn corefile(map: &ConfigMap) -> Option<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
+    use super::super::pods::more;
     use super::*;
 
     #[test]
@@ -48,7 +51,9 @@ mod tests {
             ] },
         }))
         .unwrap();
-        let maps = mounted_config_maps([&pod].into_iter());
+        let name = ("kube-system".to_owned(), "coredns-1".to_owned());
+        let more = more(&pod).unwrap();
+        let maps = mounted_config_maps([(&name, &more)].into_iter());
         assert_eq!(
             maps,
             BTreeSet::from([("kube-system".to_owned(), "coredns".to_owned())])

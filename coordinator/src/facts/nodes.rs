@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use plan::cluster::{self, Malformed};
+use plan::cluster::{self, Needed};
 
 use super::quantity;
 
@@ -14,38 +14,40 @@ const CONTROL_PLANE_LABELS: [&str; 3] = [
     "node-role.kubernetes.io/controlplane",
 ];
 
-/// A Node as the checks and the plan see it.
-pub fn node(node: &Node) -> Result<cluster::Node, Malformed> {
-    let name = node.metadata.name.clone().unwrap_or_default();
-    let malformed = |problem: String| Malformed {
-        object: format!("Node {name}"),
-        problem,
-    };
+/// A Node as the checks and the plan see it. What is not understood of it is kept in it, by name.
+pub fn node(node: &Node) -> cluster::Node {
+    let mut not_understood = Vec::new();
     let labels = node.metadata.labels.clone().unwrap_or_default();
     let spec = node.spec.clone().unwrap_or_default();
     let status = node.status.clone().unwrap_or_default();
     let allocatable = status.allocatable.unwrap_or_default();
-    let amount = |resource: &str, read: fn(&Quantity) -> Option<u64>| match allocatable.get(resource) {
-        None => Ok(0),
-        Some(quantity) => read(quantity).ok_or_else(|| {
-            malformed(format!(
-                "status.allocatable.{resource}: found {:?}, needed a quantity",
-                quantity.0
-            ))
-        }),
+    let mut amount = |resource: &str, read: fn(&Quantity) -> Option<u64>| {
+        let Some(quantity) = allocatable.get(resource) else {
+            return 0;
+        };
+        read(quantity).unwrap_or_else(|| {
+            let field = format!("status.allocatable.{resource}");
+            not_understood.push(super::not_understood(field, &quantity.0, Needed::Quantity));
+            0
+        })
     };
+    let cpu = amount("cpu", quantity::thousandths);
+    let memory = amount("memory", quantity::units);
+    let pods = amount("pods", quantity::units);
     let mut internal_addresses = Vec::new();
     for address in status.addresses.unwrap_or_default() {
         if address.type_ == "InternalIP" {
-            internal_addresses.push(address.address.parse().map_err(|_| {
-                malformed(format!(
-                    "status.addresses: found {:?}, needed an IP address",
-                    address.address
-                ))
-            })?);
+            match address.address.parse() {
+                Ok(parsed) => internal_addresses.push(parsed),
+                Err(_) => not_understood.push(super::not_understood(
+                    "status.addresses",
+                    &address.address,
+                    Needed::Address,
+                )),
+            }
         }
     }
-    Ok(cluster::Node {
+    cluster::Node {
         control_plane: is_control_plane(node),
         annotations: node.metadata.annotations.clone().unwrap_or_default(),
         pod_cidrs: spec
@@ -55,21 +57,22 @@ pub fn node(node: &Node) -> Result<cluster::Node, Malformed> {
         ready: is_ready(node),
         taints: spec.taints.unwrap_or_default().iter().filter_map(taint).collect(),
         internal_addresses,
-        allocatable_cpu_millis: amount("cpu", quantity::thousandths)?,
-        allocatable_memory_bytes: amount("memory", quantity::units)?,
-        allocatable_pods: amount("pods", quantity::units)?,
+        allocatable_cpu_millis: cpu,
+        allocatable_memory_bytes: memory,
+        allocatable_pods: pods,
         operating_system: status
             .node_info
             .map(|info| info.operating_system)
             .unwrap_or_default(),
         labels,
-        name: name.clone(),
-    })
+        name: node.metadata.name.clone().unwrap_or_default(),
+        not_understood,
+    }
 }
 
-/// Whether new pods come to the Node: it is Ready, and neither cordoned nor tainted. Of one that is not understood nobody knows.
+/// Whether new pods come to the Node: it is Ready, and neither cordoned nor tainted.
 pub fn takes_pods(found: &Node) -> bool {
-    node(found).is_ok_and(|found| found.schedulable())
+    node(found).schedulable()
 }
 
 /// Whether a Node reports Ready.
@@ -107,6 +110,9 @@ fn taint(taint: &Taint) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
     use super::*;
 
     fn from(value: serde_json::Value) -> Node {
@@ -145,8 +151,7 @@ mod tests {
                     "osImage": "", "systemUUID": "",
                 },
             },
-        })))
-        .unwrap();
+        })));
         assert_eq!(found.name, "a");
         assert!(found.control_plane && found.unschedulable && found.ready);
         assert_eq!(found.pod_cidrs, ["10.244.1.0/24", "fd00:1::/64"]);
@@ -173,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_empty_node_is_not_ready_and_has_nothing() {
-        let found = node(&from(serde_json::json!({"metadata": {"name": "a"}}))).unwrap();
+        let found = node(&from(serde_json::json!({"metadata": {"name": "a"}})));
         assert!(!found.ready && !found.control_plane && found.pod_cidrs.is_empty());
         assert_eq!(found.allocatable_pods, 0);
     }
@@ -183,31 +188,55 @@ mod tests {
         let found = node(&from(
             serde_json::json!({"metadata": {"name": "a"}, "spec": {"podCIDR": "10.1.0.0/24"}}),
         ));
-        assert_eq!(found.unwrap().pod_cidrs, ["10.1.0.0/24"]);
+        assert_eq!(found.pod_cidrs, ["10.1.0.0/24"]);
     }
 
-    #[test]
-    fn a_bad_quantity_is_told() {
-        let error = node(&from(serde_json::json!({
-            "metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "many"}},
-        })))
-        .unwrap_err();
-        assert_eq!(error.object, "Node a");
+    #[rstest]
+    #[case::quantity(json!({"allocatable": {"cpu": "many", "pods": "110"}}), "status.allocatable.cpu", "\"many\"", Needed::Quantity)]
+    #[case::negative(json!({"allocatable": {"memory": "-1", "pods": "110"}}), "status.allocatable.memory", "\"-1\"", Needed::Quantity)]
+    #[case::address(
+        json!({"allocatable": {"pods": "110"}, "addresses": [
+            {"type": "InternalIP", "address": "here"}, {"type": "InternalIP", "address": "192.168.0.11"}]}),
+        "status.addresses", "\"here\"", Needed::Address
+    )]
+    fn what_is_not_understood_is_named_and_the_rest_is_kept(
+        #[case] status: serde_json::Value,
+        #[case] field: &str,
+        #[case] value: &str,
+        #[case] needed: Needed,
+    ) {
+        let found = node(&from(json!({"metadata": {"name": "a"}, "status": status})));
+        let [not_understood] = found.not_understood.as_slice() else {
+            panic!("{found:?}")
+        };
         assert_eq!(
-            error.problem,
-            "status.allocatable.cpu: found \"many\", needed a quantity"
+            (
+                not_understood.field.as_str(),
+                not_understood.found.as_str(),
+                not_understood.needed
+            ),
+            (field, value, needed)
+        );
+        assert_eq!((found.name.as_str(), found.allocatable_pods), ("a", 110));
+        assert_eq!(
+            found.internal_addresses.len(),
+            usize::from(needed == Needed::Address)
         );
     }
 
     #[test]
-    fn a_bad_address_is_told() {
-        let error = node(&from(serde_json::json!({
-            "metadata": {"name": "a"}, "status": {"addresses": [{"type": "InternalIP", "address": "here"}]},
-        })))
-        .unwrap_err();
+    fn absurd_amounts_are_amounts() {
+        let found = node(&from(json!({
+            "metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "20P", "memory": "1e99", "pods": "16Ei"}},
+        })));
+        assert_eq!(found.not_understood, []);
         assert_eq!(
-            error.problem,
-            "status.addresses: found \"here\", needed an IP address"
+            (
+                found.allocatable_cpu_millis,
+                found.allocatable_memory_bytes,
+                found.allocatable_pods
+            ),
+            (u64::MAX, u64::MAX, u64::MAX)
         );
     }
 }

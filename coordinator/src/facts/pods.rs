@@ -8,10 +8,25 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, PodStatu
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
-use plan::cluster::Malformed;
+use plan::calico_datastore::cluster::manifest::NODE_CONTAINER;
+use plan::cluster::{self, Needed, NotUnderstood};
+use plan::command_line::runs;
 use plan::drain;
+use plan::pod_cidr::facts::PIN_ANNOTATIONS;
 
-use super::quantity;
+use super::{daemon_sets, quantity};
+
+/// What is read of the command lines of these is asked for.
+const PROGRAMS: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
+
+/// No more bytes of an annotation are kept.
+const LONGEST: usize = 4096;
+
+/// So many fields of a pod that are not understood are named.
+const NAMED: usize = 8;
+
+/// The namespace of name servers.
+const NAME_SERVERS: &str = "kube-system";
 
 /// Annotation on the API's copy of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
@@ -39,52 +54,157 @@ fn address_texts(status: &PodStatus) -> Vec<&str> {
     all
 }
 
-/// A Pod as a drain sees it.
-pub fn pod(pod: &Pod) -> Result<drain::Pod, Malformed> {
+/// A Pod as a drain sees it. What is not understood of it is kept in it, by name.
+pub fn pod(pod: &Pod) -> drain::Pod {
     let metadata = &pod.metadata;
-    let malformed = |problem: String| Malformed {
-        object: format!("Pod {}", key(metadata)),
-        problem,
-    };
-    let spec = pod.spec.clone().unwrap_or_default();
-    let status = pod.status.clone().unwrap_or_default();
+    let mut not_understood = Vec::new();
     let mut addresses = Vec::new();
-    for text in address_texts(&status) {
-        addresses.push(
-            text.parse()
-                .map_err(|_| malformed(format!("status.podIPs: found {text:?}, needed an IP address")))?,
-        );
+    for text in pod.status.iter().flat_map(address_texts) {
+        match text.parse() {
+            Ok(address) => addresses.push(address),
+            Err(_) => not_understood.push(super::not_understood("status.podIPs", text, Needed::Address)),
+        }
     }
-    Ok(drain::Pod {
+    let spec = pod.spec.as_ref();
+    let mut request = |resource, read: fn(&Quantity) -> Option<u64>| {
+        let request = Request::new(resource, read, &mut not_understood);
+        spec.map_or(0, |spec| request.of(spec))
+    };
+    let cpu_millis = request("cpu", quantity::thousandths);
+    let memory_bytes = request("memory", quantity::units);
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let volumes = spec.into_iter().flat_map(|spec| spec.volumes.iter().flatten());
+    addresses.shrink_to_fit();
+    not_understood.truncate(NAMED);
+    drain::Pod {
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
         uid: metadata.uid.clone().unwrap_or_default(),
-        node: spec.node_name.clone().unwrap_or_default(),
-        labels: metadata.labels.clone().unwrap_or_default(),
-        host_network: spec.host_network.unwrap_or(false),
+        node: node(pod).to_owned(),
+        labels: metadata
+            .labels
+            .iter()
+            .flatten()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect(),
+        host_network: spec.and_then(|spec| spec.host_network).unwrap_or(false),
         controller: controller(metadata),
         mirror: metadata
             .annotations
             .as_ref()
             .is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)),
-        finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+        pending: phase == Some("Pending"),
+        finished: matches!(phase, Some("Succeeded" | "Failed")),
         ready: is_ready(pod),
         unschedulable: is_unschedulable(pod),
         made_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
         deleted_at: deleted_at(metadata),
         deletion_grace_seconds: metadata.deletion_grace_period_seconds,
         addresses,
-        empty_dirs: spec
-            .volumes
-            .iter()
-            .flatten()
+        empty_dirs: volumes
             .filter(|volume| volume.empty_dir.is_some())
             .map(|volume| volume.name.clone())
             .collect(),
-        cpu_millis: request(&spec, "cpu", quantity::thousandths).map_err(malformed)?,
-        memory_bytes: request(&spec, "memory", quantity::units).map_err(malformed)?,
-        priority_class: spec.priority_class_name.unwrap_or_default(),
-    })
+        cpu_millis,
+        memory_bytes,
+        priority_class: spec
+            .and_then(|spec| spec.priority_class_name.clone())
+            .unwrap_or_default(),
+        not_understood,
+    }
+}
+
+/// The node that the pod is bound to; empty when pending.
+pub fn node(pod: &Pod) -> &str {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    node.unwrap_or_default()
+}
+
+/// What a few pods say besides: nobody asks it of the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct More {
+    /// Containers that run an API server or a controller manager.
+    pub programs: Vec<cluster::Container>,
+    /// The address of the host of such a pod.
+    pub host_address: Option<IpAddr>,
+    /// Annotations by which the pod names its address or its pool, with their values.
+    pub pins: Vec<(String, String)>,
+    /// `ConfigMap`s that a pod of kube-system mounts: a name server's has its Corefile.
+    pub config_maps: Vec<String>,
+    /// The image of the container of calico-node.
+    pub calico_image: Option<String>,
+}
+
+/// What the pod says besides; `None` of most.
+pub fn more(pod: &Pod) -> Option<More> {
+    let annotations = pod.metadata.annotations.iter().flatten();
+    let mut more = More {
+        pins: annotations
+            .filter(|(key, _)| PIN_ANNOTATIONS.contains(&key.as_str()))
+            .map(|(key, value)| (key.clone(), kept(value)))
+            .collect(),
+        ..More::default()
+    };
+    if let Some(spec) = &pod.spec {
+        more.programs = spec
+            .containers
+            .iter()
+            .filter(|container| names_a_program(container))
+            .map(|found| daemon_sets::container(found, false))
+            .filter(|container| PROGRAMS.iter().any(|program| runs(container, program)))
+            .collect();
+        if pod.metadata.namespace.as_deref() == Some(NAME_SERVERS) {
+            let volumes = spec.volumes.iter().flatten();
+            more.config_maps = volumes
+                .filter_map(|volume| Some(volume.config_map.as_ref()?.name.clone()))
+                .collect();
+        }
+        let mut containers = spec.containers.iter();
+        more.calico_image = containers
+            .find(|container| container.name == NODE_CONTAINER)
+            .and_then(|container| container.image.clone());
+    }
+    if !more.programs.is_empty() {
+        let host = pod.status.as_ref().and_then(|status| status.host_ip.as_deref());
+        more.host_address = host.and_then(|text| text.parse().ok());
+    }
+    (more != More::default()).then_some(more)
+}
+
+/// Most do not, and are not looked at any closer.
+fn names_a_program(container: &Container) -> bool {
+    let words = container
+        .command
+        .iter()
+        .flatten()
+        .chain(container.args.iter().flatten());
+    PROGRAMS
+        .iter()
+        .any(|program| words.clone().any(|word| word.contains(program)))
+}
+
+/// As much of a value as is kept: an annotation may be as long as a whole object.
+fn kept(value: &str) -> String {
+    let mut end = value.len().min(LONGEST);
+    while !value.is_char_boundary(end) {
+        end -= 1;
+    }
+    value[..end].to_owned()
+}
+
+/// A pod of our own, with what we ask of it.
+pub fn pruned(pod: Pod) -> Pod {
+    let mut metadata = pod.metadata;
+    metadata.managed_fields = None;
+    let spec = pod.spec.map(|spec| PodSpec {
+        node_name: spec.node_name,
+        ..PodSpec::default()
+    });
+    Pod {
+        metadata,
+        spec,
+        status: pod.status,
+    }
 }
 
 /// Whether the scheduler says that no node takes it.
@@ -141,12 +261,6 @@ pub fn selector(selector: &LabelSelector) -> drain::Selector {
     }
 }
 
-/// `namespace/name`.
-pub(super) fn key(metadata: &ObjectMeta) -> String {
-    let part = |part: &Option<String>| part.clone().unwrap_or_default();
-    format!("{}/{}", part(&metadata.namespace), part(&metadata.name))
-}
-
 fn controller(metadata: &ObjectMeta) -> Option<(String, String)> {
     metadata
         .owner_references
@@ -163,54 +277,83 @@ fn deleted_at(metadata: &ObjectMeta) -> Option<jiff::Timestamp> {
     Some(end.checked_sub(grace).unwrap_or(end))
 }
 
-/// What the scheduler reserves: the pod's own request, or its containers together or its init containers one after
-/// the other, whichever is larger; side-cars count in both. The runtime's overhead comes on top.
-fn request(spec: &PodSpec, resource: &str, read: fn(&Quantity) -> Option<u64>) -> Result<u64, String> {
-    let amount = |path: String, amounts: Option<&BTreeMap<String, Quantity>>| match amounts
-        .and_then(|amounts| amounts.get(resource))
-    {
-        None => Ok(None),
-        Some(quantity) => read(quantity)
-            .map(Some)
-            .ok_or_else(|| format!("{path}.{resource}: found {:?}, needed a quantity", quantity.0)),
-    };
-    let requests = |resources: &Option<ResourceRequirements>| {
-        resources
-            .as_ref()
-            .and_then(|resources| resources.requests.clone())
-    };
-    let of = |container: &Container| {
-        amount(
-            format!("container {}: resources.requests", container.name),
-            requests(&container.resources).as_ref(),
-        )
-        .map(Option::unwrap_or_default)
-    };
-    let mut together: u64 = 0;
-    for container in &spec.containers {
-        together = together.saturating_add(of(container)?);
-    }
-    let mut side_cars: u64 = 0;
-    let mut peak: u64 = 0;
-    for container in spec.init_containers.iter().flatten() {
-        let own = of(container)?;
-        peak = peak.max(side_cars.saturating_add(own));
-        if container.restart_policy.as_deref() == Some("Always") {
-            side_cars = side_cars.saturating_add(own);
+/// What the scheduler reserves of one resource. What is not understood counts as nothing, and is named.
+struct Request<'pod> {
+    resource: &'static str,
+    read: fn(&Quantity) -> Option<u64>,
+    not_understood: &'pod mut Vec<NotUnderstood>,
+}
+
+impl<'pod> Request<'pod> {
+    fn new(
+        resource: &'static str,
+        read: fn(&Quantity) -> Option<u64>,
+        not_understood: &'pod mut Vec<NotUnderstood>,
+    ) -> Self {
+        Self {
+            resource,
+            read,
+            not_understood,
         }
     }
-    let of_pod = amount(
-        "resources.requests".to_owned(),
-        requests(&spec.resources).as_ref(),
-    )?;
-    let overhead = amount("overhead".to_owned(), spec.overhead.as_ref())?.unwrap_or_default();
-    Ok(of_pod
-        .unwrap_or(together.saturating_add(side_cars).max(peak))
-        .saturating_add(overhead))
+
+    /// The pod's own request, or its containers together or its init containers one after the other, whichever is larger;
+    /// side-cars count in both. The runtime's overhead comes on top.
+    fn of(mut self, spec: &PodSpec) -> u64 {
+        let mut together: u64 = 0;
+        for container in &spec.containers {
+            together = together.saturating_add(self.of_container(container));
+        }
+        let mut side_cars: u64 = 0;
+        let mut peak: u64 = 0;
+        for container in spec.init_containers.iter().flatten() {
+            let own = self.of_container(container);
+            peak = peak.max(side_cars.saturating_add(own));
+            if container.restart_policy.as_deref() == Some("Always") {
+                side_cars = side_cars.saturating_add(own);
+            }
+        }
+        let of_pod = self.amount(
+            || "resources.requests".to_owned(),
+            requests(spec.resources.as_ref()),
+        );
+        let overhead = self.amount(|| "overhead".to_owned(), spec.overhead.as_ref());
+        of_pod
+            .unwrap_or(together.saturating_add(side_cars).max(peak))
+            .saturating_add(overhead.unwrap_or_default())
+    }
+
+    fn of_container(&mut self, container: &Container) -> u64 {
+        let field = || format!("container {}: resources.requests", container.name);
+        self.amount(field, requests(container.resources.as_ref()))
+            .unwrap_or_default()
+    }
+
+    fn amount(
+        &mut self,
+        field: impl Fn() -> String,
+        amounts: Option<&BTreeMap<String, Quantity>>,
+    ) -> Option<u64> {
+        let quantity = amounts?.get(self.resource)?;
+        let amount = (self.read)(quantity);
+        if amount.is_none() {
+            let field = format!("{}.{}", field(), self.resource);
+            self.not_understood
+                .push(super::not_understood(field, &quantity.0, Needed::Quantity));
+        }
+        amount
+    }
+}
+
+fn requests(resources: Option<&ResourceRequirements>) -> Option<&BTreeMap<String, Quantity>> {
+    resources?.requests.as_ref()
 }
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
     use super::*;
 
     fn from(value: serde_json::Value) -> Pod {
@@ -240,8 +383,7 @@ mod tests {
                 "podIPs": [{"ip": "10.244.1.5"}, {"ip": "fd00::5"}],
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
-        })))
-        .unwrap();
+        })));
         assert_eq!(found.key(), "shop/web-1");
         assert_eq!(
             found.controller,
@@ -267,8 +409,7 @@ mod tests {
             },
             "spec": {"hostNetwork": true, "containers": []},
             "status": {"phase": "Succeeded"},
-        })))
-        .unwrap();
+        })));
         assert!(found.mirror && found.host_network && found.finished && !found.ready);
     }
 
@@ -284,7 +425,6 @@ mod tests {
             pod(&from(
                 serde_json::json!({"metadata": {"name": "p"}, "spec": spec}),
             ))
-            .unwrap()
             .cpu_millis
         };
         assert_eq!(
@@ -315,23 +455,84 @@ mod tests {
         );
     }
 
+    #[rstest]
+    #[case::peta("20P", u64::MAX, None)]
+    #[case::exponent("1e99", u64::MAX, None)]
+    #[case::exbi("16Ei", u64::MAX, None)]
+    #[case::negative("-1", 0, Some("\"-1\""))]
+    #[case::word("abc", 0, Some("\"abc\""))]
+    #[case::empty("", 0, Some("\"\""))]
+    #[case::unicode("\u{ff11}", 0, Some("\"\u{ff11}\""))]
+    fn a_request_never_costs_more_than_the_request(
+        #[case] text: &str,
+        #[case] amount: u64,
+        #[case] found: Option<&str>,
+    ) {
+        let of = |value: serde_json::Value| pod(&from(value));
+        let request = json!({"cpu": text, "memory": "1Mi"});
+        for (spec, field) in [
+            (
+                json!({"containers": [{"name": "c", "resources": {"requests": request}}]}),
+                "container c: resources.requests.cpu",
+            ),
+            (
+                json!({"containers": [], "initContainers": [{"name": "i", "resources": {"requests": request}}]}),
+                "container i: resources.requests.cpu",
+            ),
+            (
+                json!({"containers": [], "resources": {"requests": request}}),
+                "resources.requests.cpu",
+            ),
+            (json!({"containers": [], "overhead": request}), "overhead.cpu"),
+        ] {
+            let pod = of(json!({"metadata": {"namespace": "n", "name": "p", "uid": "u"}, "spec": spec}));
+            assert_eq!((pod.cpu_millis, pod.memory_bytes), (amount, 1 << 20), "{field}");
+            assert_eq!((pod.key().as_str(), pod.uid.as_str()), ("n/p", "u"));
+            let expected = found.map(|found| NotUnderstood {
+                field: field.to_owned(),
+                found: found.to_owned(),
+                needed: Needed::Quantity,
+            });
+            assert_eq!(pod.not_understood, Vec::from_iter(expected));
+        }
+    }
+
     #[test]
-    fn what_is_not_understood_is_told() {
-        let error = pod(&from(serde_json::json!({
-            "metadata": {"namespace": "n", "name": "p"},
-            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "x"}}}]},
-        })))
-        .unwrap_err();
-        assert_eq!(error.object, "Pod n/p");
+    fn sums_of_the_largest_requests_stay_the_largest() {
+        let container =
+            |name: &str| json!({"name": name, "resources": {"requests": {"cpu": "20P", "memory": "16Ei"}}});
+        let found = pod(&from(json!({"metadata": {"name": "p"}, "spec": {
+            "containers": [container("a"), container("b")], "initContainers": [container("i")], "overhead": {"cpu": "20P"},
+        }})));
+        assert_eq!((found.cpu_millis, found.memory_bytes), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn an_address_that_is_none_costs_this_address() {
+        let found = pod(&from(json!({
+            "metadata": {"name": "p"}, "status": {"podIPs": [{"ip": "10.244.1.5"}, {"ip": "x"}]},
+        })));
+        assert_eq!(found.addresses, ["10.244.1.5".parse::<IpAddr>().unwrap()]);
+        let [not_understood] = found.not_understood.as_slice() else {
+            panic!("{found:?}")
+        };
         assert_eq!(
-            error.problem,
-            "container c: resources.requests.cpu: found \"x\", needed a quantity"
+            (not_understood.field.as_str(), not_understood.needed),
+            ("status.podIPs", Needed::Address)
         );
-        let error = pod(&from(
-            serde_json::json!({"metadata": {"name": "p"}, "status": {"podIP": "x"}}),
-        ))
-        .unwrap_err();
-        assert_eq!(error.problem, "status.podIPs: found \"x\", needed an IP address");
+    }
+
+    #[test]
+    fn a_long_value_is_cut() {
+        let text = "\u{e9}".repeat(5_000_000);
+        let found = pod(&from(
+            json!({"metadata": {"name": "p"}, "status": {"podIP": text}}),
+        ));
+        let told = &found.not_understood[0].found;
+        assert!(
+            told.len() < 256 && told.ends_with("10000000 bytes in all"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -2,12 +2,16 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// The quantity in thousandths, rounded up as Kubernetes rounds; `None` when it is not one, is negative or too large.
+/// So many digits of a number count. With them the largest suffix and scale fit into 128 bits.
+const DIGITS: usize = 17;
+
+/// The quantity in thousandths, rounded up as Kubernetes rounds, and the largest number where it is more; `None` when it is not
+/// one, or negative.
 pub(super) fn thousandths(quantity: &Quantity) -> Option<u64> {
     scaled(&quantity.0, 1000)
 }
 
-/// The quantity in whole units, rounded up; `None` when it is not one, is negative or too large.
+/// The quantity in whole units, rounded up, and the largest number where it is more; `None` when it is not one, or negative.
 pub(super) fn units(quantity: &Quantity) -> Option<u64> {
     scaled(&quantity.0, 1)
 }
@@ -22,19 +26,30 @@ fn scaled(text: &str, scale: u128) -> Option<u64> {
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return None;
     }
-    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
-    let fraction_digits = i32::try_from(fraction.len()).ok()?;
     let (factor, exponent) = suffix_value(suffix)?;
-    let value = digits.checked_mul(factor)?.checked_mul(scale)?;
-    let exponent = exponent - fraction_digits;
-    let power = 10_u128.checked_pow(exponent.unsigned_abs());
+    let mut digits = whole
+        .bytes()
+        .chain(fraction.bytes())
+        .skip_while(|digit| *digit == b'0');
+    let first = digits
+        .by_ref()
+        .take(DIGITS)
+        .fold(0_u128, |value, digit| value * 10 + u128::from(digit - b'0'));
+    let (dropped, remainder) = digits.fold((0_usize, false), |(count, remainder), digit| {
+        (count + 1, remainder || digit != b'0')
+    });
+    let value = (first + u128::from(remainder)) * factor * scale;
+    let shift = |digits: usize| i64::try_from(digits).unwrap_or(i64::MAX);
+    let exponent = i64::from(exponent)
+        .saturating_add(shift(dropped))
+        .saturating_sub(shift(fraction.len()));
+    let power = 10_u128.saturating_pow(u32::try_from(exponent.unsigned_abs()).unwrap_or(u32::MAX));
     let value = if exponent >= 0 {
-        value.checked_mul(power?)?
+        value.saturating_mul(power)
     } else {
-        // A divisor past 128 bits leaves less than one: rounded up.
-        power.map_or(u128::from(value > 0), |power| value.div_ceil(power))
+        value.div_ceil(power)
     };
-    u64::try_from(value).ok()
+    Some(u64::try_from(value).unwrap_or(u64::MAX))
 }
 
 /// Binary factor and decimal exponent of a suffix.
@@ -58,7 +73,7 @@ fn suffix_value(suffix: &str) -> Option<(u128, i32)> {
         "Ei" => (1 << 60, 0),
         other => {
             let exponent: i32 = other.strip_prefix(['e', 'E'])?.parse().ok()?;
-            ((-30..=30).contains(&exponent)).then_some((1, exponent))?
+            (1, exponent)
         }
     })
 }
@@ -83,15 +98,27 @@ mod tests {
             ("2k", Some(2_000_000)),
             ("1e1", Some(10_000)),
             ("1E-3", Some(1)),
+            ("0.00012345678901234567890", Some(1)),
+            ("1e-99", Some(1)),
+            ("0e99", Some(0)),
+            ("20P", Some(u64::MAX)),
+            ("1e99", Some(u64::MAX)),
+            ("1e2147483647", Some(u64::MAX)),
+            ("16Ei", Some(u64::MAX)),
+            ("99999999999999999999E", Some(u64::MAX)),
+            ("1e2147483648", None),
             ("", None),
             (".", None),
             ("-1", None),
+            ("-0", None),
+            ("abc", None),
             ("1.2.3", None),
             ("1 Gi", None),
             ("1gi", None),
             ("m", None),
-            ("1e99", None),
-            ("99999999999999999999E", None),
+            ("\u{ff11}", None),
+            ("1\u{b5}", None),
+            ("\u{1f4a5}", None),
         ] {
             assert_eq!(thousandths(&Quantity(text.to_owned())), expected, "{text}");
         }
@@ -110,9 +137,32 @@ mod tests {
             ("128974848000m", Some(128_974_848)),
             ("1m", Some(1)),
             ("15Ei", Some(15 << 60)),
-            ("16Ei", None),
+            ("12345678901234567", Some(12_345_678_901_234_567)),
+            ("16Ei", Some(u64::MAX)),
+            ("20P", Some(20_000_000_000_000_000)),
+            ("1e99", Some(u64::MAX)),
+            ("-1", None),
+            ("abc", None),
+            ("", None),
         ] {
             assert_eq!(units(&Quantity(text.to_owned())), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn ten_megabytes_are_read_like_any_other() {
+        let long = |text: &str| text.repeat(10_000_000 / text.len());
+        for (text, expected) in [
+            (long("9"), Some(u64::MAX)),
+            (long("0"), Some(0)),
+            (format!("{}1", long("0")), Some(1)),
+            (format!("1.{}", long("0")), Some(1)),
+            (format!("0.{}1", long("0")), Some(1)),
+            (format!("1{}", long("x")), None),
+            (format!("1e{}", long("9")), None),
+            (long("\u{e9}"), None),
+        ] {
+            assert_eq!(units(&Quantity(text.clone())), expected, "{:.40}", text);
         }
     }
 }

@@ -8,6 +8,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::Service;
 use plan::cluster::Webhook;
 use plan::drain;
+use plan::pods::Pods;
 
 /// What the two kinds of configuration have in common.
 struct Entry<'object> {
@@ -22,7 +23,7 @@ pub fn webhooks(
     validating: &[ValidatingWebhookConfiguration],
     mutating: &[MutatingWebhookConfiguration],
     services: &[Service],
-    pods: &[drain::Pod],
+    pods: &Pods,
 ) -> Vec<Webhook> {
     let selectors: BTreeMap<(&str, &str), &BTreeMap<String, String>> = services
         .iter()
@@ -83,7 +84,7 @@ fn object(kind: &str, configuration: Option<&str>, webhook: &str) -> String {
 fn backends(
     namespace: &str,
     selector: &BTreeMap<String, String>,
-    pods: &[drain::Pod],
+    pods: &Pods,
 ) -> Vec<(String, String, String, bool)> {
     let selector = drain::Selector {
         match_labels: selector.clone(),
@@ -153,7 +154,7 @@ mod tests {
             namespace: "policy".to_owned(),
             name: "webhook-1".to_owned(),
             node: "a".to_owned(),
-            labels: BTreeMap::from([("app".to_owned(), "webhook".to_owned())]),
+            labels: [("app".to_owned(), "webhook".to_owned())].into(),
             ..drain::Pod::default()
         }
     }
@@ -168,7 +169,7 @@ mod tests {
             namespace: "other".to_owned(),
             ..backend()
         };
-        let pods = [backend(), elsewhere];
+        let pods = [backend(), elsewhere].into();
         let found = webhooks(&[validating(None, client(), &["pods"])], &[], &[service()], &pods);
         let [webhook] = found.as_slice() else {
             panic!("{found:?}")
@@ -192,7 +193,10 @@ mod tests {
             serde_json::json!({"url": "https://example.com"}),
             &["pods"],
         );
-        assert_eq!(webhooks(&[open, outside], &[], &[service()], &[backend()]), []);
+        assert_eq!(
+            webhooks(&[open, outside], &[], &[service()], &[backend()].into()),
+            []
+        );
     }
 
     #[test]
@@ -207,7 +211,12 @@ mod tests {
             (vec!["daemonsets"], false),
             (vec![], false),
         ] {
-            let found = webhooks(&[validating(None, client(), &resources)], &[], &[service()], &[]);
+            let found = webhooks(
+                &[validating(None, client(), &resources)],
+                &[],
+                &[service()],
+                &Pods::new(),
+            );
             assert_eq!(found[0].covers_pods_or_nodes, expected, "{resources:?}");
         }
     }
@@ -223,7 +232,7 @@ mod tests {
             }],
         }))
         .unwrap();
-        let found = webhooks(&[], &[mutating], &[], &[]);
+        let found = webhooks(&[], &[mutating], &[], &Pods::new());
         assert!(found[0].covers_pods_or_nodes && found[0].backends.is_empty());
     }
 }

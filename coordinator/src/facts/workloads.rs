@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use plan::drain;
 use plan::moves::{Workload, WorkloadFacts};
+use plan::pods::Pods;
 
 /// The label that every distribution gives to its name servers.
 const NAME_SERVERS: (&str, &str) = ("k8s-app", "kube-dns");
@@ -85,7 +86,7 @@ pub fn is_name_service(service: &Service) -> bool {
 }
 
 /// Namespace and name of the pods behind these Services.
-pub fn backends(services: &[Service], pods: &[drain::Pod]) -> BTreeSet<(String, String)> {
+pub fn backends(services: &[Service], pods: &Pods) -> BTreeSet<(String, String)> {
     let selectors: Vec<(String, drain::Selector)> = services
         .iter()
         .filter_map(|service| {

@@ -8,13 +8,14 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::DynamicObject;
 use plan::check::Check;
 use plan::flannel_to_calico::checks::PERMISSIONS;
 use plan::flannel_to_calico::cluster::ClusterFacts;
 use plan::flannel_to_calico::facts::HostFacts;
+use plan::pods::Pods;
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -43,7 +44,7 @@ pub async fn dereference(
     let reports = read::reports(context, cache, node_migrations);
     Ok(cluster(&Objects {
         nodes: cache.nodes.state(),
-        pods: cache.pods.state(),
+        pods: cache.pods.index().pods(),
         daemon_sets,
         budgets: cache.budgets.state(),
         config_maps,
@@ -65,7 +66,7 @@ struct Objects {
     /// Every Node.
     nodes: Vec<Arc<Node>>,
     /// Every Pod.
-    pods: Vec<Arc<Pod>>,
+    pods: Pods,
     /// Every `DaemonSet`.
     daemon_sets: Vec<Arc<DaemonSet>>,
     /// Every `PodDisruptionBudget`.
@@ -113,16 +114,10 @@ fn config_maps_to_read(daemon_sets: &[Arc<DaemonSet>]) -> BTreeSet<(String, Stri
 /// The cluster as facts. What was not understood is among them, by name.
 fn cluster(objects: &Objects) -> ClusterFacts {
     let mut malformed = Vec::new();
-    let nodes = facts::understood(
-        objects.nodes.iter().map(|found| facts::nodes::node(found)),
-        &mut malformed,
-    );
-    let mut pods = facts::understood(
-        objects.pods.iter().map(|found| facts::pods::pod(found)),
-        &mut malformed,
-    );
+    let nodes = objects.nodes.iter().map(|found| facts::nodes::node(found));
+    let mut pods = objects.pods.clone();
     pods.retain(|pod| !pod.finished);
-    pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
+    pods.sort_by_name();
     let ip_pools = facts::understood(
         objects.ip_pools.iter().map(facts::calico::ip_pool),
         &mut malformed,
@@ -139,7 +134,7 @@ fn cluster(objects: &Objects) -> ClusterFacts {
         .collect();
     budgets.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
     ClusterFacts {
-        nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
+        nodes: nodes.map(|node| (node.name.clone(), node)).collect(),
         daemon_sets: objects
             .daemon_sets
             .iter()
@@ -174,6 +169,8 @@ fn cluster(objects: &Objects) -> ClusterFacts {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
     use super::*;
 
     #[test]
@@ -187,8 +184,8 @@ mod tests {
             )
         };
         let pod = |name: &str, phase: &str| {
-            Arc::new(
-                serde_json::from_value::<Pod>(serde_json::json!({
+            facts::pods::pod(
+                &serde_json::from_value::<Pod>(serde_json::json!({
                     "metadata": {"namespace": "n", "name": name}, "status": {"phase": phase},
                 }))
                 .unwrap(),
@@ -196,12 +193,22 @@ mod tests {
         };
         let facts = cluster(&Objects {
             nodes: vec![node("b", "many"), node("a", "1")],
-            pods: vec![pod("z", "Running"), pod("done", "Succeeded"), pod("y", "Pending")],
+            pods: vec![pod("z", "Running"), pod("done", "Succeeded"), pod("y", "Pending")].into(),
+            ip_pools: vec![
+                serde_json::from_value(serde_json::json!({
+                    "apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "metadata": {"name": "odd"}, "spec": {},
+                }))
+                .unwrap(),
+            ],
             ..Objects::default()
         });
-        assert_eq!(facts.nodes.keys().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(facts.nodes.keys().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(facts.malformed.len(), 1);
-        assert_eq!(facts.malformed[0].object, "Node b");
+        assert_eq!(facts.malformed[0].object, "IPPool odd");
+        let [field] = facts.nodes["b"].not_understood.as_slice() else {
+            panic!("{:?}", facts.nodes)
+        };
+        assert_eq!(field.field, "status.allocatable.cpu");
         assert_eq!(
             facts.pods.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(),
             ["y", "z"]

@@ -56,15 +56,7 @@ pub async fn write(
     pools: &[Pool],
     node: &Node,
 ) -> Result<Outcome, WriteError> {
-    let read = match facts::nodes::node(node) {
-        Ok(read) => read,
-        Err(malformed) => {
-            return Ok(Outcome::Blocked(format!(
-                "{}: {}",
-                malformed.object, malformed.problem
-            )));
-        }
-    };
+    let read = facts::nodes::node(node);
     let wanted = match objects::of_node(&read, settings, pools) {
         Ok(wanted) => wanted,
         Err(error) => return Ok(Outcome::Blocked(error.to_string())),

@@ -33,9 +33,7 @@ pub fn view<'snapshot>(
     let status = object.status.clone().unwrap_or_default();
     let host = status.facts.as_ref();
     let wanted = host.map(|host| {
-        let claimed = facts::nodes::node(node)
-            .map(|node| import::claimed(&node, &settings.pod_networks()))
-            .unwrap_or_default();
+        let claimed = import::claimed(&facts::nodes::node(node), &settings.pod_networks());
         import::wanted(name, &claimed, host)
     });
     Some(NodeView {

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use api::migration::{PodCidrStatus, Stage};
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use plan::decision::{Wait, WaitReason};
-use plan::drain::Pod;
 use plan::evict::PodName;
 use plan::pod_cidr::by_node::{self, Cordon};
 use plan::pod_cidr::calico_node::CalicoNode;
@@ -21,6 +21,7 @@ use plan::pod_cidr::ipam::{Allocation, Ipam};
 use plan::pod_cidr::pools;
 use plan::pod_cidr::returns::{self, Standing, Told, standing};
 use plan::pod_cidr::tunnel::Held;
+use plan::pods::Pods;
 
 use super::drive::Pass;
 use super::looks::Looks;
@@ -101,13 +102,8 @@ impl Pass<'_> {
     /// Who has these addresses besides pods that have to move.
     fn holders(&self, allocations: &[&Allocation], calico: &str) -> Vec<String> {
         let ours = self.snapshot.traffic_pods.iter();
-        let pods: Vec<Pod> = self
-            .snapshot
-            .pods()
-            .iter()
-            .cloned()
-            .chain(ours.filter_map(|pod| facts::pods::pod(pod).ok()))
-            .collect();
+        let ours = ours.map(|pod| Arc::new(facts::pods::pod(pod)));
+        let pods: Pods = self.snapshot.pods().shared().cloned().chain(ours).collect();
         let cluster = Cluster {
             pods: &pods,
             nodes: self.calico_nodes,
@@ -373,7 +369,7 @@ impl Pass<'_> {
             .snapshot
             .traffic_pods
             .iter()
-            .filter_map(|pod| facts::pods::pod(pod).ok())
+            .map(|pod| facts::pods::pod(pod))
             .flat_map(|pod| pod.addresses)
             .collect();
         let mut nodes = Vec::new();

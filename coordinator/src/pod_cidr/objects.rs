@@ -3,9 +3,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::networking::v1::ServiceCIDR;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use plan::cluster::Malformed;
@@ -16,6 +15,7 @@ use plan::pod_cidr::mentions::ranges_in;
 use serde_json::Value;
 
 use crate::facts;
+use crate::pod_index::Index;
 
 /// An `IPPool`.
 pub fn pool(object: &DynamicObject) -> Result<Pool, Malformed> {
@@ -145,29 +145,23 @@ pub fn ipam(object: Option<&DynamicObject>) -> IpamConfiguration {
 }
 
 /// What living pods and namespaces say of their pools and addresses; `is_ours` says which pods are our own.
-pub fn pins<'pods>(
-    pods: impl Iterator<Item = &'pods Pod>,
-    namespaces: &[Namespace],
-    is_ours: impl Fn(&Pod) -> bool,
-) -> Vec<Pin> {
-    let of = |object: String, metadata: &ObjectMeta| -> Vec<Pin> {
-        let annotations = metadata.annotations.iter().flatten();
+pub fn pins(pods: &Index, namespaces: &[Namespace]) -> Vec<Pin> {
+    let pin = |object: String, key: &str, value: &str| Pin {
+        object,
+        annotation: key.to_owned(),
+        value: value.to_owned(),
+    };
+    let of_pods = pods.more().flat_map(|((namespace, name), more)| {
+        more.pins
+            .iter()
+            .map(move |(key, value)| pin(format!("Pod {namespace}/{name}"), key, value))
+    });
+    let of_namespaces = namespaces.iter().flat_map(|namespace| {
+        let annotations = namespace.metadata.annotations.iter().flatten();
         annotations
             .filter(|(key, _)| PIN_ANNOTATIONS.contains(&key.as_str()))
-            .map(|(key, value)| Pin {
-                object: object.clone(),
-                annotation: key.clone(),
-                value: value.clone(),
-            })
-            .collect()
-    };
-    let of_pods = pods.filter(|pod| !is_ours(pod)).flat_map(|pod| {
-        let name = format!("Pod {}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
-        of(name, &pod.metadata)
+            .map(move |(key, value)| pin(format!("Namespace {}", namespace.name_any()), key, value))
     });
-    let of_namespaces = namespaces
-        .iter()
-        .flat_map(|namespace| of(format!("Namespace {}", namespace.name_any()), &namespace.metadata));
     of_pods.chain(of_namespaces).collect()
 }
 
@@ -203,30 +197,32 @@ pub fn service_ranges(ranges: &[ServiceCIDR], services: &[Service]) -> Vec<(Stri
 }
 
 /// Pods that run a controller manager, with what it is started with.
-pub fn controller_managers<'pods>(pods: impl Iterator<Item = &'pods Pod>) -> Vec<ControllerManager> {
-    pods.filter_map(|pod| {
-        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-        let container = containers
-            .map(|container| facts::daemon_sets::container(container, false))
-            .find(|container| runs(container, "kube-controller-manager"))?;
-        let said = argument(&container, "cluster-cidr").unwrap_or_default();
-        let ranges: Vec<IpNet> = ranges_in(&said);
-        let understood = said.split(',').filter(|part| !part.is_empty()).count() == ranges.len();
-        Some(ControllerManager {
-            pod: format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()),
-            ranges: understood.then_some(ranges),
-            // It is off unless somebody says so.
-            allocates: switch(&container, "allocate-node-cidrs").unwrap_or_default(),
+pub fn controller_managers(pods: &Index) -> Vec<ControllerManager> {
+    pods.more()
+        .filter_map(|((namespace, name), more)| {
+            let mut containers = more.programs.iter();
+            let container = containers.find(|container| runs(container, "kube-controller-manager"))?;
+            let said = argument(container, "cluster-cidr").unwrap_or_default();
+            let ranges: Vec<IpNet> = ranges_in(&said);
+            let understood = said.split(',').filter(|part| !part.is_empty()).count() == ranges.len();
+            Some(ControllerManager {
+                pod: format!("{namespace}/{name}"),
+                ranges: understood.then_some(ranges),
+                // It is off unless somebody says so.
+                allocates: switch(container, "allocate-node-cidrs").unwrap_or_default(),
+            })
         })
-    })
-    .collect()
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use api::names;
+    use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
     use super::*;
+    use crate::pod_index::PodStore;
 
     fn object(spec: &Value) -> DynamicObject {
         serde_json::from_value(json!({
@@ -322,7 +318,12 @@ mod tests {
             pod(&["kube-controller-manager", "--cluster-cidr=ten"]),
             pod(&["kube-scheduler"]),
         ];
-        let found = controller_managers(pods.iter());
+        let named = pods.into_iter().enumerate().map(|(number, mut pod)| {
+            pod.metadata.name = Some(number.to_string());
+            pod
+        });
+        let pods = PodStore::of("replumb-system", named);
+        let found = controller_managers(&pods.index());
         assert_eq!(found.len(), 2);
         assert!(found[0].allocates && found[0].ranges.as_ref().unwrap().len() == 2);
         assert!(!found[1].allocates && found[1].ranges.is_none());
@@ -334,12 +335,13 @@ mod tests {
             json!({ "namespace": "shop", "name": name, "annotations": {
                 "cni.projectcalico.org/ipv4pools": "[\"old\"]", "note": "x" } })
         };
-        let pods: Vec<Pod> = ["web", "ours"]
-            .iter()
-            .map(|name| serde_json::from_value(json!({ "metadata": annotated(name) })).unwrap())
-            .collect();
+        let pod = |metadata: Value| serde_json::from_value::<Pod>(json!({ "metadata": metadata })).unwrap();
+        let mut ours = annotated("ours");
+        ours["namespace"] = json!("replumb-system");
+        ours["labels"] = json!({ names::COMPONENT_LABEL: names::TRAFFIC_COMPONENT });
+        let pods = PodStore::of("replumb-system", [pod(annotated("web")), pod(ours)]);
         let namespace: Namespace = serde_json::from_value(json!({ "metadata": annotated("shop") })).unwrap();
-        let found = pins(pods.iter(), &[namespace], |pod| pod.name_any() == "ours");
+        let found = pins(&pods.index(), &[namespace]);
         let objects: Vec<&str> = found.iter().map(|pin| pin.object.as_str()).collect();
         assert_eq!(objects, ["Pod shop/web", "Namespace shop"]);
     }

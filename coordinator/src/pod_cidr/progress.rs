@@ -3,7 +3,7 @@
 use api::MigrationStatus;
 use api::migration::{Direction, MigrationPhase, PodCidrStatus, Stage};
 use ipnet::IpNet;
-use plan::drain::Pod;
+use plan::pods::Pods;
 
 /// The phase of the Migration in this stage.
 pub fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
@@ -27,9 +27,9 @@ pub fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
 }
 
 /// Counts the pods of both ranges: those that run and have a network of their own.
-pub fn count(known: &mut PodCidrStatus, pods: &[Pod], direction: Direction, status: &mut MigrationStatus) {
+pub fn count(known: &mut PodCidrStatus, pods: &Pods, direction: Direction, status: &mut MigrationStatus) {
     let within = |range: &IpNet| {
-        let has = |pod: &&Pod| pod.addresses.iter().any(|address| range.contains(address));
+        let has = |pod: &&plan::drain::Pod| pod.addresses.iter().any(|address| range.contains(address));
         let found = pods
             .iter()
             .filter(|pod| pod.uses_pod_network() && !pod.mirror)
@@ -48,6 +48,7 @@ pub fn count(known: &mut PodCidrStatus, pods: &[Pod], direction: Direction, stat
 
 #[cfg(test)]
 mod tests {
+    use plan::drain::Pod;
     use plan::pod_cidr::settings::Settings;
     use serde_json::json;
 
@@ -72,13 +73,14 @@ mod tests {
             finished,
             ..Pod::default()
         };
-        let pods = [
+        let pods = vec![
             pod("10.244.0.1", false, false),
             pod("10.244.0.2", false, true),
             pod("10.244.0.3", true, false),
             pod("10.200.0.1", false, false),
             pod("10.200.0.2", false, false),
         ];
+        let pods = Pods::from(pods);
         let (mut known, mut status) = (known(), MigrationStatus::default());
         count(&mut known, &pods, Direction::There, &mut status);
         assert_eq!((known.pods_in_old_range, known.pods_in_new_range), (1, 2));

@@ -27,7 +27,7 @@ use crate::context::Context;
 use crate::etcd_access::problem;
 use crate::facts::workloads::{backends, is_name_service};
 use crate::write::WriteError;
-use crate::{facts, own_pods, read, workloads};
+use crate::{facts, read, workloads};
 
 /// Calico's kinds that hold ranges for policies.
 const POLICIES: [Kind; 4] = [
@@ -60,19 +60,14 @@ pub async fn cluster(
     )?;
     let mut malformed = Vec::new();
     let nodes = cache.nodes.state();
-    let nodes = facts::understood(
-        nodes.iter().map(|found| facts::nodes::node(found)),
-        &mut malformed,
-    );
-    let objects = cache.pods.state();
-    let is_ours = |pod: &k8s_openapi::api::core::v1::Pod| own_pods::is_ours(pod, &context.namespace);
-    let watched = || objects.iter().map(AsRef::as_ref).filter(|pod| !is_ours(pod));
-    let mut pods = facts::understood(watched().map(facts::pods::pod), &mut malformed);
-    pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
+    let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
+    let index = cache.pods.index();
+    let mut pods = index.pods();
+    pods.sort_by_name();
     let pools = facts::understood(in_calico.pools.iter().map(objects::pool), &mut malformed);
     let blocks = facts::understood(in_calico.blocks.iter().map(objects::block), &mut malformed);
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
-    let controller_managers = objects::controller_managers(watched());
+    let controller_managers = objects::controller_managers(&index);
     let reports = read::reports(context, cache, node_migrations);
     malformed.sort();
     let of_name_servers: Vec<Service> = services
@@ -81,10 +76,10 @@ pub async fn cluster(
         .cloned()
         .collect();
     let name_servers = backends(&of_name_servers, &pods);
-    let corefiles = workloads::corefiles(context, objects.iter().map(AsRef::as_ref), &name_servers).await?;
+    let corefiles = workloads::corefiles(context, &index, &name_servers).await?;
     Ok(ClusterFacts {
         nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
-        pins: objects::pins(objects.iter().map(AsRef::as_ref), &namespaces, is_ours),
+        pins: objects::pins(&index, &namespaces),
         workloads,
         budgets: cache
             .budgets
@@ -245,8 +240,7 @@ pub async fn mentions(context: &Context, cache: &Cache, store: &Store) -> Result
                 .filter_map(|object| places::calicos_policy(kind.0, object)),
         );
     }
-    let pods = cache.pods.state();
-    let managers = objects::controller_managers(pods.iter().map(AsRef::as_ref));
+    let managers = objects::controller_managers(&cache.pods.index());
     mentions.extend(managers.iter().filter_map(places::controller_manager));
     Ok(mentions)
 }

@@ -28,7 +28,7 @@ impl Pass<'_> {
             .snapshot
             .nodes
             .values()
-            .filter(|node| facts::nodes::node(node).is_ok_and(|node| node.schedulable()))
+            .filter(|node| facts::nodes::takes_pods(node))
             .count();
         if places < 2 {
             return None;

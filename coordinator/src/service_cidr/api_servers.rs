@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
 use kube::{Api, Client};
@@ -24,7 +23,6 @@ use x509_parser::extensions::GeneralName;
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::facts;
 use crate::tell::chain;
 use crate::write::WriteError;
 
@@ -118,17 +116,11 @@ fn ranges(text: &str) -> Result<Vec<IpNet>, String> {
 }
 
 fn of_static_pod(cache: &Cache, address: IpAddr) -> Option<String> {
-    let pods = cache.pods.state();
-    let has_it = |pod: &Pod| {
-        let ip = pod.status.as_ref().and_then(|status| status.host_ip.as_deref());
-        ip.and_then(|text| text.parse::<IpAddr>().ok()) == Some(address)
-    };
-    pods.iter().filter(|pod| has_it(pod)).find_map(|pod| {
-        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-        let mut of_program = containers
-            .map(|container| facts::daemon_sets::container(container, false))
-            .filter(|container| runs(container, PROGRAM));
-        of_program.find_map(|container| argument(&container, FLAG))
+    let pods = cache.pods.index();
+    let mut there = pods.more().filter(|(_, more)| more.host_address == Some(address));
+    there.find_map(|(_, more)| {
+        let mut of_program = more.programs.iter().filter(|container| runs(container, PROGRAM));
+        of_program.find_map(|container| argument(container, FLAG))
     })
 }
 

@@ -23,7 +23,7 @@ use crate::facts::workloads::{backends, is_name_service};
 use crate::looks::Pace;
 use crate::memory::Memory;
 use crate::write::WriteError;
-use crate::{calico, facts, own_pods, read, workloads};
+use crate::{calico, facts, read, workloads};
 
 /// The ranges of the default `ServiceCIDR`; none where there is no such object, or it is not understood.
 pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, WriteError> {
@@ -54,30 +54,23 @@ pub async fn cluster(
         workloads::workloads(context, cache),
         read::list(context, "ResourceQuotas"),
     )?;
-    let quotas = facts::understood(quotas.iter().map(facts::quotas::quota), &mut malformed);
+    let quotas = quotas.iter().map(facts::quotas::quota).collect();
     let typed: Vec<Service> = services
         .iter()
         .filter_map(|service| serde_json::from_value(service.clone()).ok())
         .collect();
     let nodes = cache.nodes.state();
-    let nodes = facts::understood(
-        nodes.iter().map(|found| facts::nodes::node(found)),
-        &mut malformed,
-    );
-    let objects = cache.pods.state();
-    let watched = || {
-        let pods = objects.iter().map(AsRef::as_ref);
-        pods.filter(|pod| !own_pods::is_ours(pod, &context.namespace))
-    };
-    let mut pods = facts::understood(watched().map(facts::pods::pod), &mut malformed);
-    pods.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
+    let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
+    let index = cache.pods.index();
+    let mut pods = index.pods();
+    pods.sort_by_name();
     let of_name_servers: Vec<Service> = typed
         .iter()
         .filter(|service| is_name_service(service))
         .cloned()
         .collect();
     let name_servers = backends(&of_name_servers, &pods);
-    let corefiles = workloads::corefiles(context, objects.iter().map(AsRef::as_ref), &name_servers).await?;
+    let corefiles = workloads::corefiles(context, &index, &name_servers).await?;
     let domain = corefiles.iter().find_map(|(_, text)| corefile::domain(text));
     let refused = match domain {
         Some(domain) => {

@@ -3,11 +3,33 @@
 use std::collections::BTreeMap;
 
 use super::{Check, Finding, Permission, Report};
-use crate::cluster::Malformed;
+use crate::cluster::{Malformed, Needed, Node};
+use crate::drain::Pod;
 
-/// Objects that were read and not understood.
-pub fn malformed(name: impl Into<&'static str>, objects: &[Malformed]) -> Vec<Check> {
+/// Objects that were read and not understood, and the fields of Nodes and Pods that were not: these cost what hangs on the field.
+pub fn malformed<'facts>(
+    name: impl Into<&'static str>,
+    objects: &[Malformed],
+    nodes: impl IntoIterator<Item = &'facts Node>,
+    pods: impl IntoIterator<Item = &'facts Pod>,
+) -> Vec<Check> {
     let mut report = Report::new(name);
+    let of_nodes = nodes.into_iter().flat_map(|node| {
+        node.not_understood
+            .iter()
+            .map(|field| ("Node", node.name.clone(), field))
+    });
+    let of_pods = pods
+        .into_iter()
+        .flat_map(|pod| pod.not_understood.iter().map(|field| ("Pod", pod.key(), field)));
+    for (kind, object, field) in of_nodes.chain(of_pods) {
+        let fix = match field.needed {
+            Needed::Quantity => "correct it: until then it counts as nothing where amounts are compared",
+            Needed::Address => "correct it: until then it counts as no address",
+        };
+        let finding = Finding::new(&field.field, &field.found, field.needed.to_string(), fix);
+        report.warn(kind, object, finding);
+    }
     for object in objects {
         report.unknown(
             "object",

@@ -14,6 +14,7 @@ use super::walk::{self, Flip, LabelRecord};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::{Permissions, Pod, residents};
 use crate::evict::{OnBlocked, Refusal};
+use crate::pods::Pods;
 use crate::probe::{ProbePod, Prober};
 
 /// A pod with an address of Calico's.
@@ -200,7 +201,7 @@ impl World {
         matches!(self.phase, Phase::Mixed | Phase::Calico)
     }
 
-    fn pods(self) -> Vec<Pod> {
+    fn pods(self) -> Pods {
         [
             pod("workload", "ReplicaSet", self.workload, "10.244.1.20"),
             pod("daemon", "DaemonSet", self.daemon, "10.244.1.21"),
@@ -211,7 +212,7 @@ impl World {
         .collect()
     }
 
-    fn view<'pods>(self, pods: &'pods [Pod], refusals: &'pods BTreeMap<String, Refusal>) -> NodeView<'pods> {
+    fn view<'pods>(self, pods: &'pods Pods, refusals: &'pods BTreeMap<String, Refusal>) -> NodeView<'pods> {
         let legacy: IpAddr = LEGACY.parse().unwrap();
         NodeView {
             name: "a",

@@ -7,7 +7,8 @@ use ipnet::IpNet;
 use super::facts::HostFacts;
 use crate::check::Check;
 use crate::cluster::{DaemonSet, IpPool, Malformed, Node, Webhook};
-use crate::drain::{Budget, Pod};
+use crate::drain::Budget;
+use crate::pods::Pods;
 
 /// The cluster, as far as the checks and the plan need it.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +21,7 @@ pub struct ClusterFacts {
     /// [`DaemonSet::referred_config_maps`]), by (namespace, name).
     pub config_maps: BTreeMap<(String, String), BTreeMap<String, String>>,
     /// Every Pod that is not finished.
-    pub pods: Vec<Pod>,
+    pub pods: Pods,
     /// Every `PodDisruptionBudget`.
     pub budgets: Vec<Budget>,
     /// Fail-closed admission webhooks that are served by a Service.

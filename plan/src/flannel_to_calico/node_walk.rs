@@ -14,6 +14,7 @@ use super::walk::{self, Flip, LabelRecord};
 use crate::decision::{Decision, HaltReason, WaitReason};
 use crate::drain::{Permissions, Pod, residents};
 use crate::evict::{OnBlocked, Refusal};
+use crate::pods::Pods;
 use crate::probe::{ProbePod, Prober};
 
 /// A pod's life, as the API shows it.
@@ -152,7 +153,7 @@ impl World {
         }
     }
 
-    fn pods(&self) -> Vec<Pod> {
+    fn pods(&self) -> Pods {
         let pod = |name: &str, kind: &str, life: Life| Pod {
             namespace: "default".to_owned(),
             name: name.to_owned(),
@@ -170,12 +171,12 @@ impl World {
         if self.workload != Life::Moved {
             pods.push(pod("workload", "ReplicaSet", self.workload));
         }
-        pods
+        pods.into()
     }
 
     fn view<'world>(
         &self,
-        pods: &'world [Pod],
+        pods: &'world Pods,
         refusals: &'world BTreeMap<String, Refusal>,
     ) -> NodeView<'world> {
         NodeView {

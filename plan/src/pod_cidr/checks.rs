@@ -204,7 +204,12 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
     let leaving = pods::leaving(settings, facts, &residents);
     let raised = with_one_pod(&residents, &facts.workloads, facts.places());
     [
-        access::malformed(CheckName::MalformedObjects, &facts.malformed),
+        access::malformed(
+            CheckName::MalformedObjects,
+            &facts.malformed,
+            facts.nodes.values(),
+            &facts.pods,
+        ),
         access::permissions(
             CheckName::Permissions,
             &permissions(&facts.datastore),

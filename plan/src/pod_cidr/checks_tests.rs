@@ -78,7 +78,7 @@ fn whatever_does_not_pass_says_all_of_it() {
     for node in spoilt.nodes.values_mut() {
         node.unschedulable = true;
     }
-    for pod in &mut spoilt.pods {
+    for pod in spoilt.pods.iter_mut() {
         pod.controller = None;
         pod.empty_dirs = vec!["cache".to_owned()];
     }

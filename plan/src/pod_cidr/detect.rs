@@ -33,7 +33,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
             [] => vec![*check],
             _ => [
                 vec![*check],
-                access::malformed(CheckName::MalformedObjects, &malformed),
+                access::malformed(CheckName::MalformedObjects, &malformed, [], []),
             ]
             .concat(),
         }

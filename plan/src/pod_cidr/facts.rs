@@ -12,8 +12,9 @@ use super::ipam::Block;
 use super::mentions::Mention;
 use crate::calico::ConfigMaps;
 use crate::cluster::{DaemonSet, Malformed, Node, Webhook};
-use crate::drain::{Budget, Pod};
+use crate::drain::Budget;
 use crate::moves::{Workload, WorkloadFacts};
+use crate::pods::Pods;
 use crate::residents::Needed;
 
 /// The cluster, as far as the checks and the plan need it.
@@ -22,7 +23,7 @@ pub struct ClusterFacts {
     /// Every Node, by name.
     pub nodes: BTreeMap<String, Node>,
     /// Every Pod but those of our own that watch; finished ones too.
-    pub pods: Vec<Pod>,
+    pub pods: Pods,
     /// What pods and namespaces say of their pools and addresses.
     pub pins: Vec<Pin>,
     /// Every workload that makes pods again.

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 
 use super::calico_node::CalicoNode;
 use super::ipam::{Allocation, attribute};
+use crate::cluster::{Needed, NotUnderstood};
 use crate::drain::Pod;
+use crate::pods;
 
 /// Of the ends of tunnels: values of attribute `type`.
 const TUNNELS: [&str; 5] = [
@@ -29,7 +31,7 @@ enum Holder {
 #[derive(Clone, Copy, Debug)]
 pub struct Cluster<'facts> {
     /// Every pod.
-    pub pods: &'facts [Pod],
+    pub pods: &'facts pods::Pods,
     /// Nodes as Calico has them.
     pub nodes: &'facts BTreeMap<String, CalicoNode>,
     /// The namespace of calico-node.
@@ -45,7 +47,7 @@ struct Pods<'facts> {
 }
 
 impl<'facts> Pods<'facts> {
-    fn of(pods: &'facts [Pod]) -> Self {
+    fn of(pods: &'facts pods::Pods) -> Self {
         let run = pods.iter().filter(|pod| !pod.host_network && !pod.finished);
         Self {
             named: pods
@@ -113,6 +115,16 @@ fn holder(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> Opt
     match pods.named.get(&(namespace, name)) {
         // It has the address and runs: it moves. Or it is on its way, and gives the address back.
         Some(pod) if !pod.finished && (pod.addresses.contains(&address) || pod.deleted_at.is_some()) => None,
+        // It may have the address.
+        Some(pod)
+            if !pod.finished
+                && let Some(unclear) = address_not_understood(pod) =>
+        {
+            other(format!(
+                "pod {}: {unclear}: Calico's IPAM gave {address} to it; correct the pod or delete it",
+                pod.key()
+            ))
+        }
         // It starts: Calico gives the address first, and the kubelet tells of it once the pod's network is there.
         Some(pod) if !pod.finished && pod.addresses.is_empty() => None,
         Some(pod) if pod.finished && pod.addresses.contains(&address) => other(format!(
@@ -125,6 +137,11 @@ fn holder(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> Opt
              --ip={address}` frees it; `calicoctl ipam check` finds others"
         )),
     }
+}
+
+fn address_not_understood(pod: &Pod) -> Option<&NotUnderstood> {
+    let mut fields = pod.not_understood.iter();
+    fields.find(|field| field.needed == Needed::Address)
 }
 
 /// What a tunnel's end has.
@@ -187,7 +204,17 @@ mod tests {
     }
 
     /// These pods, and no node.
-    fn cluster<'pods>(pods: &'pods [Pod], calico: &'pods str) -> Cluster<'pods> {
+    static NO_PODS: pods::Pods = pods::Pods::new();
+
+    fn unclear() -> NotUnderstood {
+        NotUnderstood {
+            field: "status.podIPs".to_owned(),
+            found: "\"x\"".to_owned(),
+            needed: Needed::Address,
+        }
+    }
+
+    fn cluster<'pods>(pods: &'pods pods::Pods, calico: &'pods str) -> Cluster<'pods> {
         static NONE: BTreeMap<String, CalicoNode> = BTreeMap::new();
         Cluster {
             pods,
@@ -206,16 +233,16 @@ mod tests {
         };
         let nodes = BTreeMap::from([("a".to_owned(), node)]);
         let all = [allocation(&[])];
-        let of_pod = [pod("10.244.0.7")];
+        let of_pod = [pod("10.244.0.7")].into();
         assert_eq!(holders(&all, cluster(&of_pod, "kube-system")), [""; 0]);
         let of_tunnel = Cluster {
             nodes: &nodes,
-            ..cluster(&[], "kube-system")
+            ..cluster(&NO_PODS, "kube-system")
         };
         let found = holders(&all, of_tunnel);
         assert!(found[0].contains("the tunnel of node a"), "{found:?}");
         assert_eq!(holders_besides_tunnels(&all, of_tunnel), [""; 0]);
-        let found = holders(&all, cluster(&[pod("10.244.0.8")], "kube-system"));
+        let found = holders(&all, cluster(&[pod("10.244.0.8")].into(), "kube-system"));
         assert!(found[0].contains("nobody knows"), "{found:?}");
     }
 
@@ -225,11 +252,16 @@ mod tests {
     #[case::it_runs(pod("10.244.0.7"), None)]
     #[case::it_terminates(Pod { deleted_at: Some(Timestamp::UNIX_EPOCH), addresses: Vec::new(), ..pod("10.244.0.7") }, None)]
     #[case::it_starts(Pod { ready: false, addresses: Vec::new(), ..pod("10.244.0.7") }, None)]
+    #[case::its_address_is_not_understood(
+        Pod { not_understood: vec![unclear()], addresses: Vec::new(), ..pod("10.244.0.7") },
+        Some("status.podIPs: found \"x\", needed an IP address")
+    )]
+    #[case::another_of_its_addresses_is_not_understood(Pod { not_understood: vec![unclear()], ..pod("10.244.0.7") }, None)]
     #[case::it_has_another(pod("10.200.0.7"), Some("a leak"))]
     #[case::it_is_finished(Pod { finished: true, ..pod("10.244.0.7") }, Some("is finished"))]
     #[case::it_is_gone(Pod { name: "web-2".to_owned(), ..pod("10.244.0.7") }, Some("a leak"))]
     fn of_a_pod(#[case] pod: Pod, #[case] words: Option<&str>) {
-        let found = holders(&[allocation(&WEB)], cluster(&[pod], "kube-system"));
+        let found = holders(&[allocation(&WEB)], cluster(&[pod].into(), "kube-system"));
         match words {
             None => assert_eq!(found, [""; 0]),
             Some(words) => {
@@ -247,7 +279,7 @@ mod tests {
     #[case(&[("service", "default/web"), ("type", "LoadBalancer")], "Service default/web")]
     #[case(&[], "handle k8s-pod-network.1")]
     fn of_anybody_else(#[case] attributes: &[(&str, &str)], #[case] words: &str) {
-        let found = holders(&[allocation(attributes)], cluster(&[], "calico-system"));
+        let found = holders(&[allocation(attributes)], cluster(&NO_PODS, "calico-system"));
         assert!(found[0].contains(words), "{found:?}");
     }
 
@@ -256,8 +288,8 @@ mod tests {
         let tunnel = allocation(&[("type", "ipipTunnelAddress"), ("node", "a")]);
         let unknown = allocation(&[]);
         let all = [tunnel, unknown];
-        assert_eq!(holders(&all, cluster(&[], "kube-system")).len(), 2);
-        let found = holders_besides_tunnels(&all, cluster(&[], "kube-system"));
+        assert_eq!(holders(&all, cluster(&NO_PODS, "kube-system")).len(), 2);
+        let found = holders_besides_tunnels(&all, cluster(&NO_PODS, "kube-system"));
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("nobody knows"), "{found:?}");
     }

@@ -158,7 +158,12 @@ pub const PERMISSIONS: [Permission; 9] = [
 /// Judges every prerequisite.
 pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     [
-        access::malformed(CheckName::MalformedObjects, &facts.malformed),
+        access::malformed(
+            CheckName::MalformedObjects,
+            &facts.malformed,
+            facts.nodes.values(),
+            &facts.pods,
+        ),
         access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions),
         api_servers::check(settings, facts),
         hosts::check(settings, facts),

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::fixture::{self, cluster, host_mut, judge, judge_with, only, pod, policy, service, settings_to};
 use super::*;
 use crate::check::worst;
-use crate::cluster::Malformed;
+use crate::cluster::{Malformed, Needed, NotUnderstood};
 use crate::drain::{Budget, Pod, Selector};
 use crate::found::Found;
 use crate::pod_cidr::host::{Address, Listed};
@@ -247,6 +247,7 @@ fn quota(rooms: &[(&str, u64, u64)]) -> Quota {
         namespace: "shop".to_owned(),
         name: "small".to_owned(),
         rooms: rooms.collect::<BTreeMap<_, _>>(),
+        not_understood: Vec::new(),
     }
 }
 
@@ -275,6 +276,41 @@ fn helpers_fit_into_quotas(
     assert!(check.object.contains("shop/small"), "{check:#?}");
     assert!(check.found.contains(&format!("{used} of {hard}")), "{check:#?}");
     assert!(check.fix.contains(fix), "{check:#?}");
+}
+
+#[rstest]
+#[case::largest("services", u64::MAX, u64::MAX, Verdict::Fail)]
+#[case::more_than_allowed("services", 0, u64::MAX, Verdict::Fail)]
+#[case::without_bound("services", u64::MAX, 0, Verdict::Pass)]
+fn absurd_quotas_are_quotas(
+    #[case] resource: &str,
+    #[case] hard: u64,
+    #[case] used: u64,
+    #[case] verdict: Verdict,
+) {
+    let checks = judge(|facts| facts.quotas.push(quota(&[(resource, hard, used)])));
+    assert_eq!(worst(&checks), verdict, "{checks:#?}");
+}
+
+#[rstest]
+#[case::of_a_namespace_with_services_that_move("shop", Verdict::Warn)]
+#[case::of_another("quiet", Verdict::Pass)]
+fn a_quota_that_is_not_understood_warns_where_helpers_come(
+    #[case] namespace: &str,
+    #[case] verdict: Verdict,
+) {
+    let field = NotUnderstood {
+        field: "spec.hard.services".to_owned(),
+        found: "\"many\"".to_owned(),
+        needed: Needed::Quantity,
+    };
+    let odd = Quota {
+        namespace: namespace.to_owned(),
+        not_understood: vec![field],
+        ..quota(&[])
+    };
+    let checks = judge(|facts| facts.quotas.push(odd));
+    assert_eq!(worst(&checks), verdict, "{checks:#?}");
 }
 
 #[test]

@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use super::host::HostFacts;
 use super::ranges::ServiceCidr;
-use crate::cluster::{Malformed, Node, Webhook};
-use crate::drain::{Budget, Pod};
+use crate::cluster::{Malformed, Node, NotUnderstood, Webhook};
+use crate::drain::Budget;
 use crate::moves::{Workload, WorkloadFacts};
+use crate::pods::Pods;
 use crate::residents::Needed;
 
 /// The cluster, as far as the checks and the plan need it.
@@ -37,7 +38,7 @@ pub struct ClusterFacts {
     /// What the agents said, by node; a node whose agent is silent is not in it.
     pub hosts: BTreeMap<String, HostFacts>,
     /// Every pod.
-    pub pods: Vec<Pod>,
+    pub pods: Pods,
     /// Every workload that makes pods again.
     pub workloads: BTreeMap<Workload, WorkloadFacts>,
     /// Every `PodDisruptionBudget`.
@@ -65,6 +66,8 @@ pub struct Quota {
     pub name: String,
     /// What it allows, by resource (`services.loadbalancers`).
     pub rooms: BTreeMap<String, Room>,
+    /// What it says of Services that was not understood.
+    pub not_understood: Vec<NotUnderstood>,
 }
 
 /// How much of something a quota allows.

@@ -141,7 +141,12 @@ pub const PERMISSIONS_AT_HOME: [Permission; 1] = [Permission::new("create", "", 
 /// Judges every prerequisite.
 pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     [
-        access::malformed(CheckName::MalformedObjects, &facts.malformed),
+        access::malformed(
+            CheckName::MalformedObjects,
+            &facts.malformed,
+            facts.nodes.values(),
+            [],
+        ),
         access::permissions(
             CheckName::Permissions,
             &[&PERMISSIONS[..], &PERMISSIONS_AT_HOME].concat(),

@@ -7,7 +7,12 @@ use crate::flannel_to_calico::cluster::ClusterFacts;
 /// Labels of Nodes are a prerequisite of their own ([`super::nodes`]).
 pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
     [
-        access::malformed(CheckName::MalformedObjects, &facts.malformed),
+        access::malformed(
+            CheckName::MalformedObjects,
+            &facts.malformed,
+            facts.nodes.values(),
+            &facts.pods,
+        ),
         access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions),
     ]
     .concat()
@@ -19,8 +24,8 @@ mod tests {
 
     use super::super::fixture::{self, verdicts};
     use super::*;
-    use crate::check::Verdict::{Fail, Pass, Unknown};
-    use crate::cluster::Malformed;
+    use crate::check::Verdict::{Fail, Pass, Unknown, Warn};
+    use crate::cluster::{Malformed, Needed, NotUnderstood};
 
     #[test]
     fn a_good_cluster() {
@@ -37,12 +42,48 @@ mod tests {
             object: "IPPool x".to_owned(),
             problem: "spec.cidr: found 1, needed a network".to_owned(),
         });
-        let checks = access::malformed(CheckName::MalformedObjects, &facts.malformed);
-        assert_eq!(verdicts(&checks), [("MalformedObjects", Unknown)]);
+        let checks = check(&facts);
+        assert_eq!(
+            verdicts(&checks),
+            [("MalformedObjects", Unknown), ("Permissions", Pass)]
+        );
         assert!(
             checks[0]
                 .line()
                 .contains("object IPPool x: found spec.cidr: found 1, needed a network")
+        );
+    }
+
+    #[test]
+    fn a_field_that_was_not_understood_warns_by_name() {
+        let mut facts = fixture::cluster();
+        let field = |field: &str, needed| NotUnderstood {
+            field: field.to_owned(),
+            found: "\"x\"".to_owned(),
+            needed,
+        };
+        let mut pod = fixture::pod("web", "a");
+        pod.not_understood = vec![field("container c: resources.requests.cpu", Needed::Quantity)];
+        facts.pods.push(pod);
+        let node = facts.nodes.get_mut("b").unwrap();
+        node.not_understood = vec![field("status.addresses", Needed::Address)];
+        let checks = check(&facts);
+        assert_eq!(
+            verdicts(&checks),
+            [
+                ("MalformedObjects", Warn),
+                ("MalformedObjects", Warn),
+                ("Permissions", Pass)
+            ]
+        );
+        assert_eq!(
+            [checks[0].line(), checks[1].line()],
+            [
+                "MalformedObjects: Node b: status.addresses: found \"x\", needed an IP address. Fix: correct it: until then it counts as \
+                 no address",
+                "MalformedObjects: Pod shop/web: container c: resources.requests.cpu: found \"x\", needed a quantity. Fix: correct it: \
+                 until then it counts as nothing where amounts are compared",
+            ]
         );
     }
 

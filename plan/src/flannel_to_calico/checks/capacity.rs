@@ -64,13 +64,12 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
         .map(|kind| first_by(&places, at_once, |place| place.cost(kind)))
         .collect();
     for (kind, in_work) in worst.iter().enumerate() {
-        let needed: u64 = in_work.iter().map(|index| places[*index].leaves()[kind]).sum();
-        let free: u64 = places
+        let needed = total(in_work.iter().map(|index| places[*index].leaves()[kind]));
+        let others = places
             .iter()
             .enumerate()
-            .filter(|(index, place)| place.usable && !in_work.contains(index))
-            .map(|(_, place)| place.free[kind])
-            .sum();
+            .filter(|(index, place)| place.usable && !in_work.contains(index));
+        let free = total(others.map(|(_, place)| place.free[kind]));
         if needed > free {
             let finding = Finding::new(
                 "",
@@ -128,7 +127,8 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
 
 fn places<'facts>(facts: &'facts ClusterFacts, report: &mut Report) -> Vec<Place<'facts>> {
     let mut pods: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
-    for pod in &facts.pods {
+    // What a finished pod asked for is free again.
+    for pod in facts.pods.iter().filter(|pod| !pod.finished) {
         pods.entry(&pod.node).or_default().push(pod);
     }
     let to_do: std::collections::BTreeSet<&str> =
@@ -136,7 +136,8 @@ fn places<'facts>(facts: &'facts ClusterFacts, report: &mut Report) -> Vec<Place
     linux_nodes(facts)
         .map(|node| {
             let here = pods.remove(node.name.as_str()).unwrap_or_default();
-            if node.ready && amounts(node) == [0; KINDS] {
+            // What is not understood is named by a check of its own.
+            if node.ready && amounts(node) == [0; KINDS] && node.not_understood.is_empty() {
                 let fix = "see why its kubelet reports nothing";
                 let finding = Finding::new("status.allocatable", "nothing", "CPU, memory and pods", fix);
                 report.unknown("Node", &node.name, finding);
@@ -219,6 +220,10 @@ fn of_pod(pod: &Pod) -> Amounts {
     [pod.cpu_millis, pod.memory_bytes, 1]
 }
 
+fn total(amounts: impl Iterator<Item = u64>) -> u64 {
+    amounts.fold(0, u64::saturating_add)
+}
+
 fn plus(left: Amounts, right: Amounts) -> Amounts {
     std::array::from_fn(|kind| left[kind].saturating_add(right[kind]))
 }
@@ -234,6 +239,8 @@ mod tests {
     use super::super::fixture::{self, verdicts};
     use super::*;
     use crate::check::Verdict::{Fail, Pass, Unknown, Warn};
+    use crate::check::worst;
+    use crate::cluster::{Needed, NotUnderstood};
     use crate::rollout::MaxUnavailable;
 
     fn pods(node: &str, count: usize, cpu_millis: u64, memory_bytes: u64) -> Vec<Pod> {
@@ -248,7 +255,7 @@ mod tests {
 
     fn judge(pods: Vec<Pod>, max_unavailable: u32) -> Vec<Check> {
         let facts = ClusterFacts {
-            pods,
+            pods: pods.into(),
             ..fixture::cluster()
         };
         check(
@@ -332,7 +339,7 @@ mod tests {
         ]
         .concat();
         let facts = ClusterFacts {
-            pods: all,
+            pods: all.into(),
             ..fixture::cluster()
         };
         let mut report = Report::new(CheckName::Capacity);
@@ -364,7 +371,7 @@ mod tests {
     #[test]
     fn cordoned_nodes_take_nothing() {
         let mut facts = ClusterFacts {
-            pods: [pods("a", 20, 100, 0), pods("b", 25, 100, 0)].concat(),
+            pods: [pods("a", 20, 100, 0), pods("b", 25, 100, 0)].concat().into(),
             ..fixture::cluster()
         };
         assert_eq!(verdicts(&check(&facts, &fixture::policy())), [("Capacity", Pass)]);
@@ -375,7 +382,7 @@ mod tests {
     #[test]
     fn a_single_node_that_is_allowed_warns() {
         let mut facts = ClusterFacts {
-            pods: pods("a", 1, 100, 0),
+            pods: pods("a", 1, 100, 0).into(),
             ..fixture::cluster()
         };
         facts.nodes.retain(|name, _| name == "a");
@@ -388,6 +395,71 @@ mod tests {
             check(&facts, &fixture::policy())
                 .iter()
                 .all(|check| check.verdict == Fail)
+        );
+    }
+
+    #[rstest]
+    #[case::absurd(u64::MAX, Fail)]
+    #[case::not_understood(0, Pass)]
+    fn sums_of_absurd_requests(#[case] amount: u64, #[case] verdict: Verdict) {
+        let all = [
+            pods("a", 2, amount, amount),
+            pods("b", 2, amount, amount),
+            pods("c", 2, amount, amount),
+        ]
+        .concat();
+        assert_eq!(worst(&judge(all, 2)), verdict);
+    }
+
+    #[test]
+    fn absurd_requests_of_pods_that_take_no_room() {
+        let mut all = pods("a", 20, 100, 0);
+        // One that no node takes, and one that its node refused.
+        all.extend(pods("", 1, u64::MAX, u64::MAX));
+        all.extend(pods("b", 1, u64::MAX, u64::MAX).into_iter().map(|pod| Pod {
+            finished: true,
+            ..pod
+        }));
+        assert_eq!(verdicts(&judge(all, 1)), [("Capacity", Pass)]);
+    }
+
+    #[test]
+    fn absurd_room_is_room() {
+        let mut facts = fixture::cluster();
+        for node in facts.nodes.values_mut() {
+            node.allocatable_cpu_millis = u64::MAX;
+            node.allocatable_memory_bytes = u64::MAX;
+            node.allocatable_pods = u64::MAX;
+        }
+        facts.pods = pods("a", 20, u64::MAX / 20, 0).into();
+        assert_eq!(verdicts(&check(&facts, &fixture::policy())), [("Capacity", Pass)]);
+    }
+
+    #[test]
+    fn a_node_whose_amounts_are_not_understood_has_no_room() {
+        let mut facts = ClusterFacts {
+            pods: pods("a", 20, 100, 0).into(),
+            ..fixture::cluster()
+        };
+        let unclear = |facts: &mut ClusterFacts, name: &str| {
+            let node = facts.nodes.get_mut(name).unwrap();
+            (
+                node.allocatable_cpu_millis,
+                node.allocatable_memory_bytes,
+                node.allocatable_pods,
+            ) = (0, 0, 0);
+            node.not_understood = vec![NotUnderstood {
+                field: "status.allocatable.cpu".to_owned(),
+                found: "\"many\"".to_owned(),
+                needed: Needed::Quantity,
+            }];
+        };
+        unclear(&mut facts, "b");
+        assert_eq!(verdicts(&check(&facts, &fixture::policy())), [("Capacity", Pass)]);
+        unclear(&mut facts, "c");
+        assert_eq!(
+            verdicts(&check(&facts, &fixture::policy())),
+            [("Capacity", Fail); 2]
         );
     }
 

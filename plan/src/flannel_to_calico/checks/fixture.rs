@@ -262,7 +262,7 @@ pub(crate) fn pod(name: &str, node: &str) -> Pod {
         name: name.to_owned(),
         uid: name.to_owned(),
         node: node.to_owned(),
-        labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
+        labels: [("app", "web")].into(),
         controller: Some(("ReplicaSet".to_owned(), "web".to_owned())),
         ready: true,
         cpu_millis: 100,

@@ -8,7 +8,7 @@ use crate::flannel_to_calico::detect::NETWORK_LABEL;
 
 fn judge(pods: Vec<Pod>, budgets: Vec<Budget>, permissions: Permissions) -> Vec<Check> {
     let facts = ClusterFacts {
-        pods,
+        pods: pods.into(),
         budgets,
         ..fixture::cluster()
     };
@@ -172,7 +172,7 @@ fn pods_that_need_not_leave(#[case] change: fn(&mut Pod)) {
     };
     change(&mut pod);
     let mut facts = ClusterFacts {
-        pods: vec![pod],
+        pods: vec![pod].into(),
         ..fixture::cluster()
     };
     let done = facts.nodes.get_mut("b").unwrap();

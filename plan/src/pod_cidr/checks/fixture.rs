@@ -113,7 +113,7 @@ pub(crate) fn pod(name: &str, owner: &str, node: &str, address: &str) -> Pod {
         name: name.to_owned(),
         uid: name.to_owned(),
         node: node.to_owned(),
-        labels,
+        labels: labels.into_iter().collect(),
         controller,
         ready: true,
         addresses: vec![address.parse().unwrap()],
@@ -326,7 +326,7 @@ pub(crate) fn cluster() -> ClusterFacts {
             .into(),
         hosts: names.map(|(name, index)| (name.to_owned(), host(index))).into(),
         blocks: blocks(&pods),
-        pods,
+        pods: pods.into(),
         workloads: BTreeMap::from([
             workload("Deployment", "web", 2),
             workload("StatefulSet", "db", 2),

@@ -80,7 +80,7 @@ fn pods_that_are_not_evicted(#[case] change: fn(&mut Pod)) {
     let checks = judge(|facts| {
         let web = pod_mut(facts, "web-1");
         web.empty_dirs = vec!["cache".to_owned()];
-        web.labels.insert("app".to_owned(), "alone".to_owned());
+        web.labels = [("app", "alone"), ("pod-template-hash", "5d8f")].into();
         change(web);
         let mut never = budget("alone", 0, 1, 1, 1);
         never.selector.as_mut().unwrap().match_labels = [("app".to_owned(), "alone".to_owned())].into();

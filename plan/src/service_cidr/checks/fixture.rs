@@ -184,7 +184,7 @@ pub(crate) fn cluster() -> ClusterFacts {
             .iter()
             .map(|permission| (permission.key(), true))
             .collect::<BTreeMap<_, _>>(),
-        pods: vec![pod("web-1"), pod("web-2")],
+        pods: vec![pod("web-1"), pod("web-2")].into(),
         own_path: "192.168.0.100".to_owned(),
         ..ClusterFacts::default()
     }

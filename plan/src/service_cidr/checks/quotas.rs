@@ -30,6 +30,18 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
         let Some(made) = made.get(quota.namespace.as_str()) else {
             continue;
         };
+        for field in &quota.not_understood {
+            report.warn(
+                "ResourceQuota",
+                format!("{}/{}", quota.namespace, quota.name),
+                Finding::new(
+                    &field.field,
+                    &field.found,
+                    field.needed.to_string(),
+                    "correct it: until then nobody knows whether helpers fit in",
+                ),
+            );
+        }
         for (resource, room) in &quota.rooms {
             let needed = if SERVICES.contains(&resource.as_str()) {
                 made.services
@@ -48,7 +60,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
                         format!("room for {needed} more, which help to exchange addresses and go again"),
                         format!(
                             "let it allow {} for the time of the migration",
-                            room.used + needed
+                            room.used.saturating_add(needed)
                         ),
                     ),
                 );

@@ -1,0 +1,529 @@
+//! Every pod of the cluster as decisions see it, by node. Whole objects are let go as they arrive.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
+use plan::drain;
+use plan::pods::Pods;
+use tokio::sync::watch;
+
+use crate::facts;
+use crate::facts::pods::More;
+use crate::intern::Interned;
+use crate::own_pods;
+
+/// The pods as a watch tells of them. Cloning shares them.
+#[derive(Clone)]
+pub struct PodStore(Arc<Shared>);
+
+struct Shared {
+    /// Our own namespace.
+    namespace: String,
+    state: Mutex<State>,
+    filled: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What readers are given. It is changed in place while none of them holds it, and copied otherwise, node by node.
+    index: Arc<Index>,
+    /// That of a list that has not come to its end. A pod that is known already is shared with `index`.
+    listed: Option<Index>,
+    interned: Interned,
+}
+
+/// The pods at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Index {
+    /// By node, in order of namespace and name; those that have no node yet are under the empty name.
+    by_node: BTreeMap<Arc<str>, Arc<Pods>>,
+    /// What some of them say besides, by namespace and name.
+    more: BTreeMap<Name, Arc<More>>,
+    /// Our own that prove and watch, by namespace and name: they are in none of the above.
+    own: BTreeMap<Name, Arc<Pod>>,
+}
+
+/// Namespace and name.
+type Name = (String, String);
+
+/// One pod as it is kept.
+enum Known {
+    /// Of our own that prove and watch.
+    Own(Name, Pod),
+    /// Any other.
+    Other(drain::Pod, Option<More>),
+}
+
+static NONE: Pods = Pods::new();
+
+impl Index {
+    /// Pods but those of our own that prove and watch, in order of node, namespace and name.
+    pub fn pods(&self) -> Pods {
+        self.by_node
+            .values()
+            .flat_map(|pods| pods.shared())
+            .cloned()
+            .collect()
+    }
+
+    /// Those of one node, in order of namespace and name.
+    pub fn on(&self, node: &str) -> &Pods {
+        self.by_node.get(node).map_or(&NONE, AsRef::as_ref)
+    }
+
+    /// Nodes that have pods, with their pods.
+    pub fn by_node(&self) -> impl Iterator<Item = (&str, &Pods)> {
+        self.by_node.iter().map(|(node, pods)| (&**node, pods.as_ref()))
+    }
+
+    /// Namespaces and names of those that say more, with what they say.
+    pub fn more(&self) -> impl Iterator<Item = (&Name, &More)> {
+        self.more.iter().map(|(name, more)| (name, more.as_ref()))
+    }
+
+    /// What this pod says besides.
+    pub fn more_of(&self, pod: &drain::Pod) -> Option<&More> {
+        self.more.get(&name_of(pod)).map(AsRef::as_ref)
+    }
+
+    /// Pods of our own that prove and watch.
+    pub fn own(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.own.values()
+    }
+
+    /// Whether it says just this of the pod.
+    fn says(&self, pod: &drain::Pod, more: Option<&More>) -> bool {
+        self.same(pod).is_some() && self.more_of(pod) == more
+    }
+
+    /// The pod that is there, if it is just like this one.
+    fn same(&self, pod: &drain::Pod) -> Option<&Arc<drain::Pod>> {
+        let here = self.on(&pod.node);
+        let place = here.place(&pod.namespace, &pod.name).ok()?;
+        here.shared().nth(place).filter(|known| ***known == *pod)
+    }
+
+    fn put(&mut self, pod: Arc<drain::Pod>, more: Option<Arc<More>>) {
+        let name = name_of(&pod);
+        self.own.remove(&name);
+        match more {
+            Some(more) => self.more.insert(name, more),
+            None => self.more.remove(&name),
+        };
+        if !pod.node.is_empty() {
+            // It has got its node.
+            self.take("", &pod.namespace, &pod.name);
+        }
+        let here = match self.by_node.get_mut(pod.node.as_str()) {
+            Some(here) => here,
+            None => self.by_node.entry(Arc::from(pod.node.as_str())).or_default(),
+        };
+        let here = Arc::make_mut(here);
+        match here.place(&pod.namespace, &pod.name) {
+            Ok(place) => here.replace(place, pod),
+            Err(place) => here.insert(place, pod),
+        }
+    }
+
+    fn put_own(&mut self, name: Name, pod: Pod) {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        self.take(&node.unwrap_or_default(), &name.0, &name.1);
+        self.more.remove(&name);
+        self.own.insert(name, Arc::new(pod));
+    }
+
+    /// Takes a pod out of this node's; whether it was there.
+    fn take(&mut self, node: &str, namespace: &str, name: &str) -> bool {
+        let Some(here) = self.by_node.get_mut(node) else {
+            return false;
+        };
+        let Ok(place) = here.place(namespace, name) else {
+            return false;
+        };
+        let here = Arc::make_mut(here);
+        here.remove(place);
+        if here.is_empty() {
+            self.by_node.remove(node);
+        }
+        true
+    }
+}
+
+fn name_of(pod: &drain::Pod) -> Name {
+    (pod.namespace.clone(), pod.name.clone())
+}
+
+impl State {
+    fn apply(&mut self, known: Known) -> bool {
+        match known {
+            Known::Own(name, pod) => Arc::make_mut(&mut self.index).put_own(name, pod),
+            Known::Other(pod, more) => {
+                if self.index.says(&pod, more.as_ref()) {
+                    return false;
+                }
+                let pod = self.share(pod);
+                Arc::make_mut(&mut self.index).put(pod, more.map(Arc::new));
+            }
+        }
+        true
+    }
+
+    fn list(&mut self, known: Known) {
+        match known {
+            Known::Own(name, pod) => self.listed.get_or_insert_default().put_own(name, pod),
+            Known::Other(pod, more) => {
+                let pod = match self.index.same(&pod) {
+                    Some(same) => Arc::clone(same),
+                    None => self.share(pod),
+                };
+                self.listed.get_or_insert_default().put(pod, more.map(Arc::new));
+            }
+        }
+    }
+
+    fn delete(&mut self, known: &Known) -> bool {
+        let index = Arc::make_mut(&mut self.index);
+        match known {
+            Known::Own(name, _) => index.own.remove(name).is_some(),
+            Known::Other(pod, _) => {
+                index.more.remove(&name_of(pod));
+                // The last word of it may have come with its node.
+                let was_there = index.take(&pod.node, &pod.namespace, &pod.name);
+                index.take("", &pod.namespace, &pod.name) || was_there
+            }
+        }
+    }
+
+    fn share(&mut self, mut pod: drain::Pod) -> Arc<drain::Pod> {
+        pod.labels = self.interned.labels(&pod.labels);
+        Arc::new(pod)
+    }
+}
+
+impl PodStore {
+    /// No pods yet. `namespace` is our own.
+    pub fn new(namespace: &str) -> Self {
+        Self(Arc::new(Shared {
+            namespace: namespace.to_owned(),
+            state: Mutex::default(),
+            filled: watch::Sender::new(false),
+        }))
+    }
+
+    /// Pods that somebody else has.
+    pub fn of(namespace: &str, pods: impl IntoIterator<Item = Pod>) -> Self {
+        let store = Self::new(namespace);
+        for pod in pods {
+            store.keep(Event::Apply(pod));
+        }
+        store
+    }
+
+    /// The pods as they are now. What comes later does not change it.
+    pub fn index(&self) -> Arc<Index> {
+        Arc::clone(&self.lock().index)
+    }
+
+    /// Waits until the first list has come to its end.
+    pub async fn filled(&self) {
+        // The sender lives as long as this does.
+        let _ = self.0.filled.subscribe().wait_for(|filled| *filled).await;
+    }
+
+    /// Takes in what the watch tells. Whether decisions may read something else now.
+    pub fn keep(&self, event: Event<Pod>) -> bool {
+        let mut state = self.lock();
+        match event {
+            Event::Init => {
+                state.listed = Some(Index::default());
+                false
+            }
+            Event::InitApply(pod) => {
+                let known = self.known(pod);
+                state.list(known);
+                false
+            }
+            Event::InitDone => {
+                let Some(listed) = state.listed.take() else {
+                    return false;
+                };
+                let is_first = !self.0.filled.send_replace(true);
+                let is_same = listed == *state.index;
+                state.index = Arc::new(listed);
+                state.interned.forget_unused();
+                is_first || !is_same
+            }
+            Event::Apply(pod) => {
+                let known = self.known(pod);
+                state.apply(known)
+            }
+            Event::Delete(pod) => {
+                let known = self.known(pod);
+                state.delete(&known)
+            }
+        }
+    }
+
+    fn known(&self, pod: Pod) -> Known {
+        if own_pods::is_ours(&pod, &self.0.namespace) {
+            let pod = facts::pods::pruned(pod);
+            let name = (pod.namespace().unwrap_or_default(), pod.name_any());
+            return Known::Own(name, pod);
+        }
+        Known::Other(facts::pods::pod(&pod), facts::pods::more(&pod))
+    }
+
+    // Nothing panics while it holds the lock: what is behind a poisoned one is whole.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::names;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(name: &str, node: &str) -> Value {
+        json!({
+            "metadata": { "namespace": "shop", "name": name, "uid": name, "labels": { "app": "web" } },
+            "spec": { "nodeName": node, "containers": [] },
+            "status": { "phase": "Running" },
+        })
+    }
+
+    fn own(name: &str, component: &str) -> Value {
+        json!({
+            "metadata": {
+                "namespace": "replumb-system", "name": name, "uid": name, "labels": { names::COMPONENT_LABEL: component },
+            },
+            "spec": { "nodeName": "a", "containers": [] },
+        })
+    }
+
+    fn from(value: &Value) -> Pod {
+        serde_json::from_value(value.clone()).unwrap()
+    }
+
+    fn store(pods: &[Value]) -> PodStore {
+        PodStore::of("replumb-system", pods.iter().map(from))
+    }
+
+    fn names_on(index: &Index, node: &str) -> Vec<String> {
+        index.on(node).iter().map(|pod| pod.name.clone()).collect()
+    }
+
+    #[test]
+    fn pods_are_by_node_in_order_of_their_names() {
+        let index = store(&[pod("c", "a"), pod("b", "b"), pod("a", "a"), pod("d", "")]).index();
+        assert_eq!(names_on(&index, "a"), ["a", "c"]);
+        assert_eq!(names_on(&index, "b"), ["b"]);
+        assert_eq!(names_on(&index, "nowhere"), [""; 0]);
+        let all: Vec<String> = index.pods().iter().map(|pod| pod.name.clone()).collect();
+        assert_eq!(all, ["d", "a", "c", "b"]);
+    }
+
+    #[test]
+    fn a_pod_that_gets_its_node_is_there_and_nowhere_else() {
+        let store = store(&[pod("a", "")]);
+        assert!(store.keep(Event::Apply(from(&pod("a", "n")))));
+        let index = store.index();
+        assert_eq!((names_on(&index, "").len(), names_on(&index, "n").len()), (0, 1));
+        assert!(store.keep(Event::Delete(from(&pod("a", "n")))));
+        assert!(store.index().pods().is_empty());
+        assert!(!store.keep(Event::Delete(from(&pod("a", "n")))));
+    }
+
+    #[test]
+    fn what_no_decision_reads_wakes_no_pass() {
+        let store = store(&[pod("a", "n")]);
+        let mut again = pod("a", "n");
+        again["metadata"]["resourceVersion"] = json!("2");
+        again["metadata"]["annotations"] = json!({ "note": "x" });
+        again["status"]["startTime"] = json!("2026-01-01T00:00:00Z");
+        assert!(!store.keep(Event::Apply(from(&again))));
+        again["status"]["phase"] = json!("Failed");
+        assert!(store.keep(Event::Apply(from(&again))));
+        assert!(store.index().pods()[0].finished);
+    }
+
+    #[test]
+    fn what_was_taken_stays_as_it_was() {
+        let store = store(&[pod("a", "n"), pod("b", "m")]);
+        let before = store.index();
+        store.keep(Event::Delete(from(&pod("a", "n"))));
+        store.keep(Event::Apply(from(&pod("c", "n"))));
+        assert_eq!(names_on(&before, "n"), ["a"]);
+        assert_eq!(names_on(&store.index(), "n"), ["c"]);
+        // A node without a change is shared.
+        assert!(Arc::ptr_eq(&before.by_node["m"], &store.index().by_node["m"]));
+    }
+
+    #[test]
+    fn a_new_list_shares_what_is_known_and_ends_what_is_gone() {
+        let store = store(&[pod("a", "n"), pod("b", "n"), pod("c", "n")]);
+        let before = store.index();
+        assert!(!store.keep(Event::Init));
+        let mut other = pod("b", "n");
+        other["metadata"]["uid"] = json!("another");
+        for pod in [pod("a", "n"), other] {
+            assert!(!store.keep(Event::InitApply(from(&pod))));
+        }
+        assert_eq!(store.index().pods().len(), 3, "the list has not come to its end");
+        assert!(store.keep(Event::InitDone));
+        let after = store.index();
+        assert_eq!(names_on(&after, "n"), ["a", "b"]);
+        let at = |index: &Index, place| Arc::clone(index.on("n").shared().nth(place).unwrap());
+        assert!(Arc::ptr_eq(&at(&before, 0), &at(&after, 0)));
+        assert_eq!(at(&after, 1).uid, "another");
+        // The same once more: nobody is woken.
+        store.keep(Event::Init);
+        for pod in after.pods().iter() {
+            let mut same = self::pod(&pod.name, "n");
+            same["metadata"]["uid"] = json!(pod.uid);
+            store.keep(Event::InitApply(from(&same)));
+        }
+        assert!(!store.keep(Event::InitDone));
+    }
+
+    #[test]
+    fn a_list_that_breaks_off_counts_for_nothing() {
+        let store = store(&[pod("a", "n")]);
+        store.keep(Event::Init);
+        store.keep(Event::InitApply(from(&pod("b", "n"))));
+        store.keep(Event::Init);
+        store.keep(Event::InitApply(from(&pod("c", "n"))));
+        store.keep(Event::InitDone);
+        assert_eq!(names_on(&store.index(), "n"), ["c"]);
+    }
+
+    #[test]
+    fn pods_of_our_own_that_watch_are_apart() {
+        let ours = own("traffic", names::TRAFFIC_COMPONENT);
+        let store = store(&[ours.clone(), own("agent", "agent")]);
+        let index = store.index();
+        assert_eq!(names_on(&index, "a"), ["agent"]);
+        assert_eq!(index.own().count(), 1);
+        // Who takes the label off makes it a pod like any other.
+        let mut plain = ours;
+        plain["metadata"]["labels"] = json!({});
+        store.keep(Event::Apply(from(&plain)));
+        let index = store.index();
+        assert_eq!(names_on(&index, "a"), ["agent", "traffic"]);
+        assert_eq!(index.own().count(), 0);
+    }
+
+    #[test]
+    fn a_strangers_pod_with_our_label_is_a_strangers() {
+        let mut pod = pod("x", "n");
+        pod["metadata"]["labels"] = json!({ names::COMPONENT_LABEL: names::PROBE_COMPONENT });
+        let index = store(&[pod]).index();
+        assert_eq!((index.own().count(), names_on(&index, "n").len()), (0, 1));
+    }
+
+    /// An ordinary pod: two containers, 14 variables each, probes; about 12 KB of JSON.
+    fn ordinary(number: usize) -> Vec<u8> {
+        let variables: Vec<Value> = (0..14)
+            .map(|index| json!({ "name": format!("SETTING_NUMBER_{index}"), "value": format!("https://service-{index}.shop.svc:8443/path") }))
+            .collect();
+        let probe = json!({ "httpGet": { "path": "/healthz", "port": 8080 }, "periodSeconds": 10, "timeoutSeconds": 1 });
+        let container = |name: &str| {
+            json!({
+                "name": name, "image": format!("registry.example.com/shop/{name}:1.27.3"), "env": variables,
+                "livenessProbe": probe, "readinessProbe": probe, "startupProbe": probe,
+                "resources": { "requests": { "cpu": "250m", "memory": "256Mi" }, "limits": { "memory": "512Mi" } },
+                "volumeMounts": [{ "name": "cache", "mountPath": "/cache" }],
+            })
+        };
+        let fields: Value = (0..60)
+            .map(|index| (format!("f:field-{index}"), json!({ "f:value": {}, ".": {} })))
+            .collect();
+        let workload = format!("web-{}-5d8f7c9b6d", number / 20);
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "namespace": format!("team-{}", number / 200), "name": format!("{workload}-{number:05}"),
+                "uid": format!("0f0e0d0c-0b0a-4908-8706-{number:012}"), "resourceVersion": number.to_string(),
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": { "app.kubernetes.io/name": "web", "app.kubernetes.io/instance": workload, "pod-template-hash": "5d8f7c9b6d" },
+                "ownerReferences": [{
+                    "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": workload, "uid": "u", "controller": true }],
+                "managedFields": [{ "manager": "kubelet", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": fields }],
+            },
+            "spec": {
+                "nodeName": format!("ip-10-0-{}-{}.eu-west-1.compute.internal", number / 30 / 250, number / 30 % 250),
+                "containers": [container("web"), container("side")],
+                "volumes": [{ "name": "cache", "emptyDir": {} }, { "name": "token", "projected": { "sources": [] } }],
+            },
+            "status": {
+                "phase": "Running", "podIP": "10.244.1.5", "podIPs": [{ "ip": "10.244.1.5" }],
+                "conditions": [{ "type": "Ready", "status": "True" }, { "type": "PodScheduled", "status": "True" }],
+            },
+        });
+        serde_json::to_vec(&pod).unwrap()
+    }
+
+    /// Anonymous memory of this process.
+    fn anonymous() -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"))
+            .unwrap();
+        line.trim()
+            .trim_end_matches("kB")
+            .trim()
+            .parse::<usize>()
+            .unwrap()
+            * 1024
+    }
+
+    /// `cargo test -p coordinator --lib pod_index::tests::memory -- --ignored --nocapture --exact`, whose figures docs/limits.md has.
+    #[test]
+    #[ignore = "a benchmark: it takes memory and time"]
+    fn memory() {
+        let store = PodStore::new("replumb-system");
+        let before = anonymous();
+        store.keep(Event::Init);
+        let mut count = 0;
+        for next in [4_000, 150_000] {
+            while count < next {
+                store.keep(Event::InitApply(
+                    serde_json::from_slice(&ordinary(count)).unwrap(),
+                ));
+                count += 1;
+            }
+            let more = anonymous() - before;
+            println!(
+                "{count} pods: {} MiB, {} bytes each; JSON of one: {} bytes",
+                more >> 20,
+                more / count,
+                ordinary(0).len()
+            );
+        }
+        store.keep(Event::InitDone);
+        store.keep(Event::Init);
+        for number in 0..count {
+            store.keep(Event::InitApply(
+                serde_json::from_slice(&ordinary(number)).unwrap(),
+            ));
+        }
+        assert!(!store.keep(Event::InitDone), "the same list wakes nobody");
+        let more = anonymous() - before;
+        println!("after a new list of all: {} MiB", more >> 20);
+        let started = std::time::Instant::now();
+        let index = store.index();
+        println!(
+            "a look at all of it: {:?}; all of them as a list: ",
+            started.elapsed()
+        );
+        let pods = index.pods();
+        println!("{:?} for {}", started.elapsed(), pods.len());
+        assert!(more < 200 << 20, "{} MiB", more >> 20);
+    }
+}

@@ -1,0 +1,81 @@
+//! A watch that goes on for ever: its first list comes as a stream where the server has that, in pages elsewhere.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, Config, Event, InitialListStrategy, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tracing::{info, warn};
+
+/// The first look after a broken watch comes after this time, and the time doubles up to [`SLOWEST`].
+const SOONEST: Duration = Duration::from_millis(250);
+/// There are six watches, and one leader: asking this often is no load, and after an outage nobody waits long.
+const SLOWEST: Duration = Duration::from_secs(2);
+/// So many whole objects of a list are in memory at once.
+const PAGE: u32 = 250;
+
+/// When a broken watch is started again.
+#[derive(Clone, Debug)]
+struct Soon {
+    next: Duration,
+}
+
+impl Default for Soon {
+    fn default() -> Self {
+        Self { next: SOONEST }
+    }
+}
+
+impl Iterator for Soon {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let now = self.next;
+        self.next = (now * 2).min(SLOWEST);
+        Some(now)
+    }
+}
+
+impl Backoff for Soon {
+    fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Watches every object of a kind, and hands each event on.
+///
+/// A watch that breaks is started again, with back-off, for ever: losing the API is a normal state.
+pub async fn watch<K>(api: Api<K>, kind: &'static str, keep: impl Fn(Event<K>))
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let mut config = Config::default().page_size(PAGE).streaming_lists();
+    loop {
+        let events = watcher(api.clone(), config.clone()).backoff(Soon::default());
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => keep(event),
+                Err(error) if is_without_streams(&error) && streams(&config) => {
+                    info!(kind, "the API server streams no lists: they are read in pages");
+                    config.initial_list_strategy = InitialListStrategy::ListWatch;
+                    break;
+                }
+                Err(error) => warn!(kind, error = %crate::tell::chain(&error), "watch broke"),
+            }
+        }
+    }
+}
+
+fn streams(config: &Config) -> bool {
+    config.initial_list_strategy == InitialListStrategy::StreamingList
+}
+
+/// A server without streaming lists refuses the parameter as invalid; one that knows the parameter from another time, as a bad request.
+fn is_without_streams(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if [400, 422].contains(&status.code))
+}
