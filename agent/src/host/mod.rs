@@ -8,6 +8,7 @@ pub mod folders;
 pub mod netlink;
 pub mod processes;
 pub mod program;
+pub mod random;
 pub mod snapshot;
 pub mod socket;
 pub mod sysctl;
