@@ -61,5 +61,7 @@ pub const COORDINATOR_PORT: u16 = 9811;
 /// Port on which a probe pod answers, UDP and TCP.
 pub const PROBE_PORT: u16 = 9812;
 
+/// Environment: address of the node that a pod runs on.
+pub const HOST_ADDRESS_ENVIRONMENT: &str = "HOST_IP";
 /// Environment: name of the node that a pod runs on.
 pub const NODE_NAME_ENVIRONMENT: &str = "NODE_NAME";

@@ -1,5 +1,6 @@
 //! The host: kernel and files. Everything that this program touches outside itself and the API is below here.
 
+pub mod apart;
 pub mod cnidir;
 pub mod cniplugin;
 pub mod files;

@@ -112,7 +112,7 @@ impl Pod {
         std::thread::scope(|scope| {
             let looks = scope.spawn(|| {
                 give_up_all_but(capabilities);
-                carriers::read(self.proc.path(), "", &left())
+                carriers::Looker::default().read(self.proc.path(), "", &left())
             });
             looks.join().unwrap()
         })
