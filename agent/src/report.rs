@@ -167,6 +167,7 @@ fn traffic_to_tell(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -> 
             report.judged_since,
             report.reporting.clone(),
             report.breaches.clone(),
+            report.floods.clone(),
             lost,
         )
     };

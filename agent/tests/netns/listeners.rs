@@ -1,13 +1,17 @@
 //! The agent's own program under clients that connect and say nothing.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use agent::flannel_to_calico::journal::Journal;
+use agent::traffic::hub::Hub;
+use agent::traffic::line::SOCKET;
 use jiff::Timestamp;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
@@ -15,6 +19,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 use plan::flannel_to_calico::host::{Orders, Patience};
 use plan::flannel_to_calico::phase::{Goal, Phase};
+use rustix::thread::{Uid, set_thread_res_uid};
 use serde_json::json;
 
 use crate::drive;
@@ -166,5 +171,36 @@ fn twenty_thousand_idle_connections_leave_the_agent_alive_and_its_switch_on_time
             plan::flannel_to_calico::host::phase(&facts, &host.settings()),
             Phase::Flannel
         );
+    });
+}
+
+/// As after a mistake with the permissions: whoever is not root connects, and is told nothing.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_user_who_is_not_root_is_no_traffic_pod() {
+    in_namespace(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let _hub = Hub::listen("a", folder.path()).unwrap();
+        let socket = folder.path().join(SOCKET);
+        for (path, mode) in [(folder.path(), 0o755), (socket.as_path(), 0o666)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let told = |user: u32| {
+            let socket = socket.clone();
+            let connect = move || {
+                let user = Uid::from_raw(user);
+                set_thread_res_uid(user, user, user).unwrap();
+                let mut stream = UnixStream::connect(socket).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                // Where it is closed already, nothing comes back either.
+                let _ = stream.write_all(b"{\"podUid\":\"u-a\"}\n");
+                let mut line = String::new();
+                let _ = BufReader::new(stream).read_line(&mut line);
+                line
+            };
+            tokio::task::spawn_blocking(|| std::thread::spawn(connect).join().unwrap())
+        };
+        assert!(told(0).await.unwrap().contains("flows"), "root is told its task");
+        assert_eq!(told(65534).await.unwrap(), "");
     });
 }

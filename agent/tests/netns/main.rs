@@ -9,6 +9,7 @@
 )]
 
 mod back;
+mod flood;
 mod host;
 mod in_place;
 mod ipv6;
