@@ -160,7 +160,7 @@ const OVERWRITTEN: &str = "a process has overwritten its environment";
 
 fn needs_rights(what: &str) -> String {
     format!(
-        "{what}; the agent's pod needs capability SYS_PTRACE, and a profile (AppArmor, SELinux) that lets it look"
+        "{what}; the agent's pod needs capability SYS_PTRACE (apply deploy/service-cidr), and a profile (AppArmor, SELinux) that lets it look"
     )
 }
 

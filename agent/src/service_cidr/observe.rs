@@ -30,6 +30,16 @@ const SELDOM: Duration = Duration::from_secs(15);
 /// While somebody waits for one, reading them may take one part of the time in this many.
 const SHARE: u32 = 4;
 
+/// Why nothing can be said of any pod.
+const MAY_NOT_LOOK: &str = "what pods were told cannot be read: the agent's pod has no capability SYS_PTRACE; apply deploy/service-cidr";
+
+/// Whether this process may look into others. Where the kernel does not say so, they are asked.
+fn may_look() -> bool {
+    rustix::thread::capabilities(None).map_or(true, |sets| {
+        sets.effective.contains(rustix::thread::CapabilitySet::SYS_PTRACE)
+    })
+}
+
 /// The agent's eyes on its host.
 pub struct Observer {
     proc: PathBuf,
@@ -149,11 +159,14 @@ impl Observer {
         let proxy = self.proxy(asked, &tables).await;
         let cluster_dns = self.kubelet.cluster_dns().await;
         let (looker, proc, own_pod) = (self.looker.clone(), self.proc.clone(), self.own_pod.clone());
-        let carriers = self
-            .carriers
-            .ask(left, move |left| looker.read(&proc, &own_pod, left))
-            .await
-            .unwrap_or_else(|error| Found::Malformed(chain(&error)));
+        let carriers = if may_look() {
+            self.carriers
+                .ask(left, move |left| looker.read(&proc, &own_pod, left))
+                .await
+                .unwrap_or_else(|error| Found::Malformed(chain(&error)))
+        } else {
+            Found::Malformed(MAY_NOT_LOOK.to_owned())
+        };
         let proc = self.proc.clone();
         let connections = self
             .connections
