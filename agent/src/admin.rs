@@ -1,6 +1,6 @@
 //! `/metrics`, `/healthz` and `/readyz`.
 
-use std::net::SocketAddr;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -10,6 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use jiff::Timestamp;
+use tokio::net::TcpListener;
 
 use crate::metrics::Metrics;
 
@@ -59,9 +60,8 @@ struct Shared {
 }
 
 /// Serves until the process ends.
-pub async fn serve(listen: SocketAddr, metrics: Arc<Metrics>, health: Arc<Health>) -> std::io::Result<()> {
-    let listener = tokio::net::TcpListener::bind(listen).await?;
-    axum::serve(listener, router(metrics, health)).await
+pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<Health>) -> Infallible {
+    listening::http::serve(listener, router(metrics, health)).await
 }
 
 fn router(metrics: Arc<Metrics>, health: Arc<Health>) -> Router {

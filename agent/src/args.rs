@@ -1,6 +1,6 @@
 //! What was typed, as values.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -34,9 +34,12 @@ pub struct Run {
     /// Name of the node that the agent runs on.
     #[arg(long, env = api::names::NODE_NAME_ENVIRONMENT)]
     pub node_name: Option<String>,
-    /// Address of metrics and health.
-    #[arg(long, env = "REPLUMB_LISTEN", default_value_t = SocketAddr::from(([0, 0, 0, 0], api::names::AGENT_PORT)))]
-    pub listen: SocketAddr,
+    /// Address and port of metrics and health; by default the node's own address, and every address where that is not said either.
+    #[arg(long, env = "REPLUMB_LISTEN")]
+    pub listen: Option<SocketAddr>,
+    /// The node's own address: the one that the kubelet asks for health.
+    #[arg(long, env = api::names::HOST_ADDRESS_ENVIRONMENT)]
+    pub host_address: Option<IpAddr>,
     /// Folder in which it listens for the traffic pods of its node.
     #[arg(long, env = "REPLUMB_RUN_DIR", default_value = api::names::RUN_DIRECTORY)]
     pub run_dir: PathBuf,
@@ -109,7 +112,6 @@ mod tests {
         let arguments = Arguments::parse_from(["replumb-agent", "--node-name", "a"]);
         assert!(arguments.command.is_none());
         assert_eq!(arguments.run.node_name.as_deref(), Some("a"));
-        assert_eq!(arguments.run.listen.port(), 9810);
     }
 
     #[test]

@@ -1,23 +1,35 @@
-//! The probe pod: answers on UDP and TCP. It says who it is, and gives back whatever else it is sent.
+//! The probe pod: answers questions on UDP and TCP, and says who it is. What is no question of ours has no answer.
+
+pub mod flood;
+pub mod message;
 
 use std::net::{Ipv6Addr, SocketAddr};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use listening::seats::{Limits, Seats};
 use thiserror::Error;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
+use self::flood::Sources;
+use self::message::LINE;
 use crate::host::socket::{self, SocketError};
 
-/// The question that is answered by [`answer`] with the pod's UID.
-pub const WHO: &str = "who";
 /// The largest UDP payload there is.
 const LARGEST_DATAGRAM: usize = 65_535;
-/// A line longer than this is no question.
-const LONGEST_LINE: u64 = 65_536;
-/// How long a TCP connection may stay silent.
-const SILENCE: Duration = Duration::from_secs(30);
+/// How long a TCP connection may take for one question.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Questions that one connection may ask: a client that wants more connects again.
+const MOST_QUESTIONS: usize = 16;
+/// A traffic pod has a few connections at a time to each other one, and behind a Service many may come from one address.
+const CONNECTIONS: Limits = Limits {
+    all: 512,
+    of_one: 64,
+    own: 64,
+};
+/// Pause after the kernel gave no connection: it has one again when another one has ended.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Why the probe pod cannot answer.
 #[derive(Debug, Error)]
@@ -73,66 +85,115 @@ impl Echo {
             uid,
             port,
         } = self;
-        let io = |attempt| {
-            move |source| EchoError::Io {
-                attempt,
-                port,
-                source,
-            }
-        };
-        let connected = async {
-            loop {
-                let (stream, peer) = connections.accept().await.map_err(io("accepting on TCP"))?;
-                let uid = Arc::clone(&uid);
-                tokio::spawn(async move {
-                    if let Err(error) = converse(stream, &uid).await {
-                        tracing::debug!(%peer, %error, "a connection ended");
-                    }
-                });
-            }
-        };
+        let sources = Arc::<Mutex<Sources>>::default();
         let unconnected = async {
             let mut buffer = vec![0; LARGEST_DATAGRAM];
             loop {
-                let (length, peer) = datagrams
-                    .recv_from(&mut buffer)
-                    .await
-                    .map_err(io("receiving on UDP"))?;
-                let reply = answer(buffer.get(..length).unwrap_or_default(), &uid);
+                let (length, peer) =
+                    datagrams
+                        .recv_from(&mut buffer)
+                        .await
+                        .map_err(|source| EchoError::Io {
+                            attempt: "receiving on UDP",
+                            port,
+                            source,
+                        })?;
+                let now = Instant::now();
+                let flooded_by = {
+                    let mut sources = lock(&sources);
+                    if !sources.may_answer(peer.ip(), now) {
+                        continue;
+                    }
+                    sources.flooded_by(now)
+                };
+                let question = buffer.get(..length).unwrap_or_default();
+                let Some(answer) = message::answer(question, &uid, flooded_by) else {
+                    continue;
+                };
                 // A datagram that does not fit the path back is the very thing that a probe looks for.
-                if let Err(error) = datagrams.send_to(&reply, peer).await {
+                if let Err(error) = datagrams.send_to(&answer, peer).await {
                     tracing::debug!(%peer, length, %error, "an answer could not be sent");
                 }
             }
         };
         tokio::select! {
-            ended = connected => ended,
+            () = accept(&connections, &uid, &sources) => Ok(()),
             ended = unconnected => ended,
         }
     }
 }
 
-/// The answer to one datagram or line: `who <rest>` gives `<uid> <rest>`, everything else comes back as it is.
-pub fn answer(question: &[u8], uid: &str) -> Vec<u8> {
-    match question.strip_prefix(WHO.as_bytes()) {
-        Some(rest) if rest.first().is_none_or(u8::is_ascii_whitespace) => [uid.as_bytes(), rest].concat(),
-        _ => question.to_vec(),
+fn lock(sources: &Mutex<Sources>) -> MutexGuard<'_, Sources> {
+    // Every change of it is whole before something can fail.
+    sources.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn accept(connections: &TcpListener, uid: &Arc<str>, sources: &Arc<Mutex<Sources>>) {
+    let seats = Seats::new(CONNECTIONS);
+    loop {
+        let (stream, peer) = match connections.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%error, "a connection could not be accepted");
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+        };
+        let seat = stream
+            .local_addr()
+            .ok()
+            .and_then(|local| seats.take(peer.ip(), local.ip()));
+        let Some(seat) = seat else {
+            // A reset: the kernel keeps nothing of the connection either.
+            if let Err(error) = stream.set_zero_linger() {
+                tracing::trace!(%error, "a connection is closed in the ordinary way");
+            }
+            continue;
+        };
+        let (uid, sources) = (Arc::clone(uid), Arc::clone(sources));
+        tokio::spawn(async move {
+            if let Err(error) = converse(stream, &uid, &sources).await {
+                tracing::debug!(%peer, %error, "a connection ended");
+            }
+            drop(seat);
+        });
     }
 }
 
-async fn converse(stream: TcpStream, uid: &str) -> std::io::Result<()> {
-    use tokio::io::AsyncReadExt;
-    let (read, mut write) = stream.into_split();
-    let mut reader = BufReader::new(read);
-    loop {
-        let mut line = Vec::new();
-        let mut limited = (&mut reader).take(LONGEST_LINE);
-        let length = tokio::time::timeout(SILENCE, limited.read_until(b'\n', &mut line)).await??;
-        if length == 0 {
-            return Ok(());
+/// Questions of one size, each with an end of line: nothing else is waited for or kept.
+async fn converse(mut stream: TcpStream, uid: &str, sources: &Mutex<Sources>) -> std::io::Result<()> {
+    let mut line = [0; LINE];
+    for _ in 0..MOST_QUESTIONS {
+        let one = async {
+            if stream.read_exact(&mut line).await.is_err() {
+                return Ok(false);
+            }
+            let flooded_by = lock(sources).flooded_by(Instant::now());
+            let answer = line
+                .strip_suffix(b"\n")
+                .and_then(|question| message::answer(question, uid, flooded_by));
+            let Some(mut answer) = answer else {
+                return Ok(false);
+            };
+            answer.push(b'\n');
+            stream.write_all(&answer).await?;
+            Ok::<_, std::io::Error>(true)
+        };
+        if !tokio::time::timeout(SILENCE, one).await?? {
+            break;
         }
-        write.write_all(&answer(&line, uid)).await?;
     }
+    Ok(())
+}
+
+/// Asks one question over a new connection, and reads what comes back: no more bytes than an answer has.
+pub async fn ask(peer: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(peer).await?;
+    stream.write_all(&[question, b"\n"].concat()).await?;
+    let mut line = vec![0; LINE];
+    stream.read_exact(&mut line).await?;
+    line.truncate(question.len());
+    Ok(line)
 }
 
 /// A port on which nobody listens, of both protocols, until somebody binds it: below those that the kernel gives to whoever asks for none
@@ -158,14 +219,5 @@ pub(crate) fn free_port() -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_is_answered_with_the_uid_and_the_rest_comes_back() {
-        assert_eq!(answer(b"who", "u-1"), b"u-1");
-        assert_eq!(answer(b"who 42\n", "u-1"), b"u-1 42\n");
-        assert_eq!(answer(b"whole", "u-1"), b"whole");
-        assert_eq!(answer(&[0xff; 1400], "u-1"), [0xff; 1400]);
-    }
-}
+#[path = "echo_tests.rs"]
+mod tests;

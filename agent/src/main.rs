@@ -12,6 +12,7 @@ use agent::flannel_to_calico::work::{Configuration, Worker};
 use agent::goal;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
+use agent::host_thread::{HostThread, Parts};
 use agent::kinds::Kinds;
 use agent::metrics::Metrics;
 use agent::pod_cidr::observe::Observer;
@@ -104,6 +105,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     let Run {
         node_name,
         listen,
+        host_address,
         run_dir,
         state_dir,
         flannel_dir,
@@ -127,26 +129,9 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     let client = runtime::client::client(config.clone(), requests).context("building the client")?;
 
     let health = Arc::new(Health::new(Timestamp::now()));
-    let changed = Arc::new(Notify::new());
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let mut links = netlink::watch(Arc::clone(&changed));
     let (seen, mut goals) = goal::follow(watching, &node);
-    let folders = FolderWatch::start(Arc::clone(&changed)).context("watching folders")?;
-    let folders = Arc::new(folders);
-    let observer = Observer::new(
-        CNI_CONFIGURATION_DIRECTORY.into(),
-        Arc::clone(&folders),
-        Arc::clone(&metrics),
-        Arc::clone(&health),
-    );
-    let services = agent::service_cidr::observe::Observer::new(
-        proc_dir.clone(),
-        pod_uid,
-        &config,
-        Arc::clone(&metrics),
-        Arc::clone(&health),
-    );
-    let worker = Worker::new(
+    let parts = parts_of_host(
         Configuration {
             node: node.clone(),
             paths: Paths {
@@ -160,35 +145,63 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
             },
             state: state_dir,
         },
-        Netlink::connect()?,
-        folders,
+        pod_uid,
+        config,
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
+    let host = HostThread::start(parts, seen.clone(), Arc::clone(&metrics), Arc::clone(&health))?;
     let hub = Hub::listen(&node, &run_dir)?;
-    let agent = Agent::new(
-        Kinds::new(worker, observer, services),
-        Api::all(client),
-        seen,
-        changed,
-        hub,
-        Arc::clone(&metrics),
-        Arc::clone(&health),
-    );
+    let agent = Agent::new(host, Api::all(client), seen, hub, Arc::clone(&metrics));
+    let listener = listening::bind(listen, host_address, api::names::AGENT_PORT)
+        .await
+        .context("opening the port of metrics and health")?;
     tracing::info!(
         node,
         version = env!("CARGO_PKG_VERSION"),
         "looking after this node"
     );
     tokio::select! {
-        served = admin::serve(listen, metrics, health) => {
-            served.with_context(|| format!("serving metrics and health on {listen}"))
-        }
+        never = admin::serve(listener, metrics, health) => match never {},
         () = agent.run() => anyhow::bail!("the loop ended"),
         // A task that ends took its watch with it: better a new process than a blind one.
-        ended = &mut links => anyhow::bail!("the watch of the host ended: {ended:?}"),
         ended = &mut goals => anyhow::bail!("the watch of the goal ended: {ended:?}"),
         _ = terminate.recv() => Ok(()),
         _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+/// Everything that touches the host, to be made on its own thread.
+fn parts_of_host(
+    configuration: Configuration,
+    pod_uid: String,
+    config: Config,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+) -> impl FnOnce() -> anyhow::Result<Parts> + Send {
+    move || {
+        let changed = Arc::new(Notify::new());
+        let watching = netlink::watch(Arc::clone(&changed));
+        let folders = FolderWatch::start(Arc::clone(&changed)).context("watching folders")?;
+        let folders = Arc::new(folders);
+        let observer = Observer::new(
+            CNI_CONFIGURATION_DIRECTORY.into(),
+            Arc::clone(&folders),
+            Arc::clone(&metrics),
+            Arc::clone(&health),
+        );
+        let services = agent::service_cidr::observe::Observer::new(
+            configuration.paths.proc.clone(),
+            pod_uid,
+            &config,
+            Arc::clone(&metrics),
+            Arc::clone(&health),
+        );
+        let worker = Worker::new(configuration, Netlink::connect()?, folders, metrics, health);
+        Ok(Parts {
+            kinds: Kinds::new(worker, observer, services),
+            changed,
+            watching,
+        })
     }
 }

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use api::node_migration::{ProbeResult, ProbeTarget};
 use jiff::Timestamp;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::echo::WHO;
+use crate::echo;
+use crate::echo::message::{self, Asker, LEAST, Nonce};
 use crate::host::socket;
 
 /// How long one answer may take: the pod network of one cluster answers in milliseconds.
@@ -165,43 +164,50 @@ pub async fn probe(target: &ProbeTarget, mtu: u32) -> Outcome {
     let address = SocketAddr::new(target.address, target.port);
     let headers = if target.address.is_ipv4() { 28 } else { 48 };
     let payload = usize::try_from(mtu.saturating_sub(headers)).unwrap_or_default();
+    let asker = match Asker::new() {
+        Ok(asker) => asker,
+        Err(error) => {
+            let problem = || Err(format!("no random number: {error}"));
+            return Outcome {
+                udp: problem(),
+                tcp: problem(),
+                large: problem(),
+                mtu,
+            };
+        }
+    };
     let (udp, tcp, large) = tokio::join!(
-        datagram(address, &target.pod_uid),
-        connection(address, &target.pod_uid),
-        large(address, payload),
+        datagram(address, asker, 0, LEAST, &target.pod_uid),
+        connection(address, asker, &target.pod_uid),
+        datagram(address, asker, u64::from(TRIES), payload, &target.pod_uid),
     );
     Outcome { udp, tcp, large, mtu }
 }
 
-async fn datagram(address: SocketAddr, uid: &str) -> Result<(), String> {
+/// Each try has a number of its own: a late answer to another is not an answer to this one.
+async fn datagram(
+    address: SocketAddr,
+    asker: Asker,
+    first: u64,
+    size: usize,
+    uid: &str,
+) -> Result<(), String> {
     let mut problem = String::new();
-    for attempt in 0..TRIES {
-        let question = format!("{WHO} {attempt}");
-        match exchange(address, question.as_bytes()).await {
-            Ok(reply) if reply == format!("{uid} {attempt}").into_bytes() => return Ok(()),
-            Ok(reply) => return Err(another(&reply, uid)),
-            Err(error) => problem = error,
-        }
-    }
-    Err(problem)
-}
-
-async fn large(address: SocketAddr, size: usize) -> Result<(), String> {
-    let mut problem = String::new();
-    for attempt in 0..TRIES {
-        // A pattern that differs from try to try: a late answer to another is not an answer to this one.
-        let question: Vec<u8> = (0..size)
-            .map(|index| b'a' + u8::try_from((index + attempt as usize) % 26).unwrap_or_default())
-            .collect();
+    for attempt in 0..u64::from(TRIES) {
+        let nonce = asker.nonce(first + attempt);
+        let question = message::question(nonce, size);
         match exchange(address, &question).await {
-            Ok(reply) if reply == question => return Ok(()),
-            Ok(reply) => problem = format!("came back as {} bytes", reply.len()),
+            Ok(reply) => match understood(asker, nonce, &reply, question.len(), uid) {
+                Ok(()) => return Ok(()),
+                Err(words) => problem = words,
+            },
             Err(error) => problem = error,
         }
     }
     Err(problem)
 }
 
+/// What comes back has as many bytes as the question; of more, one is enough to see that it is no answer.
 async fn exchange(address: SocketAddr, question: &[u8]) -> Result<Vec<u8>, String> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -211,7 +217,7 @@ async fn exchange(address: SocketAddr, question: &[u8]) -> Result<Vec<u8>, Strin
         let socket = socket::datagrams(SocketAddr::new(any, 0)).map_err(|error| error.source)?;
         socket.connect(address).await?;
         socket.send(question).await?;
-        let mut reply = vec![0; 65_535];
+        let mut reply = vec![0; question.len() + 1];
         let length = socket.recv(&mut reply).await?;
         reply.truncate(length);
         Ok::<_, std::io::Error>(reply)
@@ -219,20 +225,28 @@ async fn exchange(address: SocketAddr, question: &[u8]) -> Result<Vec<u8>, Strin
     timed(talk).await
 }
 
-async fn connection(address: SocketAddr, uid: &str) -> Result<(), String> {
-    let talk = async {
-        let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(format!("{WHO} 1\n").as_bytes()).await?;
-        let mut line = Vec::new();
-        BufReader::new(stream).read_until(b'\n', &mut line).await?;
-        Ok(line)
+async fn connection(address: SocketAddr, asker: Asker, uid: &str) -> Result<(), String> {
+    let nonce = asker.nonce(u64::MAX);
+    let question = message::question(nonce, LEAST);
+    let reply = timed(echo::ask(address, &question)).await?;
+    understood(asker, nonce, &reply, question.len(), uid)
+}
+
+/// Whether this is the answer of the pod that was meant to this very question.
+fn understood(asker: Asker, nonce: Nonce, reply: &[u8], size: usize, uid: &str) -> Result<(), String> {
+    let Some(answer) = asker.read(reply).filter(|answer| answer.nonce == nonce) else {
+        let start: String = String::from_utf8_lossy(reply).trim().chars().take(80).collect();
+        return Err(format!(
+            "something else answered: {start:?}, needed pod UID {uid}"
+        ));
     };
-    let line = timed(talk).await?;
-    if line == format!("{uid} 1\n").into_bytes() {
-        Ok(())
-    } else {
-        Err(another(&line, uid))
+    if answer.uid != uid {
+        return Err(format!("pod UID {} answered, needed pod UID {uid}", answer.uid));
     }
+    if answer.size != size {
+        return Err(format!("came back as {} bytes of {size}", answer.size));
+    }
+    Ok(())
 }
 
 async fn timed<T>(talk: impl Future<Output = std::io::Result<T>>) -> Result<T, String> {
@@ -241,14 +255,6 @@ async fn timed<T>(talk: impl Future<Output = std::io::Result<T>>) -> Result<T, S
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {} s", ANSWER.as_secs())),
     }
-}
-
-fn another(reply: &[u8], uid: &str) -> String {
-    let reply = String::from_utf8_lossy(reply);
-    format!(
-        "somebody else answered: {:?}, needed pod UID {uid}",
-        reply.trim().chars().take(80).collect::<String>()
-    )
 }
 
 #[cfg(test)]

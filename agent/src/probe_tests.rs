@@ -36,7 +36,7 @@ async fn another_pod_at_the_address_is_not_taken_for_the_one_that_was_meant() {
     let outcome = probe(&target, 1450).await;
     assert!(!outcome.is_reached());
     assert!(
-        outcome.message().contains("u-1") && outcome.message().contains("u-2"),
+        outcome.large.is_err() && outcome.message().contains("u-1") && outcome.message().contains("u-2"),
         "{}",
         outcome.message()
     );

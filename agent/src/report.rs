@@ -167,6 +167,7 @@ fn traffic_to_tell(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -> 
             report.judged_since,
             report.reporting.clone(),
             report.breaches.clone(),
+            report.floods.clone(),
             lost,
         )
     };
@@ -194,6 +195,8 @@ pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     // While something is asked of the host, who lives on it decides what the coordinator does next.
     let asked = new.goal.is_some_and(|goal| goal != Goal::Hold);
     let pods = |status: &NodeMigrationStatus| status.facts.as_ref().map(|facts| facts.legacy_pods.clone());
+    let unread =
+        |status: &NodeMigrationStatus| status.facts.as_ref().map(|facts| facts.unread_processes.clone());
     let ranges = match (&old.pod_cidr, &new.pod_cidr) {
         (None, None) => false,
         (Some(before), Some(after)) => pod_cidr::host::is_news(before, after),
@@ -206,6 +209,7 @@ pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     };
     ranges
         || services
+        || unread(old) != unread(new)
         || old.facts.is_some() != new.facts.is_some()
         || without_facts(old) != without_facts(new)
         || (asked && pods(old) != pods(new))

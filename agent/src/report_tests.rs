@@ -299,6 +299,7 @@ fn traffic(sent: u64, lost: u64, breach: bool) -> TrafficReport {
         message: "old→new".to_owned(),
     };
     TrafficReport {
+        floods: Vec::new(),
         flows: 1,
         judged_since: None,
         reporting: vec!["u-a".to_owned()],

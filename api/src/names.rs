@@ -58,8 +58,12 @@ pub const RUN_DIRECTORY: &str = "/run/replumb";
 pub const AGENT_PORT: u16 = 9810;
 /// Port of metrics and health on the coordinator (hostNetwork).
 pub const COORDINATOR_PORT: u16 = 9811;
+/// User and group of the probe pod: one that owns nothing.
+pub const PROBE_USER: u32 = 65534;
 /// Port on which a probe pod answers, UDP and TCP.
 pub const PROBE_PORT: u16 = 9812;
 
+/// Environment: address of the node that a pod runs on.
+pub const HOST_ADDRESS_ENVIRONMENT: &str = "HOST_IP";
 /// Environment: name of the node that a pod runs on.
 pub const NODE_NAME_ENVIRONMENT: &str = "NODE_NAME";

@@ -66,6 +66,9 @@ pub struct TrafficReport {
     /// Paths that lose more than they may now.
     #[serde(default)]
     pub breaches: Vec<Breach>,
+    /// Pods that get more probes than they answer, and from where. What is lost there does not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub floods: Vec<String>,
     /// As of when. Numbers that only grow are not written for themselves.
     #[schemars(with = "String")]
     pub at: Timestamp,

@@ -1,6 +1,6 @@
 //! `/metrics`, `/healthz` and `/readyz`.
 
-use std::net::SocketAddr;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -10,6 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use jiff::Timestamp;
+use tokio::net::TcpListener;
 
 use crate::metrics::Metrics;
 
@@ -51,14 +52,13 @@ struct Shared {
 }
 
 /// Serves until the process ends.
-pub async fn serve(listen: SocketAddr, metrics: Arc<Metrics>, health: Arc<Health>) -> std::io::Result<()> {
+pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<Health>) -> Infallible {
     let router = Router::new()
         .route("/metrics", get(scrape))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .with_state(Shared { metrics, health });
-    let listener = tokio::net::TcpListener::bind(listen).await?;
-    axum::serve(listener, crash_point::add_routes(router)).await
+    listening::http::serve(listener, crash_point::add_routes(router)).await
 }
 
 async fn scrape(State(shared): State<Shared>) -> impl IntoResponse {

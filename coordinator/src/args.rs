@@ -1,6 +1,6 @@
 //! What was typed, as values.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use clap::{Parser, ValueEnum};
 
@@ -20,9 +20,12 @@ pub struct Args {
     /// Image of the agent, which is on every node already: probe pods use it.
     #[arg(long, env = "AGENT_IMAGE")]
     pub agent_image: String,
-    /// Address of metrics and health.
-    #[arg(long, env = "REPLUMB_LISTEN", default_value_t = SocketAddr::from(([0, 0, 0, 0], api::names::COORDINATOR_PORT)))]
-    pub listen: SocketAddr,
+    /// Address and port of metrics and health; by default the node's own address, and every address where that is not said either.
+    #[arg(long, env = "REPLUMB_LISTEN")]
+    pub listen: Option<SocketAddr>,
+    /// The node's own address: the one that the kubelet asks for health.
+    #[arg(long, env = api::names::HOST_ADDRESS_ENVIRONMENT)]
+    pub host_address: Option<IpAddr>,
     /// How log lines are written.
     #[arg(long, env = "REPLUMB_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,

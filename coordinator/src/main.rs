@@ -49,6 +49,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         node_name,
         agent_image,
         listen,
+        host_address,
         log_format: _,
         log_filter: _,
     } = args;
@@ -87,10 +88,11 @@ async fn run(args: Args) -> anyhow::Result<()> {
         health.filled(Timestamp::now());
         pass::run(&context, &cache, &health, &leading).await;
     };
+    let listener = listening::bind(listen, host_address, api::names::COORDINATOR_PORT)
+        .await
+        .context("opening the port of metrics and health")?;
     let ended = tokio::select! {
-        served = admin::serve(listen, metrics, Arc::clone(&health)) => {
-            served.with_context(|| format!("serving metrics and health on {listen}"))
-        }
+        never = admin::serve(listener, metrics, Arc::clone(&health)) => match never {},
         // A task that ends took its watch or the Lease with it: better a new process than a blind one.
         ended = tasks.join_next() => anyhow::bail!("a background task ended: {ended:?}"),
         () = passes => anyhow::bail!("the loop ended"),

@@ -27,9 +27,9 @@ pub struct Probes {
 
 /// Chooses who probes the nodes that have a probe pod, and collects the results so far.
 ///
-/// One node that is still on the old network (`is_old`) and one that is done, the first of each by name, so that the
-/// cost stays the same however large the cluster is. Where neither exists, any other Ready node; on a cluster
-/// of one, the node itself.
+/// One node that is still on the old network (`is_old`) and one that is done, each by chance and anew for each probe pod: the cost
+/// stays the same however large the cluster is, and no node proves all the others. Where neither exists, any other Ready node; on
+/// a cluster of one, the node itself.
 pub fn choose(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> Probes {
     let mut probes = Probes::default();
     for (node, pod) in &snapshot.probe_pods {
@@ -40,7 +40,7 @@ pub fn choose(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> P
         if done {
             continue;
         }
-        let candidates = candidates(snapshot, node, &is_old);
+        let candidates = candidates(snapshot, node, &pod.uid().unwrap_or_default(), &is_old);
         for target in targets(node, pod) {
             for (name, side) in &candidates {
                 probes
@@ -62,6 +62,7 @@ pub fn choose(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> P
 fn candidates(
     snapshot: &Snapshot,
     proved: &str,
+    attempt: &str,
     is_old: &impl Fn(&NodeMigration) -> bool,
 ) -> Vec<(String, &'static str)> {
     let usable = |name: &str| {
@@ -82,16 +83,18 @@ fn candidates(
         })
         .collect();
     let mut chosen = Vec::new();
-    if let Some((name, ..)) = others.iter().find(|(_, old, _)| *old) {
-        chosen.push(((*name).clone(), "old"));
-    }
-    if let Some((name, ..)) = others.iter().find(|(_, _, new)| *new) {
-        chosen.push(((*name).clone(), "new"));
-    }
-    if chosen.is_empty()
-        && let Some((name, ..)) = others.first()
-    {
-        chosen.push(((*name).clone(), "other"));
+    let choose = |side: &'static str, is_of: fn(&(&String, bool, bool)) -> bool| {
+        let names = others
+            .iter()
+            .filter(|other| is_of(other))
+            .map(|(name, ..)| name.as_str());
+        let seed = format!("{attempt}/{proved}/{side}");
+        plan::probe::chosen(&seed, names).map(|name| (name.to_owned(), side))
+    };
+    chosen.extend(choose("old", |(_, old, _)| *old));
+    chosen.extend(choose("new", |(_, _, new)| *new));
+    if chosen.is_empty() {
+        chosen.extend(choose("other", |_| true));
     }
     if chosen.is_empty() && snapshot.nodes.len() == 1 {
         chosen.push((proved.to_owned(), "own"));
@@ -198,11 +201,19 @@ pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Re
                     "tcpSocket": { "port": names::PROBE_PORT },
                     "periodSeconds": 1,
                 },
-                "resources": { "requests": { "cpu": "1m", "memory": "8Mi" } },
+                // What a hostile pod sends costs the node no more than this.
+                "resources": {
+                    "requests": { "cpu": "1m", "memory": "8Mi" },
+                    "limits": { "cpu": "500m", "memory": "32Mi" },
+                },
                 "securityContext": {
+                    "runAsNonRoot": true,
+                    "runAsUser": names::PROBE_USER,
+                    "runAsGroup": names::PROBE_USER,
                     "allowPrivilegeEscalation": false,
                     "capabilities": { "drop": ["ALL"] },
                     "readOnlyRootFilesystem": true,
+                    "seccompProfile": { "type": "RuntimeDefault" },
                 },
             }],
         },

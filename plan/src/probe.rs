@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use sha2::{Digest as _, Sha256};
+
 use crate::decision::{Wait, WaitReason};
 
 /// The pod that proves the node's pod network.
@@ -26,6 +28,14 @@ pub struct Prober {
     pub reached: Option<bool>,
     /// The words of the result.
     pub message: String,
+}
+
+/// One of these nodes, as if by chance: which one, follows from the seed alone, so that each look at the same attempt chooses the same
+/// node, as long as it is there. The seed has something that nothing in the cluster chooses (the UID of the probe pod of this
+/// attempt): a node cannot be named so that it proves others.
+pub fn chosen<'name>(seed: &str, names: impl Iterator<Item = &'name str>) -> Option<&'name str> {
+    let rank = |name: &&str| -> [u8; 32] { Sha256::digest(format!("{seed}/{name}")).into() };
+    names.min_by_key(rank)
 }
 
 /// What is missing until the node's pod network is proved.
@@ -84,6 +94,36 @@ mod tests {
             reached,
             message: String::new(),
         }
+    }
+
+    #[test]
+    fn which_node_proves_is_chance_between_attempts_and_none_within_one() {
+        let names: Vec<String> = (0..20).map(|number| format!("node-{number:02}")).collect();
+        let of = |seed: &str, without: Option<&str>| {
+            let names = names.iter().map(String::as_str);
+            chosen(seed, names.filter(|name| Some(*name) != without)).map(str::to_owned)
+        };
+        let first = of("p-1/a", None).unwrap();
+        assert_eq!(of("p-1/a", None).unwrap(), first);
+        let other = names.iter().find(|name| **name != first).unwrap();
+        assert_eq!(
+            of("p-1/a", Some(other)).unwrap(),
+            first,
+            "it stays while others come and go"
+        );
+        assert_ne!(of("p-1/a", Some(&first)).unwrap(), first);
+        let mut counts = std::collections::BTreeMap::<String, u32>::new();
+        for attempt in 0..2000 {
+            *counts
+                .entry(of(&format!("p-{attempt}/a"), None).unwrap())
+                .or_default() += 1;
+        }
+        assert_eq!(counts.len(), 20);
+        assert!(
+            counts.values().all(|count| (50..200).contains(count)),
+            "{counts:?}"
+        );
+        assert_eq!(chosen("p", std::iter::empty()), None);
     }
 
     /// A result that is on its way passes by itself; one that says no is what people have to see, from whichever node.

@@ -14,6 +14,7 @@ use super::facts;
 use super::observe::{Observation, Paths, observe};
 use crate::flannel_to_calico::journal::{Before, Journal};
 use crate::host::netlink::Netlink;
+use crate::host::processes::Processes;
 use crate::host::snapshot::Snapshot;
 use crate::host::{files, firewall, sysctl};
 
@@ -23,6 +24,7 @@ pub async fn apply(
     seen: &Observation,
     paths: &Paths,
     netlink: &Netlink,
+    processes: &Processes,
     journal: &mut Journal,
 ) -> Result<Observation, ApplyError> {
     let name = step.name();
@@ -44,7 +46,7 @@ pub async fn apply(
     };
     perform(step, seen, &saved, paths, netlink).await?;
     crash_point::reach(name, Edge::Changed, None).await;
-    let after = observe(paths, netlink)
+    let after = observe(paths, netlink, processes)
         .await
         .map_err(|source| ApplyError::Observe { step: name, source })?;
     if !step.is_done(&after.facts) {

@@ -8,12 +8,13 @@ mod record;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use api::node_migration::StepDone;
 use jiff::Timestamp;
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use plan::flannel_to_calico::host::{HostStep, Orders, Remembered, Undo};
 pub use record::{Before, SavedFile};
 use record::{Change, Event, Record};
@@ -28,6 +29,8 @@ const SHOWN_STEPS: usize = 32;
 const LARGE_RECORD: usize = 64 * 1024;
 /// From this length on the file is written anew, if that makes it half as long.
 const LARGE_FILE: u64 = 1024 * 1024;
+/// A longer one is not the agent's: what stands of a migration in a cluster of 5 000 nodes is a few MiB.
+const MOST_JOURNAL: u64 = 64 << 20;
 
 /// Why the journal could not be kept. No step is performed without it.
 #[derive(Debug, Error)]
@@ -114,7 +117,7 @@ impl Journal {
         fs::create_dir_all(journal.backups()).map_err(FileError::of("make folder", &journal.backups()))?;
         journal.try_out()?;
         let path = journal.path();
-        let Some(bytes) = files::read_if_there(&path)? else {
+        let Some(files::Whole { bytes, .. }) = files::whole_if_there(&path, MOST_JOURNAL)? else {
             return Ok(journal);
         };
         let mut whole = 0;
@@ -255,10 +258,10 @@ impl Journal {
     /// Copies a file into the journal's folder, durably. `None` when there is no such file.
     pub fn save(&self, path: &Path) -> Result<Option<SavedFile>, JournalError> {
         use std::os::unix::fs::MetadataExt;
-        let Some(bytes) = files::read_if_there(path)? else {
+        // Owner and permissions of the very file whose bytes these are.
+        let Some(files::Whole { bytes, metadata }) = files::whole_if_there(path, files::MOST)? else {
             return Ok(None);
         };
-        let metadata = fs::metadata(path).map_err(FileError::of("look at", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let sha256 = record::sha256(&bytes);
         // Named by content: a second try finds its copy, and another content never overwrites it.
@@ -293,7 +296,7 @@ impl Journal {
         let path = self.path();
         let line = record.line().map_err(FileError::of("write a record of", &path))?;
         let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+            let mut file = own_file().create(true).append(true).open(&path)?;
             file.write_all(&line)?;
             file.sync_all()?;
             // The name of a new file lasts once its folder is on disk.
@@ -334,7 +337,7 @@ impl Journal {
     }
 
     fn cut_back(&self) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(self.path())?;
+        let file = own_file().write(true).open(self.path())?;
         file.set_len(self.length)?;
         file.sync_all()
     }
@@ -400,8 +403,15 @@ impl Journal {
     }
 }
 
+/// A file of the journal's own: a link in its place leads to a file that is not.
+fn own_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.custom_flags(OFlag::O_NOFOLLOW.bits());
+    options
+}
+
 fn lock(path: &Path) -> Result<Flock<File>, JournalError> {
-    let file = OpenOptions::new()
+    let file = own_file()
         .create(true)
         .append(true)
         .open(path)

@@ -13,7 +13,7 @@ use crate::host::cnidir::{self, State};
 use crate::host::files::{self, FileError};
 use crate::host::firewall::{self, FirewallError};
 use crate::host::netlink::{Netlink, NetlinkError};
-use crate::host::processes::{self, ProcessError};
+use crate::host::processes::{ProcessError, Processes};
 use crate::host::snapshot::Snapshot;
 use crate::host::sysctl::{self, SysctlError};
 
@@ -90,10 +90,15 @@ impl ObserveError {
     }
 }
 
-/// Reads everything. One part that cannot be read leaves no facts at all: half of them would be taken for all.
-pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, ObserveError> {
+/// Reads everything. One part that cannot be read leaves no facts at all: half of them would be taken for all. A process that cannot be
+/// read is a fact of its own.
+pub async fn observe(
+    paths: &Paths,
+    netlink: &Netlink,
+    processes: &Processes,
+) -> Result<Observation, ObserveError> {
     // The process before the file: a flanneld that ends in between has written its file before.
-    let running = processes::running(&paths.proc, &[FLANNELD, CALICO_NODE])?;
+    let running = processes.running(&paths.proc, &[FLANNELD, CALICO_NODE]).await?;
     let cni = cnidir::read(
         &paths.cni_configuration,
         &paths.cni_configuration.to_string_lossy(),
@@ -127,7 +132,7 @@ pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, Ob
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let vxlan_devices = facts::vxlan_devices(&snapshot);
     let calico = CalicoTraces {
-        node_running: running.contains(CALICO_NODE),
+        node_running: running.names.contains(CALICO_NODE),
         pods: facts::calico_pods(&snapshot),
         firewall: firewall.calico,
         sets: count(firewall::calico::sets().await.map_err(FirewallError::from)?),
@@ -148,7 +153,8 @@ pub async fn observe(paths: &Paths, netlink: &Netlink) -> Result<Observation, Ob
         direct_routes: facts::direct_routes(&snapshot, &networks),
         reverse_path_filter: ReversePathFilter { all, interfaces },
         subnet_environment,
-        flanneld_running: running.contains(FLANNELD),
+        flanneld_running: running.names.contains(FLANNELD),
+        unread_processes: running.unread,
         firewall: firewall.flannel,
         leases: count(state.leases.len() + state.bookkeeping.len()),
         delegates: count(state.delegates.len()),

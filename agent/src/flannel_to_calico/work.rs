@@ -21,6 +21,7 @@ use crate::flannel_to_calico::quiet::Quiet;
 use crate::goal::Seen;
 use crate::host::folders::FolderWatch;
 use crate::host::netlink::Netlink;
+use crate::host::processes::Processes;
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report, chain};
 
@@ -45,6 +46,7 @@ pub struct Configuration {
 pub struct Worker {
     configuration: Configuration,
     netlink: Netlink,
+    processes: Processes,
     folders: Arc<FolderWatch>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
@@ -64,6 +66,7 @@ impl Worker {
         Self {
             configuration,
             netlink,
+            processes: Processes::default(),
             folders,
             metrics,
             health,
@@ -217,7 +220,7 @@ impl Worker {
 
     async fn look(&mut self, paths: &Paths) -> Result<Observation, Report> {
         let timer = self.metrics.observe_duration.start_timer();
-        let seen = observe(paths, &self.netlink).await;
+        let seen = observe(paths, &self.netlink, &self.processes).await;
         timer.observe_duration();
         self.health.set_host_read(seen.is_ok());
         if let Err(ObserveError::Netlink(_)) = &seen {
@@ -294,7 +297,7 @@ impl Worker {
             },
         };
         let began = std::time::Instant::now();
-        let outcome = apply(step, seen, paths, &self.netlink, journal).await;
+        let outcome = apply(step, seen, paths, &self.netlink, &self.processes, journal).await;
         let label = if outcome.is_ok() { "done" } else { "failed" };
         self.metrics
             .step_duration

@@ -1,11 +1,20 @@
 //! Reading folders and files of the host, and removing them durably. Touches the paths that it is given.
 
+mod write;
+
 use std::ffi::OsStr;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::{fs, path};
 
+use nix::fcntl::OFlag;
 use thiserror::Error;
+
+pub use write::{write_durably, write_durably_as};
+
+/// No file of CNI's or flannel's has more bytes; one that has is not read.
+pub const MOST: u64 = 1 << 20;
 
 /// Why a file or folder could not be read or changed.
 #[derive(Debug, Error)]
@@ -38,12 +47,26 @@ impl FileError {
     }
 }
 
-/// Reads a file; `None` when there is none.
+/// A file as it was when it was opened.
+#[derive(Debug)]
+pub struct Whole {
+    /// All of its bytes.
+    pub bytes: Vec<u8>,
+    /// Its owner and permissions.
+    pub metadata: fs::Metadata,
+}
+
+/// Reads a file; `None` when there is none. One that has more than [`MOST`] bytes is an error.
 ///
 /// The folder must be there: in a container a folder that was not mounted looks like an empty host.
 pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
+    Ok(whole_if_there(path, MOST)?.map(|file| file.bytes))
+}
+
+/// The same, of a file that may have this many bytes, and with what else the kernel says of it.
+pub fn whole_if_there(path: &Path, most: u64) -> Result<Option<Whole>, FileError> {
+    match whole(path, most) {
+        Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if let Some(folder) = path.parent() {
                 fs::metadata(folder).map_err(FileError::of("look into folder (is it mounted?)", folder))?;
@@ -52,6 +75,42 @@ pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
         }
         Err(error) => Err(FileError::of("read", path)(error)),
     }
+}
+
+/// A pipe or a device in a file's place keeps nothing waiting: it is opened without waiting, and is not read.
+fn whole(path: &Path, most: u64) -> io::Result<Whole> {
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let too_large = || Err(io::Error::other(format!("it has more than {most} bytes")));
+    if metadata.len() > most {
+        return too_large();
+    }
+    let mut bytes = Vec::new();
+    // One more than there may be: it may have grown, and files of the kernel have no length.
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return too_large();
+    }
+    Ok(Whole { bytes, metadata })
+}
+
+/// The first bytes of a file, which are waited for.
+pub fn read_at_most(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(most as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A small file of the kernel, as text.
+pub fn read_small(path: &Path) -> io::Result<String> {
+    let bytes = whole(path, 64 << 10)?.bytes;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Names of the regular files (or links to them) of a folder, sorted. `None` when there is no such folder.
@@ -109,49 +168,9 @@ pub fn remove_folder_if_empty(folder: &Path) -> Result<(), FileError> {
 
 /// Reads a file that has to be there.
 pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
-    fs::read(path).map_err(FileError::of("read", path))
-}
-
-/// Writes a file so that a crash leaves the old content or the new, never a part.
-pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    replace(path, bytes, |_| Ok(()))
-}
-
-/// The same, with these permission bits and this owner (user and group) from the first moment on.
-pub fn write_durably_as(path: &Path, bytes: &[u8], mode: u32, owner: (u32, u32)) -> Result<(), FileError> {
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
-    replace(path, bytes, |file| {
-        // In this order: once the file is somebody else's, its permissions are not ours to change.
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
-        let own = file.metadata()?;
-        if (own.uid(), own.gid()) == owner {
-            return Ok(());
-        }
-        fchown(file, Some(owner.0), Some(owner.1))
-    })
-}
-
-fn replace(
-    path: &Path,
-    bytes: &[u8],
-    prepare: impl Fn(&fs::File) -> io::Result<()>,
-) -> Result<(), FileError> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary: PathBuf = folder.join(format!(".{name}.part"));
-    let write = || -> io::Result<()> {
-        let mut file = fs::File::create(&temporary)?;
-        prepare(&file)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    if let Err(error) = write() {
-        // A part on a full disk keeps the room that the next try needs. Whether it can go changes nothing.
-        let _ = fs::remove_file(&temporary);
-        return Err(FileError::of("write", path)(error));
-    }
-    sync_folder(folder)
+    whole(path, MOST)
+        .map(|file| file.bytes)
+        .map_err(FileError::of("read", path))
 }
 
 /// Makes the names in a folder last over a power cut.
@@ -160,3 +179,7 @@ pub fn sync_folder(folder: &Path) -> Result<(), FileError> {
         .and_then(|file| file.sync_all())
         .map_err(FileError::of("sync folder", folder))
 }
+
+#[cfg(test)]
+#[path = "files_tests.rs"]
+mod tests;

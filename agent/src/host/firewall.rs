@@ -11,7 +11,7 @@ use plan::flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 use serde_json::Value;
 use thiserror::Error;
 
-use super::files::FileError;
+use super::files::{FileError, read_small};
 use super::program::{LOCK_SECONDS, ProgramError, command_line, run};
 
 /// Where flannel works in an iptables table: the kernel's chain that it hooks, and its own chain.
@@ -293,7 +293,7 @@ pub fn legacy_tables(proc: &Path, backend: FirewallBackend) -> Result<BTreeSet<S
     };
     let folder = proc.join("thread-self/net");
     let path = folder.join(name);
-    match std::fs::read_to_string(&path) {
+    match read_small(&path) {
         Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             std::fs::metadata(&folder).map_err(FileError::of("look into folder", &folder))?;

@@ -1,5 +1,6 @@
 //! The host: kernel and files. Everything that this program touches outside itself and the API is below here.
 
+pub mod apart;
 pub mod cnidir;
 pub mod cniplugin;
 pub mod files;
@@ -8,6 +9,7 @@ pub mod folders;
 pub mod netlink;
 pub mod processes;
 pub mod program;
+pub mod random;
 pub mod snapshot;
 pub mod socket;
 pub mod sysctl;

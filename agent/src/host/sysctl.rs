@@ -7,7 +7,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
-use super::files::{FileError, read_if_there};
+use super::files::{FileError, read_if_there, read_small};
 
 /// Why a parameter could not be read.
 #[derive(Debug, Error)]
@@ -44,7 +44,7 @@ pub fn reverse_path_filter(proc: &Path) -> Result<(u8, BTreeMap<String, u8>), Sy
         let entry = entry.map_err(FileError::of("list folder", &folder))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = entry.path().join("rp_filter");
-        match fs::read_to_string(&path) {
+        match read_small(&path) {
             Ok(text) => {
                 let value = number(&text, || format!("net.ipv4.conf.{name}.rp_filter"))?;
                 values.insert(name, value);
@@ -67,7 +67,7 @@ pub fn reverse_path_filter(proc: &Path) -> Result<(u8, BTreeMap<String, u8>), Sy
 /// `net.bridge.bridge-nf-call-iptables`; `None` when `br_netfilter` is not loaded.
 pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
     let path = proc.join("sys/net/bridge/bridge-nf-call-iptables");
-    match fs::read_to_string(&path) {
+    match read_small(&path) {
         Ok(text) => Ok(Some(
             number(&text, || "net.bridge.bridge-nf-call-iptables".to_owned())? != 0,
         )),
@@ -102,7 +102,7 @@ pub fn answers(network: &Path, bridge: &str, speaks_ipv6: bool) -> Result<bool, 
     read_if_there(&network.join("core/somaxconn"))?;
     for (parameter, wanted) in answering(bridge, speaks_ipv6) {
         let path = network.join(parameter);
-        match fs::read_to_string(&path) {
+        match read_small(&path) {
             Ok(found) if found.trim() == wanted => {}
             Ok(_) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

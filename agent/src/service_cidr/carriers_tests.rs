@@ -1,4 +1,6 @@
+use std::fs;
 use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -39,7 +41,7 @@ fn look(proc: &TempDir) -> Found<Carriers> {
         ranges: vec!["10.96.0.0/12".parse().unwrap()],
         kept: Vec::new(),
     };
-    read(proc.path(), OWN, &left)
+    Looker::default().read(proc.path(), OWN, &left)
 }
 
 fn words(found: &Found<Carriers>) -> Vec<String> {
@@ -93,7 +95,7 @@ fn nobody_who_was_told_one_is_not_nobody_who_could_be_asked() {
         "nameserver 172.30.0.10\n",
     );
     assert_eq!(look(&proc), Found::Absent);
-    let nowhere = read(Path::new("/nowhere"), OWN, &Left::default());
+    let nowhere = Looker::default().read(Path::new("/nowhere"), OWN, &Left::default());
     assert!(matches!(nowhere, Found::Malformed(what) if what.contains("/nowhere/thread-self/cgroup")));
 }
 
@@ -164,4 +166,32 @@ fn more_than_anybody_may_start_with_is_not_read() {
     let late = format!("A={}\0B=10.96.0.1\0", "x".repeat(9 << 20));
     process(&proc, 7, &of_pod(ONE), &late, "");
     assert_eq!(look(&proc), Found::Absent);
+}
+
+/// Reading a process in uninterruptible sleep does not end; neither does opening a pipe that nothing is written into.
+#[test]
+fn a_process_that_does_not_answer_costs_what_its_pod_says_and_no_more() {
+    let proc = proc();
+    process(&proc, 7, &of_pod(ONE), "A=10.96.0.9\0", "");
+    let stuck = process(&proc, 8, &of_pod(TWO), "", "").join("environ");
+    fs::remove_file(&stuck).unwrap();
+    mkfifo(&stuck, Mode::S_IRWXU).unwrap();
+    let looker = Looker::default();
+    let left = Left {
+        ranges: vec!["10.96.0.0/12".parse().unwrap()],
+        kept: Vec::new(),
+    };
+    for patience in [Duration::from_secs(4), Duration::from_secs(1)] {
+        let began = Instant::now();
+        let found = looker.read(proc.path(), OWN, &left);
+        assert!(began.elapsed() < patience, "{:?}", began.elapsed());
+        assert_eq!(words(&found), [format!("{ONE} Environment 10.96.0.9")]);
+        let carriers = found.present().unwrap();
+        assert_eq!(carriers.unread, [TWO]);
+        assert_eq!(
+            carriers.why_unread,
+            "could not read process 8: no answer within 2 s"
+        );
+    }
+    fs::write(&stuck, "A=10.96.0.2\0").unwrap();
 }

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use http::Uri;
+use http::{StatusCode, Uri};
+use http_body_util::{BodyExt as _, Limited};
+use kube::client::Body;
 use kube::{Client, Config};
 use plan::found::Found;
 use serde_json::Value;
@@ -16,6 +18,8 @@ const URL: &str = "https://127.0.0.1:10250";
 const PATH: &str = "/configz";
 /// A kubelet that does not answer within this time is busy.
 const LIMIT: Duration = Duration::from_secs(2);
+/// More than any kubelet says of how it runs.
+const MOST: usize = 1 << 20;
 /// How old its answer may be: another one comes with a restart of the kubelet alone.
 const PACE: Duration = Duration::from_secs(5);
 
@@ -94,22 +98,44 @@ impl Kubelet {
         let client =
             Client::try_from(self.config.clone()).map_err(|error| format!("{asked}: {}", chain(&error)))?;
         let request = http::Request::get(PATH)
-            .body(Vec::new())
+            .body(Body::empty())
             .map_err(|error| format!("{asked}: {error}"))?;
-        match tokio::time::timeout(LIMIT, client.request::<Value>(request)).await {
-            Ok(Ok(page)) => Ok(page),
-            Ok(Err(kube::Error::Api(status))) if status.code == 401 => Err(format!(
+        let talk = async {
+            let response = client.send(request).await.map_err(|error| chain(&error))?;
+            let status = response.status();
+            // Whatever answers there, no more of it than this is kept in memory.
+            let body = Limited::new(response.into_body(), MOST).collect().await;
+            let bytes = body.map_err(|error| error.to_string())?.to_bytes();
+            Ok::<_, String>((status, bytes))
+        };
+        let (status, bytes) = match tokio::time::timeout(LIMIT, talk).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(what)) => return Err(format!("{asked}: {what}")),
+            Err(_) => return Err(format!("{asked}: no answer within {} s", LIMIT.as_secs())),
+        };
+        match status {
+            StatusCode::UNAUTHORIZED => Err(format!(
                 "{asked}: the kubelet does not know the agent: it has to ask the API server who somebody is \
                  (authentication.webhook.enabled: true)"
             )),
-            Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(format!(
+            StatusCode::FORBIDDEN => Err(format!(
                 "{asked}: the agent's ClusterRole needs get on nodes/configz, and the kubelet Kubernetes 1.33: {}",
-                status.message.trim()
+                words(&bytes)
             )),
-            Ok(Err(error)) => Err(format!("{asked}: {}", chain(&error))),
-            Err(_) => Err(format!("{asked}: no answer within {} s", LIMIT.as_secs())),
+            status if status.is_success() => {
+                serde_json::from_slice(&bytes).map_err(|error| format!("{asked}: {error}"))
+            }
+            status => Err(format!("{asked}: {status}: {}", words(&bytes))),
         }
     }
+}
+
+/// What a refusal says: in the API's form, or as it is.
+fn words(bytes: &[u8]) -> String {
+    let status: Option<Value> = serde_json::from_slice(bytes).ok();
+    let message = status.as_ref().and_then(|status| status["message"].as_str());
+    let text = message.map_or_else(|| String::from_utf8_lossy(bytes), std::convert::Into::into);
+    text.trim().chars().take(200).collect()
 }
 
 fn addresses(page: &Value) -> Found<Vec<IpAddr>> {
@@ -205,6 +231,16 @@ mod tests {
         let found = kubelet.cluster_dns().await;
         assert!(
             matches!(&found, Found::Malformed(what) if what.contains(words) && what.starts_with("GET http://127.0.0.1:")),
+            "{found:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn more_than_a_kubelet_says_is_not_kept_in_memory() {
+        let mut kubelet = kubelet(StatusCode::OK, "x".repeat(MOST + 1)).await;
+        let found = kubelet.cluster_dns().await;
+        assert!(
+            matches!(&found, Found::Malformed(what) if what.contains("length limit exceeded")),
             "{found:?}"
         );
     }

@@ -15,10 +15,11 @@ use plan::service_cidr::host::{
     ServicePort, in_target,
 };
 
-use super::apart::Apart;
+use super::carriers::Looker;
 use super::kubelet::Kubelet;
-use super::{carriers, connections, proxy};
+use super::{connections, proxy};
 use crate::admin::Health;
+use crate::host::apart::Apart;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::metrics::Metrics;
 use crate::pod_cidr::facts::tables;
@@ -29,6 +30,16 @@ const SELDOM: Duration = Duration::from_secs(15);
 /// While somebody waits for one, reading them may take one part of the time in this many.
 const SHARE: u32 = 4;
 
+/// Why nothing can be said of any pod.
+const MAY_NOT_LOOK: &str = "what pods were told cannot be read: the agent's pod has no capability SYS_PTRACE; apply deploy/service-cidr";
+
+/// Whether this process may look into others. Where the kernel does not say so, they are asked.
+fn may_look() -> bool {
+    rustix::thread::capabilities(None).map_or(true, |sets| {
+        sets.effective.contains(rustix::thread::CapabilitySet::SYS_PTRACE)
+    })
+}
+
 /// The agent's eyes on its host.
 pub struct Observer {
     proc: PathBuf,
@@ -36,6 +47,7 @@ pub struct Observer {
     api_server: String,
     kubelet: Kubelet,
     rules: Option<RulesRead>,
+    looker: Looker,
     carriers: Apart<Left, Found<Carriers>>,
     connections: Apart<Left, Found<Listed<Connection>>>,
     metrics: Arc<Metrics>,
@@ -97,6 +109,7 @@ impl Observer {
             api_server: host.trim_matches(['[', ']']).to_owned(),
             kubelet: Kubelet::new(config),
             rules: None,
+            looker: Looker::default(),
             carriers: Apart::new("the environments and name servers of pods"),
             connections: Apart::new("the kernel's list of connections"),
             metrics,
@@ -145,11 +158,15 @@ impl Observer {
         let tables = tables(&Netlink::connect()?.tables().await?);
         let proxy = self.proxy(asked, &tables).await;
         let cluster_dns = self.kubelet.cluster_dns().await;
-        let (proc, own_pod) = (self.proc.clone(), self.own_pod.clone());
-        let carriers = self
-            .carriers
-            .ask(left, move |left| carriers::read(&proc, &own_pod, left))
-            .await;
+        let (looker, proc, own_pod) = (self.looker.clone(), self.proc.clone(), self.own_pod.clone());
+        let carriers = if may_look() {
+            self.carriers
+                .ask(left, move |left| looker.read(&proc, &own_pod, left))
+                .await
+                .unwrap_or_else(|error| Found::Malformed(chain(&error)))
+        } else {
+            Found::Malformed(MAY_NOT_LOOK.to_owned())
+        };
         let proc = self.proc.clone();
         let connections = self
             .connections
@@ -162,7 +179,7 @@ impl Observer {
             cluster_dns,
             api_server: self.api_server.clone(),
             in_target: in_target(target, &tables),
-            carriers: carriers.unwrap_or_else(|error| Found::Malformed(chain(&error))),
+            carriers,
             connections: connections.unwrap_or_else(|error| Found::Malformed(chain(&error))),
         })
     }

@@ -17,7 +17,7 @@ use plan::traffic::{Flow, PathClass};
 use thiserror::Error;
 use tokio::io::BufReader;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use super::line::{self, Counts, Hello, SOCKET, Task};
 use super::prober::Prober;
@@ -25,6 +25,12 @@ use state::State;
 
 /// How often somebody looks whether there is something new to report.
 const LOOK: Duration = Duration::from_millis(250);
+/// The user of the traffic pods.
+const ROOT: u32 = 0;
+/// Connections at a time: a node has a pod of each network, and one of either may be about to end.
+const MOST_CONNECTIONS: usize = 16;
+/// How long a new connection may take to say whose it is.
+const HELLO: Duration = Duration::from_secs(5);
 
 /// The socket for the traffic pods could not be made.
 #[derive(Debug, Error)]
@@ -140,19 +146,25 @@ impl Hub {
             reporting,
             classes,
             breaches,
+            floods: state.floods.iter().cloned().collect(),
             at: Timestamp::now(),
         })
     }
 
     async fn accept(self, listener: UnixListener) {
+        let seats = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
+                    let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else {
+                        continue;
+                    };
                     let hub = self.clone();
                     tokio::spawn(async move {
                         if let Err(error) = hub.converse(stream).await {
                             tracing::debug!(%error, "a traffic pod is gone");
                         }
+                        drop(seat);
                     });
                 }
                 Err(error) => {
@@ -164,9 +176,15 @@ impl Hub {
     }
 
     async fn converse(&self, stream: UnixStream) -> io::Result<()> {
+        // The traffic pod runs as root, and nothing else of the node has to say something here.
+        let user = stream.peer_cred()?.uid();
+        if user != ROOT {
+            let problem = format!("user {user} connected, needed root");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
+        }
         let (read, mut write) = stream.into_split();
         let mut read = BufReader::new(read);
-        let Some(Hello { pod_uid }) = line::read(&mut read).await? else {
+        let Some(Hello { pod_uid }) = tokio::time::timeout(HELLO, line::read(&mut read)).await?? else {
             return Ok(());
         };
         tracing::info!(pod_uid, "a traffic pod is in touch");
@@ -200,9 +218,14 @@ impl Hub {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let now = self
-                .report()
-                .map(|report| (report.judged_since, report.reporting, report.breaches));
+            let now = self.report().map(|report| {
+                (
+                    report.judged_since,
+                    report.reporting,
+                    report.breaches,
+                    report.floods,
+                )
+            });
             if now != told {
                 told = now;
                 self.news.notify_one();

@@ -257,6 +257,7 @@ fn a_new_process_begins_at_nothing_and_nothing_is_forgotten() {
             totals,
             recent: Recent::default(),
             problem: String::new(),
+            flooded_by: None,
         };
         let counts = Counts {
             judged_since: None,
@@ -274,6 +275,64 @@ fn a_new_process_begins_at_nothing_and_nothing_is_forgotten() {
     assert_eq!((sums[0].totals.sent, sums[0].totals.lost), (70, 3));
     let foreign = flow(PathClass::NewToNew, "u-a", 2, None);
     assert_eq!(hear(&foreign, 9, 9), sums);
+}
+
+/// A pod that is flooded says so in what it answers: what is lost on the way to it does not stop the rollout, and is named. One that
+/// answers nothing at all is a breach.
+#[tokio::test]
+async fn a_flood_from_one_source_is_named_and_no_breach() {
+    let to_flooded = flow(PathClass::OldToNew, "u-a", 1, Some("u-b"));
+    let to_another = flow(PathClass::OldToNew, "u-a", 2, Some("u-c"));
+    let orders = Orders {
+        flows: vec![to_flooded.clone(), to_another.clone()],
+        ..Orders::default()
+    };
+    let source = "10.244.1.7".parse().unwrap();
+    let told = |flooded_by: Option<std::net::IpAddr>| {
+        let count = |flow: &Flow, protocol, flooded_by| StreamCount {
+            flow: flow.clone(),
+            protocol,
+            totals: Totals {
+                sent: 100,
+                lost: 60,
+                longest_gap_milliseconds: 900,
+            },
+            recent: Recent {
+                sent: 100,
+                lost: 60,
+                gap_milliseconds: 900,
+            },
+            problem: String::new(),
+            flooded_by,
+        };
+        Counts {
+            judged_since: None,
+            streams: vec![
+                count(&to_flooded, Protocol::Udp, None),
+                count(&to_flooded, Protocol::Tcp, flooded_by),
+                count(&to_another, Protocol::Udp, None),
+            ],
+        }
+    };
+    let mut state = State::default();
+    let judge = |state: &mut State, counts: Counts| {
+        state.hear("u-a", counts, &orders);
+        state.judge("a", &orders, &BTreeSet::new(), Timestamp::now());
+        let ports: Vec<u16> = state.breaches.keys().map(|(flow, _)| flow.port).collect();
+        let floods: Vec<String> = state.floods.iter().cloned().collect();
+        (ports, floods)
+    };
+    let (breaches, floods) = judge(&mut state, told(Some(source)));
+    assert_eq!(breaches, [2], "of another path the flood is no excuse");
+    assert_eq!(
+        floods,
+        [
+            "10.244.1.7 sends more than 500 datagrams a second to node b (127.0.0.1): what is lost there does not count"
+        ]
+    );
+    let (breaches, floods) = judge(&mut state, told(None));
+    assert_eq!(breaches, [1, 1, 2]);
+    assert_eq!(floods, Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! What a traffic pod and its agent say to each other: one JSON object a line.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -66,6 +67,9 @@ pub struct StreamCount {
     /// What the kernel said last, or whoever else answered; empty where the answers just did not come.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub problem: String,
+    /// From where the pod that answers gets more than it answers, by its own word, if it did lately.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flooded_by: Option<IpAddr>,
 }
 
 /// Reads one line; `None` when the other side has closed.
@@ -74,6 +78,10 @@ pub async fn read<T: DeserializeOwned>(from: &mut (impl AsyncBufRead + Unpin)) -
     let length = from.take(LONGEST_LINE).read_until(b'\n', &mut line).await?;
     if length == 0 {
         return Ok(None);
+    }
+    if !line.ends_with(b"\n") {
+        let problem = format!("a line has no end within {LONGEST_LINE} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
     }
     Ok(Some(serde_json::from_slice(&line)?))
 }

@@ -12,6 +12,7 @@ pub struct TrafficMetrics {
     probes: IntGaugeVec,
     longest_gap: GaugeVec,
     breaches: IntGauge,
+    floods: IntGauge,
 }
 
 impl TrafficMetrics {
@@ -36,15 +37,20 @@ impl TrafficMetrics {
                 "replumb_agent_traffic_breaches",
                 "Paths that lose more now than the gates of the Migration allow.",
             )?,
+            floods: IntGauge::new(
+                "replumb_agent_traffic_floods",
+                "Pods that are sent more probes than they answer, by one source each; what is lost there does not count.",
+            )?,
         })
     }
 
     /// What is registered.
-    pub fn collectors(&self) -> [Box<dyn Collector>; 3] {
+    pub fn collectors(&self) -> [Box<dyn Collector>; 4] {
         [
             Box::new(self.probes.clone()),
             Box::new(self.longest_gap.clone()),
             Box::new(self.breaches.clone()),
+            Box::new(self.floods.clone()),
         ]
     }
 
@@ -66,5 +72,7 @@ impl TrafficMetrics {
         }
         let breaches = report.map_or(0, |report| report.breaches.len());
         self.breaches.set(i64::try_from(breaches).unwrap_or(i64::MAX));
+        let floods = report.map_or(0, |report| report.floods.len());
+        self.floods.set(i64::try_from(floods).unwrap_or(i64::MAX));
     }
 }

@@ -9,22 +9,20 @@ use std::time::Duration;
 use jiff::Timestamp;
 use plan::traffic::stream::{BEGINNING, Stream};
 use plan::traffic::{Flow, Protocol, TICK};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::line::{Counts, StreamCount, Task};
-use crate::echo::WHO;
+use crate::echo;
+use crate::echo::message::{self, Asker};
 use crate::host::socket;
 
 /// IPv4 and UDP headers; IPv6 has 20 bytes more.
 const HEADERS: u32 = 28;
-/// The number of a large probe stands at its start.
-const NUMBER_WIDTH: usize = 20;
-/// More than a pod answers in a line.
-const LONGEST_ANSWER: u64 = 4096;
+/// For how long a pod counts as flooded after it has said so.
+const FLOODED: Duration = Duration::from_secs(10);
 /// A question that every DNS server answers, if only with a refusal: the name servers of the root. Header of RFC 1035
 /// §4.1.1 (recursion desired, one question) without its identifier, then the empty name, type NS, class IN.
 const QUESTION: [u8; 15] = [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
@@ -77,10 +75,18 @@ impl Prober {
             }
             keep
         });
+        let asker = match Asker::new() {
+            Ok(asker) => asker,
+            Err(error) => {
+                // A stream that does not begin is one that the agent waits for; the next task begins it.
+                tracing::error!(%error, "no random number, so no probe");
+                return;
+            }
+        };
         for (place, key) in wanted.into_iter().enumerate() {
             let counted = Arc::clone(&self.counted);
             self.running.entry(key.clone()).or_insert_with(|| {
-                let run = Run::new(key, limits, counted);
+                let run = Run::new(key, limits, asker, counted);
                 (limits, tokio::spawn(run.send_for_ever(place)))
             });
         }
@@ -112,8 +118,11 @@ fn lock(counted: &Counted) -> std::sync::MutexGuard<'_, BTreeMap<Key, StreamCoun
 struct Run {
     key: Key,
     limits: Limits,
+    asker: Asker,
     counted: Counted,
     stream: Stream,
+    /// Who floods the pod that answers, by its own word, and when it said so last, in running time.
+    flooded: Option<(IpAddr, Duration)>,
     problem: String,
     /// When the problem was met, in running time.
     met: Duration,
@@ -123,11 +132,13 @@ struct Run {
 }
 
 impl Run {
-    fn new(key: Key, limits: Limits, counted: Counted) -> Self {
+    fn new(key: Key, limits: Limits, asker: Asker, counted: Counted) -> Self {
         Self {
             key,
             limits,
+            asker,
             counted,
+            flooded: None,
             stream: Stream::default(),
             problem: String::new(),
             met: Duration::ZERO,
@@ -178,6 +189,10 @@ impl Run {
                 totals: self.stream.totals(),
                 recent,
                 problem: self.problem.clone(),
+                flooded_by: self
+                    .flooded
+                    .filter(|(_, at)| self.running.saturating_sub(*at) < FLOODED)
+                    .map(|(source, _)| source),
             },
         );
     }
@@ -228,45 +243,44 @@ impl Run {
     }
 
     fn question(&self, number: u64) -> Vec<u8> {
-        match self.key.1 {
+        let size = match self.key.1 {
             Protocol::LargeUdp => {
                 let headers = HEADERS + if self.key.0.address.is_ipv6() { 20 } else { 0 };
-                let size = usize::try_from(self.limits.mtu.saturating_sub(headers)).unwrap_or_default();
-                let mut question = format!("{number:0NUMBER_WIDTH$}").into_bytes();
-                question.resize(size.max(NUMBER_WIDTH), b'.');
-                question
+                usize::try_from(self.limits.mtu.saturating_sub(headers)).unwrap_or_default()
             }
-            Protocol::Udp | Protocol::Tcp | Protocol::Connect | Protocol::Dns => who(number).into_bytes(),
-        }
-    }
-
-    fn received(&mut self, answer: &[u8]) {
-        let number = match self.key.1 {
-            Protocol::Udp | Protocol::Tcp | Protocol::Connect | Protocol::Dns => self.by_whom(answer),
-            Protocol::LargeUdp => {
-                let number = answer.get(..NUMBER_WIDTH).and_then(parse);
-                number.filter(|number| answer == self.question(*number))
-            }
+            Protocol::Udp | Protocol::Tcp | Protocol::Connect | Protocol::Dns => message::LEAST,
         };
-        match number {
-            Some(number) => self.stream.answer(number),
-            None if self.problem.is_empty() => {
-                let start = answer.get(..answer.len().min(60)).unwrap_or_default();
-                self.meet(format!(
-                    "somebody else answered: {:?}",
-                    String::from_utf8_lossy(start)
-                ));
-            }
-            None => {}
-        }
+        message::question(self.asker.nonce(number), size)
     }
 
-    /// The number in an answer of the pod that is meant.
-    fn by_whom(&self, answer: &[u8]) -> Option<u64> {
-        let answer = std::str::from_utf8(answer).ok()?;
-        let (uid, number) = answer.trim_end().split_once(' ')?;
-        let is_meant = self.key.0.pod_uid.as_deref().is_none_or(|meant| meant == uid);
-        number.parse().ok().filter(|_| is_meant)
+    fn received(&mut self, bytes: &[u8]) {
+        let Some(answer) = self.asker.read(bytes) else {
+            let start = bytes.get(..bytes.len().min(60)).unwrap_or_default();
+            self.meet_first(format!(
+                "something else answered: {:?}",
+                String::from_utf8_lossy(start)
+            ));
+            return;
+        };
+        let meant = self.key.0.pod_uid.as_deref();
+        if meant.is_some_and(|meant| meant != answer.uid) {
+            self.meet_first(format!("pod UID {} answered", answer.uid));
+            return;
+        }
+        if answer.size != self.question(answer.nonce.number).len() {
+            self.meet_first(format!("an answer came back as {} bytes", answer.size));
+            return;
+        }
+        if let Some(source) = answer.flooded_by {
+            self.flooded = Some((source, self.running));
+        }
+        self.stream.answer(answer.nonce.number);
+    }
+
+    fn meet_first(&mut self, problem: String) {
+        if self.problem.is_empty() {
+            self.meet(problem);
+        }
     }
 
     /// A socket of its own for each probe, as a client has: that a connection can be made is what is looked at, and a
@@ -290,8 +304,9 @@ impl Run {
                     let number = self.stream.send(self.running);
                     let (peer, protocol, patience, done) =
                         (self.peer(), self.key.1, self.limits.patience, done.clone());
+                    let question = self.question(number);
                     open.spawn(async move {
-                        let outcome = tokio::time::timeout(patience, exchange(peer, protocol, number)).await;
+                        let outcome = tokio::time::timeout(patience, exchange(peer, protocol, number, &question)).await;
                         let outcome = match outcome {
                             Ok(Ok(answer)) => Ok(answer),
                             Ok(Err(error)) => Err(error.to_string()),
@@ -314,11 +329,13 @@ enum Answer {
     Line(Vec<u8>),
 }
 
-async fn exchange(peer: SocketAddr, protocol: Protocol, number: u64) -> io::Result<Answer> {
+async fn exchange(peer: SocketAddr, protocol: Protocol, number: u64, question: &[u8]) -> io::Result<Answer> {
     match protocol {
         Protocol::Dns => resolve(peer, number).await,
         Protocol::Connect => TcpStream::connect(peer).await.map(|_| Answer::ByAnybody),
-        Protocol::Udp | Protocol::LargeUdp | Protocol::Tcp => talk(peer, number).await,
+        Protocol::Udp | Protocol::LargeUdp | Protocol::Tcp => {
+            echo::ask(peer, question).await.map(Answer::Line)
+        }
     }
 }
 
@@ -341,30 +358,10 @@ async fn resolve(peer: SocketAddr, number: u64) -> io::Result<Answer> {
     }
 }
 
-async fn talk(peer: SocketAddr, number: u64) -> io::Result<Answer> {
-    let mut stream = TcpStream::connect(peer).await?;
-    stream.write_all(format!("{}\n", who(number)).as_bytes()).await?;
-    let mut line = Vec::new();
-    BufReader::new(stream)
-        .take(LONGEST_ANSWER)
-        .read_until(b'\n', &mut line)
-        .await?;
-    Ok(Answer::Line(line))
-}
-
 fn any_like(peer: SocketAddr) -> SocketAddr {
     let any: IpAddr = match peer {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     SocketAddr::new(any, 0)
-}
-
-/// What the answering pod is asked, with a number that it gives back.
-fn who(number: u64) -> String {
-    format!("{WHO} {number}")
-}
-
-fn parse(number: &[u8]) -> Option<u64> {
-    std::str::from_utf8(number).ok()?.parse().ok()
 }

@@ -341,9 +341,16 @@ fn a_crash_after_each_record_and_after_each_change_of_the_way_back_is_made_good(
                 break;
             };
             // kill -9 right after the change, before its record.
-            apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
-                .await
-                .unwrap();
+            apply(
+                &step,
+                &seen,
+                &host.paths,
+                &host.netlink,
+                &host.processes,
+                &mut journal,
+            )
+            .await
+            .unwrap();
             let path = journal.path();
             drop(journal);
             let text = fs::read_to_string(&path).unwrap();
@@ -399,9 +406,16 @@ fn a_link_that_was_half_way_back_is_made_whole() {
                     break;
                 }
                 HostDecision::Run(next) => {
-                    apply(&next, &seen, &host.paths, &host.netlink, &mut journal)
-                        .await
-                        .unwrap();
+                    apply(
+                        &next,
+                        &seen,
+                        &host.paths,
+                        &host.netlink,
+                        &host.processes,
+                        &mut journal,
+                    )
+                    .await
+                    .unwrap();
                 }
                 other => panic!("{other:?}"),
             }
@@ -431,6 +445,7 @@ fn a_copy_that_was_spoilt_is_not_put_back_and_is_named() {
             &seen,
             &host.paths,
             &host.netlink,
+            &host.processes,
             &mut journal,
         )
         .await

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use agent::flannel_to_calico::observe::{Observation, Paths, observe};
 use agent::host::netlink::Netlink;
+use agent::host::processes::Processes;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use plan::flannel_to_calico::host::{HostSettings, Ipv6HostSettings};
@@ -96,6 +97,7 @@ pub struct Host {
     pub folder: TempDir,
     pub paths: Paths,
     pub netlink: Netlink,
+    pub processes: Processes,
     ipv6: Option<Ipv6HostSettings>,
 }
 
@@ -120,6 +122,7 @@ impl Host {
             folder,
             paths,
             netlink: Netlink::connect().unwrap(),
+            processes: Processes::default(),
             ipv6: None,
         }
     }
@@ -250,7 +253,9 @@ impl Host {
     }
 
     pub async fn look(&self) -> Observation {
-        observe(&self.paths, &self.netlink).await.unwrap()
+        observe(&self.paths, &self.netlink, &self.processes)
+            .await
+            .unwrap()
     }
 
     /// flannel's chains with their jumps, and somebody else's rules around them, in one backend of iptables.

@@ -308,9 +308,16 @@ fn a_plugin_that_is_gone_leaves_the_record_and_says_so() {
         let seen = host.look().await;
         let mut journal = Journal::open(&host.state()).unwrap();
         let step = HostStep::ForgetLegacyPod("sandbox".to_owned());
-        let error = apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
-            .await
-            .unwrap_err();
+        let error = apply(
+            &step,
+            &seen,
+            &host.paths,
+            &host.netlink,
+            &host.processes,
+            &mut journal,
+        )
+        .await
+        .unwrap_err();
         assert_eq!(error.category(), "ProgramMissing");
         assert!(host.paths.cni_state.join("results/cbr0-sandbox-eth0").exists());
     });

@@ -9,9 +9,11 @@
 )]
 
 mod back;
+mod flood;
 mod host;
 mod in_place;
 mod ipv6;
+mod listeners;
 mod path;
 mod pod_cidr;
 mod rights;
@@ -57,9 +59,16 @@ async fn drive(host: &Host, goal: Goal) -> Option<String> {
         let mut journal = Journal::open(&host.state()).unwrap();
         match decide(&seen.facts, &settings, goal, &journal.remembered()) {
             HostDecision::Run(step) => {
-                seen = apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
-                    .await
-                    .unwrap();
+                seen = apply(
+                    &step,
+                    &seen,
+                    &host.paths,
+                    &host.netlink,
+                    &host.processes,
+                    &mut journal,
+                )
+                .await
+                .unwrap();
                 assert!(step.is_done(&seen.facts));
             }
             HostDecision::Wait(what) => return Some(what),
@@ -339,9 +348,16 @@ fn a_crash_between_journal_and_change_is_made_good() {
                 .unwrap();
             let mut journal = Journal::open(&host.state()).unwrap();
             assert_eq!(journal.open_step(), Some(&step));
-            apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
-                .await
-                .unwrap();
+            apply(
+                &step,
+                &seen,
+                &host.paths,
+                &host.netlink,
+                &host.processes,
+                &mut journal,
+            )
+            .await
+            .unwrap();
             // kill -9 right after the change, before its record: the step is open, and the host says it is done.
             let path = journal.path();
             drop(journal);
@@ -390,9 +406,16 @@ fn a_full_disk_stops_the_step_before_it_begins() {
         fs::write(state.join("filler"), vec![0_u8; 1 << 20]).unwrap_err();
         let seen = host.look().await;
         let step = HostStep::WithdrawSubnetEnvironment;
-        let error = apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
-            .await
-            .unwrap_err();
+        let error = apply(
+            &step,
+            &seen,
+            &host.paths,
+            &host.netlink,
+            &host.processes,
+            &mut journal,
+        )
+        .await
+        .unwrap_err();
         assert_eq!(error.category(), "JournalFile");
         let text = agent::report::chain(&error);
         assert!(
@@ -402,9 +425,16 @@ fn a_full_disk_stops_the_step_before_it_begins() {
         assert!(host.paths.subnet_environment().exists(), "nothing half done");
 
         let step = HostStep::DeleteVxlanDevice("flannel.1".to_owned());
-        apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
-            .await
-            .unwrap_err();
+        apply(
+            &step,
+            &seen,
+            &host.paths,
+            &host.netlink,
+            &host.processes,
+            &mut journal,
+        )
+        .await
+        .unwrap_err();
         assert!(
             json("ip -j link").to_string().contains("flannel.1"),
             "nothing half done"
@@ -412,9 +442,16 @@ fn a_full_disk_stops_the_step_before_it_begins() {
 
         fs::remove_file(state.join("filler")).unwrap();
         let step = HostStep::WithdrawSubnetEnvironment;
-        apply(&step, &seen, &host.paths, &host.netlink, &mut journal)
-            .await
-            .unwrap();
+        apply(
+            &step,
+            &seen,
+            &host.paths,
+            &host.netlink,
+            &host.processes,
+            &mut journal,
+        )
+        .await
+        .unwrap();
         drop(journal);
         assert_eq!(
             Journal::open(&state).unwrap().done().len(),

@@ -12,6 +12,7 @@ use crate::drive;
 use crate::host::{Host, in_namespace, run};
 
 const MANIFEST: &str = include_str!("../../../deploy/base/agent.yaml");
+const SERVICE_CIDR: &str = include_str!("../../../deploy/service-cidr/component/kustomization.yaml");
 
 /// The capabilities of the agent's container.
 pub fn granted() -> CapabilitySet {
@@ -27,6 +28,12 @@ pub fn granted() -> CapabilitySet {
     }
     assert!(!granted.is_empty(), "the manifest grants nothing");
     granted
+}
+
+/// The same with deploy/service-cidr.
+pub fn granted_for_service_cidr() -> CapabilitySet {
+    assert!(SERVICE_CIDR.contains("value: SYS_PTRACE\n"), "{SERVICE_CIDR}");
+    granted() | CapabilitySet::SYS_PTRACE
 }
 
 /// From here on this thread can do what the agent's container can, and sees no processes but its own.
@@ -118,5 +125,14 @@ fn every_folder_that_the_agent_uses_is_mounted_and_the_host_is_in_sight() {
     for line in ["hostNetwork: true", "hostPID: true", "privileged: false"] {
         assert!(MANIFEST.contains(line), "{line} is missing");
     }
-    assert!(MANIFEST.contains("name: NODE_NAME"));
+    for name in ["NODE_NAME", "HOST_IP"] {
+        assert!(
+            MANIFEST.contains(&format!("name: {name}\n")),
+            "{name} is not told"
+        );
+    }
+    assert!(
+        !granted().contains(CapabilitySet::SYS_PTRACE),
+        "only serviceCidr looks into other processes"
+    );
 }

@@ -15,7 +15,7 @@ use rustix::thread::CapabilitySet;
 use tempfile::TempDir;
 
 use crate::host::{in_namespace, run};
-use crate::rights::{give_up_all_but, granted};
+use crate::rights::{give_up_all_but, granted, granted_for_service_cidr};
 
 fn left() -> Left {
     Left {
@@ -112,7 +112,7 @@ impl Pod {
         std::thread::scope(|scope| {
             let looks = scope.spawn(|| {
                 give_up_all_but(capabilities);
-                carriers::read(self.proc.path(), "", &left())
+                carriers::Looker::default().read(self.proc.path(), "", &left())
             });
             looks.join().unwrap()
         })
@@ -139,7 +139,7 @@ fn the_manifests_capabilities_are_enough_to_look_into_pods() {
         fs::create_dir(root.path().join("etc")).unwrap();
         fs::write(root.path().join("etc/resolv.conf"), "nameserver 10.96.0.10\n").unwrap();
         let mut pod = Pod::start(root.path());
-        let found = pod.look(granted());
+        let found = pod.look(granted_for_service_cidr());
         let carriers = found.present().unwrap_or_else(|| panic!("{found:?}"));
         let told: Vec<(ToldBy, String)> = carriers
             .pods
@@ -157,7 +157,7 @@ fn the_manifests_capabilities_are_enough_to_look_into_pods() {
         assert_eq!((carriers.unread.len(), carriers.why_unread.as_str()), (0, ""));
 
         pod.end();
-        let found = pod.look(granted());
+        let found = pod.look(granted_for_service_cidr());
         let left: Vec<ToldBy> = found
             .present()
             .map(|carriers| carriers.pods.iter().map(|carrier| carrier.told_by).collect())
@@ -179,7 +179,7 @@ fn without_the_capability_a_pod_is_not_taken_for_one_that_was_told_nothing() {
         let here = pod.proc.path().join(pod.process.id().to_string());
         fs::remove_file(here.join("root")).unwrap();
         symlink(format!("/proc/{}/root", pod.process.id()), here.join("root")).unwrap();
-        let blind = granted() - CapabilitySet::SYS_PTRACE;
+        let blind = granted();
         let found = pod.look(blind);
         let carriers = found.present().unwrap_or_else(|| panic!("{found:?}"));
         assert_eq!(

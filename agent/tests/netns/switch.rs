@@ -169,3 +169,111 @@ fn another_word_of_the_coordinators_is_a_new_beginning() {
         .await;
     });
 }
+
+/// A process that cannot be read, as one in uninterruptible sleep: opening a pipe that nothing is written into does not end.
+struct Hangs(crate::path::Process, std::path::PathBuf);
+
+impl Hangs {
+    fn start(host: &Host) -> Self {
+        let process = crate::path::Process::start(&["sleep", "600"]);
+        let pipe = host.folder.path().join(format!("pipe-{}", process.id()));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // Between fork and exec it has its parent's name.
+        let folder = format!("/proc/{}", process.id());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while std::fs::read_to_string(format!("{folder}/comm")).unwrap() != "sleep\n" {
+            assert!(Instant::now() < deadline, "it does not start");
+            std::thread::yield_now();
+        }
+        run(&format!("mount --bind {} {folder}/cmdline", pipe.display()));
+        Self(process, pipe)
+    }
+
+    fn sentence(&self) -> String {
+        format!("could not read process {} (sleep) within 2 s", self.0.id())
+    }
+}
+
+impl Drop for Hangs {
+    fn drop(&mut self) {
+        // Lets the thread that reads go.
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let _ = std::fs::OpenOptions::new()
+            .write(true)
+            .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
+            .open(&self.1);
+    }
+}
+
+/// Whatever the main thread does (listeners, probes, the API), the host goes back in time.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_main_thread_that_stands_still_does_not_hold_up_the_switch() {
+    in_namespace(|| async {
+        let host = flannel_host();
+        let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Swapped);
+            server.phase("Swapped").await;
+            assert!(!is_back(&host));
+            let began = Instant::now();
+            // No await: nothing else of this thread runs.
+            while !is_back(&host) {
+                assert!(
+                    began.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
+                    "the old network is not back: {}",
+                    run("ip link")
+                );
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            assert!(began.elapsed() >= Duration::from_secs(SECONDS - 1), "too early");
+            server.phase("Flannel").await;
+            assert!(server.object["status"]["fellBack"].is_string());
+        })
+        .await;
+    });
+}
+
+/// It is named, what needs flanneld to be gone waits, and the way back does not.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_process_that_cannot_be_read_is_named_and_does_not_hold_up_the_switch() {
+    in_namespace(|| async {
+        let host = flannel_host();
+        let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
+        beside(agent, async {
+            server.phase("Flannel").await;
+            let hangs = Hangs::start(&host);
+            let began = Instant::now();
+            server.set_goal(Goal::Held);
+            while !server.object["status"]["message"]
+                .as_str()
+                .is_some_and(|message| message.starts_with(&hangs.sentence()))
+            {
+                server.patch(StatusCode::OK).await;
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "named within 10 s");
+            assert_eq!(server.object["status"]["phase"], "Flannel");
+            assert!(
+                host.paths.subnet_environment().exists(),
+                "no step without knowing"
+            );
+            assert_eq!(
+                server.object["status"]["facts"]["unreadProcesses"],
+                json!([hangs.sentence()])
+            );
+            // Once it ends, the node goes on.
+            drop(hangs);
+            server.phase("Held").await;
+            server.set_goal(Goal::Swapped);
+            server.phase("Swapped").await;
+            let hangs = Hangs::start(&host);
+            server.phase("Flannel").await;
+            assert!(is_back(&host));
+            let named = &server.object["status"]["facts"]["unreadProcesses"];
+            assert_eq!(*named, json!([hangs.sentence()]));
+        })
+        .await;
+    });
+}

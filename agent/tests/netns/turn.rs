@@ -10,6 +10,7 @@ use agent::flannel_to_calico::work::{Configuration, Worker};
 use agent::goal::Seen;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
+use agent::host_thread::{HostThread, Parts};
 use agent::kinds::Kinds;
 use agent::metrics::Metrics;
 use agent::pod_cidr::observe::Observer;
@@ -149,62 +150,68 @@ fn merge(target: &mut Value, patch: &Value) {
 }
 
 /// An agent of this host and the server that it talks to. Drop the future to kill the agent.
-pub fn start(host: &Host, object: Value) -> (Server, impl Future<Output = ()>) {
-    let (server, agent) = start_unreached(host, object);
-    server.announce();
-    (server, agent)
+pub fn start(host: &Host, object: Value) -> (Server, impl Future<Output = ()> + use<>) {
+    let known: NodeMigration = serde_json::from_value(object.clone()).unwrap();
+    begin(host, object, Seen::Present(Arc::new(known)))
 }
 
 /// The same, with an API server that nobody has reached yet.
-pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Output = ()>) {
+pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Output = ()> + use<>) {
+    begin(host, object, Seen::NotYet)
+}
+
+/// The host's thread looks at once: what is known by then is what it goes by.
+fn begin(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output = ()> + use<>) {
     let (service, calls) = mock::pair::<Request<Body>, Response<Body>>();
     let client = Client::new(service, "default");
-    let (goals, seen) = watch::channel(Seen::NotYet);
+    let (goals, seen) = watch::channel(known);
     let metrics = Arc::new(Metrics::new().unwrap());
     let health = Arc::new(Health::new(Timestamp::now()));
-    let changed = Arc::new(Notify::new());
-    let watching = netlink::watch(Arc::clone(&changed));
-    let folders = Arc::new(FolderWatch::start(Arc::clone(&changed)).unwrap());
-    let observer = Observer::new(
-        host.paths.cni_configuration.clone(),
-        Arc::clone(&folders),
-        Arc::clone(&metrics),
-        Arc::clone(&health),
-    );
-    let services = agent::service_cidr::observe::Observer::new(
-        host.paths.proc.clone(),
-        String::new(),
-        &kube::Config::new("http://192.0.2.1".parse().unwrap()),
-        Arc::clone(&metrics),
-        Arc::clone(&health),
-    );
-    let worker = Worker::new(
-        Configuration {
-            node: "a".to_owned(),
-            paths: host.paths.clone(),
-            state: host.state(),
-        },
-        Netlink::connect().unwrap(),
-        folders,
-        Arc::clone(&metrics),
-        Arc::clone(&health),
-    );
-    let hub = Hub::listen("a", &host.folder.path().join("run")).unwrap();
-    let agent = Agent::new(
-        Kinds::new(worker, observer, services),
-        Api::all(client),
-        seen,
-        changed,
-        hub,
-        metrics,
-        health,
-    );
-    let server = Server { calls, goals, object };
-    let run = async move {
-        agent.run().await;
-        watching.abort();
+    let paths = host.paths.clone();
+    let state = host.state();
+    let parts = {
+        let (metrics, health) = (Arc::clone(&metrics), Arc::clone(&health));
+        move || -> Result<Parts, std::io::Error> {
+            let changed = Arc::new(Notify::new());
+            let watching = netlink::watch(Arc::clone(&changed));
+            let folders = Arc::new(FolderWatch::start(Arc::clone(&changed))?);
+            let observer = Observer::new(
+                paths.cni_configuration.clone(),
+                Arc::clone(&folders),
+                Arc::clone(&metrics),
+                Arc::clone(&health),
+            );
+            let services = agent::service_cidr::observe::Observer::new(
+                paths.proc.clone(),
+                String::new(),
+                &kube::Config::new("http://192.0.2.1".parse().unwrap()),
+                Arc::clone(&metrics),
+                Arc::clone(&health),
+            );
+            let configuration = Configuration {
+                node: "a".to_owned(),
+                paths,
+                state,
+            };
+            let worker = Worker::new(
+                configuration,
+                Netlink::connect().unwrap(),
+                folders,
+                metrics,
+                health,
+            );
+            Ok(Parts {
+                kinds: Kinds::new(worker, observer, services),
+                changed,
+                watching,
+            })
+        }
     };
-    (server, run)
+    let thread = HostThread::start(parts, seen.clone(), Arc::clone(&metrics), health).unwrap();
+    let hub = Hub::listen("a", &host.folder.path().join("run")).unwrap();
+    let agent = Agent::new(thread, Api::all(client), seen, hub, metrics);
+    let server = Server { calls, goals, object };
+    (server, agent.run())
 }
 
 pub fn object(host: &Host) -> Value {

@@ -191,7 +191,7 @@ pub async fn create(
                 // two seconds, which is what a broken path looks like.
                 "resources": {
                     "requests": { "cpu": "20m", "memory": "8Mi" },
-                    "limits": { "memory": "32Mi" },
+                    "limits": { "cpu": "500m", "memory": "32Mi" },
                 },
                 "securityContext": {
                     // Root alone may speak to the agent.

@@ -236,6 +236,9 @@ pub struct HostFacts {
     pub subnet_environment: Found<SubnetEnvironment>,
     /// Whether a process named `flanneld` runs on the host.
     pub flanneld_running: bool,
+    /// Processes that could not be read, the first few of them: any of them may be flanneld.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread_processes: Vec<String>,
     /// flannel's chains and tables in every firewall backend that the kernel has.
     pub firewall: Vec<FirewallObject>,
     /// Number of files that host-local keeps of the old network under `/var/lib/cni/networks`: leases, its lock,

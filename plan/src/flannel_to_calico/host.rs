@@ -304,6 +304,16 @@ pub fn decide(
         Phase::Swapped | Phase::Mixed => true,
         Phase::Flannel | Phase::Held | Phase::Detached | Phase::Calico => false,
     };
+    let needs_flanneld_gone = match at {
+        Phase::Flannel | Phase::Held => true,
+        Phase::Swapped | Phase::Mixed | Phase::Detached | Phase::Calico => false,
+    };
+    if needs_flanneld_gone
+        && !facts.flanneld_running
+        && let Some(first) = facts.unread_processes.first()
+    {
+        return HostDecision::Wait(format!("{first}; whether it is flanneld is not known"));
+    }
     match at {
         Phase::Flannel => hold(facts),
         Phase::Held if in_place => in_place::swap(facts, settings),

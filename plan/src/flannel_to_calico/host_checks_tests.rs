@@ -46,6 +46,7 @@ fn healthy() -> HostFacts {
             ipv6: None,
         }),
         flanneld_running: true,
+        unread_processes: Vec::new(),
         firewall: Vec::new(),
         leases: 1,
         delegates: 1,
@@ -216,6 +217,17 @@ fn subnet_environment_is_needed_and_understood() {
         ..healthy()
     };
     assert_refused(&absent, SubnetEnvironment, Verdict::Fail, &["no such file"]);
+    let hangs = HostFacts {
+        flanneld_running: false,
+        unread_processes: vec!["could not read process 7 (java) within 2 s".to_owned()],
+        ..healthy()
+    };
+    assert_refused(
+        &hangs,
+        HostCheck::FlannelProcess,
+        Verdict::Unknown,
+        &["process 7 (java)"],
+    );
     // Neither flanneld nor its file, and nobody asked for that.
     let stopped = HostFacts {
         flanneld_running: false,

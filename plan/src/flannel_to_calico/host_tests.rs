@@ -68,6 +68,7 @@ fn flannel_host() -> HostFacts {
             ipv6: None,
         }),
         flanneld_running: true,
+        unread_processes: Vec::new(),
         firewall: vec![
             chain(FirewallBackend::IptablesNft, "nat", "FLANNEL-POSTRTG"),
             chain(FirewallBackend::IptablesLegacy, "filter", "FLANNEL-FWD"),
@@ -307,6 +308,7 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
     match step {
         HostStep::WithdrawSubnetEnvironment => {
             assert!(!facts.flanneld_running, "flanneld would write it again");
+            assert!(facts.unread_processes.is_empty(), "one of them may be flanneld");
         }
         HostStep::DeleteVxlanDevice(name) => {
             assert!(name.starts_with("flannel"), "{name} is somebody else's");
@@ -327,6 +329,7 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
         HostStep::RenameVxlanDevice { from, .. } => {
             assert!(from.starts_with("flannel"), "{from} is somebody else's");
             assert!(!facts.flanneld_running, "flanneld would make it again");
+            assert!(facts.unread_processes.is_empty(), "one of them may be flanneld");
             let served = |pod: &LegacyPod| pod.routed || !pod.attached;
             assert!(
                 facts.legacy_pods.iter().all(served),
@@ -770,3 +773,36 @@ fn every_step_names_itself_and_its_object() {
 mod back;
 #[path = "host_ipv6_tests.rs"]
 mod ipv6;
+
+/// A process that cannot be read may be flanneld: no step is taken that needs flanneld to be gone. One that is known to run is named
+/// itself, and a host that has left flannel behind goes on.
+#[test]
+fn a_process_that_cannot_be_read_is_not_taken_for_one_that_is_not_flanneld() {
+    let unread = vec!["could not read process 7 (java) within 2 s".to_owned()];
+    let with = |flanneld_running, host: HostFacts| HostFacts {
+        flanneld_running,
+        unread_processes: unread.clone(),
+        ..host
+    };
+    let waits = |facts: &HostFacts, goal| match decide(facts, &settings(), goal, &Remembered::default()) {
+        HostDecision::Wait(what) => what,
+        other => panic!("{other:?}"),
+    };
+    let held = HostFacts {
+        subnet_environment: Found::Absent,
+        ..flannel_host()
+    };
+    for (host, goal) in [
+        (flannel_host(), Goal::Held),
+        (held.clone(), Goal::Swapped),
+        (held, Goal::Detached),
+    ] {
+        let what = waits(&with(false, host), goal);
+        assert!(
+            what.contains("process 7 (java)") && what.contains("flanneld is not known"),
+            "{what}"
+        );
+    }
+    let what = waits(&with(true, flannel_host()), Goal::Held);
+    assert!(what.contains("flanneld still runs"), "{what}");
+}

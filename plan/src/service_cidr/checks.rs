@@ -60,6 +60,8 @@ pub enum CheckName {
     OwnPath,
     /// The API server lets the coordinator do all that it has to.
     Permissions,
+    /// What pods were told of addresses can be read on every node.
+    PodsTold,
     /// Helpers fit into the quotas of every namespace.
     Quotas,
     /// The new ranges are nobody else's.
@@ -76,7 +78,7 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::AgentMissing,
         Self::ApiServerFlags,
         Self::ApiVersion,
@@ -90,6 +92,7 @@ impl CheckName {
         Self::NameServers,
         Self::OwnPath,
         Self::Permissions,
+        Self::PodsTold,
         Self::Quotas,
         Self::Ranges,
         Self::Room,
@@ -114,6 +117,7 @@ impl CheckName {
             Self::NameServers => "NameServers",
             Self::OwnPath => "OwnPath",
             Self::Permissions => "Permissions",
+            Self::PodsTold => "PodsTold",
             Self::Quotas => "Quotas",
             Self::Ranges => "Ranges",
             Self::Room => "Room",

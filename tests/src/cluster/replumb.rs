@@ -26,20 +26,7 @@ impl Cluster {
             .api
             .kubectl(&["get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "name"])
             .await?;
-        let manager = format!("--field-manager={FIELD_MANAGER}");
-        let folder = manifests();
-        let folder = folder.to_string_lossy();
-        self.api
-            .kubectl(&[
-                "apply",
-                "--server-side",
-                "--force-conflicts",
-                &manager,
-                "-k",
-                &folder,
-            ])
-            .await
-            .with_context(|| format!("apply {folder}"))?;
+        self.apply_folder(&manifests()).await?;
         self.api.definitions_established("replumb.dev", LIMIT).await?;
         for workload in WORKLOADS {
             if !there.trim().is_empty() {
@@ -52,6 +39,29 @@ impl Cluster {
             self.api.rolled_out(workload, NAMESPACE, LIMIT).await?;
         }
         self.progress.say("replumb's agents and coordinator are Ready");
+        Ok(())
+    }
+
+    /// Applies `deploy/service-cidr` in place of `deploy/base`, as a person does before a `serviceCidr` migration.
+    pub async fn let_agents_read_pods(&self) -> Result<()> {
+        self.apply_folder(&manifests().with_file_name("service-cidr"))
+            .await
+    }
+
+    async fn apply_folder(&self, folder: &Path) -> Result<()> {
+        let manager = format!("--field-manager={FIELD_MANAGER}");
+        let folder = folder.to_string_lossy();
+        self.api
+            .kubectl(&[
+                "apply",
+                "--server-side",
+                "--force-conflicts",
+                &manager,
+                "-k",
+                &folder,
+            ])
+            .await
+            .with_context(|| format!("apply {folder}"))?;
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! What is known of the streams of one node: counts, who reports, and which paths lose more than they may. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use api::traffic::{Breach, ClassCount};
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::super::line::Counts;
 use super::Orders;
+use crate::echo::flood::MOST_OF_ONE;
 
 /// A pod that says nothing for this long is one that nobody knows anything of.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -32,6 +33,8 @@ pub(super) struct State {
     /// Streams that are not sent any more.
     over: BTreeMap<PathClass, Totals>,
     pub(super) breaches: BTreeMap<(Flow, Option<Protocol>), Breach>,
+    /// Pods that answer and are flooded, one sentence each.
+    pub(super) floods: BTreeSet<String>,
 }
 
 /// What is known of one stream.
@@ -42,6 +45,8 @@ struct Known {
     last: Totals,
     /// The words, and since when without a pause.
     exceeded: Option<(Instant, String)>,
+    /// From where the pod at its other end gets more than it answers.
+    flooded_by: Option<IpAddr>,
 }
 
 impl State {
@@ -80,6 +85,7 @@ impl State {
                 known.before = known.totals();
             }
             known.last = count.totals;
+            known.flooded_by = count.flooded_by;
             let since = known
                 .exceeded
                 .take()
@@ -118,6 +124,16 @@ impl State {
         now: Timestamp,
     ) {
         let mut found: BTreeMap<(Flow, Option<Protocol>), String> = BTreeMap::new();
+        let flooded = self.flooded(orders);
+        self.floods = flooded
+            .values()
+            .map(|(flow, source)| {
+                format!(
+                    "{source} sends more than {MOST_OF_ONE} datagrams a second to {} ({}): what is lost there does not count",
+                    flow.to, flow.address
+                )
+            })
+            .collect();
         for flow in &orders.flows {
             let patient = self.asked.get(flow).is_none_or(|at| at.elapsed() <= SILENCE);
             if self.is_silent(&flow.source) {
@@ -134,6 +150,11 @@ impl State {
                 };
                 let to_api = flow.class == PathClass::PodToApi;
                 let is_away = silent.contains(&SocketAddr::new(flow.address, flow.port));
+                // One that floods is no path that is broken: whoever can send could stop the rollout otherwise. A pod that
+                // answers nothing at all does not say that it is flooded, and is a breach.
+                if flooded.contains_key(&SocketAddr::new(flow.address, flow.port)) {
+                    continue;
+                }
                 if to_api && (is_away || since.elapsed() < OWN_LOOK) {
                     continue;
                 }
@@ -157,6 +178,21 @@ impl State {
             };
             self.breaches.entry((flow, protocol)).or_insert(breach);
         }
+    }
+
+    /// Whom the pods say that they are flooded by, by where they answer.
+    fn flooded<'orders>(&self, orders: &'orders Orders) -> BTreeMap<SocketAddr, (&'orders Flow, IpAddr)> {
+        let mut flooded = BTreeMap::new();
+        for flow in orders.flows.iter().filter(|flow| !self.is_silent(&flow.source)) {
+            let source = flow.class.protocols().iter().find_map(|protocol| {
+                let known = self.streams.get(&(flow.clone(), *protocol))?;
+                known.flooded_by
+            });
+            if let Some(source) = source {
+                flooded.insert(SocketAddr::new(flow.address, flow.port), (flow, source));
+            }
+        }
+        flooded
     }
 
     pub(super) fn sums(&self) -> Vec<ClassCount> {

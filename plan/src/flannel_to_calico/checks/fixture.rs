@@ -204,6 +204,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
             ipv6: None,
         }),
         flanneld_running: true,
+        unread_processes: Vec::new(),
         firewall: Vec::new(),
         leases: 0,
         delegates: 0,

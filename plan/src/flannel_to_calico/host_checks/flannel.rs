@@ -43,6 +43,15 @@ pub(super) fn process(subject: Subject<'_>) -> Check {
     let object = format!("Node {}: process flanneld", subject.node);
     if subject.facts.flanneld_running {
         Check::pass(name, object, "runs")
+    } else if let Some(first) = subject.facts.unread_processes.first() {
+        Check::not_pass(
+            name,
+            Verdict::Unknown,
+            object,
+            first,
+            "every process of the host read",
+            "see what that process waits for (`cat /proc/PID/stack` on the node), and end it",
+        )
     } else {
         Check::not_pass(
             name,

@@ -13,6 +13,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     [
         agents::missing(CheckName::AgentMissing, facts.linux_nodes(), reports),
         kube_proxy(settings, facts),
+        pods_told(facts),
     ]
     .concat()
 }
@@ -58,6 +59,27 @@ fn kube_proxy(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             settings.bridge_policy.value.as_str()
         ),
     )
+}
+
+/// At the end every pod that was told an address that is left is started again: which ones, has to be known then.
+fn pods_told(facts: &ClusterFacts) -> Vec<Check> {
+    let mut report = Report::new(CheckName::PodsTold);
+    for (node, host) in &facts.hosts {
+        let Found::Malformed(what) = &host.carriers else {
+            continue;
+        };
+        report.unknown(
+            "Node",
+            node,
+            Finding::new(
+                "what its pods were told",
+                what.clone(),
+                "environment and resolv.conf of every pod, read by the agent",
+                "`kubectl apply --server-side -k deploy/service-cidr` gives the agents the capability to read them",
+            ),
+        );
+    }
+    report.finish("what pods were told", "it can be read on every node")
 }
 
 /// Whoever is not known as a pod is masqueraded by a bridge that leads everybody everywhere.

@@ -384,6 +384,7 @@ async fn own_path(cluster: &Cluster) -> Result<()> {
     );
     let namespace = names::NAMESPACE;
     let workloads = ["daemonset/replumb-agent", "deployment/replumb-coordinator"];
+    cluster.let_agents_read_pods().await?;
     for workload in workloads {
         cluster
             .api()

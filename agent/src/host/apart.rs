@@ -1,10 +1,16 @@
-//! Asks on a thread of its own: a file of somebody else's process may never answer, and the agent itself has one thread.
+//! Reads on a thread of its own what may never answer: a file of another process, or a list that takes long. [`Each`] reads the same of
+//! many processes, and one that does not answer costs what is asked of that one alone; [`Apart`] reads one thing again and again.
+
+mod each;
 
 use std::io;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokio::sync::oneshot;
+
+pub use each::{Each, Unread};
 
 /// How old an answer may be.
 const PACE: Duration = Duration::from_secs(2);
@@ -131,20 +137,40 @@ where
     Question: Clone + Send + 'static,
     Answer: Send + 'static,
 {
-    let (sender, answer) = oneshot::channel();
     let asked = question.clone();
-    std::thread::Builder::new()
-        .name("reads-apart".to_owned())
-        .spawn(move || {
-            // Nobody waits for it any more where the agent ends meanwhile.
-            let _ = sender.send(read(&question));
-        })
-        .map_err(|source| ApartError::Start { what, source })?;
     Ok(Asked {
         at: Instant::now(),
         question: asked,
-        answer,
+        answer: begin(what, move || read(&question))?,
     })
+}
+
+/// Reads on a thread of its own and waits for the answer. The reading has to end after a time that it sets itself, as [`Each`] does.
+pub async fn read<Answer: Send + 'static>(
+    what: &'static str,
+    read: impl FnOnce() -> Answer + Send + 'static,
+) -> Result<Answer, ApartError> {
+    begin(what, read)?.await.map_err(|_| ApartError::Ended { what })
+}
+
+fn begin<Answer: Send + 'static>(
+    what: &'static str,
+    read: impl FnOnce() -> Answer + Send + 'static,
+) -> Result<oneshot::Receiver<Answer>, ApartError> {
+    let (sender, answer) = oneshot::channel();
+    thread(move || {
+        // Without a receiver the agent has ended meanwhile, and the answer is of no use.
+        let _ = sender.send(read());
+    })
+    .map_err(|source| ApartError::Start { what, source })?;
+    Ok(answer)
+}
+
+/// A thread that nothing waits for when the agent ends: one that hangs in the kernel cannot be ended.
+fn thread(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name("reads-apart".to_owned())
+        .spawn(run)
 }
 
 #[cfg(test)]

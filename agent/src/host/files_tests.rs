@@ -1,0 +1,93 @@
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::*;
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_file_that_is_too_large_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("10-large.conflist");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(MOST).unwrap();
+    assert_eq!(read_if_there(&path).unwrap().unwrap().len() as u64, MOST);
+    file.set_len(MOST + 1).unwrap();
+    let error = read_if_there(&path).unwrap_err();
+    assert!(
+        crate::report::chain(&error).contains("more than 1048576 bytes"),
+        "{error}"
+    );
+    // A file of holes: nothing of it may be kept in memory.
+    file.set_len(1 << 40).unwrap();
+    read_if_there(&path).unwrap_err();
+    read(&path).unwrap_err();
+}
+
+#[test]
+fn what_is_no_file_is_not_read_and_keeps_nothing_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
+        let error = read_if_there(path).unwrap_err();
+        assert!(
+            crate::report::chain(&error).contains("it is no regular file"),
+            "{error}"
+        );
+    }
+    assert!(read_if_there(&folder.path().join("none")).unwrap().is_none());
+    read_if_there(&folder.path().join("none/none")).unwrap_err();
+}
+
+#[test]
+fn a_file_is_replaced_and_nothing_is_left_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("10-calico.conflist");
+    // As a crash leaves it, and as another program has it.
+    for name in [
+        ".10-calico.conflist.0123456789abcdef.part",
+        ".10-calico.conflist.part",
+    ] {
+        fs::write(folder.path().join(name), "a part").unwrap();
+    }
+    write_durably_as(&path, b"one", 0o600, (0, 0)).unwrap();
+    write_durably(&path, b"two").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"two");
+    assert_eq!(
+        names(folder.path()),
+        [".10-calico.conflist.part", "10-calico.conflist"]
+    );
+    write_durably_as(&path, b"three", 0o640, (0, 0)).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
+}
+
+#[test]
+fn a_link_in_a_files_place_is_replaced_and_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("shadow");
+    fs::write(&target, "not ours").unwrap();
+    let path = folder.path().join("10-flannel.conflist");
+    symlink(&target, &path).unwrap();
+    // Whoever guesses the name of a temporary file of earlier versions gains nothing by it.
+    symlink(&target, folder.path().join(".10-flannel.conflist.part")).unwrap();
+    write_durably(&path, b"ours").unwrap();
+    assert_eq!(fs::read(&target).unwrap(), b"not ours");
+    assert!(fs::symlink_metadata(&path).unwrap().is_file());
+    assert_eq!(fs::metadata(&target).unwrap().nlink(), 1);
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_named() {
+    let error = write_durably(Path::new("/nowhere/10.conflist"), b"").unwrap_err();
+    assert!(error.to_string().contains("/nowhere/10.conflist"), "{error}");
+}

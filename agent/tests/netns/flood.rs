@@ -1,0 +1,115 @@
+//! A pod that sends without pause to one that answers: the path to that one is not taken for broken, and the pod is named.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use agent::traffic::hub::Hub;
+use agent::traffic::pod;
+use nix::sched::{CloneFlags, setns};
+use plan::traffic::{Flow, PathClass};
+
+use crate::host::{in_namespace, run};
+use crate::path::Process;
+
+/// How long the flood lasts after it is named: longer than what is lost needs to be judged, twice.
+const FLOOD: Duration = Duration::from_secs(6);
+/// A busy machine is slow.
+const NAMED_WITHIN: Duration = Duration::from_secs(10);
+
+/// A pod's namespace at the other end of a cable, which this one routes to.
+fn attached(number: u8) -> Process {
+    let pod = Process::namespace();
+    run(&format!(
+        "ip link add pod{number} type veth peer name eth0 netns {}",
+        pod.id()
+    ));
+    run(&format!("ip address add 10.9.{number}.1/24 dev pod{number}"));
+    run(&format!("ip link set pod{number} up"));
+    pod.ip(&format!("address add 10.9.{number}.2/24 dev eth0"));
+    pod.ip("link set eth0 up");
+    pod.ip("link set lo up");
+    pod.ip(&format!("route add default via 10.9.{number}.1"));
+    pod
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_pod_that_floods_is_named_and_stops_nothing() {
+    in_namespace(|| async {
+        run("ip link set lo up");
+        run("sysctl -qw net.ipv4.ip_forward=1");
+        let answering = attached(1);
+        let hostile = attached(2);
+        let namespace = format!("--target={}", answering.id());
+        let _echo = Process::start(&[
+            "nsenter",
+            "--net",
+            &namespace,
+            env!("CARGO_BIN_EXE_replumb-agent"),
+            "echo",
+            "--port",
+            "9812",
+        ]);
+        let folder = tempfile::tempdir().unwrap();
+        let hub = Hub::listen("a", folder.path()).unwrap();
+        let flow = Flow {
+            class: PathClass::OldToNew,
+            source: "u-a".to_owned(),
+            to: "node b".to_owned(),
+            address: "10.9.1.2".parse().unwrap(),
+            port: 9812,
+            pod_uid: Some("u-7".to_owned()),
+        };
+        let path = folder.path().to_owned();
+        let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
+        // The program takes a moment to listen: what is asked before is not judged yet.
+        let deadline = Instant::now() + NAMED_WITHIN;
+        while std::net::TcpStream::connect("10.9.1.2:9812").is_err() {
+            assert!(Instant::now() < deadline, "it does not listen");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        hub.set(std::slice::from_ref(&flow), None, None, 1450);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+
+        let ends = Arc::new(AtomicBool::new(false));
+        let (over, file) = (Arc::clone(&ends), format!("/proc/{}/ns/net", hostile.id()));
+        let flood = std::thread::spawn(move || {
+            setns(std::fs::File::open(file).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+            let socket = UdpSocket::bind("10.9.2.2:0").unwrap();
+            socket.connect("10.9.1.2:9812").unwrap();
+            let mut sent = 0_u64;
+            while !over.load(Ordering::Relaxed) {
+                // A full queue refuses some.
+                if socket.send(&[b'x'; 200]).is_ok() {
+                    sent += 1;
+                }
+            }
+            sent
+        });
+        let began = Instant::now();
+        let mut named = None;
+        while named.is_none_or(|at: Instant| at.elapsed() < FLOOD) {
+            let report = hub.report().unwrap();
+            assert_eq!(report.breaches, [], "the path works");
+            if named.is_none() && !report.floods.is_empty() {
+                assert!(
+                    report.floods[0].starts_with("10.9.2.2 sends more than 500 datagrams a second to node b"),
+                    "{:?}",
+                    report.floods
+                );
+                named = Some(Instant::now());
+            }
+            assert!(
+                named.is_some() || began.elapsed() < NAMED_WITHIN,
+                "it is not named"
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        ends.store(true, Ordering::Relaxed);
+        let sent = flood.join().unwrap();
+        eprintln!("{sent} datagrams in {} s", began.elapsed().as_secs());
+        sends.abort();
+    });
+}

@@ -1,0 +1,206 @@
+//! The agent's own program under clients that connect and say nothing.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use agent::flannel_to_calico::journal::Journal;
+use agent::traffic::hub::Hub;
+use agent::traffic::line::SOCKET;
+use jiff::Timestamp;
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
+use plan::flannel_to_calico::host::{Orders, Patience};
+use plan::flannel_to_calico::phase::{Goal, Phase};
+use rustix::thread::{Uid, set_thread_res_uid};
+use serde_json::json;
+
+use crate::drive;
+use crate::host::{Host, in_namespace, run};
+use crate::in_place::record;
+use crate::path::Process;
+
+/// As many connections as a hostile client opens; where the machine gives this process fewer files, as many as it gives.
+const IDLE: u64 = 20_000;
+/// Last bytes of the addresses that they come from.
+const SOURCES: RangeInclusive<u8> = 2..=21;
+/// How long the played coordinator lets a step take.
+const SECONDS: u32 = 8;
+/// The old network has to be back within this time after that; a busy machine is slow.
+const BACK_WITHIN: Duration = Duration::from_secs(15);
+/// More than the agent has in memory while nothing is asked of it, and much less than its limit of 192 MiB.
+const MOST_KIB: u64 = 64 << 10;
+
+fn connections() -> u64 {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    IDLE.min(hard.saturating_sub(500))
+}
+
+/// What the program has in memory of its own.
+fn memory(process: &Process) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn health(address: SocketAddr) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// As many connections from the other namespace to the agent, from many addresses in turn. One that was reset is held, too.
+fn hold(stranger: &Process, count: u64) -> JoinHandle<Vec<OwnedFd>> {
+    let namespace = std::fs::File::open(format!("/proc/{}/ns/net", stranger.id())).unwrap();
+    let connects = move || {
+        setns(&namespace, CloneFlags::CLONE_NEWNET).unwrap();
+        let connect = |source: u8| {
+            let kind = SockType::Stream;
+            let socket = socket::socket(AddressFamily::Inet, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
+            socket::bind(socket.as_raw_fd(), &SockaddrIn::new(10, 77, 0, source, 0)).unwrap();
+            match socket::connect(socket.as_raw_fd(), &SockaddrIn::new(192, 0, 2, 11, 9810)) {
+                Ok(()) | Err(Errno::ECONNRESET) => socket,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let sources = SOURCES.collect::<Vec<u8>>().into_iter().cycle().zip(0..count);
+        sources.map(|(source, _)| connect(source)).collect()
+    };
+    std::thread::spawn(connects)
+}
+
+/// No API server answers, the host is between two networks, and another pod holds as many connections as it can.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn twenty_thousand_idle_connections_leave_the_agent_alive_and_its_switch_on_time() {
+    in_namespace(|| async {
+        let count = connections();
+        eprintln!("{count} idle connections");
+        let host = Host::new();
+        record(&host, &json!([{ "type": "bridge" }]));
+        assert_eq!(drive(&host, Goal::Swapped).await, None);
+        let now = Timestamp::now();
+        Journal::open(&host.state())
+            .unwrap()
+            .order(
+                Orders {
+                    goal: Goal::Swapped,
+                    settings: host.settings(),
+                    patience: Some(Patience {
+                        seconds: SECONDS,
+                        from: now,
+                    }),
+                },
+                now,
+            )
+            .unwrap();
+        let node = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 11), 9810));
+        let config = host.folder.path().join("kubeconfig");
+        let nobody = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "a",
+            "clusters": [{ "name": "a", "cluster": { "server": "http://192.0.2.99:6443" } }],
+            "users": [{ "name": "a", "user": {} }],
+            "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "a" } }],
+        });
+        std::fs::write(&config, nobody.to_string()).unwrap();
+        let folder = |name: &str| host.folder.path().join(name).display().to_string();
+        let began = Instant::now();
+        let agent = Process::start(&[
+            "env",
+            &format!("KUBECONFIG={}", config.display()),
+            env!("CARGO_BIN_EXE_replumb-agent"),
+            "--node-name=a",
+            "--host-address=192.0.2.11",
+            &format!("--run-dir={}", folder("run")),
+            &format!("--state-dir={}", host.state().display()),
+            &format!("--flannel-dir={}", host.paths.flannel.display()),
+            &format!("--cni-state-dir={}", host.paths.cni_state.display()),
+            "--sysctl-dir=/proc/sys/net",
+        ]);
+        while health(node).is_none() {
+            assert!(began.elapsed() < Duration::from_secs(10), "it does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let stranger = Process::namespace();
+        run(&format!(
+            "ip link add pod0 type veth peer name eth0 netns {}",
+            stranger.id()
+        ));
+        run("ip address add 10.77.0.1/24 dev pod0");
+        run("ip link set pod0 up");
+        for source in SOURCES {
+            stranger.ip(&format!("address add 10.77.0.{source}/24 dev eth0"));
+        }
+        stranger.ip("link set eth0 up");
+        stranger.ip("route add default via 10.77.0.1");
+        let held = hold(&stranger, count);
+        assert!(
+            TcpStream::connect((Ipv4Addr::LOCALHOST, 9810)).is_err(),
+            "it listens on the node's own address alone"
+        );
+        let is_back = || run("ip link").contains("flannel.1:") && host.paths.subnet_environment().exists();
+        while !is_back() {
+            assert!(
+                began.elapsed() < Duration::from_secs(u64::from(SECONDS)) + BACK_WITHIN,
+                "the old network is not back: {}",
+                run("ip link")
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let held = held.join().unwrap();
+        assert_eq!(held.len() as u64, count);
+        // The kubelet's question is answered beside all of them.
+        assert!(health(node).unwrap().ends_with("ok\n"), "and it is alive");
+        let most = memory(&agent);
+        eprintln!("{most} KiB of memory with {count} idle connections");
+        assert!(most < MOST_KIB, "{most} KiB with {count} idle connections");
+        drop((held, agent));
+        let facts = host.look().await.facts;
+        assert_eq!(
+            plan::flannel_to_calico::host::phase(&facts, &host.settings()),
+            Phase::Flannel
+        );
+    });
+}
+
+/// As after a mistake with the permissions: whoever is not root connects, and is told nothing.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_user_who_is_not_root_is_no_traffic_pod() {
+    in_namespace(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let _hub = Hub::listen("a", folder.path()).unwrap();
+        let socket = folder.path().join(SOCKET);
+        for (path, mode) in [(folder.path(), 0o755), (socket.as_path(), 0o666)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let told = |user: u32| {
+            let socket = socket.clone();
+            let connect = move || {
+                let user = Uid::from_raw(user);
+                set_thread_res_uid(user, user, user).unwrap();
+                let mut stream = UnixStream::connect(socket).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                // Where it is closed already, nothing comes back either.
+                let _ = stream.write_all(b"{\"podUid\":\"u-a\"}\n");
+                let mut line = String::new();
+                let _ = BufReader::new(stream).read_line(&mut line);
+                line
+            };
+            tokio::task::spawn_blocking(|| std::thread::spawn(connect).join().unwrap())
+        };
+        assert!(told(0).await.unwrap().contains("flows"), "root is told its task");
+        assert_eq!(told(65534).await.unwrap(), "");
+    });
+}

@@ -1,0 +1,162 @@
+//! HTTP of metrics and health: one request a connection, within a few seconds. Accepts connections.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::seats::{Limits, Seats};
+
+/// The kubelet and whoever scrapes have one connection each.
+const LIMITS: Limits = Limits {
+    all: 64,
+    of_one: 8,
+    own: 32,
+};
+/// How long a client may take to say what it wants.
+const HEADERS: Duration = Duration::from_secs(5);
+/// How long a connection may last, from its first byte to the last one of the answer.
+const LIFE: Duration = Duration::from_secs(15);
+/// Bytes of a request's head, and of what is read of its body at a time.
+const BUFFER: usize = 16 << 10;
+/// Pause after the kernel gave no connection (no file is left): it has one again when another one has ended.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Serves until the process ends. A connection past the limits is closed at once, before anything is read of it.
+pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
+    let seats = Seats::new(LIMITS);
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%error, "a connection could not be accepted");
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+        };
+        let seat = stream
+            .local_addr()
+            .ok()
+            .and_then(|local| seats.take(peer.ip(), local.ip()));
+        let Some(seat) = seat else {
+            // A reset: the kernel keeps nothing of the connection either.
+            if let Err(error) = stream.set_zero_linger() {
+                tracing::trace!(%error, "a connection is closed in the ordinary way");
+            }
+            continue;
+        };
+        let router = router.clone();
+        tokio::spawn(async move {
+            match tokio::time::timeout(LIFE, answer(stream, router)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection ended"),
+                Err(_) => tracing::debug!(%peer, "a connection lasted too long"),
+            }
+            drop(seat);
+        });
+    }
+}
+
+async fn answer(stream: TcpStream, router: Router) -> hyper::Result<()> {
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS)
+        .keep_alive(false)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    async fn start() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/healthz", get(|| async { "ok\n" }));
+        tokio::spawn(serve(listener, router));
+        address
+    }
+
+    /// What comes back until the other end closes, in this time.
+    async fn said(stream: &mut TcpStream, within: Duration) -> Option<String> {
+        let mut bytes = Vec::new();
+        let read = tokio::time::timeout(within, stream.read_to_end(&mut bytes)).await;
+        // A reset is an end, too.
+        read.ok().map(|_| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    const SOON: Duration = Duration::from_secs(2);
+
+    #[tokio::test]
+    async fn a_request_is_answered_and_the_connection_closed() {
+        let mut stream = TcpStream::connect(start().await).await.unwrap();
+        let request = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let answer = said(&mut stream, SOON).await.unwrap();
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"),
+            "{answer}"
+        );
+        assert!(answer.contains("connection: close"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_or_half_of_it_is_closed_after_a_few_seconds() {
+        let address = start().await;
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        let mut half = TcpStream::connect(address).await.unwrap();
+        half.write_all(b"GET /healthz HTTP/1.1\r\nX: ").await.unwrap();
+        let began = Instant::now();
+        for stream in [&mut silent, &mut half] {
+            said(stream, HEADERS + SOON).await.unwrap();
+        }
+        assert!(began.elapsed() + SOON > HEADERS, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_head_without_an_end_is_not_kept_in_memory() {
+        let mut stream = TcpStream::connect(start().await).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nX: ").await.unwrap();
+        let line = [b'x'; 4096];
+        // Refused as soon as it has more than there may be: what is written then is not taken.
+        for _ in 0..4096 {
+            if stream.write_all(&line).await.is_err() {
+                return;
+            }
+        }
+        assert!(said(&mut stream, SOON).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn past_the_limit_a_connection_is_closed_at_once_and_a_seat_comes_back() {
+        let address = start().await;
+        let mut held = Vec::new();
+        for _ in 0..LIMITS.own {
+            held.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut late = TcpStream::connect(address).await.unwrap();
+        assert_eq!(said(&mut late, SOON).await.as_deref(), Some(""));
+        drop(held);
+        let deadline = Instant::now() + SOON;
+        loop {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let _ = stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await;
+            if said(&mut stream, SOON).await.unwrap().ends_with("ok\n") {
+                break;
+            }
+            assert!(Instant::now() < deadline, "no seat came back");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Listening within limits. A client that connects and says nothing, or connects a thousand times, costs a fixed amount of memory and
+//! nothing else: [`http`] serves one request a connection, and [`seats`] counts who has how many open.
+
+pub mod http;
+pub mod seats;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tokio::net::TcpListener;
+
+/// Opens the port of metrics and health: at the address that was given; else at the address of the node, which is the one that the
+/// kubelet asks, whichever family it is of; else at every address of both families.
+pub async fn bind(given: Option<SocketAddr>, node: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
+    if let Some(address) = given.or_else(|| node.map(|address| SocketAddr::new(address, port))) {
+        return TcpListener::bind(address).await;
+    }
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Ok(both) => Ok(both),
+        // A kernel without IPv6 has no socket of both families. Where the port is taken, this says so.
+        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_nodes_own_address_is_listened_on_and_no_other() {
+        let node: IpAddr = Ipv4Addr::LOCALHOST.into();
+        let listener = bind(None, Some(node), 0).await.unwrap();
+        assert_eq!(listener.local_addr().unwrap().ip(), node);
+        let given: SocketAddr = "127.0.0.2:0".parse().unwrap();
+        let listener = bind(Some(given), Some(node), 0).await.unwrap();
+        assert_eq!(listener.local_addr().unwrap().ip(), given.ip());
+    }
+
+    #[tokio::test]
+    async fn without_an_address_both_families_are_answered() {
+        let port = bind(None, None, 0).await.unwrap().local_addr().unwrap().port();
+        // Taken again at once: nothing was accepted there.
+        let listener = bind(None, None, port).await.unwrap();
+        tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+            .await
+            .unwrap();
+        listener.accept().await.unwrap();
+        if listener.local_addr().unwrap().is_ipv6() {
+            tokio::net::TcpStream::connect((Ipv6Addr::LOCALHOST, port))
+                .await
+                .unwrap();
+            listener.accept().await.unwrap();
+        }
+    }
+}
