@@ -32,7 +32,7 @@ mod own_pods;
 pub mod pass;
 mod planning;
 mod pod_cidr;
-mod probe;
+pub mod probe;
 mod read;
 pub mod service_cidr;
 pub mod snapshot;
