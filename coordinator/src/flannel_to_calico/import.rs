@@ -265,7 +265,7 @@ mod tests {
         api
     }
 
-    fn spec(imported: Vec<ImportedAddress>) -> NodeMigrationSpec {
+    fn spec(imported: &[ImportedAddress]) -> NodeMigrationSpec {
         serde_json::from_value(json!({ "nodeName": "a", "migration": "m", "imported": imported })).unwrap()
     }
 
@@ -281,7 +281,7 @@ mod tests {
     async fn the_sandbox_of_another_nodes_pod_is_not_imported() {
         let api = cluster(&[]);
         let before = api.get(&handle_path());
-        let mut spec = spec(Vec::new());
+        let mut spec = spec(&[]);
         let outcome = import(&api.context(), "a", &[allocation(HANDLE)], &mut spec)
             .await
             .unwrap();
@@ -308,7 +308,7 @@ mod tests {
             &json!({ "spec": { "block": { "10.244.1.0/26": 1 } } }),
         );
         let imported = vec![imported_as(&own)];
-        let mut spec = spec(imported.clone());
+        let mut spec = spec(&imported);
         let outcome = release(&api.context(), "a", &imported, &mut spec).await.unwrap();
         assert_eq!(outcome, Outcome::Written);
         assert_eq!(spec.imported, []);
@@ -348,7 +348,7 @@ mod tests {
         for sandbox in ["../../namespaces/x", "a b", ""] {
             let api = cluster(&[]);
             let wanted = [allocation(&format!("k8s-pod-network.{sandbox}"))];
-            let outcome = import(&api.context(), "a", &wanted, &mut spec(Vec::new()))
+            let outcome = import(&api.context(), "a", &wanted, &mut spec(&[]))
                 .await
                 .unwrap();
             let message = blocked(outcome);
