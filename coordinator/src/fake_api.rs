@@ -301,6 +301,11 @@ impl State {
             }
             body = without(&body, &unknown);
         }
+        if *method == Method::GET
+            && let Some(items) = policies(path)
+        {
+            return Some((StatusCode::OK, json!({ "metadata": {}, "items": items })));
+        }
         if *method == Method::GET {
             return Some(match self.objects.get(path) {
                 Some(object) => (StatusCode::OK, object.clone()),
@@ -405,6 +410,20 @@ impl State {
             json!({ "kind": "Status", "status": "Success" }),
         )
     }
+}
+
+/// The policies of `deploy/base`, or their bindings: where nothing else is said, they are there.
+fn policies(path: &str) -> Option<Vec<Value>> {
+    let plural = path.strip_prefix("/apis/admissionregistration.k8s.io/v1/")?;
+    let spec: fn(&str) -> Value = match plural {
+        "validatingadmissionpolicies" => |_| json!({}),
+        "validatingadmissionpolicybindings" => {
+            |name: &str| json!({ "policyName": name, "validationActions": ["Deny"] })
+        }
+        _ => return None,
+    };
+    let named = |name: &str| json!({ "metadata": { "name": name }, "spec": spec(name) });
+    Some(plan::check::policies::POLICIES.map(named).into())
 }
 
 /// A path without an object at it is a collection when its last part is a plural of ours.

@@ -37,7 +37,7 @@ pub mod pass;
 mod planning;
 mod pod_cidr;
 pub mod pod_index;
-mod probe;
+pub mod probe;
 mod read;
 pub mod service_cidr;
 pub mod snapshot;

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use api::NodeMigration;
 use api::node_migration::NodeMigrationStatus;
 use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+    MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{ListParams, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use plan::calico::API_VERSION;
 use plan::check::Permission;
+use plan::check::policies::{POLICIES, PolicyState};
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -125,6 +127,32 @@ pub async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, Wri
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
         Err(source) => Err(WriteError::of("listing", API_VERSION, source)),
     }
+}
+
+/// How the API server has the policies that bound coordinator and agents.
+pub async fn policies(context: &Context) -> Result<BTreeMap<String, PolicyState>, WriteError> {
+    let (policies, bindings) = tokio::try_join!(
+        list_if_served::<ValidatingAdmissionPolicy>(context, "ValidatingAdmissionPolicies"),
+        list_if_served::<ValidatingAdmissionPolicyBinding>(context, "ValidatingAdmissionPolicyBindings"),
+    )?;
+    let there: BTreeSet<String> = policies.iter().map(ResourceExt::name_any).collect();
+    let denied: BTreeSet<&str> = bindings
+        .iter()
+        .filter_map(|binding| binding.spec.as_ref())
+        .filter(|spec| {
+            spec.validation_actions
+                .iter()
+                .flatten()
+                .any(|action| action == "Deny")
+        })
+        .filter_map(|spec| spec.policy_name.as_deref())
+        .collect();
+    let state = |name: &str| match (there.contains(name), denied.contains(name)) {
+        (false, _) => PolicyState::Absent,
+        (true, false) => PolicyState::Unbound,
+        (true, true) => PolicyState::Bound,
+    };
+    Ok(POLICIES.map(|name| (name.to_owned(), state(name))).into())
 }
 
 /// What the API server says that we may do, in every namespace.

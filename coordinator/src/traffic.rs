@@ -19,7 +19,7 @@ use plan::traffic::mesh::{self, Endpoint};
 use plan::traffic::pods::Fate;
 use plan::traffic::{Flow, Generation};
 
-pub use pods::is_traffic_pod;
+pub use pods::{create, is_traffic_pod};
 use reports::{breaches, sums, unwatched};
 pub use services::Services;
 

@@ -5,6 +5,7 @@ pub mod agents;
 pub mod owner;
 mod permission;
 pub mod pods;
+pub mod policies;
 mod report;
 
 pub use permission::Permission;

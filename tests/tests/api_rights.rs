@@ -9,16 +9,20 @@
 )]
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
 
 use api::{NodeMigration, names};
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SelfSubjectRulesReview,
+    SelfSubjectRulesReviewSpec,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use lab::apilab::ApiLab;
+use lab::cluster::wait::{Look, until};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -281,13 +285,23 @@ const DONE_BY_COORDINATOR: &[(&str, &str, &str)] = &[
         "mutatingwebhookconfigurations",
     ),
     ("watch", names::GROUP, "migrations"),
-    ("patch", names::GROUP, "migrations"),
     ("patch", names::GROUP, "migrations/status"),
     ("watch", names::GROUP, "nodemigrations"),
     ("create", names::GROUP, "nodemigrations"),
     ("patch", names::GROUP, "nodemigrations"),
     ("delete", names::GROUP, "nodemigrations"),
-    ("create", "", "events"),
+    ("create", "events.k8s.io", "events"),
+    ("patch", "events.k8s.io", "events"),
+    (
+        "list",
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicies",
+    ),
+    (
+        "list",
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicybindings",
+    ),
     ("create", "authorization.k8s.io", "selfsubjectaccessreviews"),
     ("list", CALICO, "ippools"),
     ("create", CALICO, "ippools"),
@@ -326,7 +340,10 @@ async fn the_coordinator_may_do_what_it_does_and_nothing_else() {
         ("create", "", "pods"),
         ("delete", "", "pods"),
     ] {
-        let question = Question::new(verb, group, resource);
+        // Of Leases its own; a name is no part of the right to create.
+        let is_named = resource == "leases" && verb != "create";
+        let name = if is_named { names::COORDINATOR } else { "" };
+        let question = Question::new(verb, group, resource).of(name);
         assert!(
             may(&client, &question.clone().inside(names::NAMESPACE)).await,
             "not at home: {}",
@@ -343,7 +360,13 @@ async fn the_coordinator_may_do_what_it_does_and_nothing_else() {
         ("patch", names::GROUP, "nodemigrations/status"),
         ("update", names::GROUP, "nodemigrations/status"),
         ("create", names::GROUP, "migrations"),
+        ("patch", names::GROUP, "migrations"),
         ("delete", names::GROUP, "migrations"),
+        ("update", names::GROUP, "migrations/finalizers"),
+        ("list", "", "configmaps"),
+        ("get", "apiextensions.k8s.io", "customresourcedefinitions"),
+        ("patch", CALICO, "clusterinformations"),
+        ("update", "apps", "daemonsets"),
         ("get", "", "secrets"),
         ("list", "", "secrets"),
         ("delete", "", "pods"),
@@ -692,4 +715,209 @@ async fn the_policy_leaves_the_coordinator_alone() {
     );
     assert!(words.contains("nodemigrations/status"), "{words}");
     goals.delete("goals", &DeleteParams::default()).await.unwrap();
+}
+
+/// `docs/security.md`.
+const SECURITY: &str = include_str!("../../docs/security.md");
+
+/// A right as the document and the API server say it: where, verb, resource, name.
+type Right = (String, String, String, String);
+
+/// Words between back quotes.
+fn quoted(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Every row of the tables below the heading of this account.
+fn documented(account: &str) -> BTreeSet<Right> {
+    let heading = format!("`{account}`");
+    let lines = SECURITY
+        .lines()
+        .skip_while(|line| !(line.starts_with("## ") && line.contains(&heading)))
+        .skip(1)
+        .take_while(|line| !line.starts_with("## "));
+    let mut rights = BTreeSet::new();
+    for line in lines.filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, resources, verbs, place, ..] = cells.as_slice() else {
+            panic!("a row of docs/security.md has no four cells: {line}")
+        };
+        let (resources, name) = resources.split_once(" named ").unwrap_or((resources, ""));
+        let place = match *place {
+            "own namespace" => names::NAMESPACE.to_owned(),
+            place => place.trim_matches('`').to_owned(),
+        };
+        for resource in quoted(resources) {
+            for verb in verbs.split(", ") {
+                let name = name.trim_matches('`').to_owned();
+                let right = (place.clone(), verb.to_owned(), resource.clone(), name);
+                // Two kinds may need the same.
+                rights.insert(right);
+            }
+        }
+    }
+    rights
+}
+
+/// What RBAC gives this client in a namespace, as the API server says it.
+async fn rules(client: &Client, namespace: &str) -> BTreeSet<(String, String, String)> {
+    let reviews: Api<SelfSubjectRulesReview> = Api::all(client.clone());
+    let review = SelfSubjectRulesReview {
+        spec: SelfSubjectRulesReviewSpec {
+            namespace: Some(namespace.to_owned()),
+        },
+        ..SelfSubjectRulesReview::default()
+    };
+    let answer = reviews.create(&PostParams::default(), &review).await.unwrap();
+    let status = answer.status.unwrap();
+    assert!(!status.incomplete, "the API server does not know all rules");
+    let mut rights = BTreeSet::new();
+    for rule in status.resource_rules {
+        let (groups, resources) = (
+            rule.api_groups.unwrap_or_default(),
+            rule.resources.unwrap_or_default(),
+        );
+        let names = rule.resource_names.unwrap_or_else(|| vec![String::new()]);
+        for verb in rule.verbs {
+            for (group, resource) in groups
+                .iter()
+                .flat_map(|group| resources.iter().map(move |one| (group, one)))
+            {
+                let (plural, part) = resource.split_once('/').unwrap_or((resource, ""));
+                let mut text = plural.to_owned();
+                for (mark, word) in [('.', group.as_str()), ('/', part)] {
+                    if !word.is_empty() {
+                        text.push(mark);
+                        text += word;
+                    }
+                }
+                rights.extend(
+                    names
+                        .iter()
+                        .map(|name| (verb.clone(), text.clone(), name.clone())),
+                );
+            }
+        }
+    }
+    for rule in status.non_resource_rules {
+        for path in rule.non_resource_urls.unwrap_or_default() {
+            rights.extend(
+                rule.verbs
+                    .iter()
+                    .map(|verb| (verb.clone(), path.clone(), String::new())),
+            );
+        }
+    }
+    rights
+}
+
+/// What the account has beyond what any account has; what it has everywhere is the cluster's.
+async fn given(client: &Client, nobody: &Client) -> BTreeSet<Right> {
+    let everywhere = rules(client, "default").await;
+    let of_anybody = rules(nobody, "default").await;
+    let in_place = |place: &str, (verb, resource, name): (String, String, String)| {
+        (place.to_owned(), verb, resource, name)
+    };
+    let mut rights: BTreeSet<Right> = everywhere
+        .difference(&of_anybody)
+        .map(|right| in_place("cluster", right.clone()))
+        .collect();
+    for namespace in [names::NAMESPACE, "kube-system"] {
+        let here = rules(client, namespace).await;
+        rights.extend(
+            here.difference(&everywhere)
+                .map(|right| in_place(namespace, right.clone())),
+        );
+    }
+    rights
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn the_document_says_what_each_account_may() {
+    let lab = ApiLab::shared().unwrap();
+    for overlay in ["calico-etcd", "calico-datastore"] {
+        let folder = format!("{}/../deploy/{overlay}", env!("CARGO_MANIFEST_DIR"));
+        lab.kubectl(&["apply", "--server-side", "-k", &folder]).unwrap();
+    }
+    lab.kubectl(&["create", "serviceaccount", "nobody", "-n", "default"])
+        .unwrap();
+    let nobody = lab
+        .with_token(&lab.token("default", "nobody", None).await.unwrap())
+        .await
+        .unwrap();
+    for (account, client) in [
+        (names::AGENT, agent(&nodes().await.left).await),
+        (names::COORDINATOR, coordinator().await),
+    ] {
+        let said = documented(account);
+        assert!(said.len() > 2, "docs/security.md has no table of {account}");
+        // An authorizer hears of a role a moment later.
+        until(
+            "the roles are known",
+            Duration::from_mins(1),
+            Path::new("/"),
+            async || {
+                let given = given(&client, &nobody).await;
+                let missing: Vec<&Right> = given.difference(&said).collect();
+                let stale: Vec<&Right> = said.difference(&given).collect();
+                Ok(if missing.is_empty() && stale.is_empty() {
+                    Look::Done(())
+                } else {
+                    Look::NotYet(format!(
+                        "{account}: not in docs/security.md: {missing:?}; in it and not given: {stale:?}"
+                    ))
+                })
+            },
+        )
+        .await
+        .unwrap();
+    }
+}
+
+/// What an overlay leaves outside of our namespace would be a namesake's right one day.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn the_runbook_uninstalls_what_is_installed() {
+    let lab = ApiLab::shared().unwrap();
+    let runbook = include_str!("../../docs/runbook.md");
+    let (_, section) = runbook.split_once("\n## Uninstall").unwrap();
+    let commands: Vec<&str> = section
+        .lines()
+        .take_while(|line| !line.starts_with("## "))
+        .filter(|line| line.starts_with("kubectl delete "))
+        .collect();
+    let everywhere = |command: &&&str| command.contains("--all-namespaces");
+    for folder in ["base", "calico-etcd", "calico-datastore", "network-policy"] {
+        let path = format!("{}/../deploy/{folder}", env!("CARGO_MANIFEST_DIR"));
+        let text = lab.kubectl(&["kustomize", &path]).unwrap();
+        let objects: Vec<Value> = text
+            .split("\n---\n")
+            .map(|document| yaml_serde::from_str(document).unwrap())
+            .collect();
+        assert!(!objects.is_empty(), "{path}");
+        for object in objects {
+            let kind = object["kind"].as_str().unwrap().to_lowercase();
+            let namespace = object["metadata"]["namespace"].as_str();
+            let of_kind = |command: &&str| {
+                let mut kinds = command.split(' ').nth(2).unwrap_or_default().split(',');
+                kinds.any(|one| one == kind)
+            };
+            let deleted = match (kind.as_str(), namespace) {
+                ("customresourcedefinition" | "namespace", _) | (_, Some(names::NAMESPACE)) => continue,
+                (_, Some(_)) => commands.iter().filter(everywhere).any(of_kind),
+                (_, None) => commands.iter().any(of_kind),
+            };
+            assert!(
+                deleted,
+                "docs/runbook.md leaves {kind} {}",
+                object["metadata"]["name"]
+            );
+            assert_eq!(
+                object["metadata"]["labels"]["app.kubernetes.io/part-of"], "replumb",
+                "{kind} {} is not found by the label",
+                object["metadata"]["name"]
+            );
+        }
+    }
 }

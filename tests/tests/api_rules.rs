@@ -368,7 +368,7 @@ async fn what_a_migration_under_way_goes_by_is_written_by_nobody_else() {
             "selector": {"matchLabels": {"app": "guarded"}},
             "template": {
                 "metadata": {"labels": {"app": "guarded"}},
-                "spec": {"nodeSelector": {LABEL: "flannel"}, "containers": [{"name": "a", "image": "a"}]},
+                "spec": {"nodeSelector": {LABEL: "flannel"}, "containers": [{"name": "kube-flannel", "image": "a"}]},
             },
         },
     });
@@ -437,6 +437,27 @@ async fn what_a_migration_under_way_goes_by_is_written_by_nobody_else() {
     let coordinator = lab.with_token(&token).await.unwrap();
     let its: Api<Node> = Api::all(coordinator);
     its.patch("guarded", &dry, &label).await.unwrap();
+    // Labels can be written through the status as well; what else is in it is the kubelet's.
+    let words = nodes
+        .patch_status("guarded", &dry, &label)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(words.contains("kubectl replumb rollback guarded"), "{words}");
+    let beat =
+        Patch::Merge(json!({"status": {"phase": "Running"}, "metadata": {"labels": {"another": "label"}}}));
+    nodes.patch_status("guarded", &dry, &beat).await.unwrap();
+    let namesake = namesake(lab).await;
+    let its: Api<Node> = Api::all(namesake.clone());
+    let words = its.patch("guarded", &dry, &label).await.unwrap_err().to_string();
+    assert!(words.contains("replumb-drift-nodes"), "{words}");
+    let its: Api<DaemonSet> = Api::namespaced(namesake, "default");
+    let words = its
+        .patch("guarded", &dry, &selector)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(words.contains("replumb-drift-daemonsets"), "{words}");
     status("Completed").await;
     until("it is over", Duration::from_mins(1), Path::new("/"), async || {
         nodes.patch("guarded", &dry, &label).await?;
@@ -449,6 +470,47 @@ async fn what_a_migration_under_way_goes_by_is_written_by_nobody_else() {
         .delete("guards", &kube::api::DeleteParams::default())
         .await
         .unwrap();
+}
+
+/// A `ServiceAccount` of the coordinator's name elsewhere, with rights that somebody gave it: the name alone exempts from nothing.
+async fn namesake(lab: &ApiLab) -> Client {
+    lab.namespace("guards").await.unwrap();
+    for arguments in [
+        &["-n", "guards", "create", "serviceaccount", names::COORDINATOR][..],
+        &[
+            "create",
+            "clusterrole",
+            "writes-networks",
+            "--verb=get,patch,delete",
+            "--resource=nodes,daemonsets.apps",
+        ],
+        &[
+            "create",
+            "clusterrolebinding",
+            "writes-networks",
+            "--clusterrole=writes-networks",
+            "--serviceaccount=guards:replumb-coordinator",
+        ],
+    ] {
+        lab.kubectl(arguments).unwrap();
+    }
+    let token = lab.token("guards", names::COORDINATOR, None).await.unwrap();
+    let client = lab.with_token(&token).await.unwrap();
+    let nodes: Api<Node> = Api::all(client.clone());
+    until(
+        "the role is known",
+        Duration::from_mins(1),
+        Path::new("/"),
+        async || {
+            Ok(match nodes.get("guarded").await {
+                Ok(_) => Look::Done(()),
+                Err(error) => Look::NotYet(error.to_string()),
+            })
+        },
+    )
+    .await
+    .unwrap();
+    client
 }
 
 /// Every field of a status comes back as it was written: a schema that lacks one prunes it without a word.
@@ -549,6 +611,74 @@ async fn every_field_of_a_status_comes_back() {
         .unwrap();
     raw_migrations
         .delete("status", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+/// What an agent reports becomes names of objects and decisions about pods: each has the form that Kubernetes and runtimes give it.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn what_an_agent_reports_has_the_form_of_a_name() {
+    let lab = ApiLab::shared().unwrap();
+    let nodes = raw(lab.admin().await.unwrap(), "NodeMigration", "nodemigrations");
+    let spec = json!({"nodeName": "reports", "migration": "m"});
+    nodes
+        .create(&PostParams::default(), &node_migration("reports", &spec))
+        .await
+        .unwrap();
+    let facts = serde_json::to_value(full_facts()).unwrap();
+    let report = async |change: Value| {
+        let mut pod = json!({
+            "namespace": "shop", "name": "web-0", "sandbox": "0".repeat(64), "link": "veth1a2b3c4d",
+            "addresses": ["10.244.1.9"], "attached": true, "routed": true,
+        });
+        let mut service_cidr = serde_json::to_value(plan::service_cidr::host::HostFacts::default()).unwrap();
+        for (field, value) in change.as_object().unwrap() {
+            if pod.get(field).is_some() {
+                pod[field] = value.clone();
+            } else {
+                service_cidr["carriers"] = json!({"present": {field: value}});
+            }
+        }
+        let mut facts = facts.clone();
+        facts["legacyPods"] = json!([pod]);
+        let status = json!({"status": {"facts": facts, "serviceCidr": service_cidr}});
+        nodes
+            .patch_status("reports", &PatchParams::default(), &Patch::Merge(&status))
+            .await
+    };
+    for good in [
+        json!({}),
+        json!({"namespace": "", "name": "", "link": ""}),
+        json!({"name": "web.example-0"}),
+        json!({"unread": ["0a1b", "6f9619ff-8b86-d011-b42d-00cf4fc964ff"]}),
+    ] {
+        report(good.clone())
+            .await
+            .unwrap_or_else(|error| panic!("{good}: {error}"));
+    }
+    for (bad, field) in [
+        (json!({"sandbox": ""}), "sandbox"),
+        (json!({"sandbox": "../../namespaces/x"}), "sandbox"),
+        (json!({"sandbox": "a b"}), "sandbox"),
+        (json!({"sandbox": "a".repeat(129)}), "sandbox"),
+        (json!({"namespace": "Shop"}), "namespace"),
+        (json!({"namespace": "a".repeat(64)}), "namespace"),
+        (json!({"name": "web/0"}), "name"),
+        (json!({"name": "a".repeat(254)}), "name"),
+        (json!({"link": "../x"}), "link"),
+        (json!({"link": "a".repeat(16)}), "link"),
+        (json!({"unread": ["a/b"]}), "unread"),
+        (
+            json!({"pods": [{"podUid": "a b", "toldBy": "Environment", "address": "10.96.0.1"}]}),
+            "podUid",
+        ),
+    ] {
+        let words = refusal(report(bad.clone()).await, &bad.to_string());
+        assert!(words.contains(field), "{bad}: {words}");
+    }
+    nodes
+        .delete("reports", &kube::api::DeleteParams::default())
         .await
         .unwrap();
 }

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use api::names;
 use coordinator::service_cidr::exchange::{Exchange, Seen, Subject};
 use coordinator::service_cidr::look::{Around, look};
 use coordinator::service_cidr::observed::Observed;
@@ -54,9 +55,14 @@ impl Bench {
         if namespace != "kube-system" {
             lab.namespace(namespace).await.unwrap();
         }
+        let token = lab
+            .token(names::NAMESPACE, names::COORDINATOR, None)
+            .await
+            .unwrap();
         let bench = Self {
             lab,
-            client: lab.admin().await.unwrap(),
+            // The coordinator's own: what bounds it lets every exchange pass.
+            client: lab.with_token(&token).await.unwrap(),
             namespace: namespace.to_owned(),
         };
         bench.range("replumb-test-new", &["172.30.0.0/16"]).await;

@@ -70,6 +70,7 @@ pub async fn cluster(
     cluster.permissions = read::permissions(context, &PERMISSIONS).await?;
     let at_home = read::permissions_in(context, &PERMISSIONS_AT_HOME, &context.namespace).await?;
     cluster.permissions.extend(at_home);
+    cluster.policies = read::policies(context).await?;
     cluster.webhooks = webhooks(context, cache).await?;
     if let Ok(manifest) = &manifest {
         of_manifest(context, cache, manifest, &mut cluster).await?;

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::DynamicObject;
 use plan::check::Check;
+use plan::check::policies::PolicyState;
 use plan::flannel_to_calico::checks::PERMISSIONS;
 use plan::flannel_to_calico::cluster::ClusterFacts;
 use plan::flannel_to_calico::facts::HostFacts;
@@ -31,7 +32,7 @@ pub async fn dereference(
     let client = &context.client;
     let daemon_sets = cache.daemon_sets.state();
     let wanted = config_maps_to_read(&daemon_sets);
-    let (config_maps, webhooks, services, calico_resources, ip_pools, ipam_blocks, permissions) = tokio::try_join!(
+    let (config_maps, webhooks, services, calico_resources, ip_pools, ipam_blocks, permissions, policies) = tokio::try_join!(
         read::config_maps(context, wanted),
         read::webhooks(context),
         read::list::<Service>(context, "Services"),
@@ -39,6 +40,7 @@ pub async fn dereference(
         calico::IP_POOL.list(client),
         calico::IPAM_BLOCK.list(client),
         read::permissions(context, &PERMISSIONS),
+        read::policies(context),
     )?;
     let (validating_webhooks, mutating_webhooks) = webhooks;
     let reports = read::reports(context, cache, node_migrations);
@@ -55,6 +57,7 @@ pub async fn dereference(
         ip_pools,
         ipam_blocks,
         permissions,
+        policies,
         hosts: read::said_by_agents(&reports, |status| status.facts.clone()),
         host_checks: read::said_by_agents(&reports, |status| Some(status.checks.clone())),
     }))
@@ -87,6 +90,8 @@ struct Objects {
     ipam_blocks: Vec<DynamicObject>,
     /// Answers of the API server, by [`plan::check::Permission::key`].
     permissions: BTreeMap<String, bool>,
+    /// How the API server has the policies that bound coordinator and agents, by name.
+    policies: BTreeMap<String, PolicyState>,
     /// Facts of every host, as its agent reported them.
     hosts: BTreeMap<String, HostFacts>,
     /// Checks that every agent made of its host.
@@ -161,6 +166,7 @@ fn cluster(objects: &Objects) -> ClusterFacts {
             .collect(),
         ipam_blocks: ipam_blocks.into_iter().collect(),
         permissions: objects.permissions.clone(),
+        policies: objects.policies.clone(),
         malformed,
         hosts: objects.hosts.clone(),
         host_checks: objects.host_checks.clone(),

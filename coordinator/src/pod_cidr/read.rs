@@ -53,9 +53,10 @@ pub async fn cluster(
         read::webhooks(context),
     )?;
     let needed = permissions(&datastore);
-    let (namespaces, permissions, workloads) = tokio::try_join!(
+    let (namespaces, permissions, policies, workloads) = tokio::try_join!(
         read::list::<Namespace>(context, "Namespaces"),
         read::permissions(context, &needed),
+        read::policies(context),
         workloads::workloads(context, cache),
     )?;
     let mut malformed = Vec::new();
@@ -106,6 +107,7 @@ pub async fn cluster(
         controller_managers,
         calico_resources,
         permissions,
+        policies,
         malformed,
         hosts: read::said_by_agents(&reports, |status| status.pod_cidr.clone()),
     })

@@ -47,10 +47,11 @@ pub async fn cluster(
     let mut malformed = Vec::new();
     let api_version = api_version(&context.client).await?;
     let ranges = ranges(context, api_version.as_deref(), &mut malformed).await?;
-    let (services, webhooks, permissions, workload_facts, quotas) = tokio::try_join!(
+    let (services, webhooks, permissions, policies, workload_facts, quotas) = tokio::try_join!(
         all_services(&context.client),
         read::webhooks(context),
         read::permissions(context, &PERMISSIONS),
+        read::policies(context),
         workloads::workloads(context, cache),
         read::list(context, "ResourceQuotas"),
     )?;
@@ -93,6 +94,7 @@ pub async fn cluster(
             .await?,
         corefiles: corefiles.clone(),
         permissions,
+        policies,
         malformed,
         hosts: read::said_by_agents(&reports, |status| status.service_cidr.clone()),
         workloads: workload_facts,

@@ -383,13 +383,8 @@ impl Pass<'_> {
         for (node, answer) in answers {
             match answer.as_ref().map(|answer| &answer.said.carriers) {
                 Some(Found::Present(carriers)) => {
-                    told.extend(carriers.pods.iter().map(|carrier| carrier.pod_uid.clone()));
-                    // Who cannot be looked into was told what everybody was told at that time.
-                    let is_older = |uid: &&String| {
-                        let mut pods = pods.iter();
-                        pods.any(|pod| pod.uid == **uid && pod.made_at.is_none_or(|made| made < since))
-                    };
-                    told.extend(carriers.unread.iter().filter(is_older).cloned());
+                    let told_here = carriers.told(self.snapshot.pods_on(node), since);
+                    told.extend(told_here.into_iter().map(str::to_owned));
                 }
                 Some(Found::Absent) => {}
                 Some(Found::Malformed(what)) => silent.push(format!("node {node}: {what}")),

@@ -1,7 +1,7 @@
 //! `IPAMHandle`: by which addresses are released together.
 
 use ipnet::IpNet;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::API_VERSION;
 use super::names::handle_name;
@@ -33,9 +33,70 @@ pub fn handle_change(spec: &Value, block: IpNet, addresses: u32) -> Option<Value
     (counted.unwrap_or(&Value::Null) != &wanted).then(|| json!({ "block": { block.to_string(): wanted } }))
 }
 
+/// What becomes of an `IPAMHandle` whose addresses of some blocks are released.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Released {
+    /// It has no address of these blocks: it is somebody else's.
+    Nothing,
+    /// It has addresses of other blocks: what to patch in its spec.
+    Part(Value),
+    /// It has no other addresses: it goes.
+    Whole,
+}
+
+/// Blocks that the `IPAMHandle` has addresses of, by its spec.
+pub fn handle_blocks(spec: &Value) -> impl Iterator<Item = &str> {
+    let blocks = spec.get("block").and_then(Value::as_object);
+    blocks.into_iter().flatten().map(|(block, _)| block.as_str())
+}
+
+/// What to do with the `IPAMHandle` of this spec when its addresses of these blocks are released.
+pub fn handle_release(spec: &Value, blocks: &[IpNet]) -> Released {
+    let is_released = |name: &str| name.parse().is_ok_and(|block: IpNet| blocks.contains(&block));
+    let (released, kept): (Vec<&str>, Vec<&str>) = handle_blocks(spec).partition(|name| is_released(name));
+    match (released.as_slice(), kept.as_slice()) {
+        (_, []) => Released::Whole,
+        ([], _) => Released::Nothing,
+        (released, _) => {
+            // A merge patch takes a key away by null.
+            let gone: Map<String, Value> = released
+                .iter()
+                .map(|name| ((*name).to_owned(), Value::Null))
+                .collect();
+            Released::Part(json!({ "block": gone }))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_handle_of_other_blocks_is_not_released() {
+        let own: Vec<IpNet> = vec![
+            "10.244.1.0/26".parse().unwrap(),
+            "fd00:10:244:1::/122".parse().unwrap(),
+        ];
+        let other: IpNet = "10.244.2.0/26".parse().unwrap();
+        let mut spec = handle("k8s-pod-network.a", other, 1)["spec"].clone();
+        assert_eq!(handle_release(&spec, &own), Released::Nothing);
+        spec["block"]["10.244.1.0/26"] = json!(1);
+        assert_eq!(
+            handle_release(&spec, &own),
+            Released::Part(json!({ "block": { "10.244.1.0/26": null } }))
+        );
+        let mut spec = handle("k8s-pod-network.b", own[0], 1)["spec"].clone();
+        spec["block"]["fd00:10:244:1::/122"] = json!(1);
+        assert_eq!(handle_release(&spec, &own), Released::Whole);
+        assert_eq!(handle_release(&json!({ "block": {} }), &own), Released::Whole);
+        // A key that is no range is nobody's that we know.
+        spec["block"]["elsewhere"] = json!(1);
+        assert_eq!(
+            handle_release(&spec, &own),
+            Released::Part(json!({ "block": { "10.244.1.0/26": null, "fd00:10:244:1::/122": null } }))
+        );
+    }
 
     #[test]
     fn a_block_without_addresses_goes_from_its_handle() {

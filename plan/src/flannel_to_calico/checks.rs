@@ -45,6 +45,8 @@ pub struct CheckPolicy {
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckName {
+    /// The policies that bound coordinator and agents are installed and bound.
+    AdmissionPolicies,
     /// flannel's `DaemonSet` is not kept by the add-on manager.
     AddonManager,
     /// An agent reports from every node.
@@ -121,7 +123,8 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
+        Self::AdmissionPolicies,
         Self::AddonManager,
         Self::AgentMissing,
         Self::BarePods,
@@ -163,6 +166,7 @@ impl CheckName {
     /// The name as it stands in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::AdmissionPolicies => "AdmissionPolicies",
             Self::AddonManager => "AddonManager",
             Self::AgentMissing => "AgentMissing",
             Self::BarePods => "BarePods",

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use super::facts::HostFacts;
 use crate::check::Check;
+use crate::check::policies::PolicyState;
 use crate::cluster::{DaemonSet, IpPool, Malformed, Node, Webhook};
 use crate::drain::Budget;
 use crate::pods::Pods;
@@ -34,6 +35,8 @@ pub struct ClusterFacts {
     pub ipam_blocks: BTreeMap<IpNet, Option<String>>,
     /// Whether the tool may do what it must do: verb on resource → answer of the API server.
     pub permissions: BTreeMap<String, bool>,
+    /// How the API server has the policies that bound coordinator and agents, by name.
+    pub policies: BTreeMap<String, PolicyState>,
     /// Objects that were read and not understood: nobody knows what they say.
     pub malformed: Vec<Malformed>,
     /// Facts of every node's host, as its agent reported them; a node without an entry has not reported.

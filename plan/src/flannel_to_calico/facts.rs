@@ -75,13 +75,17 @@ pub struct Bridge {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LegacyPod {
-    /// Namespace.
+    /// Namespace; empty where the runtime did not say.
+    #[schemars(regex(pattern = r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$"))]
     pub namespace: String,
-    /// Name.
+    /// Name; empty where the runtime did not say.
+    #[schemars(regex(pattern = r"^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)?$"))]
     pub name: String,
-    /// ID of its sandbox.
+    /// ID of its sandbox: Calico's handle is called after it.
+    #[schemars(regex(pattern = r"^[0-9A-Za-z]([-0-9A-Za-z]{0,126}[0-9A-Za-z])?$"))]
     pub sandbox: String,
-    /// The host's end of its cable.
+    /// The host's end of its cable; empty where there is none.
+    #[schemars(regex(pattern = r"^[^/\s]{0,15}$"))]
     pub link: String,
     /// Its addresses.
     #[schemars(with = "Vec<String>")]

@@ -23,9 +23,38 @@ pub struct ImportedAddress {
     pub handle: String,
 }
 
+/// Handles of pods begin so.
+const POD_HANDLE: &str = "k8s-pod-network.";
+
 /// The handle under which Calico's CNI plugin keeps a pod's address.
 pub fn pod_handle(sandbox: &str) -> String {
-    format!("k8s-pod-network.{sandbox}")
+    format!("{POD_HANDLE}{sandbox}")
+}
+
+/// Longest ID of a sandbox that is taken; runtimes write 64 hexadecimal digits.
+const LONGEST_SANDBOX: usize = 128;
+
+/// Whether this can be the ID of a sandbox: what follows from it is the name of an object.
+pub fn is_sandbox(id: &str) -> bool {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric();
+    let bytes = id.as_bytes();
+    bytes.len() <= LONGEST_SANDBOX
+        && bytes.first().is_some_and(is_plain)
+        && bytes.last().is_some_and(is_plain)
+        && bytes.iter().all(|byte| is_plain(byte) || *byte == b'-')
+}
+
+/// The first handle that no runtime's sandbox gives: a sentence that names it. An agent's word becomes the name of an object.
+pub fn impossible(node: &str, allocations: &[Allocation]) -> Option<String> {
+    let mut sandboxes = allocations
+        .iter()
+        .filter_map(|allocation| allocation.handle.strip_prefix(POD_HANDLE));
+    sandboxes.find(|sandbox| !is_sandbox(sandbox)).map(|sandbox| {
+        format!(
+            "the agent of node {node} reports a pod of sandbox {sandbox:?}, needed letters, digits and dashes: nothing is written of the \
+             node's pods"
+        )
+    })
 }
 
 /// The handle of addresses of a node that are no pod's: those of `cni0`, which is the gateway of every legacy pod, and
@@ -162,6 +191,25 @@ mod tests {
 
     fn of_node_a() -> Vec<Claimed> {
         claimed(&fixture::node("a", 1), &fixture::settings().pod_networks())
+    }
+
+    #[test]
+    fn a_sandbox_that_is_no_name_of_an_object_is_named() {
+        let of = |sandbox: &str| {
+            let mut host = host();
+            host.legacy_pods[0].sandbox = sandbox.to_owned();
+            impossible("a", &wanted("a", &of_node_a(), &host))
+        };
+        for good in ["s1", "0a", &"f".repeat(64), "A-b"] {
+            assert_eq!(of(good), None, "{good}");
+        }
+        for bad in ["", "-a", "a-", "a/b", "a b", "../x", "a.b", "ä", &"f".repeat(129)] {
+            let words = of(bad).unwrap_or_else(|| panic!("{bad:?} was taken"));
+            assert!(
+                words.contains("the agent of node a") && words.contains(&format!("{bad:?}")),
+                "{words}"
+            );
+        }
     }
 
     #[test]

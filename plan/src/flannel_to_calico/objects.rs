@@ -15,8 +15,9 @@ use super::settings::Settings;
 use crate::calico::API_VERSION;
 
 pub use crate::calico::{
-    Allocation, BlockConflict, affinity, affinity_name, allocated, block, block_change, block_name,
-    block_release, family, handle, handle_change, handle_name, hostname_hash, tunnel_handle, tunnel_handles,
+    Allocation, BlockConflict, Released, affinity, affinity_name, allocated, block, block_change, block_name,
+    block_release, family, handle, handle_blocks, handle_change, handle_name, handle_release, hostname_hash,
+    tunnel_handle, tunnel_handles,
 };
 pub use node::{NodeError, NodeObjects, NodeRange, RangeError, blocks, of_node, tunnel_address};
 pub use pool::{Pool, PoolConflict, block_size, pool, pool_conflicts, pools};

@@ -18,7 +18,7 @@ mod workloads;
 use super::datastore::DatastoreFacts;
 use super::facts::ClusterFacts;
 use super::settings::{Mode, Settings};
-use crate::check::{Check, Permission, Verdict, access};
+use crate::check::{Check, Permission, Verdict, access, policies};
 use crate::drain::Permissions;
 use crate::residents::{residents, with_one_pod, workloads_of};
 
@@ -38,6 +38,8 @@ pub struct CheckPolicy {
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckName {
+    /// The policies that bound coordinator and agents are installed and bound.
+    AdmissionPolicies,
     /// An agent reports from every node.
     AgentMissing,
     /// Pods that nobody makes again.
@@ -92,7 +94,8 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
+        Self::AdmissionPolicies,
         Self::AgentMissing,
         Self::BarePods,
         Self::CalicoNodes,
@@ -123,6 +126,7 @@ impl CheckName {
     /// The name as it stands in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::AdmissionPolicies => "AdmissionPolicies",
             Self::AgentMissing => "AgentMissing",
             Self::BarePods => "BarePods",
             Self::CalicoNodes => "CalicoNodes",
@@ -215,6 +219,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
             &permissions(&facts.datastore),
             &facts.permissions,
         ),
+        policies::policies(CheckName::AdmissionPolicies, &facts.policies),
         datastore::check(settings, facts),
         hosts::check(facts),
         pools::check(settings, facts),

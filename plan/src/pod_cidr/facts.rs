@@ -11,6 +11,7 @@ use super::host::HostFacts;
 use super::ipam::Block;
 use super::mentions::Mention;
 use crate::calico::ConfigMaps;
+use crate::check::policies::PolicyState;
 use crate::cluster::{DaemonSet, Malformed, Node, Webhook};
 use crate::drain::Budget;
 use crate::moves::{Workload, WorkloadFacts};
@@ -60,6 +61,8 @@ pub struct ClusterFacts {
     pub calico_resources: BTreeSet<String>,
     /// Whether the tool may do what it must do: verb on resource → answer of the API server.
     pub permissions: BTreeMap<String, bool>,
+    /// How the API server has the policies that bound coordinator and agents, by name.
+    pub policies: BTreeMap<String, PolicyState>,
     /// Objects that were read and not understood: nobody knows what they say.
     pub malformed: Vec<Malformed>,
     /// What every node's agent read off its host; a node without an entry has not reported.

@@ -11,7 +11,7 @@ mod services;
 
 use super::facts::ClusterFacts;
 use super::settings::Settings;
-use crate::check::{Check, Permission, Verdict, access};
+use crate::check::{Check, Permission, Verdict, access, policies};
 use crate::drain::Permissions;
 
 /// What the user allows, as far as a check depends on it.
@@ -34,6 +34,8 @@ pub struct CheckPolicy {
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckName {
+    /// The policies that bound coordinator and agents are installed and bound.
+    AdmissionPolicies,
     /// An agent reports from every node.
     AgentMissing,
     /// Every API server is known, with its range and its certificate.
@@ -78,7 +80,8 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
+        Self::AdmissionPolicies,
         Self::AgentMissing,
         Self::ApiServerFlags,
         Self::ApiVersion,
@@ -104,6 +107,7 @@ impl CheckName {
     /// The name as it stands in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::AdmissionPolicies => "AdmissionPolicies",
             Self::AgentMissing => "AgentMissing",
             Self::ApiServerFlags => "ApiServerFlags",
             Self::ApiVersion => "ApiVersion",
@@ -169,6 +173,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
             &facts.pods,
         ),
         access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions),
+        policies::policies(CheckName::AdmissionPolicies, &facts.policies),
         api_servers::check(settings, facts),
         hosts::check(settings, facts),
         pods::check(facts, policy),

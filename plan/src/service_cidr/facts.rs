@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::host::HostFacts;
 use super::ranges::ServiceCidr;
+use crate::check::policies::PolicyState;
 use crate::cluster::{Malformed, Node, NotUnderstood, Webhook};
 use crate::drain::Budget;
 use crate::moves::{Workload, WorkloadFacts};
@@ -33,6 +34,8 @@ pub struct ClusterFacts {
     pub corefiles: Vec<(String, String)>,
     /// Whether the tool may do what it must do: verb on resource → answer of the API server.
     pub permissions: BTreeMap<String, bool>,
+    /// How the API server has the policies that bound coordinator and agents, by name.
+    pub policies: BTreeMap<String, PolicyState>,
     /// Objects that were read and not understood: nobody knows what they say.
     pub malformed: Vec<Malformed>,
     /// What the agents said, by node; a node whose agent is silent is not in it.

@@ -7,10 +7,12 @@ use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 use schemars::JsonSchema;
 pub use select::{IPVS_LINK, in_target};
 use serde::{Deserialize, Serialize};
 
+use crate::drain::Pod;
 use crate::found::Found;
 use crate::pod_cidr::host::{Address, Listed, Route, Rule};
 
@@ -210,10 +212,30 @@ pub struct Carriers {
     pub pods: Vec<Carrier>,
     /// UIDs of pods of which a process cannot be looked into, or says nothing of what it was told; at most 500.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(regex(pattern = r"^[-0-9A-Za-z]{1,128}$")))]
     pub unread: Vec<String>,
     /// Why the first of those cannot be; empty where every one can.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why_unread: String,
+}
+
+impl Carriers {
+    /// UIDs of those of these pods, which are the node's, that were told an address that is left: an agent speaks of the pods of its own
+    /// node, and by its word no other is evicted. Who cannot be looked into was told what everybody was told when it was made: before
+    /// `since`, that is an address that is left.
+    pub fn told<'pods>(
+        &self,
+        pods: impl IntoIterator<Item = &'pods Pod>,
+        since: Timestamp,
+    ) -> Vec<&'pods str> {
+        let named = |pod: &Pod| self.pods.iter().any(|carrier| carrier.pod_uid == pod.uid);
+        let is_older =
+            |pod: &Pod| self.unread.contains(&pod.uid) && pod.made_at.is_none_or(|made| made < since);
+        pods.into_iter()
+            .filter(|pod| named(pod) || is_older(pod))
+            .map(|pod| pod.uid.as_str())
+            .collect()
+    }
 }
 
 /// One pod that was told an address that is left.
@@ -221,6 +243,7 @@ pub struct Carriers {
 #[serde(rename_all = "camelCase")]
 pub struct Carrier {
     /// UID of the pod.
+    #[schemars(regex(pattern = r"^[-0-9A-Za-z]{1,128}$"))]
     pub pod_uid: String,
     /// Where it says it.
     pub told_by: ToldBy,
@@ -358,5 +381,31 @@ mod tests {
         ] {
             assert!(is_news(&facts(), &after), "{after:?}");
         }
+    }
+
+    #[test]
+    fn an_agent_speaks_of_the_pods_of_its_own_node() {
+        let carrier = |uid: &str| Carrier {
+            pod_uid: uid.to_owned(),
+            told_by: ToldBy::Environment,
+            address: "10.96.0.1".parse().unwrap(),
+        };
+        let carriers = Carriers {
+            pods: vec![carrier("own"), carrier("of-another-node")],
+            unread: vec![
+                "old".to_owned(),
+                "new".to_owned(),
+                "old-of-another-node".to_owned(),
+            ],
+            why_unread: String::new(),
+        };
+        let pod = |uid: &str, made: i64| Pod {
+            uid: uid.to_owned(),
+            made_at: Some(Timestamp::from_second(made).unwrap()),
+            ..Pod::default()
+        };
+        let here = [pod("own", 20), pod("old", 5), pod("new", 20), pod("silent", 5)];
+        let since = Timestamp::from_second(10).unwrap();
+        assert_eq!(carriers.told(&here, since), ["own", "old"]);
     }
 }

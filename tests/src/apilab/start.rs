@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{ApiLab, programs};
 use crate::cluster::authority::{self, Authority};
@@ -144,21 +144,37 @@ pub(super) async fn install(lab: &ApiLab) -> Result<()> {
             &definition,
         ])?;
     }
-    policy_holds(lab).await
+    policies_hold(lab).await
 }
 
-/// A policy that was just created is not obeyed yet: waits until it is, by what it refuses.
-async fn policy_holds(lab: &ApiLab) -> Result<()> {
-    let probe = json!({
+/// A policy that was just created is not obeyed yet: waits until those of both accounts are, by what they refuse.
+async fn policies_hold(lab: &ApiLab) -> Result<()> {
+    let agents = json!({
         "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": "policy-probe"},
         "spec": {"nodeName": "policy-probe", "migration": "policy-probe"},
     });
-    let file = lab.folder.join("policy-probe.json");
-    authority::write(&file, &probe.to_string())?;
+    let coordinators = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "policy-probe", "namespace": "default"},
+        "spec": {"ports": [{"port": 80}]},
+    });
+    refuses(lab, "replumb-agent", &agents, "carries no node name").await?;
+    refuses(
+        lab,
+        "replumb-coordinator",
+        &coordinators,
+        "helpers of an exchange alone",
+    )
+    .await
+}
+
+/// Waits until this account is refused to create this object, with these words.
+async fn refuses(lab: &ApiLab, account: &str, object: &Value, words: &str) -> Result<()> {
+    let file = lab.folder.join(format!("{account}-probe.json"));
+    authority::write(&file, &object.to_string())?;
     let file = file.display().to_string();
-    let agent = "--as=system:serviceaccount:replumb-system:replumb-agent";
+    let account = format!("--as=system:serviceaccount:replumb-system:{account}");
     until(
-        "the admission policy to be obeyed",
+        "the admission policies to be obeyed",
         Duration::from_mins(1),
         &lab.folder,
         async || {
@@ -168,13 +184,13 @@ async fn policy_holds(lab: &ApiLab) -> Result<()> {
                 "--dry-run=server",
                 "-f",
                 &file,
-                agent,
+                &account,
                 "--as-group=system:masters",
             ];
             Ok(match lab.kubectl(&asked) {
-                Err(error) if format!("{error:#}").contains("carries no node name") => Look::Done(()),
+                Err(error) if format!("{error:#}").contains(words) => Look::Done(()),
                 Err(error) => Look::NotYet(format!("{error:#}")),
-                Ok(_) => Look::NotYet("an agent without a node may create a NodeMigration".to_owned()),
+                Ok(_) => Look::NotYet(format!("{account} may create {object}")),
             })
         },
     )

@@ -313,7 +313,14 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
     // Most of their time they wait for a clock: a Lease that expires, a command that gives up.
     let (commands, others) = tokio::join!(
         of(&["api_cli"]),
-        of(&["api_rules", "api_rights", "api_lease", "api_services", "lab_life"])
+        of(&[
+            "api_rules",
+            "api_rights",
+            "api_bounds",
+            "api_lease",
+            "api_services",
+            "lab_life"
+        ])
     );
     let mut tally = commands?;
     tally.add(others?);

@@ -7,7 +7,7 @@ mod stores;
 
 use super::facts::ClusterFacts;
 use super::settings::Settings;
-use crate::check::{Check, Permission, Verdict, access};
+use crate::check::{Check, Permission, Verdict, access, policies};
 
 /// What the user said, as far as a check depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct CheckPolicy {
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckName {
+    /// The policies that bound coordinator and agents are installed and bound.
+    AdmissionPolicies,
     /// calico-node runs on every node, of one version.
     CalicoNode,
     /// Calico's controllers are known.
@@ -61,7 +63,8 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
+        Self::AdmissionPolicies,
         Self::CalicoNode,
         Self::KubeControllers,
         Self::DatastoreAccess,
@@ -84,6 +87,7 @@ impl CheckName {
     /// The name as it stands in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::AdmissionPolicies => "AdmissionPolicies",
             Self::CalicoNode => "CalicoNode",
             Self::KubeControllers => "KubeControllers",
             Self::DatastoreAccess => "DatastoreAccess",
@@ -152,6 +156,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
             &[&PERMISSIONS[..], &PERMISSIONS_AT_HOME].concat(),
             &facts.permissions,
         ),
+        policies::policies(CheckName::AdmissionPolicies, &facts.policies),
         calico::check(settings, facts),
         cluster::check(settings, facts, policy),
         stores::check(settings, facts),

@@ -10,6 +10,7 @@ use super::manifest::Manifest;
 use crate::calico_datastore::left::Left;
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
+use crate::check::policies::PolicyState;
 use crate::cluster::{DaemonSet, Malformed, Node, Webhook};
 
 /// The cluster, as far as the checks and the plan need it.
@@ -43,6 +44,8 @@ pub struct ClusterFacts {
     pub without_network: Vec<String>,
     /// Whether the tool may do what it must do: verb on resource → answer of the API server.
     pub permissions: BTreeMap<String, bool>,
+    /// How the API server has the policies that bound coordinator and agents, by name.
+    pub policies: BTreeMap<String, PolicyState>,
     /// Objects that were read and not understood: nobody knows what they say.
     pub malformed: Vec<Malformed>,
     /// Fail-closed webhooks that have to answer before a pod is made.

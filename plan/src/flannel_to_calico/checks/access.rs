@@ -1,7 +1,7 @@
 //! Was every object understood, and may everything be done?
 
 use super::{CheckName, PERMISSIONS};
-use crate::check::{Check, access};
+use crate::check::{Check, access, policies};
 use crate::flannel_to_calico::cluster::ClusterFacts;
 
 /// Labels of Nodes are a prerequisite of their own ([`super::nodes`]).
@@ -14,6 +14,7 @@ pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
             &facts.pods,
         ),
         access::permissions(CheckName::Permissions, &PERMISSIONS, &facts.permissions),
+        policies::policies(CheckName::AdmissionPolicies, &facts.policies),
     ]
     .concat()
 }
@@ -31,7 +32,11 @@ mod tests {
     fn a_good_cluster() {
         assert_eq!(
             verdicts(&check(&fixture::cluster())),
-            [("MalformedObjects", Pass), ("Permissions", Pass)]
+            [
+                ("MalformedObjects", Pass),
+                ("Permissions", Pass),
+                ("AdmissionPolicies", Pass)
+            ]
         );
     }
 

@@ -320,6 +320,7 @@ pub(crate) fn cluster() -> ClusterFacts {
             ]
             .map(str::to_owned),
         ),
+        policies: crate::check::policies::all_bound(),
         permissions: PERMISSIONS
             .iter()
             .map(|permission| (permission.key(), true))

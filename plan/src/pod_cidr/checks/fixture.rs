@@ -374,6 +374,7 @@ pub(crate) fn cluster() -> ClusterFacts {
         calico_resources: ["blockaffinities", "ipamblocks", "ipamhandles", "ippools"]
             .map(str::to_owned)
             .into(),
+        policies: crate::check::policies::all_bound(),
         permissions: PERMISSIONS
             .iter()
             .map(|permission| (permission.key(), true))

@@ -180,6 +180,7 @@ pub(crate) fn cluster() -> ClusterFacts {
             ".:53 {\n health {\n  lameduck 5s\n }\n kubernetes cluster.local in-addr.arpa {\n }\n}"
                 .to_owned(),
         )],
+        policies: crate::check::policies::all_bound(),
         permissions: PERMISSIONS
             .iter()
             .map(|permission| (permission.key(), true))

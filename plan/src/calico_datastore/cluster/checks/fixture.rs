@@ -76,6 +76,7 @@ pub fn facts() -> ClusterFacts {
                 ..Converted::default()
             }),
         })),
+        policies: crate::check::policies::all_bound(),
         permissions: PERMISSIONS
             .iter()
             .chain(&PERMISSIONS_AT_HOME)

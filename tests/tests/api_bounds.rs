@@ -1,0 +1,1130 @@
+//! What bounds the coordinator's own token beyond RBAC: which objects, and which fields of them.
+//!
+//! Each case makes the writes that the coordinator makes, and the next ones that a thief of its token would make.
+//! Run by `cargo lab test`, or `cargo test -p lab --test api_bounds -- --ignored`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test says that it failed by a panic"
+)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Migration, names};
+use coordinator::context::Context;
+use coordinator::metrics::Metrics;
+use coordinator::tell::Teller;
+use coordinator::{cordon, probe, traffic};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Config};
+use lab::apilab::ApiLab;
+use lab::cluster::wait::{Look, until};
+use plan::traffic::Generation;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+const LABEL: &str = names::NODE_NETWORK_LABEL;
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// The coordinator's own token.
+async fn coordinator() -> Client {
+    let lab = ApiLab::shared().unwrap();
+    let token = lab
+        .token(names::NAMESPACE, names::COORDINATOR, None)
+        .await
+        .unwrap();
+    lab.with_token(&token).await.unwrap()
+}
+
+/// The API server, with what every case needs. That policies are obeyed was waited for.
+async fn bounds() -> &'static ApiLab {
+    static READY: OnceCell<()> = OnceCell::const_new();
+    let lab = ApiLab::shared().unwrap();
+    READY
+        .get_or_init(|| async {
+            for namespace in ["default", "kube-system", names::NAMESPACE] {
+                // No controller makes it here; another test's namespace may have it.
+                lab.kubectl(&["create", "serviceaccount", "default", "-n", namespace])
+                    .ok();
+            }
+            lab.node("first").await.unwrap();
+        })
+        .await;
+    lab
+}
+
+fn merge(change: Value) -> Patch<Value> {
+    Patch::Merge(change)
+}
+
+fn dry() -> PatchParams {
+    PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    }
+}
+
+fn dry_post() -> PostParams {
+    PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    }
+}
+
+/// The words of the policy of this name that refuses; a panic when nothing does, or something else.
+fn refused<T: std::fmt::Debug>(answer: Result<T, kube::Error>, policy: &str, what: &str) -> String {
+    let policy = format!("replumb-coordinator-bounds-{policy}");
+    match answer {
+        Err(kube::Error::Api(status)) if status.is_forbidden() && status.message.contains(&policy) => {
+            status.message.clone()
+        }
+        other => panic!("{what}: wanted a refusal by {policy}, got {other:?}"),
+    }
+}
+
+async fn make<K>(api: &Api<K>, object: Value) -> K
+where
+    K: Clone + Serialize + DeserializeOwned + std::fmt::Debug,
+{
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap())
+        .await
+        .unwrap()
+}
+
+/// As the coordinator makes its writes: with its token, and its own code.
+async fn context() -> Context {
+    let lab = bounds().await;
+    let client = coordinator().await;
+    Context {
+        client: client.clone(),
+        watching: client.clone(),
+        config: Config::new(http::Uri::from_static("https://127.0.0.1")),
+        namespace: names::NAMESPACE.to_owned(),
+        node_name: "first".to_owned(),
+        agent_image: agent_image(lab),
+        metrics: Arc::new(Metrics::new().unwrap()),
+        obstacles: coordinator::obstacles::Obstacles::default(),
+        teller: Teller::new(client, "coordinator"),
+    }
+}
+
+fn agent_image(lab: &ApiLab) -> String {
+    let path = "jsonpath={.spec.template.spec.containers[0].image}";
+    lab.kubectl(&[
+        "get",
+        "daemonset",
+        names::AGENT,
+        "-n",
+        names::NAMESPACE,
+        "-o",
+        path,
+    ])
+    .unwrap()
+}
+
+/// A Migration as it is read; it is not stored.
+fn migration() -> Migration {
+    serde_json::from_value(json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration", "metadata": { "name": "bounds", "uid": "m-1" },
+        "spec": { "flannelToCalico": {} },
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_a_node_the_cordon_and_our_labels_and_annotations() {
+    let lab = bounds().await;
+    let context = context().await;
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let node = lab.node("bounded").await.unwrap();
+    let of_admin: Api<Node> = Api::all(lab.admin().await.unwrap());
+    let theirs = json!({ "metadata": { "labels": { "team": "a" }, "annotations": { "team": "a" } } });
+    of_admin
+        .patch("bounded", &PatchParams::default(), &merge(theirs))
+        .await
+        .unwrap();
+
+    // What the coordinator does, by its own code.
+    let read = nodes.get("bounded").await.unwrap();
+    cordon::cordon(&context, &migration(), &read).await.unwrap();
+    let read = nodes.get("bounded").await.unwrap();
+    assert!(cordon::is_unschedulable(&read) && cordon::is_by(&read, "bounds"));
+    for change in [
+        json!({ "metadata": { "labels": { LABEL: "flannel" } } }),
+        json!({ "metadata": { "labels": { names::OFF_POOL_LABEL: "x" } } }),
+        json!({ "metadata": { "annotations": { "projectcalico.org/IPv4VXLANTunnelAddr": "10.244.1.0",
+            names::PREPARED_BY_ANNOTATION: "m-1" } } }),
+        json!({ "metadata": { "labels": { LABEL: null }, "annotations": { "projectcalico.org/IPv4VXLANTunnelAddr": null } } }),
+    ] {
+        nodes
+            .patch("bounded", &PatchParams::default(), &merge(change))
+            .await
+            .unwrap();
+    }
+    let read = nodes.get("bounded").await.unwrap();
+    cordon::uncordon(&context, &migration(), &read).await.unwrap();
+    assert!(!cordon::is_unschedulable(&nodes.get("bounded").await.unwrap()));
+
+    // What it does not.
+    for (change, named) in [
+        (json!({ "metadata": { "labels": { "team": "b" } } }), "label team"),
+        (
+            json!({ "metadata": { "labels": { "team": null } } }),
+            "label team",
+        ),
+        (
+            json!({ "metadata": { "labels": { "node-role.kubernetes.io/control-plane": "" } } }),
+            "label node-role",
+        ),
+        (
+            json!({ "metadata": { "annotations": { "team": "b" } } }),
+            "annotation team",
+        ),
+        (
+            json!({ "metadata": { "annotations": { "volumes.kubernetes.io/x": "b" } } }),
+            "annotation volumes",
+        ),
+        (
+            json!({ "metadata": { "finalizers": ["a.b/c"] } }),
+            "metadata.finalizers",
+        ),
+        (
+            json!({ "spec": { "taints": [{ "key": "a", "effect": "NoExecute" }] } }),
+            "spec.taints",
+        ),
+        (
+            json!({ "spec": { "podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"] } }),
+            "spec.podCIDR",
+        ),
+        (json!({ "spec": { "providerID": "x://y" } }), "spec.providerID"),
+    ] {
+        let words = refused(
+            nodes.patch("bounded", &dry(), &merge(change.clone())).await,
+            "nodes",
+            &change.to_string(),
+        );
+        assert!(
+            words.contains("Node bounded") && words.contains(named),
+            "{change}: {words}"
+        );
+    }
+    assert_eq!(
+        node.metadata.uid,
+        nodes.get("bounded").await.unwrap().metadata.uid
+    );
+}
+
+fn daemon_set(name: &str, container: &Value, selector: &Value) -> Value {
+    json!({
+        "metadata": { "name": name },
+        "spec": {
+            "selector": { "matchLabels": { "app": name } },
+            "template": {
+                "metadata": { "labels": { "app": name } },
+                "spec": { "nodeSelector": selector, "containers": [container] },
+            },
+        },
+    })
+}
+
+fn selects(value: &Value) -> Value {
+    json!({ "spec": { "template": { "spec": { "nodeSelector": { LABEL: value } } } } })
+}
+
+fn runs(container: &str, image: &str) -> Patch<Value> {
+    Patch::Strategic(
+        json!({ "spec": { "template": { "spec": { "containers": [{ "name": container, "image": image }] } } } }),
+    )
+}
+
+/// The sets of the three cases, in a namespace of their own.
+async fn sets(lab: &ApiLab, namespace: &str) -> Api<DaemonSet> {
+    lab.namespace(namespace).await.unwrap();
+    let sets: Api<DaemonSet> = Api::namespaced(lab.admin().await.unwrap(), namespace);
+    for (name, container, selector) in [
+        (
+            "kube-proxy",
+            json!({ "name": "kube-proxy", "image": "registry.k8s.io/kube-proxy:v1.36.3" }),
+            json!({}),
+        ),
+        (
+            "kube-flannel-ds",
+            json!({ "name": "net", "image": "ghcr.io/flannel-io/flannel:v0.28.4@sha256:00" }),
+            json!({ "kubernetes.io/os": "linux" }),
+        ),
+        (
+            "calico-node",
+            json!({ "name": "calico-node", "image": "calico/node:v3.31.0" }),
+            json!({ LABEL: "calico" }),
+        ),
+    ] {
+        make(&sets, daemon_set(name, &container, &selector)).await;
+    }
+    Api::namespaced(coordinator().await, namespace)
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_a_daemon_set_the_selector_of_a_network() {
+    let lab = bounds().await;
+    let sets = sets(lab, "of-sets").await;
+    for (name, value) in [
+        ("kube-flannel-ds", json!("flannel")),
+        ("kube-flannel-ds", Value::Null),
+        ("calico-node", Value::Null),
+        ("calico-node", json!("calico")),
+    ] {
+        sets.patch(name, &PatchParams::default(), &merge(selects(&value)))
+            .await
+            .unwrap_or_else(|error| panic!("{name} {value}: {error}"));
+    }
+    let annotated = json!({ "spec": { "template": { "metadata": { "annotations": { "a": "b" } } } } });
+    for (name, change, named) in [
+        (
+            "kube-proxy",
+            merge(selects(&json!("flannel"))),
+            "neither flanneld nor calico-node",
+        ),
+        (
+            "kube-proxy",
+            runs("kube-proxy", "evil"),
+            "neither flanneld nor calico-node",
+        ),
+        // It would be flannel's after the change.
+        (
+            "kube-proxy",
+            runs("kube-proxy", "flannel:v0.28.4"),
+            "neither flanneld nor calico-node",
+        ),
+        (
+            "kube-flannel-ds",
+            runs("net", "evil/flannel:v1"),
+            "spec.template.spec.containers",
+        ),
+        (
+            "calico-node",
+            runs("calico-node", "evil"),
+            "spec.template.spec.containers",
+        ),
+        ("calico-node", merge(annotated), "spec.template.metadata"),
+        (
+            "calico-node",
+            merge(json!({ "spec": { "updateStrategy": { "type": "OnDelete", "rollingUpdate": null } } })),
+            "spec.updateStrategy",
+        ),
+        (
+            "calico-node",
+            merge(json!({ "spec": { "template": { "spec": { "hostPID": true } } } })),
+            "spec.template.spec.hostPID",
+        ),
+        (
+            "kube-flannel-ds",
+            merge(
+                json!({ "spec": { "template": { "spec": { "nodeSelector": { "kubernetes.io/os": "none" } } } } }),
+            ),
+            "nodeSelector kubernetes.io/os",
+        ),
+        (
+            "kube-flannel-ds",
+            merge(selects(&json!("nowhere"))),
+            "nodeSelector",
+        ),
+        (
+            "kube-flannel-ds",
+            merge(json!({ "metadata": { "labels": { "a": "b" } } })),
+            "metadata.labels",
+        ),
+        (
+            "kube-flannel-ds",
+            merge(json!({ "metadata": { "annotations": { "a": "b" } } })),
+            "annotation a",
+        ),
+        (
+            "kube-flannel-ds",
+            merge(
+                json!({ "metadata": { "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b" }] } }),
+            ),
+            "metadata.ownerReferences",
+        ),
+    ] {
+        let what = format!("{name} {change:?}");
+        let words = refused(sets.patch(name, &dry(), &change).await, "daemonsets", &what);
+        let object = format!("DaemonSet of-sets/{name}");
+        assert!(
+            words.contains(&object) && words.contains(named),
+            "{what}: {words}"
+        );
+    }
+    for name in ["kube-proxy", "calico-node"] {
+        let words = refused(
+            sets.delete(name, &DeleteParams::default()).await,
+            "daemonsets",
+            name,
+        );
+        assert!(words.contains(&format!("DaemonSet of-sets/{name}")), "{words}");
+    }
+    let agents: Api<DaemonSet> = Api::namespaced(coordinator().await, names::NAMESPACE);
+    refused(
+        agents.delete(names::AGENT, &DeleteParams::default()).await,
+        "daemonsets",
+        "the agents",
+    );
+    sets.delete("kube-flannel-ds", &DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+/// The right to give calico-node other pods is RBAC's to give, by name; what gets none stays.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn calico_node_gets_other_pods_where_rbac_says_so() {
+    let lab = bounds().await;
+    let sets = sets(lab, "convert").await;
+    let image = runs("calico-node", "calico/node:v3.8.9");
+    refused(
+        sets.patch("calico-node", &dry(), &image).await,
+        "daemonsets",
+        "without the right",
+    );
+    for arguments in [
+        &[
+            "create",
+            "role",
+            "convert",
+            "--verb=get,patch,convert",
+            "--resource=daemonsets.apps",
+            "--resource-name=calico-node",
+        ][..],
+        &[
+            "create",
+            "rolebinding",
+            "convert",
+            "--role=convert",
+            "--serviceaccount=replumb-system:replumb-coordinator",
+        ],
+    ] {
+        lab.kubectl(&[arguments, &["-n", "convert"]].concat()).unwrap();
+    }
+    until("the right is known", LIMIT, Path::new("/"), async || {
+        Ok(match sets.patch("calico-node", &dry(), &image).await {
+            Ok(_) => Look::Done(()),
+            Err(error) => Look::NotYet(error.to_string()),
+        })
+    })
+    .await
+    .unwrap();
+    let strategy = json!({ "spec": { "updateStrategy": { "type": "OnDelete", "rollingUpdate": null } } });
+    sets.patch("calico-node", &dry(), &merge(strategy)).await.unwrap();
+    // Not of another set, nor of another part of this one.
+    refused(
+        sets.patch("kube-flannel-ds", &dry(), &runs("net", "flannel:v1"))
+            .await,
+        "daemonsets",
+        "flannel's pods",
+    );
+    refused(
+        sets.patch("kube-proxy", &dry(), &runs("kube-proxy", "evil"))
+            .await,
+        "daemonsets",
+        "kube-proxy's pods",
+    );
+    let labelled = json!({ "metadata": { "labels": { "a": "b" } } });
+    refused(
+        sets.patch("calico-node", &dry(), &merge(labelled)).await,
+        "daemonsets",
+        "a label",
+    );
+    refused(
+        sets.delete("calico-node", &DeleteParams::default()).await,
+        "daemonsets",
+        "deleting it",
+    );
+}
+
+/// A pod as the coordinator makes it, with this change.
+fn pod(change: &Value) -> Pod {
+    let mut pod = json!({
+        "metadata": { "name": "replumb-traffic-x", "labels": { names::COMPONENT_LABEL: names::TRAFFIC_COMPONENT } },
+        "spec": {
+            "nodeName": "first", "automountServiceAccountToken": false,
+            "containers": [{
+                "name": "traffic", "image": agent_image(ApiLab::shared().unwrap()), "args": ["traffic"],
+                "securityContext": {
+                    "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": { "drop": ["ALL"] },
+                },
+                "volumeMounts": [{ "name": "run", "mountPath": "/run/replumb", "readOnly": true }],
+            }],
+            "volumes": [{ "name": "run", "hostPath": { "path": "/run/replumb" } }],
+        },
+    });
+    apply(&mut pod, change);
+    serde_json::from_value(pod).unwrap()
+}
+
+/// A merge patch, in which a list of as many items changes each of them.
+fn apply(object: &mut Value, change: &Value) {
+    match (object, change) {
+        (Value::Object(fields), Value::Object(changes)) => {
+            for (name, change) in changes {
+                if change.is_null() || change == &json!({}) {
+                    fields.remove(name);
+                } else {
+                    apply(fields.entry(name.clone()).or_insert(Value::Null), change);
+                }
+            }
+        }
+        (Value::Array(items), Value::Array(changes)) if items.len() == changes.len() => {
+            items
+                .iter_mut()
+                .zip(changes)
+                .for_each(|(item, change)| apply(item, change));
+        }
+        (object, change) => *object = change.clone(),
+    }
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_pods_its_own_without_privileges() {
+    let lab = bounds().await;
+    let context = context().await;
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), names::NAMESPACE);
+    // Those that it makes, by its own code, and takes away again.
+    let of_admin: Api<Pod> = Api::namespaced(lab.admin().await.unwrap(), names::NAMESPACE);
+    let node = lab.node("of-pods").await.unwrap();
+    probe::create(&context, &migration(), &node).await.unwrap();
+    let network = |name| traffic::Network {
+        name,
+        ..traffic::Network::default()
+    };
+    let networks = traffic::Networks {
+        old: network("flannel"),
+        new: network("calico"),
+    };
+    traffic::create(&context, &migration(), &networks, "of-pods", Generation::Old)
+        .await
+        .unwrap();
+    let made = of_admin.list(&kube::api::ListParams::default()).await.unwrap();
+    let made: Vec<&str> = made
+        .items
+        .iter()
+        .filter(|pod| {
+            pod.spec
+                .as_ref()
+                .is_some_and(|spec| spec.node_name.as_deref() == Some("of-pods"))
+        })
+        .filter_map(|pod| pod.metadata.name.as_deref())
+        .collect();
+    assert_eq!(made.len(), 2, "{made:?}");
+    for name in made {
+        pods.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    pods.create(&dry_post(), &pod(&json!({}))).await.unwrap();
+
+    let container = |change: Value| json!({ "spec": { "containers": [change] } });
+    let volume = |source: Value| {
+        let mut change = json!({ "name": "run", "hostPath": null });
+        apply(&mut change, &source);
+        change["hostPath"] = source.get("hostPath").cloned().unwrap_or(Value::Null);
+        json!({ "spec": { "volumes": [change] } })
+    };
+    for (change, named) in [
+        (
+            json!({ "metadata": { "labels": { names::COMPONENT_LABEL: "x" } } }),
+            "component",
+        ),
+        (
+            json!({ "spec": { "hostNetwork": true } }),
+            "no namespace of its host",
+        ),
+        (json!({ "spec": { "hostPID": true } }), "no namespace of its host"),
+        (json!({ "spec": { "hostIPC": true } }), "no namespace of its host"),
+        (
+            json!({ "spec": { "automountServiceAccountToken": true } }),
+            "no token",
+        ),
+        (
+            json!({ "spec": { "automountServiceAccountToken": null } }),
+            "no token",
+        ),
+        (
+            volume(json!({ "secret": { "secretName": "s" } })),
+            "no volume but",
+        ),
+        (volume(json!({ "configMap": { "name": "s" } })), "no volume but"),
+        (volume(json!({ "hostPath": { "path": "/" } })), "no volume but"),
+        (
+            volume(json!({ "hostPath": { "path": "/run/replumb/../.." } })),
+            "",
+        ),
+        (
+            volume(json!({ "projected": { "sources": [{ "serviceAccountToken": { "path": "t" } }] } })),
+            "no volume but",
+        ),
+        (
+            container(json!({ "securityContext": { "privileged": true, "allowPrivilegeEscalation": true } })),
+            "no privileges",
+        ),
+        (
+            container(json!({ "securityContext": { "allowPrivilegeEscalation": null } })),
+            "no privileges",
+        ),
+        (
+            container(json!({ "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } } })),
+            "no privileges",
+        ),
+        (
+            container(json!({ "securityContext": { "capabilities": null } })),
+            "no privileges",
+        ),
+        (
+            container(json!({ "securityContext": { "readOnlyRootFilesystem": null } })),
+            "no privileges",
+        ),
+        (
+            container(json!({ "volumeMounts": [{ "readOnly": false }] })),
+            "no privileges",
+        ),
+        (
+            container(json!({ "ports": [{ "containerPort": 80, "hostPort": 80 }] })),
+            "no port of its host",
+        ),
+        (
+            container(json!({ "image": "evil" })),
+            "as DaemonSet replumb-agent does",
+        ),
+        (
+            container(json!({ "command": ["sh"] })),
+            "runs `echo` or `traffic`",
+        ),
+        (
+            container(json!({ "args": ["agent"] })),
+            "runs `echo` or `traffic`",
+        ),
+        (container(json!({ "args": null })), "runs `echo` or `traffic`"),
+        (
+            container(json!({ "envFrom": [{ "secretRef": { "name": "s" } }] })),
+            "no Secret",
+        ),
+        (
+            container(
+                json!({ "env": [{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "s", "key": "k" } } }] }),
+            ),
+            "no Secret",
+        ),
+        (
+            container(
+                json!({ "env": [{ "name": "A", "valueFrom": { "configMapKeyRef": { "name": "s", "key": "k" } } }] }),
+            ),
+            "no Secret",
+        ),
+        (
+            container(json!({ "lifecycle": { "postStart": { "exec": { "command": ["sh"] } } } })),
+            "runs `echo`",
+        ),
+        (
+            container(json!({ "livenessProbe": { "exec": { "command": ["sh"] } } })),
+            "runs `echo`",
+        ),
+        (
+            json!({ "spec": { "initContainers": [{ "name": "i", "image": "evil" }] } }),
+            "one container",
+        ),
+    ] {
+        match pods.create(&dry_post(), &pod(&change)).await {
+            Err(kube::Error::Api(status)) => {
+                assert!(status.message.contains(named), "{change}: {}", status.message);
+                assert!(
+                    status.message.contains("replumb-traffic-x"),
+                    "{change}: {}",
+                    status.message
+                );
+            }
+            other => panic!("{change}: wanted a refusal, got {other:?}"),
+        }
+    }
+    // Nor is a pod of anybody else's deleted at home.
+    let agent = lab
+        .pod_on(names::NAMESPACE, names::AGENT, "of-pods")
+        .await
+        .unwrap();
+    let words = refused(
+        pods.delete(agent.metadata.name.as_deref().unwrap(), &DeleteParams::default())
+            .await,
+        "pods",
+        "an agent",
+    );
+    assert!(words.contains("replumb-agent-of-pods"), "{words}");
+    // What RBAC refuses today is refused by the policy, whatever roles the account has.
+    lab.kubectl(&[
+        "create",
+        "clusterrole",
+        "pods-anywhere",
+        "--verb=create",
+        "--resource=pods",
+    ])
+    .unwrap();
+    lab.namespace("of-strangers").await.unwrap();
+    lab.kubectl(&["create", "serviceaccount", "default", "-n", "of-strangers"])
+        .unwrap();
+    lab.kubectl(&[
+        "create",
+        "rolebinding",
+        "pods-anywhere",
+        "-n",
+        "of-strangers",
+        "--clusterrole=pods-anywhere",
+        "--serviceaccount=replumb-system:replumb-coordinator",
+    ])
+    .unwrap();
+    let elsewhere: Api<Pod> = Api::namespaced(context.client.clone(), "of-strangers");
+    until("the role is known", LIMIT, Path::new("/"), async || {
+        let words = match elsewhere.create(&dry_post(), &pod(&json!({}))).await {
+            Err(kube::Error::Api(status)) => status.message.clone(),
+            other => panic!("a pod elsewhere: {other:?}"),
+        };
+        Ok(if words.contains("in its own namespace alone") {
+            Look::Done(())
+        } else {
+            Look::NotYet(words)
+        })
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_a_strangers_service_what_an_exchange_changes() {
+    let lab = bounds().await;
+    lab.namespace("of-services").await.unwrap();
+    let of_admin: Api<Service> = Api::namespaced(lab.admin().await.unwrap(), "of-services");
+    let services: Api<Service> = Api::namespaced(coordinator().await, "of-services");
+    let web = make(
+        &of_admin,
+        json!({ "metadata": { "name": "web" }, "spec": { "selector": { "app": "web" }, "ports": [{ "port": 80, "name": "h" }] } }),
+    )
+    .await;
+    for (change, named) in [
+        (json!({ "metadata": { "labels": { "a": "b" } } }), "label a"),
+        (
+            json!({ "metadata": { "labels": { "replumb.dev/address": "new", "replumb.dev/service": "web",
+                "app.kubernetes.io/managed-by": "replumb" } }, "spec": { "selector": { "app": "evil" } } }),
+            "may not change its",
+        ),
+        (
+            json!({ "metadata": { "annotations": { "a": "b" } } }),
+            "annotation a",
+        ),
+        (
+            json!({ "metadata": { "finalizers": ["a.b/c"] } }),
+            "metadata.finalizers",
+        ),
+        (
+            json!({ "spec": { "selector": { "app": "evil" } } }),
+            "spec.selector",
+        ),
+        (json!({ "spec": { "selector": null } }), "spec.selector"),
+        (
+            json!({ "spec": { "externalIPs": ["192.0.2.1"] } }),
+            "spec.externalIPs",
+        ),
+        (
+            json!({ "spec": { "sessionAffinity": "ClientIP" } }),
+            "spec.sessionAffinity",
+        ),
+        (
+            json!({ "spec": { "publishNotReadyAddresses": true } }),
+            "spec.publishNotReadyAddresses",
+        ),
+        (
+            json!({ "spec": { "ports": [{ "port": 80, "name": "h", "targetPort": 81 }] } }),
+            "spec.ports",
+        ),
+        (
+            json!({ "spec": { "ports": [{ "port": 80, "name": "h" }, { "port": 81, "name": "x" }] } }),
+            "spec.ports",
+        ),
+        (
+            json!({ "spec": { "type": "NodePort" } }),
+            "no NodePort of what is ClusterIP",
+        ),
+        (
+            json!({ "spec": { "type": "LoadBalancer" } }),
+            "may not change its",
+        ),
+        // Without what it was before.
+        (
+            json!({ "spec": { "type": "ExternalName", "externalName": "web-replumb-new.of-services.svc.cluster.local" } }),
+            "no ExternalName of what is ClusterIP",
+        ),
+        (
+            json!({ "metadata": { "annotations": { "replumb.dev/service-before": "{}" } },
+                "spec": { "type": "ExternalName", "externalName": "evil.example.com" } }),
+            "not to evil.example.com",
+        ),
+        (
+            json!({ "metadata": { "annotations": { "replumb.dev/service-before": "{}" } },
+                "spec": { "type": "ExternalName", "externalName": "web-replumb-new.elsewhere.svc.cluster.local" } }),
+            "not to web-replumb-new.elsewhere",
+        ),
+    ] {
+        let words = refused(
+            services.patch("web", &dry(), &merge(change.clone())).await,
+            "services",
+            &change.to_string(),
+        );
+        assert!(
+            words.contains("Service of-services/web") && words.contains(named),
+            "{change}: {words}"
+        );
+    }
+    // Whoever writes this of a load balancer has all traffic to that address.
+    make(
+        &of_admin,
+        json!({ "metadata": { "name": "balanced" }, "spec": { "type": "LoadBalancer", "ports": [{ "port": 80 }] } }),
+    )
+    .await;
+    let answered = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] } } });
+    let words = refused(
+        services.patch_status("balanced", &dry(), &merge(answered)).await,
+        "services",
+        "its status",
+    );
+    assert!(words.contains("Service of-services/balanced"), "{words}");
+    let words = refused(
+        services.delete("web", &DeleteParams::default()).await,
+        "services",
+        "web",
+    );
+    assert!(words.contains("Service of-services/web"), "{words}");
+
+    // Helpers have a name, labels and an owner.
+    let helper = |change: Value| -> Service {
+        let mut helper = json!({
+            "metadata": {
+                "name": "web-replumb-new",
+                "labels": { "replumb.dev/address": "new", "replumb.dev/service": "web", "app.kubernetes.io/managed-by": "replumb" },
+                "ownerReferences": [{ "apiVersion": "v1", "kind": "Service", "name": "web", "uid": web.metadata.uid }],
+            },
+            "spec": { "selector": { "app": "web" }, "ports": [{ "port": 80, "name": "h" }] },
+        });
+        apply(&mut helper, &change);
+        serde_json::from_value(helper).unwrap()
+    };
+    services.create(&dry_post(), &helper(json!({}))).await.unwrap();
+    for change in [
+        json!({ "metadata": { "name": "another" } }),
+        json!({ "metadata": { "labels": { "replumb.dev/address": null } } }),
+        json!({ "metadata": { "labels": { "replumb.dev/service": "another" } } }),
+        json!({ "metadata": { "ownerReferences": null } }),
+        json!({ "spec": { "type": "NodePort" } }),
+        json!({ "spec": { "type": "LoadBalancer" } }),
+        json!({ "spec": { "externalIPs": ["192.0.2.1"] } }),
+        json!({ "spec": { "type": "ExternalName", "externalName": "evil.example.com" } }),
+    ] {
+        let words = refused(
+            services.create(&dry_post(), &helper(change.clone())).await,
+            "services",
+            &change.to_string(),
+        );
+        assert!(words.contains("Service of-services/"), "{change}: {words}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_endpoints_copies_for_helpers() {
+    let lab = bounds().await;
+    lab.namespace("of-slices").await.unwrap();
+    let of_admin: Api<EndpointSlice> = Api::namespaced(lab.admin().await.unwrap(), "of-slices");
+    let slices: Api<EndpointSlice> = Api::namespaced(coordinator().await, "of-slices");
+    let slice = |name: &str, of: &str, writer: &str| {
+        json!({
+            "metadata": {
+                "name": name,
+                "labels": { "kubernetes.io/service-name": of, "endpointslice.kubernetes.io/managed-by": writer,
+                    "replumb.dev/service": "web" },
+                "ownerReferences": [{ "apiVersion": "v1", "kind": "Service", "name": of, "uid": "u-1" }],
+            },
+            "addressType": "IPv4", "endpoints": [{ "addresses": ["10.244.1.5"] }], "ports": [],
+        })
+    };
+    let made = make(&slices, slice("copy", "web-replumb-old", "replumb.dev")).await;
+    slices
+        .replace("copy", &PostParams::default(), &made)
+        .await
+        .unwrap();
+    for (name, of, writer) in [
+        ("a", "web", "replumb.dev"),
+        ("b", "web-replumb-old", "endpointslice-controller.k8s.io"),
+        ("c", "web-replumb-oldest", "replumb.dev"),
+    ] {
+        let object = serde_json::from_value(slice(name, of, writer)).unwrap();
+        let words = refused(slices.create(&dry_post(), &object).await, "endpointslices", name);
+        assert!(
+            words.contains(&format!("EndpointSlice of-slices/{name}")),
+            "{words}"
+        );
+    }
+    let theirs = make(&of_admin, slice("theirs", "web", "somebody")).await;
+    let mut stolen = theirs.clone();
+    stolen.endpoints[0].addresses = vec!["10.244.6.6".to_owned()];
+    refused(
+        slices.replace("theirs", &PostParams::default(), &stolen).await,
+        "endpointslices",
+        "a stranger's",
+    );
+    // Nor by giving it our marks with the same write.
+    let mut marked: EndpointSlice =
+        serde_json::from_value(slice("theirs", "web-replumb-old", "replumb.dev")).unwrap();
+    marked.metadata.resource_version = theirs.metadata.resource_version;
+    refused(
+        slices.replace("theirs", &PostParams::default(), &marked).await,
+        "endpointslices",
+        "a stranger's, marked",
+    );
+    // Nor is ours given to another Service.
+    let mut moved = made;
+    moved
+        .metadata
+        .labels
+        .as_mut()
+        .unwrap()
+        .insert("kubernetes.io/service-name".to_owned(), "web".to_owned());
+    refused(
+        slices.replace("copy", &PostParams::default(), &moved).await,
+        "endpointslices",
+        "a copy for another",
+    );
+    refused(
+        slices.delete("theirs", &DeleteParams::default()).await,
+        "endpointslices",
+        "a stranger's",
+    );
+    slices.delete("copy", &DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_deployments_one_pod_more_and_of_secrets_a_backup() {
+    let lab = bounds().await;
+    lab.namespace("of-scale").await.unwrap();
+    let of_admin: Api<Deployment> = Api::namespaced(lab.admin().await.unwrap(), "of-scale");
+    let deployments: Api<Deployment> = Api::namespaced(coordinator().await, "of-scale");
+    for (name, replicas) in [("one", 1), ("five", 5), ("none", 0)] {
+        let mut object = daemon_set(name, &json!({ "name": "a", "image": "a" }), &json!({}));
+        object["spec"]["replicas"] = json!(replicas);
+        make(&of_admin, object).await;
+    }
+    let to = |replicas: u32| merge(json!({ "spec": { "replicas": replicas } }));
+    for replicas in [2, 1] {
+        deployments
+            .patch_scale("one", &PatchParams::default(), &to(replicas))
+            .await
+            .unwrap();
+    }
+    for (name, replicas) in [
+        ("one", 0),
+        ("one", 3),
+        ("one", 500),
+        ("five", 1),
+        ("five", 0),
+        ("none", 1),
+    ] {
+        let words = refused(
+            deployments.patch_scale(name, &dry(), &to(replicas)).await,
+            "scale",
+            &format!("{name} to {replicas}"),
+        );
+        assert!(words.contains(&format!("Deployment of-scale/{name}")), "{words}");
+    }
+
+    // It may make Secrets with deploy/calico-datastore alone.
+    lab.kubectl(&[
+        "create",
+        "role",
+        "secrets",
+        "--verb=create",
+        "--resource=secrets",
+        "-n",
+        names::NAMESPACE,
+    ])
+    .unwrap();
+    lab.kubectl(&[
+        "create",
+        "rolebinding",
+        "secrets",
+        "--role=secrets",
+        "-n",
+        names::NAMESPACE,
+        "--serviceaccount=replumb-system:replumb-coordinator",
+    ])
+    .unwrap();
+    let secrets: Api<Secret> = Api::namespaced(coordinator().await, names::NAMESPACE);
+    let secret = |name: &str, kind: &str, immutable: bool| -> Secret {
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "annotations": { "kubernetes.io/service-account.name": names::AGENT } },
+            "type": kind, "immutable": immutable,
+        }))
+        .unwrap()
+    };
+    let backup = secret("replumb-calico-datastore-1-000", "Opaque", true);
+    until("the role is known", LIMIT, Path::new("/"), async || {
+        Ok(match secrets.create(&dry_post(), &backup).await {
+            Ok(_) => Look::Done(()),
+            Err(error) => Look::NotYet(error.to_string()),
+        })
+    })
+    .await
+    .unwrap();
+    for (name, kind, immutable) in [
+        (
+            "replumb-calico-datastore-1-000",
+            "kubernetes.io/service-account-token",
+            true,
+        ),
+        ("replumb-calico-datastore-1-000", "Opaque", false),
+        ("another", "Opaque", true),
+    ] {
+        let words = refused(
+            secrets.create(&dry_post(), &secret(name, kind, immutable)).await,
+            "secrets",
+            name,
+        );
+        assert!(
+            words.contains(&format!("Secret replumb-system/{name}")),
+            "{words}"
+        );
+    }
+}
+
+/// While a Migration is under way, what it does not name is left alone.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn while_a_migration_is_under_way_what_it_names() {
+    let lab = bounds().await;
+    let sets = sets(lab, "named").await;
+    let of_admin: Api<DaemonSet> = Api::namespaced(lab.admin().await.unwrap(), "named");
+    make(
+        &of_admin,
+        daemon_set(
+            "kube-flannel-ds-arm64",
+            &json!({ "name": "kube-flannel", "image": "a" }),
+            &json!({}),
+        ),
+    )
+    .await;
+    let migrations: Api<Migration> = Api::all(lab.admin().await.unwrap());
+    make(
+        &migrations,
+        json!({ "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration", "metadata": { "name": "named" },
+            "spec": { "flannelToCalico": {} } }),
+    )
+    .await;
+    // A flow that is not started names nothing, and keeps nobody from anything.
+    let other = merge(selects(&json!("flannel")));
+    sets.patch("kube-flannel-ds-arm64", &dry(), &other).await.unwrap();
+    let status = async |phase: &str| {
+        let mut status = full_settings();
+        status["phase"] = json!(phase);
+        status["startedAt"] = json!("2026-03-01T10:00:00Z");
+        migrations
+            .patch_status(
+                "named",
+                &PatchParams::default(),
+                &merge(json!({ "status": status })),
+            )
+            .await
+            .unwrap();
+    };
+    status("Rolling").await;
+    // What is asked without effect is not refused here: the writes are made.
+    let selector = async |name: &str, value: &Value| {
+        sets.patch(name, &PatchParams::default(), &merge(selects(value)))
+            .await
+    };
+    until("the Migration is known", LIMIT, Path::new("/"), async || {
+        Ok(match selector("kube-flannel-ds-arm64", &json!("flannel")).await {
+            Ok(_) => {
+                selector("kube-flannel-ds-arm64", &Value::Null).await.ok();
+                Look::NotYet("another flannel was written".to_owned())
+            }
+            Err(error) => {
+                let words = error.to_string();
+                assert!(
+                    words.contains("daemonsets named/kube-flannel-ds-arm64: Migration named is under way, and does not name it"),
+                    "{words}"
+                );
+                Look::Done(())
+            }
+        })
+    })
+    .await
+    .unwrap();
+    selector("kube-flannel-ds", &json!("flannel")).await.unwrap();
+    selector("calico-node", &Value::Null).await.unwrap();
+    refused(
+        sets.delete("kube-flannel-ds-arm64", &DeleteParams::default())
+            .await,
+        "migration",
+        "another flannel",
+    );
+    // A Service is none of its business.
+    let services: Api<Service> = Api::namespaced(coordinator().await, "named");
+    let service = json!({ "metadata": { "name": "web", "labels": {} }, "spec": { "selector": { "a": "b" }, "ports": [{ "port": 80 }] } });
+    let of_services: Api<Service> = Api::namespaced(lab.admin().await.unwrap(), "named");
+    make(&of_services, service).await;
+    let away = json!({ "metadata": { "annotations": { "replumb.dev/service-before": "{}" } },
+        "spec": { "type": "ExternalName", "externalName": "web-replumb-new.named.svc.cluster.local" } });
+    services.patch("web", &dry(), &merge(away.clone())).await.unwrap();
+    let words = refused(
+        services.patch("web", &PatchParams::default(), &merge(away)).await,
+        "migration",
+        "a Service",
+    );
+    assert!(
+        words.contains("flannelToCalico writes none of this kind"),
+        "{words}"
+    );
+
+    sets.delete("kube-flannel-ds", &DeleteParams::default())
+        .await
+        .unwrap();
+    status("Completed").await;
+    until("it is over", LIMIT, Path::new("/"), async || {
+        Ok(match selector("kube-flannel-ds-arm64", &json!("flannel")).await {
+            Ok(_) => Look::Done(()),
+            Err(error) => Look::NotYet(error.to_string()),
+        })
+    })
+    .await
+    .unwrap();
+    migrations
+        .delete("named", &DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+/// Detected settings that name the two sets.
+fn full_settings() -> Value {
+    let sourced = |value: Value| json!({ "value": value, "source": "default" });
+    json!({ "flannelToCalico": { "settings": {
+        "flannelNetwork": sourced(json!("10.244.0.0/16")), "flannelDaemonSetName": sourced(json!("kube-flannel-ds")),
+        "flannelDaemonSetNamespace": sourced(json!("named")), "flannelMtu": sourced(json!(1450)),
+        "flannelIpMasquerade": sourced(json!(true)), "flannelSubnetLength": sourced(json!(24)),
+        "flannelAnnotationPrefix": sourced(json!("flannel.alpha.coreos.com")), "flannelVni": sourced(json!(1)),
+        "flannelPort": sourced(json!(8472)), "calicoDaemonSetName": sourced(json!("calico-node")),
+        "calicoDaemonSetNamespace": sourced(json!("named")), "cniConfigurationDirectory": sourced(json!("/etc/cni/net.d")),
+        "ipPoolBlockSize": sourced(json!(26)),
+    } } })
+}
