@@ -17,6 +17,7 @@ pub use switch::{Orders, Patience, is_between, left_to_wait};
 use super::facts::{Found, HostFacts};
 use super::phase::{Goal, Phase};
 use super::settings::Settings;
+use crate::words::names;
 
 /// What the agent must know to tell flannel's things from everybody else's, and to judge Calico's device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -341,7 +342,7 @@ fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         return HostDecision::Wait(format!(
             "{} {verb} still attached to {BRIDGE}: {}",
             bridge.ports.len(),
-            bridge.ports.join(", ")
+            names(&bridge.ports)
         ));
     }
     let gone = facts
@@ -362,7 +363,7 @@ fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         Some(step) => HostDecision::Run(step),
         None => HostDecision::Halt(format!(
             "the host is not detached and no step is left; still there: {}",
-            leftovers(facts, settings).join(", ")
+            names(&leftovers(facts, settings))
         )),
     }
 }
