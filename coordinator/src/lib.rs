@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod args;
+mod bounds;
 pub mod cache;
 pub mod calico;
 mod calico_datastore;

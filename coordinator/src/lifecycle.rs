@@ -17,8 +17,8 @@ use crate::clock::Clock;
 use crate::context::Context;
 use crate::limits;
 use crate::memory::Memory;
-use crate::planning;
 use crate::write::WriteError;
+use crate::{bounds, planning};
 
 /// One kind of migration, as the engine drives it.
 pub(crate) trait Kind {
@@ -107,6 +107,8 @@ pub(crate) async fn reconcile(
         status.phase = phase;
     }
     let reasons = kind.go_on(context, cache, memory, migration, &mut status).await?;
+    // What is waited for is compared with what was: it is as long in both.
+    bounds::cut_to(&mut status.message, bounds::MESSAGE);
     stand_still(migration, &memory.clock, &mut status);
     if let Some(remark) = kind.remark(&status) {
         status.message = format!("{}. {remark}", status.message.trim_end_matches('.'));
