@@ -35,6 +35,7 @@ mod planning;
 mod pod_cidr;
 mod probe;
 mod read;
+pub mod records;
 pub mod service_cidr;
 pub mod snapshot;
 mod stages;

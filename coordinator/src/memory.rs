@@ -7,6 +7,7 @@ use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
 use crate::evict::Refusals;
+use crate::records::Records;
 use crate::tell::Tone;
 use crate::traffic::Services;
 use crate::workloads::Workloads;
@@ -19,6 +20,10 @@ pub struct Memory {
     pub refusals: Refusals,
     /// When the whole cluster was last read for the checks.
     pub checked_at: Option<Timestamp>,
+    /// What the Migration remembers beside its own object.
+    pub records: Records,
+    /// What was logged last of the checks, as a hash.
+    pub checks_logged: Option<u64>,
     /// When objects that no watch brings were last compared with what was written.
     pub drift_looked_at: Option<Timestamp>,
     /// When what somebody else changed was written again.
@@ -41,6 +46,7 @@ impl Memory {
     /// Ends what goes on beside the passes: somebody else may lead from now on.
     pub fn stop(&mut self) {
         self.calico_datastore.worker.stop();
+        self.records.forget();
     }
 
     /// Looks at the clock. When it was set, what was to be done at a certain time is due at once, and deadlines count anew.

@@ -287,6 +287,10 @@ const DONE_BY_COORDINATOR: &[(&str, &str, &str)] = &[
     ("create", names::GROUP, "nodemigrations"),
     ("patch", names::GROUP, "nodemigrations"),
     ("delete", names::GROUP, "nodemigrations"),
+    ("list", names::GROUP, "migrationrecords"),
+    ("create", names::GROUP, "migrationrecords"),
+    ("patch", names::GROUP, "migrationrecords"),
+    ("delete", names::GROUP, "migrationrecords"),
     ("create", "", "events"),
     ("create", "authorization.k8s.io", "selfsubjectaccessreviews"),
     ("list", CALICO, "ippools"),
@@ -473,6 +477,7 @@ async fn an_operator_may_run_migrations_and_see_who_is_missing() {
         &["patch", "migrations.replumb.dev"],
         &["delete", "migrations.replumb.dev"],
         &["watch", "nodemigrations.replumb.dev"],
+        &["list", "migrationrecords.replumb.dev"],
         &["get", "leases/replumb-coordinator", "-n", "replumb-system"],
         &["get", "daemonsets.apps/replumb-agent", "-n", "replumb-system"],
     ] {
@@ -480,6 +485,7 @@ async fn an_operator_may_run_migrations_and_see_who_is_missing() {
     }
     for bad in [
         &["patch", "nodemigrations.replumb.dev"][..],
+        &["patch", "migrationrecords.replumb.dev"],
         &["patch", "migrations.replumb.dev", "--subresource=status"],
         &["patch", "nodes"],
         &["update", "leases/replumb-coordinator", "-n", "replumb-system"],
