@@ -455,6 +455,9 @@ pub struct MigrationStatus {
     /// What was there before the migration and is put back at its end: key → JSON text.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub before: BTreeMap<String, String>,
+    /// What of that is too long for a status, and is in `MigrationRecord`s: key → length of the text in bytes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub before_in_records: BTreeMap<String, u64>,
     /// Conditions: Ready, Progressing, Halted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
@@ -536,7 +539,7 @@ pub struct ServiceCidrStatus {
     /// Stages that are over, in order, with their times; the newest are kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<StageDone<ServiceStage>>,
-    /// Addresses of every Service that changes, by namespace/name; written down before anything of it is changed.
+    /// Addresses of Services that change, as an earlier version wrote them down here; they are in `MigrationRecord`s now.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub addresses: BTreeMap<String, ServiceAddresses>,
     /// Services that have an address of the old range, those that keep theirs included.
@@ -578,8 +581,8 @@ impl ServiceCidrStatus {
         }
     }
 
-    /// The addresses as decisions use them.
-    pub fn book(&self) -> Book {
+    /// The addresses that an earlier version wrote down here, as decisions use them.
+    pub fn written_here(&self) -> Book {
         let sides = |both: &ServiceAddresses| Sides {
             old: both.old.clone(),
             new: both.new.clone(),
@@ -588,18 +591,6 @@ impl ServiceCidrStatus {
             .iter()
             .map(|(name, both)| (name.clone(), sides(both)))
             .collect()
-    }
-
-    /// Writes them down.
-    pub fn write(&mut self, book: Book) {
-        let written = |both: Sides<Vec<IpAddr>>| ServiceAddresses {
-            old: both.old,
-            new: both.new,
-        };
-        self.addresses = book
-            .into_iter()
-            .map(|(name, both)| (name, written(both)))
-            .collect();
     }
 }
 
@@ -770,10 +761,10 @@ pub struct Progress {
     /// Nodes that are done.
     #[serde(default)]
     pub done: u32,
-    /// Nodes in work now, by name.
+    /// Nodes in work now, by name; of many the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub working: Vec<String>,
-    /// Nodes set aside (NotReady, skipped), by name.
+    /// Nodes set aside (NotReady, skipped), by name; of many the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deferred: Vec<String>,
 }
@@ -782,12 +773,24 @@ pub struct Progress {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// SHA-256 over everything but the names of pods, hexadecimal.
+    /// SHA-256 over everything but the names of pods, hexadecimal: over what stands in other objects, too.
     pub hash: String,
-    /// Cluster-wide actions before the first node, in order.
+    /// Cluster-wide actions before the first node, in order. Those for each node are in its NodeMigration's `spec.prepare`.
     pub prepare: Vec<Action>,
-    /// Nodes in order; each one's actions are in its NodeMigration's spec.
-    pub nodes: Vec<String>,
+    /// How many more there are, in `MigrationRecord`s that hold `Prepare`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prepare_in_records: u32,
+    /// How many nodes have a part in the plan: it is in their NodeMigrations' spec.
+    #[serde(default)]
+    pub node_count: u32,
     /// Cluster-wide actions after the last node, in order.
     pub finish: Vec<Action>,
+    /// How many more there are, in `MigrationRecord`s that hold `Finish`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub finish_in_records: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }

@@ -40,6 +40,9 @@ pub const SCALE_DOWN_OURS_ANNOTATION: &str = "replumb.dev/scale-down-disabled-by
 /// Label on a Node that was taken off one of the two pools while the range of pods changes; its value says off which.
 pub const OFF_POOL_LABEL: &str = plan::pod_cidr::pools::OFF_LABEL;
 
+/// Label on a record: UID of the Migration that it belongs to.
+pub const RECORD_OF_LABEL: &str = "replumb.dev/migration-uid";
+
 /// Label on every pod of ours: which part of replumb it is.
 pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 /// Value of [`COMPONENT_LABEL`] on a pod that proves the pod network of its node.

@@ -5,6 +5,8 @@
     reason = "each printcolumn has a type of its own"
 )]
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use plan::check::Check;
@@ -93,9 +95,15 @@ pub struct NodeMigrationSpec {
     /// Whether the node was set aside by `drain.onBlocked: Skip` and comes after all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
+    /// What will be done for this node before the first node changes, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prepare: Vec<Action>,
     /// What will be done on this node, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plan: Vec<Action>,
+    /// What was there of this node before the migration, and is put back on the way back; absent of one that joined later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<NodeBefore>,
     /// What the coordinator does with the node now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepNow>,
@@ -141,6 +149,18 @@ impl LabelRecord {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// What was there of a node before the migration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeBefore {
+    /// Calico's annotations of the Node.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Names of the blocks of Calico's IPAM that were the node's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<String>,
 }
 
 /// What the coordinator does with a node now.

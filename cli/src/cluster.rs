@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use api::migration::MigrationPhase;
-use api::{Migration, MigrationSpec, NodeMigration, names};
+use api::{Migration, MigrationRecord, MigrationSpec, NodeMigration, names};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
@@ -137,6 +137,28 @@ impl Cluster {
         nodes.retain(|object| object.spec.migration == migration);
         sort(&mut nodes);
         Ok(nodes)
+    }
+
+    /// What a Migration remembers beside its own object.
+    pub async fn records(&self, migration: &Migration) -> Result<Vec<MigrationRecord>, CliError> {
+        let api: Api<MigrationRecord> = Api::all(self.client.clone());
+        let uid = migration.uid().unwrap_or_default();
+        let ours = ListParams::default().labels(&format!("{}={uid}", names::RECORD_OF_LABEL));
+        let list = api.list(&ours).await;
+        Ok(list
+            .map_err(|source| not_installed("migrationrecords", "listing", source))?
+            .items)
+    }
+
+    /// Those of them that hold a part of its plan; nothing is asked where none does.
+    pub async fn plan_records(&self, migration: &Migration) -> Result<Vec<MigrationRecord>, CliError> {
+        let plan = migration.status.as_ref().and_then(|status| status.plan.as_ref());
+        match plan {
+            Some(plan) if plan.prepare_in_records > 0 || plan.finish_in_records > 0 => {
+                self.records(migration).await
+            }
+            Some(_) | None => Ok(Vec::new()),
+        }
     }
 
     /// Creates a Migration.

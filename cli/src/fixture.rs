@@ -1,6 +1,7 @@
 //! Objects for the tests of this crate, as the API server would give them.
 
-use api::{Migration, NodeMigration};
+use api::migration::Action;
+use api::{Migration, MigrationRecord, NodeMigration};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -55,7 +56,7 @@ pub fn planned() -> (Migration, Vec<NodeMigration>) {
                 "cniConfigurationDirectory": sourced(json!("/etc/cni/net.d"), "default"),
             } },
             "plan": {
-                "hash": "", "nodes": ["worker-1", "worker-2"],
+                "hash": "", "nodeCount": 2,
                 "prepare": [{"verb": "create", "object": "IPPool default-ipv4-ippool", "detail": "cidr 10.244.0.0/16"}],
                 "finish": [{"verb": "delete", "object": "DaemonSet kube-flannel/kube-flannel-ds", "detail": "the point of no return"}],
             },
@@ -63,8 +64,38 @@ pub fn planned() -> (Migration, Vec<NodeMigration>) {
     }))
     .unwrap();
     let plan = migration.status.as_mut().unwrap().plan.as_mut().unwrap();
-    plan.hash = crate::planned::document(plan, &nodes).hash();
+    plan.hash = crate::planned::document(plan, &nodes, &[]).hash();
     (migration, nodes)
+}
+
+/// The same with a part of its plan in each kind of object that has one.
+pub fn long_plan() -> (Migration, Vec<NodeMigration>, Vec<MigrationRecord>) {
+    let (mut migration, mut nodes) = planned();
+    for object in &mut nodes {
+        let blocks = format!("IPAM blocks of node {}", object.spec.node_name);
+        object.spec.prepare = vec![Action::new("create", blocks, "")];
+    }
+    let record = |holds: &str, part: u32, objects: &[&str]| -> MigrationRecord {
+        let actions: Vec<Action> = objects
+            .iter()
+            .map(|object| Action::new("exchange", *object, ""))
+            .collect();
+        serde_json::from_value(json!({
+            "metadata": {"name": format!("uid-{holds}-{part}")},
+            "spec": {"migration": "flannel-to-calico", "holds": holds, "part": part, "actions": actions},
+        }))
+        .unwrap()
+    };
+    // In any order: each says which part it is.
+    let records = vec![
+        record("Prepare", 1, &["Service shop/3"]),
+        record("Finish", 0, &["ServiceCIDR kubernetes"]),
+        record("Prepare", 0, &["Service shop/1", "Service shop/2"]),
+    ];
+    let plan = migration.status.as_mut().unwrap().plan.as_mut().unwrap();
+    (plan.prepare_in_records, plan.finish_in_records) = (3, 1);
+    plan.hash = crate::planned::document(plan, &nodes, &records).hash();
+    (migration, nodes, records)
 }
 
 /// A migration of three nodes: one is done, one is blocked by a budget, one waits.
@@ -122,7 +153,7 @@ pub fn range_planned() -> (Migration, Vec<NodeMigration>) {
                 "calicoDaemonSetName": sourced(json!("calico-node"), "detected from DaemonSet kube-system/calico-node"),
             } },
             "plan": {
-                "hash": "", "nodes": [],
+                "hash": "",
                 "prepare": [
                     {"verb": "create", "object": "IPPool ipv4-10-200-0-0-16", "detail": "cidr 10.200.0.0/16; disabled"},
                     {"verb": "close", "object": "IPPool default-ipv4-ippool", "detail": "disabled true"},
@@ -142,7 +173,7 @@ pub fn range_planned() -> (Migration, Vec<NodeMigration>) {
         })
         .collect();
     let plan = migration.status.as_mut().unwrap().plan.as_mut().unwrap();
-    plan.hash = crate::planned::document(plan, &nodes).hash();
+    plan.hash = crate::planned::document(plan, &nodes, &[]).hash();
     (migration, nodes)
 }
 

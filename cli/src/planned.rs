@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::migration::{Desired, MigrationPhase};
-use api::{Migration, MigrationSpec, NodeMigration};
+use api::{Migration, MigrationRecord, MigrationSpec, NodeMigration};
 use kube::ResourceExt;
 use plan::document::Document;
 use tokio::time::Instant;
@@ -32,6 +32,8 @@ pub struct Planned {
     pub migration: Migration,
     /// Its nodes in the order in which they change.
     pub nodes: Vec<NodeMigration>,
+    /// What of its plan its own object has no room for.
+    pub records: Vec<MigrationRecord>,
     /// The spec that was asked for; what is there differs only in what the command sets.
     pub asked: MigrationSpec,
 }
@@ -85,9 +87,11 @@ pub async fn plan(
     if has_begun(&migration) {
         // What it works with was settled before its first change: nothing is to be waited for.
         let nodes = cluster.nodes(&migration.name_any()).await?;
+        let records = cluster.plan_records(&migration).await?;
         return Ok(Planned {
             migration,
             nodes,
+            records,
             asked: spec,
         });
     }
@@ -109,10 +113,11 @@ pub async fn plan(
         }
         Err(error) => return Err(error),
     }
-    let (migration, nodes) = wait(cluster, &migration, patience).await?;
+    let (migration, nodes, records) = wait(cluster, &migration, patience).await?;
     Ok(Planned {
         migration,
         nodes,
+        records,
         asked: spec,
     })
 }
@@ -152,7 +157,7 @@ async fn wait(
     cluster: &Cluster,
     migration: &Migration,
     patience: Duration,
-) -> Result<(Migration, Vec<NodeMigration>), CliError> {
+) -> Result<(Migration, Vec<NodeMigration>, Vec<MigrationRecord>), CliError> {
     let name = migration.name_any();
     let deadline = Instant::now() + patience;
     let mut said = String::new();
@@ -164,11 +169,12 @@ async fn wait(
         let seen = match progress(&read) {
             None => {
                 let nodes = patiently(deadline, async || cluster.nodes(&name).await).await?;
-                torn = torn_plan(&read, &nodes);
+                let records = patiently(deadline, async || cluster.plan_records(&read).await).await?;
+                torn = torn_plan(&read, &nodes, &records);
                 if torn.is_none() {
-                    return Ok((read, nodes));
+                    return Ok((read, nodes, records));
                 }
-                "its nodes' plans are being written".to_owned()
+                "the parts of its plan are being written".to_owned()
             }
             Some(seen) => seen,
         };
@@ -219,29 +225,26 @@ fn progress(migration: &Migration) -> Option<String> {
 
 /// The hash of what was read and the hash that the status says, when they differ: the parts of the plan stand in
 /// several objects, and only together are they the plan that was hashed.
-fn torn_plan(migration: &Migration, nodes: &[NodeMigration]) -> Option<(String, String)> {
+fn torn_plan(
+    migration: &Migration,
+    nodes: &[NodeMigration],
+    records: &[MigrationRecord],
+) -> Option<(String, String)> {
     let plan = migration.status.as_ref()?.plan.as_ref()?;
     if has_begun(migration) {
         return None;
     }
-    let found = document(plan, nodes).hash();
+    let found = document(plan, nodes, records).hash();
     (found != plan.hash).then(|| (found, plan.hash.clone()))
 }
 
 /// The plan out of its parts.
-pub fn document(plan: &api::migration::Plan, nodes: &[NodeMigration]) -> Document {
-    let of = |name: &String| {
-        nodes
-            .iter()
-            .find(|object| object.spec.node_name == *name)
-            .map(|object| object.spec.plan.clone())
-            .unwrap_or_default()
-    };
-    Document {
-        prepare: plan.prepare.clone(),
-        nodes: plan.nodes.iter().map(|name| (name.clone(), of(name))).collect(),
-        finish: plan.finish.clone(),
-    }
+pub fn document(
+    plan: &api::migration::Plan,
+    nodes: &[NodeMigration],
+    records: &[MigrationRecord],
+) -> Document {
+    api::record::document(plan, nodes, records.iter().map(|record| &record.spec))
 }
 
 #[cfg(test)]
@@ -261,10 +264,21 @@ mod tests {
     #[test]
     fn a_plan_is_whole_or_told() {
         let (migration, mut nodes) = fixture::planned();
-        assert_eq!(torn_plan(&migration, &nodes), None);
+        assert_eq!(torn_plan(&migration, &nodes, &[]), None);
         nodes[0].spec.plan[0].detail.push_str(" and more");
-        assert!(torn_plan(&migration, &nodes).is_some());
+        assert!(torn_plan(&migration, &nodes, &[]).is_some());
         nodes.clear();
-        assert!(torn_plan(&migration, &nodes).is_some());
+        assert!(torn_plan(&migration, &nodes, &[]).is_some());
+    }
+
+    #[test]
+    fn a_plan_without_what_is_in_records_is_not_whole() {
+        let (migration, nodes, records) = fixture::long_plan();
+        assert_eq!(torn_plan(&migration, &nodes, &records), None);
+        for missing in 0..records.len() {
+            let mut records = records.clone();
+            records.remove(missing);
+            assert!(torn_plan(&migration, &nodes, &records).is_some(), "{missing}");
+        }
     }
 }

@@ -428,10 +428,11 @@ fn policies(path: &str) -> Option<Vec<Value>> {
 
 /// A path without an object at it is a collection when its last part is a plural of ours.
 fn is_collection(path: &str) -> bool {
-    const PLURALS: [&str; 20] = [
+    const PLURALS: [&str; 21] = [
         "deployments",
         "globalnetworkpolicies",
         "globalnetworksets",
+        "migrationrecords",
         "namespaces",
         "networkpolicies",
         "networksets",

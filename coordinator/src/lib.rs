@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod args;
+mod bounds;
 pub mod cache;
 pub mod calico;
 mod calico_datastore;
@@ -39,6 +40,7 @@ mod pod_cidr;
 pub mod pod_index;
 pub mod probe;
 mod read;
+pub mod records;
 pub mod service_cidr;
 pub mod snapshot;
 mod stages;

@@ -17,8 +17,8 @@ use crate::clock::Clock;
 use crate::context::Context;
 use crate::limits;
 use crate::memory::Memory;
-use crate::planning;
 use crate::write::WriteError;
+use crate::{bounds, planning, records};
 
 /// One kind of migration, as the engine drives it.
 pub(crate) trait Kind {
@@ -56,11 +56,12 @@ pub(crate) trait Kind {
     fn save(&self, settings: Self::Settings, status: &mut MigrationStatus);
 
     /// What is there before the first change, and is put back at the end or on the way back. `facts` are those that the checks have
-    /// judged.
+    /// judged. What is there of a node is written into its `NodeMigration`.
     async fn before(
         &self,
         context: &Context,
         cache: &Cache,
+        migration: &Migration,
         facts: &Self::Facts,
     ) -> Result<BTreeMap<String, String>, WriteError>;
 
@@ -107,9 +108,26 @@ pub(crate) async fn reconcile(
     if let Some(phase) = status.halted_in.take() {
         status.phase = phase;
     }
+    memory.records.load(&context.client, migration).await?;
+    let whole = match records::assemble(&status.before, &status.before_in_records, &memory.records) {
+        Ok(whole) => whole,
+        Err(key) => {
+            memory.records.forget();
+            "SettingsGone".clone_into(&mut status.blocked);
+            status.message = format!(
+                "what was saved before the first change as \"{key}\", in the MigrationRecords of this Migration that hold Before, is gone: \
+                 nothing is done. Write them again from a backup"
+            );
+            return Ok(status);
+        }
+    };
+    let inline = std::mem::replace(&mut status.before, whole);
     let reasons = kind.go_on(context, cache, memory, migration, &mut status).await?;
     context.obstacles.end_pass();
+    status.before = inline;
     tell_refusals(context, &mut status);
+    // What is waited for is compared with what was: it is as long in both.
+    bounds::cut_to(&mut status.message, bounds::MESSAGE);
     stand_still(migration, &memory.clock, &mut status);
     if let Some(remark) = kind.remark(&status) {
         status.message = format!("{}. {remark}", status.message.trim_end_matches('.'));

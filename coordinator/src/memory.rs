@@ -7,6 +7,7 @@ use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
 use crate::evict::{Refusals, Unanswered};
+use crate::records::Records;
 use crate::tell::Tone;
 use crate::traffic::Services;
 use crate::workloads::Workloads;
@@ -21,6 +22,10 @@ pub struct Memory {
     pub unanswered: Unanswered,
     /// When the whole cluster was last read for the checks.
     pub checked_at: Option<Timestamp>,
+    /// What the Migration remembers beside its own object.
+    pub records: Records,
+    /// What was logged last of the checks, as a hash.
+    pub checks_logged: Option<u64>,
     /// When objects that no watch brings were last compared with what was written.
     pub drift_looked_at: Option<Timestamp>,
     /// When what somebody else changed was written again.
@@ -44,6 +49,7 @@ impl Memory {
     pub fn stop(&mut self) {
         self.calico_datastore.worker.stop();
         self.unanswered = Unanswered::default();
+        self.records.forget();
     }
 
     /// Looks at the clock. When it was set, what was to be done at a certain time is due at once, and deadlines count anew.

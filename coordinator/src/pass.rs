@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::admin::Health;
+use crate::bounds;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::lifecycle;
@@ -255,12 +256,13 @@ fn not_finished(migration: &Migration, error: &WriteError) -> MigrationStatus {
 }
 
 /// Writes the status when it differs, and tells about a new phase.
-async fn publish(
+pub(crate) async fn publish(
     context: &Context,
     migration: &Migration,
     mut status: MigrationStatus,
 ) -> Result<(), WriteError> {
     let old = migration.status.clone().unwrap_or_default();
+    bounds::cut_texts(&mut status);
     status.conditions = conditions::of(&status, &old.conditions, Timestamp::now());
     let api: Api<Migration> = Api::all(context.client.clone());
     write::patch_status(&api, migration, migration.status.as_ref(), &status).await?;

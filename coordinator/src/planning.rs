@@ -1,20 +1,25 @@
 //! Before the first change: agents report, checks run, the plan is written. Plan and run are this one code.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
-use api::migration::{Desired, MigrationPhase};
+use api::migration::{Desired, MigrationPhase, Plan};
+use api::record::{Holds, MOST_BYTES, parts};
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, ResourceExt};
-use plan::check::Check;
+use plan::check::{Check, Verdict, few};
 use plan::decision::WaitReason;
-use plan::document::{Action, Document};
+use plan::document::{Action, Document, NodeActions};
+use plan::words::counted;
+use tracing::info;
 
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::lifecycle::{Kind, wait};
 use crate::memory::Memory;
+use crate::records::{self, Content};
 use crate::tell::Tone;
 use crate::write::{self, WriteError};
 
@@ -22,6 +27,10 @@ use crate::write::{self, WriteError};
 const AGENT_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
 /// How often the cluster is read again while a plan waits to be run.
 const RECHECK: SignedDuration = SignedDuration::from_secs(2);
+/// What a status has room for of the checks, in bytes.
+const CHECKS_BYTES: usize = 40 * 1024;
+/// What a status has room for of the actions before the first node, and of those after the last, in bytes.
+const ACTIONS_BYTES: usize = 24 * 1024;
 
 /// One pass of planning.
 pub(crate) async fn plan<K: Kind>(
@@ -62,25 +71,21 @@ pub(crate) async fn plan<K: Kind>(
         .map(|time| now.duration_since(time.0));
     if !silent.is_empty() && age.is_some_and(|age| age < AGENT_PATIENCE) {
         status.phase = MigrationPhase::Planning;
-        let message = format!("waiting for the agents of {}", silent.join(", "));
+        let message = format!("waiting for the agents of {}", counted("node", "nodes", &silent));
         wait(status, WaitReason::AgentSilent, message);
         return Ok(());
     }
     let (settings, found) = kind.judge(migration, &facts);
-    status.checks = sorted(found);
-    count_failed(context, &status.checks);
+    count_failed(context, &found);
+    log_in_full(memory, &found);
+    status.checks = few(found, CHECKS_BYTES);
     let Some(settings) = settings else {
         refuse(status);
         return Ok(());
     };
     let plan = kind.document(&settings, &facts, &context.node_name);
     write_node_plans(kind, context, &node_migrations, &settings, &plan).await?;
-    status.plan = Some(api::migration::Plan {
-        hash: plan.hash(),
-        prepare: plan.prepare.clone(),
-        nodes: plan.nodes.iter().map(|(name, _)| name.clone()).collect(),
-        finish: plan.finish.clone(),
-    });
+    status.plan = Some(write_plan(context, memory, migration, &plan).await?);
     kind.save(settings, status);
     if !status.checks.iter().all(|check| check.verdict.allows()) {
         refuse(status);
@@ -105,7 +110,7 @@ pub(crate) async fn plan<K: Kind>(
     status.progress.nodes = u32::try_from(plan.nodes.len()).unwrap_or(u32::MAX);
     status.progress.text = format!("0/{}", plan.nodes.len());
     match migration.spec.desired {
-        Desired::Run => start(kind, context, cache, migration, &facts, status, now).await,
+        Desired::Run => start(kind, context, cache, memory, migration, &facts, status, now).await,
         Desired::Plan | Desired::Pause | Desired::Abort | Desired::Rollback => {
             status.phase = MigrationPhase::Planned;
             "every check allows the migration; nothing has changed. Start it with `kubectl replumb apply`"
@@ -115,17 +120,74 @@ pub(crate) async fn plan<K: Kind>(
     }
 }
 
-/// The last moment before the first change: what is there is saved into the status, and only then written.
+/// A plan as it is written: what has room in a status, and the parts of the rest.
+struct Divided {
+    plan: Plan,
+    prepare: Vec<Vec<Action>>,
+    finish: Vec<Vec<Action>>,
+}
+
+fn divide(document: &Document) -> Divided {
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let divide = |actions: &Vec<Action>| {
+        let mut parts = parts(actions.clone(), ACTIONS_BYTES, MOST_BYTES);
+        let inline = parts.remove(0);
+        let rest = actions.len() - inline.len();
+        (inline, parts, count(rest))
+    };
+    let (prepare, more_before, prepare_in_records) = divide(&document.prepare);
+    let (finish, more_after, finish_in_records) = divide(&document.finish);
+    Divided {
+        plan: Plan {
+            hash: document.hash(),
+            prepare,
+            prepare_in_records,
+            node_count: count(document.nodes.len()),
+            finish,
+            finish_in_records,
+        },
+        prepare: more_before,
+        finish: more_after,
+    }
+}
+
+/// Writes what of the plan a status has no room for into records, and returns the rest.
+async fn write_plan(
+    context: &Context,
+    memory: &mut Memory,
+    migration: &Migration,
+    document: &Document,
+) -> Result<Plan, WriteError> {
+    let divided = divide(document);
+    for (holds, parts) in [(Holds::Prepare, divided.prepare), (Holds::Finish, divided.finish)] {
+        let parts = parts.into_iter().map(Content::Actions).collect();
+        memory
+            .records
+            .write(&context.client, migration, holds, parts)
+            .await?;
+    }
+    Ok(divided.plan)
+}
+
+/// The last moment before the first change: what is there is saved into the status and into objects beside it, and only then written.
+#[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
 async fn start<K: Kind>(
     kind: &K,
     context: &Context,
     cache: &Cache,
+    memory: &mut Memory,
     migration: &Migration,
     facts: &K::Facts,
     status: &mut MigrationStatus,
     now: Timestamp,
 ) -> Result<(), WriteError> {
-    status.before = kind.before(context, cache, facts).await?;
+    let before = records::divide(kind.before(context, cache, migration, facts).await?);
+    memory
+        .records
+        .write(&context.client, migration, Holds::Before, before.parts)
+        .await?;
+    status.before = before.inline;
+    status.before_in_records = before.in_records;
     status.phase = MigrationPhase::Preparing;
     status.started_at = Some(now);
     "cluster-wide objects are written".clone_into(&mut status.message);
@@ -134,16 +196,6 @@ async fn start<K: Kind>(
         .migration(migration, Tone::Normal, "Started", &status.message)
         .await;
     Ok(())
-}
-
-fn sorted(mut checks: Vec<Check>) -> Vec<Check> {
-    checks.sort_by(|left, right| {
-        right
-            .verdict
-            .cmp(&left.verdict)
-            .then_with(|| left.name.cmp(&right.name))
-    });
-    checks
 }
 
 fn refuse(status: &mut MigrationStatus) {
@@ -163,6 +215,25 @@ fn refuse(status: &mut MigrationStatus) {
             first.line()
         ),
     };
+}
+
+/// A status names the first of many objects: the log names all of them, once until they change.
+fn log_in_full(memory: &mut Memory, checks: &[Check]) {
+    let shortened = checks
+        .iter()
+        .any(|check| !check.whole.is_empty() && check.verdict != Verdict::Pass);
+    let all = || checks.iter().flat_map(Check::in_full);
+    let mut hasher = DefaultHasher::new();
+    if shortened {
+        all().for_each(|check| check.line().hash(&mut hasher));
+    }
+    let hash = hasher.finish();
+    if memory.checks_logged.replace(hash) == Some(hash) || !shortened {
+        return;
+    }
+    for check in all().filter(|check| check.verdict != Verdict::Pass) {
+        info!(verdict = ?check.verdict, check = check.line(), "found");
+    }
 }
 
 fn count_failed(context: &Context, checks: &[Check]) {
@@ -185,22 +256,30 @@ async fn write_node_plans<K: Kind>(
     settings: &K::Settings,
     plan: &Document,
 ) -> Result<(), WriteError> {
-    let by_name: BTreeMap<&str, (usize, &Vec<Action>)> = plan
+    let by_name: BTreeMap<&str, (usize, &NodeActions)> = plan
         .nodes
         .iter()
         .enumerate()
-        .map(|(position, (name, actions))| (name.as_str(), (position, actions)))
+        .map(|(position, node)| (node.node.as_str(), (position, node)))
         .collect();
     let api: Api<NodeMigration> = Api::all(context.client.clone());
     for object in node_migrations {
-        let Some((position, actions)) = by_name.get(object.spec.node_name.as_str()) else {
-            continue;
-        };
         let mut spec = object.spec.clone();
-        spec.position = u32::try_from(*position).unwrap_or(u32::MAX);
-        spec.plan.clone_from(actions);
-        kind.ask(settings, &mut spec);
+        if let Some((position, node)) = by_name.get(object.spec.node_name.as_str()) {
+            spec.position = u32::try_from(*position).unwrap_or(u32::MAX);
+            spec.prepare.clone_from(&node.prepare);
+            spec.plan.clone_from(&node.actions);
+            kind.ask(settings, &mut spec);
+        } else {
+            // Nobody has anything to do there, or nobody has any more.
+            spec.prepare.clear();
+            spec.plan.clear();
+        }
         write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "sizes_tests.rs"]
+mod sizes_tests;

@@ -5,6 +5,9 @@ use jiff::Timestamp;
 
 use crate::context::Context;
 
+/// More steps than this of a node are not kept: who goes there and back again and again has seen the first ones.
+const MOST_STEPS: usize = 60;
+
 /// Puts a stage that is over into the history.
 pub fn finish_stage(context: &Context, spec: &mut NodeMigrationSpec, over: StepNow, now: Timestamp) {
     let seconds = now.duration_since(over.since).as_secs_f64();
@@ -18,6 +21,8 @@ pub fn finish_stage(context: &Context, spec: &mut NodeMigrationSpec, over: StepN
         started_at: over.since,
         finished_at: now,
     });
+    let surplus = spec.history.len().saturating_sub(MOST_STEPS);
+    spec.history.drain(..surplus);
 }
 
 /// A stage that begins.

@@ -6,6 +6,10 @@ use api::MigrationStatus;
 use api::migration::MigrationPhase;
 use plan::decision::{Decision, Halt, Wait, WaitReason};
 use plan::rollout::{Seat, Standing};
+use plan::words;
+
+/// So many nodes of a kind are named in a status: it has room for them, however long their names are.
+const NAMED: usize = 100;
 
 /// Why a node in work does not go on.
 pub struct Held {
@@ -70,18 +74,15 @@ pub fn summarize(
         )
     });
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let deferred = seats.iter().filter(|seat| {
+        seat.standing == Standing::Skipped || (seat.standing == Standing::Waiting && !seat.ready)
+    });
     status.progress = api::migration::Progress {
         text: format!("{done}/{}", seats.len()),
         nodes: count(seats.len()),
         done: count(done),
-        working: working.clone(),
-        deferred: seats
-            .iter()
-            .filter(|seat| {
-                seat.standing == Standing::Skipped || (seat.standing == Standing::Waiting && !seat.ready)
-            })
-            .map(|seat| seat.name.to_owned())
-            .collect(),
+        working: working.iter().take(NAMED).cloned().collect(),
+        deferred: deferred.take(NAMED).map(|seat| seat.name.to_owned()).collect(),
     };
     status.phase = if halted.is_empty() {
         MigrationPhase::Rolling
@@ -104,7 +105,7 @@ pub fn summarize(
         (None, held) if working.is_empty() && unprepared.is_some() => unprepared.or(held).unwrap_or_default(),
         (None, Some(held)) if working.is_empty() => held,
         (None, _) if working.is_empty() => (String::new(), String::new()),
-        (None, _) => (String::new(), format!("in work: {}", working.join(", "))),
+        (None, _) => (String::new(), format!("in work: {}", words::names(&working))),
     };
     status.blocked = blocked;
     status.message = message;

@@ -7,7 +7,11 @@ use api::{Migration, names};
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
+use plan::words::cut;
 use tracing::{debug, info, warn};
+
+/// The API refuses a longer note.
+const NOTE_BYTES: usize = 1024;
 
 /// The whole chain of an error in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
@@ -95,8 +99,7 @@ impl Teller {
                 Tone::Warning => EventType::Warning,
             },
             reason: reason.to_owned(),
-            // The API refuses a note over 1 kB.
-            note: Some(note.chars().take(1000).collect()),
+            note: Some(cut(note, NOTE_BYTES).into_owned()),
             action: reason.to_owned(),
             secondary: None,
         };
@@ -115,6 +118,17 @@ mod tests {
 
     use super::*;
     use crate::fake_api::FakeApi;
+
+    #[tokio::test]
+    async fn a_note_is_as_long_as_the_api_takes_it() {
+        let api = FakeApi::default();
+        let teller = Teller::new(api.client(), "coordinator-1");
+        let node: Node = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
+        let note = "ä".repeat(5000);
+        teller.node(&node, Tone::Warning, "DisruptionBudget", &note).await;
+        let written = api.events()[0].1["note"].as_str().unwrap().to_owned();
+        assert!(written.len() <= 1024 && written.ends_with("ä…"), "{written}");
+    }
 
     #[tokio::test]
     async fn each_event_has_its_own_words() {

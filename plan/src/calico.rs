@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use crate::cluster::{Container, DaemonSet};
 use crate::command_line::runs;
 
-pub use block::{Allocation, BlockConflict, affinity, allocated, block, block_change, block_release};
+pub use block::{
+    Allocation, BlockConflict, affinity, allocated, block, block_change, block_release, node_of,
+};
 pub use handle::{Released, handle, handle_blocks, handle_change, handle_release};
 pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_handle, tunnel_handles};
 

@@ -2,16 +2,28 @@
 
 pub mod access;
 pub mod agents;
+mod few;
 pub mod owner;
 mod permission;
 pub mod pods;
 pub mod policies;
 mod report;
 
+use std::borrow::Cow;
+
+pub use few::few;
 pub use permission::Permission;
-pub use report::{Finding, Report, names};
+pub use report::{Finding, Report};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::words::cut;
+pub use crate::words::names;
+
+/// What a check says of its object is cut behind so many bytes: a list of names is shorter.
+const OBJECT_BYTES: usize = 4096;
+/// The other texts of a check are cut behind so many bytes.
+const TEXT_BYTES: usize = 2048;
 
 /// What a check says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +67,10 @@ pub struct Check {
     /// What a person does about it; empty when there is nothing to do.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fix: String,
+    /// Where this line names the first of many: lines that name every one. No object has room for them.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub whole: Vec<Check>,
 }
 
 impl Check {
@@ -63,10 +79,11 @@ impl Check {
         Self {
             name: name.into(),
             verdict: Verdict::Pass,
-            object: object.into(),
-            found: found.into(),
+            object: small(object, OBJECT_BYTES),
+            found: small(found, TEXT_BYTES),
             needed: String::new(),
             fix: String::new(),
+            whole: Vec::new(),
         }
     }
 
@@ -82,10 +99,20 @@ impl Check {
         Self {
             name: name.into(),
             verdict,
-            object: object.into(),
-            found: found.into(),
-            needed: needed.into(),
-            fix: fix.into(),
+            object: small(object, OBJECT_BYTES),
+            found: small(found, TEXT_BYTES),
+            needed: small(needed, TEXT_BYTES),
+            fix: small(fix, TEXT_BYTES),
+            whole: Vec::new(),
+        }
+    }
+
+    /// The lines that name every object.
+    pub fn in_full(&self) -> &[Self] {
+        if self.whole.is_empty() {
+            std::slice::from_ref(self)
+        } else {
+            &self.whole
         }
     }
 
@@ -101,6 +128,15 @@ impl Check {
             line += &self.fix;
         }
         line
+    }
+}
+
+/// A text of at most so many bytes.
+fn small(text: impl Into<String>, bytes: usize) -> String {
+    let text = text.into();
+    match cut(&text, bytes) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(cut) => cut,
     }
 }
 

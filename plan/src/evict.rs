@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use crate::decision::{Wait, WaitReason};
 use crate::drain::{self, Budget, Permissions, Pod};
+use crate::words::{lines, names};
 
 /// A pod to evict. The UID goes along as a precondition: a pod of the same name elsewhere is another pod (R5).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,7 +157,7 @@ fn describe_obstacle(pod: &Pod, obstacle: &drain::Obstacle) -> String {
         drain::Obstacle::EmptyDir(volumes) => format!(
             "pod {} would lose its emptyDir volumes {}; set drain.deleteEmptyDirData or delete it",
             pod.key(),
-            volumes.join(", ")
+            names(volumes)
         ),
         drain::Obstacle::Static => format!(
             "pod {} is a static pod on the pod network; move its manifest out of the kubelet's folder",
@@ -195,7 +196,7 @@ fn describe_refusal(pod: &Pod, refusal: &Refusal, budgets: &[Budget]) -> String 
     let because = if named.is_empty() {
         refusal.message.clone()
     } else {
-        named.join("; ")
+        lines(&named)
     };
     // A time, not an age: the words stay the same from look to look, so they are written once.
     format!(

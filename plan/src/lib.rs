@@ -38,3 +38,4 @@ pub mod service_cidr;
 pub mod sourced;
 pub mod standstill;
 pub mod traffic;
+pub mod words;

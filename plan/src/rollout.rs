@@ -8,6 +8,7 @@ use thiserror::Error;
 pub use turn::{Back, Turned, is_back, turn_back};
 
 use crate::decision::{Wait, WaitReason};
+use crate::words::names;
 
 /// How many nodes may be out of work at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +149,7 @@ pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Adm
         if !kept.is_empty() {
             admission.held = hold(
                 WaitReason::Paused,
-                format!("kept on the old network by rollbackNodes: {}", kept.join(", ")),
+                format!("kept on the old network by rollbackNodes: {}", names(&kept)),
                 None,
             );
         }
@@ -300,7 +301,7 @@ fn turn_message(seats: &[Seat<'_>], starting: &[&str], name: &str, limit: usize)
         .collect();
     format!(
         "node {name} waits for its turn: maxUnavailable is {limit}; in work or NotReady: {}",
-        busy.join(", ")
+        names(&busy)
     )
 }
 

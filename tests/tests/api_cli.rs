@@ -17,9 +17,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use api::migration::{Desired, MigrationPhase};
+use api::record::Holds;
 use api::{Migration, MigrationStatus, NodeMigration, names};
 use coordinator::clock::Moment;
 use coordinator::lease::Candidate;
+use coordinator::records::{Content, Records};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -27,7 +29,7 @@ use kube::{Api, Client};
 use lab::apilab::{ApiLab, built};
 use lab::cluster::authority;
 use lab::cluster::wait::{Look, until};
-use plan::document::{Action, Document};
+use plan::document::{Action, Document, NodeActions};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Mutex, MutexGuard, watch};
@@ -267,13 +269,22 @@ async fn planned() -> MigrationStatus {
             ),
             Action::as_of_now("evict", format!("pods of node {name}"), "default/web-1"),
         ];
+        let blocks = Action::new(
+            "create",
+            format!("IPAM blocks of node {name}"),
+            "IPAMBlock and BlockAffinity",
+        );
         let object: NodeMigration = serde_json::from_value(json!({
             "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": name},
-            "spec": {"nodeName": name, "migration": NAME, "position": position, "plan": actions},
+            "spec": {"nodeName": name, "migration": NAME, "position": position, "prepare": [blocks], "plan": actions},
         }))
         .unwrap();
         nodes.create(&PostParams::default(), &object).await.unwrap();
-        document.nodes.push((name.to_owned(), actions));
+        document.nodes.push(NodeActions {
+            node: name.to_owned(),
+            prepare: vec![blocks],
+            actions,
+        });
     }
     MigrationStatus {
         phase: MigrationPhase::Planned,
@@ -286,8 +297,10 @@ async fn planned() -> MigrationStatus {
         plan: Some(api::migration::Plan {
             hash: document.hash(),
             prepare: document.prepare.clone(),
-            nodes: document.nodes.iter().map(|(name, _)| name.clone()).collect(),
+            prepare_in_records: 0,
+            node_count: 2,
             finish: document.finish.clone(),
+            finish_in_records: 0,
         }),
         ..MigrationStatus::default()
     }
@@ -312,7 +325,11 @@ fn begun(phase: MigrationPhase, working: &[&str]) -> MigrationStatus {
 async fn a_cluster_without_replumb_is_told_how_to_get_it() {
     let _turn = turn().await;
     let lab = ApiLab::shared().unwrap();
-    let definitions = ["crd/migrations.replumb.dev", "crd/nodemigrations.replumb.dev"];
+    let definitions = [
+        "crd/migrations.replumb.dev",
+        "crd/nodemigrations.replumb.dev",
+        "crd/migrationrecords.replumb.dev",
+    ];
     lab.kubectl(&[&["delete", "--wait"][..], &definitions].concat())
         .unwrap();
     let needed = [
@@ -325,6 +342,49 @@ async fn a_cluster_without_replumb_is_told_how_to_get_it() {
     replumb(&["apply", "--yes"]).await.expect(1, &needed);
     // For the next case.
     lab.install().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_plan_that_its_migration_has_no_room_for_is_printed_whole() {
+    let _turn = turn().await;
+    create(NAME).await;
+    let made = migration(NAME).await;
+    let mut status = planned().await;
+    let client = ApiLab::shared().unwrap().admin().await.unwrap();
+    let exchange = |number: usize| Action::new("exchange", format!("Service shop/{number}"), "both answer");
+    let parts = vec![
+        Content::Actions((0..500).map(exchange).collect()),
+        Content::Actions((500..1000).map(exchange).collect()),
+    ];
+    let mut records = Records::default();
+    records
+        .write(&client, &made, Holds::Prepare, parts)
+        .await
+        .unwrap();
+    let nodes: Api<NodeMigration> = Api::all(client);
+    let nodes = nodes.list(&kube::api::ListParams::default()).await.unwrap().items;
+    let plan = status.plan.as_mut().unwrap();
+    plan.prepare_in_records = 1000;
+    plan.hash = api::record::document(plan, &nodes, records.holding(Holds::Prepare)).hash();
+    let hash = plan.hash.clone();
+    let played = Played::start(status.clone()).await;
+    let text = replumb(&["plan"]).await.expect(0, &[&hash]).out;
+    for number in 0..1000 {
+        assert!(
+            text.contains(&format!("Service shop/{number} ")),
+            "{number} is not in\n{text}"
+        );
+    }
+    let document = replumb(&["plan", "-o", "json"]).await.expect(0, &[]).json();
+    // One of the cluster's, a thousand in records, one of each node.
+    assert_eq!(document["prepare"].as_array().unwrap().len(), 1003);
+    assert_eq!(document["prepare"][1000]["object"], "Service shop/999");
+    assert_eq!(
+        document["prepare"][1002]["object"],
+        "IPAM blocks of node worker-2"
+    );
+    drop(played);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -256,6 +256,7 @@ const CALICO: &str = "crd.projectcalico.org";
 const DONE_BY_COORDINATOR: &[(&str, &str, &str)] = &[
     ("patch", "", "nodes"),
     ("watch", "", "nodes"),
+    ("get", "", "pods"),
     ("watch", "", "pods"),
     ("create", "", "pods/eviction"),
     ("watch", "policy", "poddisruptionbudgets"),
@@ -302,6 +303,10 @@ const DONE_BY_COORDINATOR: &[(&str, &str, &str)] = &[
         "admissionregistration.k8s.io",
         "validatingadmissionpolicybindings",
     ),
+    ("list", names::GROUP, "migrationrecords"),
+    ("create", names::GROUP, "migrationrecords"),
+    ("patch", names::GROUP, "migrationrecords"),
+    ("delete", names::GROUP, "migrationrecords"),
     ("create", "authorization.k8s.io", "selfsubjectaccessreviews"),
     ("list", CALICO, "ippools"),
     ("create", CALICO, "ippools"),
@@ -496,6 +501,7 @@ async fn an_operator_may_run_migrations_and_see_who_is_missing() {
         &["patch", "migrations.replumb.dev"],
         &["delete", "migrations.replumb.dev"],
         &["watch", "nodemigrations.replumb.dev"],
+        &["list", "migrationrecords.replumb.dev"],
         &["get", "leases/replumb-coordinator", "-n", "replumb-system"],
         &["get", "daemonsets.apps/replumb-agent", "-n", "replumb-system"],
     ] {
@@ -503,6 +509,7 @@ async fn an_operator_may_run_migrations_and_see_who_is_missing() {
     }
     for bad in [
         &["patch", "nodemigrations.replumb.dev"][..],
+        &["patch", "migrationrecords.replumb.dev"],
         &["patch", "migrations.replumb.dev", "--subresource=status"],
         &["patch", "nodes"],
         &["update", "leases/replumb-coordinator", "-n", "replumb-system"],

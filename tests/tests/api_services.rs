@@ -14,13 +14,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use api::names;
+use api::{Migration, names};
+use coordinator::records::Records;
+use coordinator::service_cidr::book;
 use coordinator::service_cidr::exchange::{Exchange, Seen, Subject};
 use coordinator::service_cidr::look::{Around, look};
 use coordinator::service_cidr::observed::Observed;
+use coordinator::write::WriteError;
 use http::{Method, Request};
-use kube::Client;
+use kube::api::PostParams;
 use kube::client::Body;
+use kube::{Api, Client};
 use lab::apilab::ApiLab;
 use lab::cluster::wait::{Look, until};
 use plan::decision::Decision;
@@ -28,6 +32,7 @@ use plan::service_cidr::covers::covers;
 use plan::service_cidr::objects::{BridgePolicy, Ground, Spare, differences};
 use plan::service_cidr::ranges::{Fate, ServiceCidr, can_be_asked_for, fate, goes_with};
 use plan::service_cidr::side::{Side, Sides};
+use plan::service_cidr::subjects::Book;
 use plan::service_cidr::swap::{Parts, ROLE_LABEL, Role, Step, decide};
 use serde_json::{Value, json};
 
@@ -775,4 +780,107 @@ async fn the_smallest_covers_hold_their_addresses_and_one_or_two_addresses_hold_
     });
     let refused = bench.create(&one).unwrap_err();
     assert!(format!("{refused:#}").contains("10.97.9.9"), "{refused:#}");
+}
+
+/// A Migration of this kind, and Services with names and addresses as long as they can be.
+async fn with_a_book(name: &str, services: usize) -> (Client, Migration, Book) {
+    let lab = ApiLab::shared().unwrap();
+    let client = lab.admin().await.unwrap();
+    let object: Migration = serde_json::from_value(json!({
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration", "metadata": { "name": name },
+        "spec": { "serviceCidr": { "to": ["172.30.0.0/16"] } },
+    }))
+    .unwrap();
+    let api: Api<Migration> = Api::all(client.clone());
+    let migration = api.create(&PostParams::default(), &object).await.unwrap();
+    let address = |start: &str, number: usize| {
+        vec![
+            format!("{start}:ffff:ffff:ffff:ffff:ffff:ffff:{number:x}")
+                .parse()
+                .unwrap(),
+        ]
+    };
+    let book = (0..services)
+        .map(|number| {
+            let both = Sides {
+                old: address("fd00", number),
+                new: address("fdff", number),
+            };
+            (format!("{}/{number:0>63}", "n".repeat(63)), both)
+        })
+        .collect();
+    (client, migration, book)
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn killed_between_any_two_writes_of_the_book_what_is_there_is_right_and_the_rest_is_written() {
+    let mut kills = 0;
+    for changes in 0.. {
+        let (client, migration, wanted) = with_a_book(&format!("killed-{changes}"), 2000).await;
+        let mut records = Records::default();
+        let is_dead = book::write(&mortal(&client, changes), &mut records, &migration, &wanted)
+            .await
+            .is_err();
+        // Somebody goes on.
+        let mut records = Records::default();
+        records.load(&client, &migration).await.unwrap();
+        let found = book::read(&records, Book::new());
+        assert!(found.iter().all(|(name, both)| wanted[name] == *both));
+        book::write(&client, &mut records, &migration, &wanted)
+            .await
+            .unwrap();
+        let mut records = Records::default();
+        records.load(&client, &migration).await.unwrap();
+        assert_eq!(book::read(&records, Book::new()), wanted);
+        if !is_dead {
+            break;
+        }
+        kills += 1;
+    }
+    assert!(kills >= 4, "{kills}");
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_record_is_small_as_it_is_stored_and_who_read_it_before_another_wrote_is_refused() {
+    let (client, migration, mut wanted) = with_a_book("small", 3000).await;
+    let (mut first, mut second) = (Records::default(), Records::default());
+    book::write(&client, &mut first, &migration, &wanted)
+        .await
+        .unwrap();
+    second.load(&client, &migration).await.unwrap();
+    let lab = ApiLab::shared().unwrap();
+    let list = lab
+        .kubectl(&["get", "migrationrecords", "-o", "json", "--show-managed-fields"])
+        .unwrap();
+    let list: Value = serde_json::from_str(&list).unwrap();
+    let sizes: Vec<usize> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|record| record.to_string().len())
+        .collect();
+    assert!(
+        sizes.len() >= 6 && sizes.iter().all(|size| *size < 256 * 1024),
+        "{sizes:?}"
+    );
+
+    let gone = wanted.keys().next().unwrap().clone();
+    wanted.remove(&gone);
+    book::write(&client, &mut first, &migration, &wanted)
+        .await
+        .unwrap();
+    let refused = book::write(&client, &mut second, &migration, &Book::new()).await;
+    assert!(matches!(refused, Err(WriteError::Conflict { .. })), "{refused:?}");
+    second.load(&client, &migration).await.unwrap();
+    assert_eq!(book::read(&second, Book::new()), wanted);
+
+    // Another part, or another Migration's, it never becomes.
+    let name = list["items"][0]["metadata"]["name"].as_str().unwrap();
+    let change = json!({ "spec": { "part": 77 } }).to_string();
+    let error = lab
+        .kubectl(&["patch", "migrationrecord", name, "--type=merge", "-p", &change])
+        .unwrap_err();
+    assert!(format!("{error:#}").contains("immutable"), "{error:#}");
 }

@@ -241,6 +241,9 @@ pub fn calico_pods(snapshot: &Snapshot) -> Vec<String> {
     pods
 }
 
+/// More are not told: one is a refusal already, and with `DirectRouting` there is one to each other node.
+const MOST_DIRECT_ROUTES: usize = 20;
+
 /// Routes to pods of other nodes that do not go through a tunnel. Without flannel's networks nobody can
 /// tell them from others.
 pub fn direct_routes(snapshot: &Snapshot, networks: &[IpNet]) -> Vec<DirectRoute> {
@@ -266,6 +269,7 @@ pub fn direct_routes(snapshot: &Snapshot, networks: &[IpNet]) -> Vec<DirectRoute
         }
     }
     routes.sort_by_key(|route| (route.destination, route.gateway));
+    routes.truncate(MOST_DIRECT_ROUTES);
     routes
 }
 

@@ -98,6 +98,15 @@ fn a_route_past_the_tunnel_is_direct() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].destination.to_string(), "10.244.3.0/24");
     assert_eq!(found[0].link, "eth0");
+    for number in 0..200 {
+        let to = format!("10.244.{number}.0/24");
+        host.routes.push(route(&to, Some("192.0.2.13"), 2));
+    }
+    assert_eq!(
+        direct_routes(&host, &networks).len(),
+        20,
+        "a report does not grow with the cluster"
+    );
 }
 
 #[test]

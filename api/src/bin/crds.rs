@@ -3,7 +3,11 @@
 use kube::CustomResourceExt;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let definitions = [api::Migration::crd(), api::NodeMigration::crd()];
+    let definitions = [
+        api::Migration::crd(),
+        api::NodeMigration::crd(),
+        api::MigrationRecord::crd(),
+    ];
     let mut out = std::io::stdout().lock();
     for definition in &definitions {
         std::io::Write::write_all(

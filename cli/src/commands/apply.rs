@@ -103,6 +103,7 @@ pub(super) async fn run(
     let now = Planned {
         migration: seen,
         nodes: Vec::new(),
+        records: Vec::new(),
         asked: spec,
     };
     report(&now, table)?;
@@ -203,6 +204,7 @@ mod tests {
                 asked: migration.spec.clone(),
                 migration,
                 nodes,
+                records: Vec::new(),
             };
             question("https://a:6443", &planned)
         };

@@ -17,7 +17,11 @@ pub(super) async fn run(
 ) -> Result<Outcome, CliError> {
     let planned = super::look(cluster, look, variables).await?;
     match look.shown.output {
-        Output::Json => say::json(&PlanDocument::of(&planned.migration, &planned.nodes))?,
+        Output::Json => say::json(&PlanDocument::of(
+            &planned.migration,
+            &planned.nodes,
+            &planned.records,
+        ))?,
         Output::Table => say::answer(&text(&planned))?,
     }
     Ok(verdict(&planned))
@@ -26,7 +30,7 @@ pub(super) async fn run(
 /// The plan, and what becomes of it.
 pub(super) fn text(planned: &Planned) -> String {
     let status = planned.migration.status.clone().unwrap_or_default();
-    let mut text = plan(&planned.migration, &planned.nodes).unwrap_or_else(|| {
+    let mut text = plan(&planned.migration, &planned.nodes, &planned.records).unwrap_or_else(|| {
         format!(
             "There is no plan: what it is to be made of was not found\n\n{}",
             checks::refusals(&status.checks)

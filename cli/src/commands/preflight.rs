@@ -91,6 +91,7 @@ mod tests {
             asked: migration.spec.clone(),
             migration,
             nodes,
+            records: Vec::new(),
         }
     }
 

@@ -55,13 +55,14 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     change::open(&there)?;
     change::begun(&there)?;
     pod_cidr::rollback::possible(&there, rollback.all)?;
-    service_cidr::rollback::possible(&there, rollback)?;
+    let book = service_cidr::rollback::book(cluster, &there, rollback).await?;
+    service_cidr::rollback::possible(&there, rollback, &book)?;
     datastore::rollback::possible(&there, rollback)?;
     let nodes = cluster.nodes(&there.name_any()).await?;
     let meant = meant(&there, &nodes, rollback)?;
     if rollback.shown.output == Output::Table {
         let of_kind = pod_cidr::rollback::describe(&there)
-            .or_else(|| service_cidr::rollback::describe(&there, &rollback.services))
+            .or_else(|| service_cidr::rollback::describe(&there, &rollback.services, &book))
             .or_else(|| datastore::rollback::describe(&there));
         say::answer(&of_kind.unwrap_or_else(|| describe(&meant, rollback.all)))?;
     }
@@ -209,6 +210,8 @@ async fn returned(
 
 #[cfg(test)]
 mod tests {
+    use plan::service_cidr::subjects::Book;
+
     use super::*;
     use crate::fixture;
 
@@ -247,7 +250,7 @@ mod tests {
         assert_eq!(spec.desired, Desired::Pause);
         assert_eq!(spec.rollback_services, ["shop/till", "shop/web"]);
         assert!(spec.rollback_nodes.is_empty());
-        let refused = service_cidr::rollback::possible(&migration, &asked).unwrap_err();
+        let refused = service_cidr::rollback::possible(&migration, &asked, &Book::new()).unwrap_err();
         assert!(
             refused
                 .to_string()

@@ -1,8 +1,8 @@
 //! The plan: what it works with, cluster-wide actions, every action of every node in order, the blockers.
 
-use api::{Migration, NodeMigration};
+use api::{Migration, MigrationRecord, NodeMigration};
 use kube::ResourceExt;
-use plan::document::{Action, Document};
+use plan::document::{Action, Document, NodeActions};
 use serde::Serialize;
 
 use super::checks;
@@ -11,14 +11,16 @@ use crate::kinds::Settings;
 use crate::planned::document;
 
 /// The plan as a text; `None` when there is none.
-pub fn plan(migration: &Migration, nodes: &[NodeMigration]) -> Option<String> {
+pub fn plan(migration: &Migration, nodes: &[NodeMigration], records: &[MigrationRecord]) -> Option<String> {
     let status = migration.status.as_ref()?;
     let plan = status.plan.as_ref()?;
+    let whole = document(plan, nodes, records);
+    let prepare: Vec<&Action> = whole.before_the_first().collect();
     let Document {
-        prepare,
         nodes: of_nodes,
         finish,
-    } = document(plan, nodes);
+        ..
+    } = &whole;
     let mut text = format!("Plan of Migration {}\nhash {}\n", migration.name_any(), plan.hash);
     if let Some(settings) = Settings::of(status) {
         text.push_str("\nIt works with\n");
@@ -30,14 +32,20 @@ pub fn plan(migration: &Migration, nodes: &[NodeMigration]) -> Option<String> {
         ("Before the first node", "After the last node")
     };
     text.push_str(&format!("\n{first}\n"));
-    text.push_str(&actions(&prepare));
+    text.push_str(&actions(prepare));
     let all = of_nodes.len();
-    for (index, (node, steps)) in of_nodes.iter().enumerate() {
+    for (
+        index,
+        NodeActions {
+            node, actions: steps, ..
+        },
+    ) in of_nodes.iter().enumerate()
+    {
         text.push_str(&format!("\nNode {node} ({} of {all})\n", index + 1));
         text.push_str(&actions(steps));
     }
     text.push_str(&format!("\n{last}\n"));
-    text.push_str(&actions(&finish));
+    text.push_str(&actions(finish));
     text.push_str(&format!("\nBlockers ({})\n", checks::count(&status.checks)));
     let refusals = checks::refusals(&status.checks);
     text.push_str(&if refusals.is_empty() {
@@ -48,9 +56,9 @@ pub fn plan(migration: &Migration, nodes: &[NodeMigration]) -> Option<String> {
     Some(text)
 }
 
-fn actions(actions: &[Action]) -> String {
+fn actions<'plan>(actions: impl IntoIterator<Item = &'plan Action>) -> String {
     let rows: Vec<Vec<String>> = actions
-        .iter()
+        .into_iter()
         .enumerate()
         .map(|(index, action)| {
             let as_of_now = if action.as_of_now { " (as of now)" } else { "" };
@@ -111,10 +119,12 @@ pub struct NodePlan {
 
 impl<'read> PlanDocument<'read> {
     /// The plan as it was read.
-    pub fn of(migration: &'read Migration, nodes: &[NodeMigration]) -> Self {
+    pub fn of(migration: &'read Migration, nodes: &[NodeMigration], records: &[MigrationRecord]) -> Self {
         let status = migration.status.as_ref();
         let plan = status.and_then(|status| status.plan.as_ref());
-        let document = plan.map(|plan| document(plan, nodes)).unwrap_or_default();
+        let document = plan
+            .map(|plan| document(plan, nodes, records))
+            .unwrap_or_default();
         let phase = status.map(|status| status.phase).unwrap_or_default();
         Self {
             migration: migration.name_any(),
@@ -122,11 +132,11 @@ impl<'read> PlanDocument<'read> {
             allowed: phase != api::migration::MigrationPhase::Refused,
             hash: plan.map(|plan| plan.hash.as_str()),
             settings: status.and_then(Settings::of),
-            prepare: document.prepare,
+            prepare: document.before_the_first().cloned().collect(),
             nodes: document
                 .nodes
                 .into_iter()
-                .map(|(node, actions)| NodePlan { node, actions })
+                .map(|NodeActions { node, actions, .. }| NodePlan { node, actions })
                 .collect(),
             finish: document.finish,
             blockers: status
@@ -147,7 +157,7 @@ mod tests {
     #[test]
     fn every_action_of_every_node_in_order_then_the_blockers() {
         let (migration, nodes) = fixture::planned();
-        let text = plan(&migration, &nodes).unwrap();
+        let text = plan(&migration, &nodes, &[]).unwrap();
         // The hash itself is another test's.
         let text = text.replace(&migration.status.unwrap().plan.unwrap().hash, "HASH");
         insta::assert_snapshot!(text, @r"
@@ -191,9 +201,35 @@ mod tests {
     }
 
     #[test]
+    fn actions_in_other_objects_stand_in_their_place() {
+        let (migration, nodes, records) = fixture::long_plan();
+        let text = plan(&migration, &nodes, &records).unwrap();
+        let place = |part: &str| {
+            text.find(part)
+                .unwrap_or_else(|| panic!("{part} is not in\n{text}"))
+        };
+        let order = [
+            "IPPool default-ipv4-ippool",
+            "Service shop/1",
+            "Service shop/2",
+            "Service shop/3",
+            "IPAM blocks of node worker-1",
+            "IPAM blocks of node worker-2",
+            "Node worker-1 (1 of 2)",
+            "DaemonSet kube-flannel/kube-flannel-ds",
+            "ServiceCIDR kubernetes",
+        ];
+        let places = order.map(place);
+        assert!(places.is_sorted(), "{places:?}\n{text}");
+        let value = serde_json::to_value(PlanDocument::of(&migration, &nodes, &records)).unwrap();
+        assert_eq!(value["prepare"].as_array().unwrap().len(), 6);
+        assert_eq!(value["finish"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
     fn programs_read_the_same() {
         let (migration, nodes) = fixture::planned();
-        let value = serde_json::to_value(PlanDocument::of(&migration, &nodes)).unwrap();
+        let value = serde_json::to_value(PlanDocument::of(&migration, &nodes, &[])).unwrap();
         assert_eq!(value["nodes"][0]["node"], "worker-1");
         assert_eq!(value["nodes"][0]["actions"][0]["verb"], "cordon");
         assert_eq!(value["allowed"], true);
@@ -204,13 +240,13 @@ mod tests {
     fn no_plan_is_not_an_empty_plan() {
         let (mut migration, nodes) = fixture::planned();
         migration.status.as_mut().unwrap().plan = None;
-        assert_eq!(plan(&migration, &nodes), None);
+        assert_eq!(plan(&migration, &nodes, &[]), None);
     }
 
     #[test]
     fn pods_move_workload_by_workload_and_no_node_has_a_part() {
         let (migration, nodes) = fixture::range_planned();
-        let text = plan(&migration, &nodes).unwrap();
+        let text = plan(&migration, &nodes, &[]).unwrap();
         let text = text.replace(&migration.status.unwrap().plan.unwrap().hash, "HASH");
         insta::assert_snapshot!(text, @r"
         Plan of Migration pod-cidr

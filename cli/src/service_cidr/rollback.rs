@@ -9,14 +9,31 @@ use plan::service_cidr::step::Stage;
 use plan::service_cidr::subjects::Book;
 
 use crate::args::Rollback;
+use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::render::table::{table, wrap};
 
 /// Width of the text.
 const WIDTH: usize = 110;
 
+/// The addresses of every Service that changes, where Services are asked for by name.
+pub async fn book(cluster: &Cluster, migration: &Migration, rollback: &Rollback) -> Result<Book, CliError> {
+    let known = migration
+        .status
+        .as_ref()
+        .and_then(|status| status.service_cidr.as_ref());
+    match known {
+        Some(known) if !rollback.services.is_empty() => {
+            let records = cluster.records(migration).await?;
+            let records = records.iter().map(|record| &record.spec);
+            Ok(api::record::book(records, known.written_here()))
+        }
+        Some(_) | None => Ok(Book::new()),
+    }
+}
+
 /// Refuses to take back single nodes of a change of the Services' range, Services of any other, and Services for which it is too late.
-pub fn possible(migration: &Migration, rollback: &Rollback) -> Result<(), CliError> {
+pub fn possible(migration: &Migration, rollback: &Rollback, book: &Book) -> Result<(), CliError> {
     let not_now = |state: String, hint: &str| CliError::NotNow {
         name: migration.metadata.name.clone().unwrap_or_default(),
         state,
@@ -56,22 +73,21 @@ pub fn possible(migration: &Migration, rollback: &Rollback) -> Result<(), CliErr
             all,
         ));
     }
-    let book = known.book();
     match rollback.services.iter().find(|name| !book.contains_key(*name)) {
         Some(unknown) => Err(not_now(
             format!("leads no Service {unknown} to another address"),
-            "`kubectl replumb status -o json` names those that it does",
+            "`kubectl get migrationrecords -o yaml` names those that it does",
         )),
         None => Ok(()),
     }
 }
 
 /// What happens, for people, to these Services or to all; `None` of another kind.
-pub fn describe(migration: &Migration, services: &[String]) -> Option<String> {
+pub fn describe(migration: &Migration, services: &[String], book: &Book) -> Option<String> {
     let known = migration.status.as_ref()?.service_cidr.as_ref()?;
     let changed = known.settings.changed();
     if !services.is_empty() {
-        return Some(of_services(&known.book(), services));
+        return Some(of_services(book, services));
     }
     let text = format!(
         "{} Services with an address of {} exchange it for the one of {} that they had before, name servers and default/kubernetes first; \

@@ -8,6 +8,7 @@ use plan::calico_datastore::cluster::calico::Calico;
 use plan::calico_datastore::cluster::step::{Step, StoreWork};
 use plan::decision::{Wait, WaitReason};
 use plan::evict::PodName;
+use plan::words;
 use serde_json::{Value, json};
 
 use super::backup;
@@ -165,7 +166,7 @@ impl Pass<'_> {
             return Made::waits(reason, message);
         }
         let names: Vec<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
-        Made::Done(format!("made again: {}", names.join(", ")))
+        Made::Done(format!("made again: {}", words::names(&names)))
     }
 
     async fn back_up(

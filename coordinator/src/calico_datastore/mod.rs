@@ -144,6 +144,7 @@ impl Kind for CalicoDatastore {
         &self,
         context: &Context,
         cache: &Cache,
+        _migration: &Migration,
         _facts: &ClusterFacts,
     ) -> Result<BTreeMap<String, String>, WriteError> {
         saved::read(context, cache, self).await

@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::DynamicObject;
 use plan::flannel_to_calico::objects;
 use plan::flannel_to_calico::settings::Settings;
+use plan::words;
 use serde_json::{Value, json};
 
 pub use label::record;
@@ -193,7 +194,7 @@ async fn look_at_one(
             })
             .collect();
         Found {
-            what: format!("{} {name}: {}", kind.0, fields.join(", ")),
+            what: format!("{} {name}: {}", kind.0, words::names(&fields)),
             mend: Mend::Patch {
                 kind,
                 found: Box::new(read),
@@ -241,7 +242,7 @@ async fn look_at_pools(
                         format!(
                             "the IPPool of {} is gone (one of {}); make it again as it was",
                             pool.range,
-                            gone.join(", ")
+                            words::names(&gone)
                         ),
                         Mend::ByItsOwner,
                     )

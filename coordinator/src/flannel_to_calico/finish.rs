@@ -14,6 +14,7 @@ use plan::decision::WaitReason;
 use plan::flannel_to_calico::host::SUBNET_TABLE;
 use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::flannel_to_calico::settings::Settings;
+use plan::words;
 use serde_json::json;
 
 use super::prepare::daemon_set;
@@ -198,7 +199,7 @@ fn left(snapshot: &Snapshot) -> Option<String> {
         let report = object.status.clone().unwrap_or_default();
         let subnets = report.facts.as_ref().map(|facts| facts.calico.subnet_routes);
         if !report.leftovers.is_empty() {
-            lines.push(format!("node {node}: {}", report.leftovers.join(", ")));
+            lines.push(format!("node {node}: {}", words::names(&report.leftovers)));
         } else if report.phase != Some(Phase::Calico) {
             lines.push(format!(
                 "node {node}: its agent does not report phase Calico: {}",
@@ -211,7 +212,7 @@ fn left(snapshot: &Snapshot) -> Option<String> {
             ));
         }
     }
-    (!lines.is_empty()).then(|| lines.join("; "))
+    (!lines.is_empty()).then(|| words::lines(&lines))
 }
 
 async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), WriteError> {

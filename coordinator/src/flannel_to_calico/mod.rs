@@ -112,9 +112,10 @@ impl Kind for FlannelToCalico {
         &self,
         context: &Context,
         cache: &Cache,
+        migration: &Migration,
         _facts: &Self::Facts,
     ) -> Result<BTreeMap<String, String>, WriteError> {
-        saved::read(context, cache).await
+        saved::read(context, cache, migration).await
     }
 
     async fn go_on(

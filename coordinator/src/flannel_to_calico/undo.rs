@@ -1,6 +1,9 @@
 //! After the last node is back: what was written for the cluster is taken back, in the reverse order.
 
+use std::collections::BTreeSet;
+
 use api::migration::MigrationPhase;
+use api::node_migration::NodeBefore;
 use api::{Migration, MigrationStatus, names};
 use crash_point::Edge;
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -45,9 +48,12 @@ pub async fn undo(
     traffic::end(context, &snapshot).await?;
     let kept: Vec<String> = futures::stream::iter(snapshot.nodes.values().cloned())
         .map(|node| {
-            let before = status.before.clone();
+            let before = &status.before;
+            let object = snapshot.node_migrations.get(&node.name_any());
+            let saved = saved::of_node(before, &node.name_any(), object.map(AsRef::as_ref));
+            let known = saved::blocks_of(before, saved.as_ref());
             async move {
-                let forgotten = forget_node(context, &node, &before);
+                let forgotten = forget_node(context, &node, saved.as_ref(), &known);
                 let kept = context
                     .obstacles
                     .attempt(&write::describe(node.as_ref()), forgotten)
@@ -119,11 +125,13 @@ pub async fn undo(
 async fn forget_node(
     context: &Context,
     node: &Node,
-    before: &std::collections::BTreeMap<String, String>,
+    before: Option<&NodeBefore>,
+    known: &BTreeSet<String>,
 ) -> Result<Vec<String>, WriteError> {
     // First: a node without it is prepared anew, whatever of the rest is gone by then.
-    let mut change =
-        saved::annotations_change(node.annotations(), before, &node.name_any()).unwrap_or_default();
+    let mut change = before
+        .and_then(|before| saved::annotations_change(node.annotations(), &before.annotations))
+        .unwrap_or_default();
     if node.annotations().contains_key(names::PREPARED_BY_ANNOTATION) {
         change.insert(names::PREPARED_BY_ANNOTATION.to_owned(), Value::Null);
     }
@@ -132,8 +140,7 @@ async fn forget_node(
         let change = json!({ "metadata": { "annotations": change } });
         write::patch(&api, node, "taking Calico's annotations off", change).await?;
     }
-    let known = saved::known_names(before, saved::IPAM_BLOCKS).unwrap_or_default();
-    node_objects::remove(context, &node.name_any(), &known).await
+    node_objects::remove(context, &node.name_any(), known).await
 }
 
 /// Whether flannel's `DaemonSet` still goes by the label of the Nodes.

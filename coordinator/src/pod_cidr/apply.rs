@@ -11,6 +11,7 @@ use kube::api::Patch;
 use plan::evict::PodName;
 use plan::pod_cidr::decide::{Off, Step, Which};
 use plan::pod_cidr::pools::{self, Openness};
+use plan::words;
 use serde_json::{Value, json};
 
 use super::saved::Saved;
@@ -168,11 +169,11 @@ impl Hands<'_> {
                 let addresses: Vec<String> = ends.map(|end| end.allocation.address.to_string()).collect();
                 format!(
                     "node {node} gets {} for the end of its tunnel",
-                    addresses.join(", ")
+                    words::names(&addresses)
                 )
             }
         });
-        Ok(Made::Done(said.collect::<Vec<_>>().join("; ")))
+        Ok(Made::Done(words::lines(&said.collect::<Vec<_>>())))
     }
 
     /// Says what is in the way, where it cannot be taken off.
@@ -293,7 +294,7 @@ impl Hands<'_> {
             .iter()
             .map(|pod| format!("{}/{}", pod.namespace, pod.name))
             .collect();
-        format!("pods move: {}", names.join(", "))
+        format!("pods move: {}", words::names(&names))
     }
 
     /// As Calico releases a block: the affinity says that it is about to go, then the block, which is empty, then the affinity.

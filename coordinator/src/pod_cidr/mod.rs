@@ -136,6 +136,7 @@ impl Kind for PodCidr {
         &self,
         _context: &Context,
         cache: &Cache,
+        _migration: &Migration,
         facts: &ClusterFacts,
     ) -> Result<BTreeMap<String, String>, WriteError> {
         Ok(saved::of(facts, cache, self))

@@ -5,6 +5,7 @@ use crash_point::Edge;
 use kube::core::DynamicObject;
 use plan::calico::{BlockConflict, allocated, block_change, block_release, handle, handle_change};
 use plan::pod_cidr::tunnel::Held;
+use plan::words::names;
 use serde_json::Value;
 
 use super::apply::{Hands, Made};
@@ -28,7 +29,7 @@ impl Hands<'_> {
                 Made::Done(format!(
                     "{} ends of tunnels get back what they had; nobody else can: {}",
                     said.len(),
-                    said.join(", ")
+                    names(&said)
                 ))
             },
             Made::Refused,

@@ -11,6 +11,7 @@ use plan::service_cidr::objects::Ground;
 use plan::service_cidr::ranges::{DEFAULT, listed};
 use plan::service_cidr::step::Step;
 use plan::service_cidr::swap;
+use plan::words;
 
 use super::drive::Pass;
 use super::exchange::{Exchange, Seen, Subject};
@@ -58,7 +59,7 @@ impl Hands<'_> {
                     .iter()
                     .map(|pod| format!("{}/{}", pod.namespace, pod.name))
                     .collect();
-                format!("pods start again: {}", names.join(", "))
+                format!("pods start again: {}", words::names(&names))
             }
             Step::Complete => String::new(),
         };
@@ -97,7 +98,7 @@ impl Hands<'_> {
             .iter()
             .map(|(name, step)| format!("{name} {}", step.name()))
             .collect();
-        Ok(format!("Services: {}", names.join(", ")))
+        Ok(format!("Services: {}", words::names(&names)))
     }
 }
 

@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 
 use api::migration::{Desired, Direction, MigrationPhase, ServiceCidr, ServiceCidrStatus};
 use api::{Migration, MigrationStatus};
+use crash_point::Edge;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use plan::cluster::Malformed;
-use plan::decision::{Decision, Wait, WaitReason};
+use plan::decision::{Decision, WaitReason};
 use plan::moves::Workload;
 use plan::service_cidr::ranges::{ServiceCidr as Range, listed};
 use plan::service_cidr::side::Side;
 use plan::service_cidr::step::{Stage, Step};
-use plan::service_cidr::subjects::{book, counts};
+use plan::service_cidr::subjects::{self, Booked, counts};
 use plan::service_cidr::swap::Own;
 
 use super::adopt;
 use super::apply::Hands;
+use super::book;
 use super::exchange::{Seen, Subject};
 use super::objects::{all_ranges, api_version};
 use super::observed::Observed;
@@ -24,6 +26,7 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::lifecycle::wait;
 use crate::memory::Memory;
+use crate::records::Records;
 use crate::snapshot::Snapshot;
 use crate::tell::Tone;
 use crate::write::WriteError;
@@ -74,6 +77,8 @@ pub(super) struct Pass<'pass> {
     pub(super) snapshot: &'pass Snapshot,
     pub(super) observed: &'pass Observed,
     pub(super) ranges: &'pass [Range],
+    /// Every Service that changes, as it is written down.
+    pub(super) booked: &'pass Booked,
     /// Version of the API that has ranges as objects.
     pub(super) version: &'pass str,
     pub(super) goal: Side,
@@ -120,14 +125,11 @@ pub async fn go_on(
     let found = counts(&services, &known.settings);
     known.services_in_old_range = u32::try_from(found.old).unwrap_or(u32::MAX);
     known.services_in_new_range = u32::try_from(found.new).unwrap_or(u32::MAX);
-    if let Some(written) = write_down(&mut known, &services, &observed, goal) {
-        match written {
-            Ok(said) => status.message = said,
-            Err(found) => wait(status, found.reason, found.message),
-        }
-        status.service_cidr = Some(known);
-        return Ok(());
-    }
+    let records = &mut memory.records;
+    let booked = write_down(
+        context, records, migration, &mut known, &services, &observed, goal,
+    )
+    .await?;
     let before = migration
         .status
         .as_ref()
@@ -142,6 +144,7 @@ pub async fn go_on(
         snapshot: &snapshot,
         observed: &observed,
         ranges: &ranges,
+        booked: &booked,
         version: &version,
         goal,
         is_over: stage
@@ -196,28 +199,26 @@ fn not_understood(malformed: &Malformed) -> String {
     )
 }
 
-/// Writes down the addresses of Services that nobody knows of yet, and says so, or why it cannot; `None` where each is known. Nothing is
-/// done for who is not written down yet: whoever goes on after a crash has to know both addresses.
-fn write_down(
+/// Writes down the addresses of Services that nobody knows of yet, and returns all. Nothing is done for who is not written down yet:
+/// whoever goes on after a crash has to know both addresses. The pass goes on: otherwise whoever makes a Service each second would
+/// stop it.
+async fn write_down(
+    context: &Context,
+    records: &mut Records,
+    migration: &Migration,
     known: &mut ServiceCidrStatus,
     services: &[serde_json::Value],
     observed: &Observed,
     goal: Side,
-) -> Option<Result<String, Wait>> {
-    let written = known.book();
-    match book(&written, services, &observed.taken(), goal, &known.settings) {
-        Ok(book) if book == written => None,
-        Ok(book) => {
-            let new = book.len().saturating_sub(written.len());
-            known.write(book);
-            Some(Ok(format!("the addresses of {new} Services are written down")))
-        }
-        Err(no_room) => Some(Err(Wait {
-            reason: WaitReason::ServiceRanges,
-            message: no_room.to_string(),
-            until: None,
-        })),
+) -> Result<Booked, WriteError> {
+    let written = book::read(records, known.written_here());
+    let booked = subjects::book(&written, services, &observed.taken(), goal, &known.settings);
+    if booked.book != written || !known.addresses.is_empty() {
+        book::write(&context.client, records, migration, &booked.book).await?;
+        crash_point::reach("WriteAddresses", Edge::Recorded, None).await;
+        known.addresses.clear();
     }
+    Ok(booked)
 }
 
 impl Pass<'_> {
@@ -227,7 +228,6 @@ impl Pass<'_> {
         known: &mut ServiceCidrStatus,
         status: &mut MigrationStatus,
     ) -> Result<(), WriteError> {
-        use crash_point::Edge;
         crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
         traffic::end(self.context, self.snapshot).await?;
         if let Some(message) = traffic::ending(self.snapshot) {

@@ -5,6 +5,7 @@
 mod adopt;
 mod api_servers;
 mod apply;
+pub mod book;
 mod drive;
 pub mod exchange;
 mod knowledge;
@@ -34,7 +35,7 @@ use plan::service_cidr::document::{Wishes, document};
 use plan::service_cidr::facts::ClusterFacts;
 use plan::service_cidr::settings::Settings;
 use plan::service_cidr::side::Side;
-use plan::service_cidr::subjects::{Book, book};
+use plan::service_cidr::subjects::{self, Book};
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -117,9 +118,9 @@ impl Kind for ServiceCidr {
     fn document(&self, settings: &Settings, facts: &ClusterFacts, _coordinator_node: &str) -> Document {
         let taken: BTreeSet<IpAddr> = facts.services.iter().flat_map(addresses_of).collect();
         // A range that has no room was refused by a check.
-        let book = book(&Book::new(), &facts.services, &taken, Side::New, settings).unwrap_or_default();
+        let booked = subjects::book(&Book::new(), &facts.services, &taken, Side::New, settings);
         let wishes = Wishes {
-            book: &book,
+            book: &booked.book,
             order: &self.order,
             services_at_once: services_at_once(self),
             soak_seconds: soak_seconds(self),
@@ -139,6 +140,7 @@ impl Kind for ServiceCidr {
         &self,
         _context: &Context,
         cache: &Cache,
+        _migration: &Migration,
         _facts: &Self::Facts,
     ) -> Result<BTreeMap<String, String>, WriteError> {
         Ok(BTreeMap::from([(ILL.to_owned(), ill::read(cache))]))

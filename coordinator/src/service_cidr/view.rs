@@ -22,6 +22,7 @@ use plan::service_cidr::side::Side;
 use plan::service_cidr::step::{Missing, Stage};
 use plan::service_cidr::subjects::{key, of_migration, sort, spare, turn};
 use plan::service_cidr::swap::{self, Own, Part, Parts, Role};
+use plan::words::{self, lines, names};
 
 use super::adopt;
 use super::drive::Pass;
@@ -38,8 +39,6 @@ use crate::{facts, limits};
 
 /// Pods that may start again at the same time, when nobody says.
 const PODS_AT_ONCE: u32 = 5;
-/// Places and connections that are told one by one.
-const TOLD: usize = 5;
 
 /// What comes next, what a person has to look at first, and every Service that changes, as it was read.
 pub(super) type Looked = (Next, Option<Stop>, BTreeMap<String, (Subject, Seen)>);
@@ -137,6 +136,7 @@ impl Pass<'_> {
             ranges: self.ranges,
             api_servers,
             services: &services,
+            without_room: &self.booked.without_room,
             kept: &self.kept(known),
             follow_up,
             carriers,
@@ -183,7 +183,7 @@ impl Pass<'_> {
     }
 
     fn subjects(&self, known: &ServiceCidrStatus, left_is_used: bool) -> Vec<Subject> {
-        let book = known.book();
+        let book = self.booked.book.clone();
         // Each has its own, in an order that stays as long as nobody comes or goes.
         let count = book.len() * (1 + Part::ALL.len());
         let spares = spare(count, self.goal, &book, &self.observed.taken(), &known.settings);
@@ -223,7 +223,7 @@ impl Pass<'_> {
 
     /// Whom somebody wants back too late for that, or whom nobody leads anywhere.
     fn not_held_back(&self, known: &ServiceCidrStatus) -> Option<Wait> {
-        let (held, book) = (self.held_back(known), known.book());
+        let (held, book) = (self.held_back(known), &self.booked.book);
         let asked = self.migration.spec.rollback_services.iter();
         let missed: Vec<&str> = asked
             .filter(|name| !held.contains(*name) || !book.contains_key(*name))
@@ -234,7 +234,7 @@ impl Pass<'_> {
             message: format!(
                 "spec.rollbackServices names what cannot go back by itself: {}. Either no such Service changes its address, or the old range \
                  gives out no address any more. `kubectl replumb resume` goes on with all of them, `kubectl replumb rollback --all` leads all back",
-                missed.join(", ")
+                names(&missed)
             ),
             until: None,
         })
@@ -307,7 +307,7 @@ impl Pass<'_> {
                     if !lacks.is_empty() {
                         missing.push(format!(
                             "the certificate of API server {address} is not for {}",
-                            lacks.join(", ")
+                            words::names(&lacks)
                         ));
                     }
                 }
@@ -318,7 +318,7 @@ impl Pass<'_> {
         }
         (!missing.is_empty()).then(|| Wait {
             reason: WaitReason::ApiServers,
-            message: format!("people change what only they may: {}", few(&missing)),
+            message: format!("people change what only they may: {}", lines(&missing)),
             until: None,
         })
     }
@@ -363,7 +363,7 @@ impl Pass<'_> {
         }
         (!lines.is_empty()).then(|| Wait {
             reason: WaitReason::ConfigurationFollowUp,
-            message: format!("people change what only they may: {}", few(&lines)),
+            message: format!("people change what only they may: {}", words::lines(&lines)),
             until: None,
         })
     }
@@ -476,7 +476,7 @@ impl Pass<'_> {
         let message = match known.unused_since {
             None if count > 0 => format!(
                 "{count} connections lead to addresses that are left; the first: {}. Each of them answers still",
-                few(&first)
+                lines(&first)
             ),
             None => unknown
                 .first()
@@ -497,14 +497,5 @@ impl Pass<'_> {
             message,
             until: None,
         })
-    }
-}
-
-/// The first few, and how many more there are.
-fn few(lines: &[String]) -> String {
-    let first = lines.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
-    match lines.len().saturating_sub(TOLD) {
-        0 => first,
-        more => format!("{first}; and {more} more"),
     }
 }

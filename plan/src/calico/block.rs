@@ -200,6 +200,11 @@ pub fn affinity(node: &str) -> String {
     format!("host:{node}")
 }
 
+/// The node whose this affinity is; `None` where it is no node's.
+pub fn node_of(affinity: &str) -> Option<&str> {
+    affinity.strip_prefix("host:")
+}
+
 /// The most bits of an address that differ within a block, by Calico's schema of a pool: /20 is its largest in IPv4, /116 in
 /// IPv6.
 const LARGEST: u8 = 12;

@@ -1,22 +1,10 @@
 //! Collecting what one check has to say, in few lines.
 
-use std::borrow::Borrow;
-
 use super::{Check, Verdict};
+use crate::words::{LISTED, names};
 
-/// More names than this are counted, not listed: a status has to stay readable, and small.
-const LISTED_NAMES: usize = 10;
 /// More lines than this of one check are put together.
 const LISTED_LINES: usize = 10;
-
-/// The names, or the first of them and the number of the others.
-pub fn names(names: &[impl Borrow<str>]) -> String {
-    let listed: Vec<&str> = names.iter().take(LISTED_NAMES).map(Borrow::borrow).collect();
-    match names.len().saturating_sub(LISTED_NAMES) {
-        0 => listed.join(", "),
-        more => format!("{} and {more} more", listed.join(", ")),
-    }
-}
 
 /// What one check found wrong.
 pub struct Report {
@@ -46,18 +34,40 @@ impl Line {
             && self.fix == other.fix
     }
 
-    fn object(&self) -> String {
+    fn object(&self, of: &[String]) -> String {
         let part = if self.part.is_empty() {
             String::new()
         } else {
             format!(": {}", self.part)
         };
-        let kind = match (self.kind, self.names.len()) {
-            ("", _) => return format!("{}{part}", names(&self.names)),
+        let kind = match (self.kind, of.len()) {
+            ("", _) => return format!("{}{part}", names(of)),
             (kind, 1) => kind.to_owned(),
             (kind, _) => format!("{kind}s"),
         };
-        format!("{kind} {}{part}", names(&self.names))
+        format!("{kind} {}{part}", names(of))
+    }
+
+    /// The line about some of its objects.
+    fn about(&self, name: &str, of: &[String]) -> Check {
+        Check::not_pass(
+            name,
+            self.verdict,
+            self.object(of),
+            self.found.clone(),
+            self.needed.clone(),
+            self.fix.clone(),
+        )
+    }
+
+    /// The line as a check: with those that name every object, where it names the first.
+    fn check(&self, name: &str) -> Check {
+        let mut check = self.about(name, &self.names);
+        if self.names.len() > LISTED {
+            let all = self.names.chunks(LISTED);
+            check.whole = all.map(|of| self.about(name, of)).collect();
+        }
+        check
     }
 }
 
@@ -152,26 +162,14 @@ impl Report {
         let mut lines = self.lines;
         lines.sort_by_key(|line| std::cmp::Reverse(line.verdict));
         let rest = lines.split_off(lines.len().min(LISTED_LINES));
-        let mut checks: Vec<Check> = lines
-            .into_iter()
-            .map(|line| {
-                Check::not_pass(
-                    name,
-                    line.verdict,
-                    line.object(),
-                    line.found,
-                    line.needed,
-                    line.fix,
-                )
-            })
-            .collect();
+        let mut checks: Vec<Check> = lines.iter().map(|line| line.check(name)).collect();
         if let Some(first) = rest.first() {
             let objects: Vec<&str> = rest
                 .iter()
                 .flat_map(|line| &line.names)
                 .map(String::as_str)
                 .collect();
-            checks.push(Check::not_pass(
+            let mut more = Check::not_pass(
                 name,
                 first.verdict,
                 format!("{} {}", first.kind, names(&objects)),
@@ -182,7 +180,10 @@ impl Report {
                 ),
                 first.needed.clone(),
                 first.fix.clone(),
-            ));
+            );
+            let all = rest.iter().map(|line| line.check(name));
+            more.whole = all.flat_map(|check| check.in_full().to_vec()).collect();
+            checks.push(more);
         }
         checks
     }
@@ -222,6 +223,29 @@ mod tests {
     }
 
     #[test]
+    fn every_object_of_a_line_is_named_somewhere() {
+        let mut report = Report::new("IpPool");
+        for number in 0..25 {
+            report.fail("Node", number.to_string(), finding("bad"));
+        }
+        let checks = report.finish("", "");
+        assert_eq!(checks.len(), 1);
+        let all: Vec<&str> = checks[0]
+            .in_full()
+            .iter()
+            .map(|check| check.object.as_str())
+            .collect();
+        assert_eq!(
+            all,
+            [
+                "Nodes 0, 1, 2, 3, 4, 5, 6, 7, 8, 9: part",
+                "Nodes 10, 11, 12, 13, 14, 15, 16, 17, 18, 19: part",
+                "Nodes 20, 21, 22, 23, 24: part",
+            ]
+        );
+    }
+
+    #[test]
     fn many_findings_stay_few_lines() {
         let mut report = Report::new("IpPool");
         for number in 0..1000 {
@@ -238,5 +262,8 @@ mod tests {
             checks[10].found,
             "990 more findings like those above; the first: 10"
         );
+        let all: Vec<Check> = checks.iter().flat_map(|check| check.in_full().to_vec()).collect();
+        assert_eq!(all.len(), 1000);
+        assert_eq!(all[999].object, "Node 999: part");
     }
 }

@@ -15,11 +15,11 @@ use super::checks::CheckName;
 use super::cluster::ClusterFacts;
 use super::node::NetworkLabel;
 use super::settings::{Ipv6Settings, Options, Settings, defaults};
-use crate::check::names;
 use crate::check::{Check, Verdict};
 use crate::cluster::{DaemonSet, Node};
 use crate::flannel::{NetworkConfiguration, SubnetEnvironment};
 use crate::sourced::{Source, Sourced};
+use crate::words::{lines, names};
 
 pub use recognise::{argument, flanneld, has_switch, is_of_a_network, looks_like_canal, looks_like_flannel};
 
@@ -284,7 +284,7 @@ fn agreed<'nodes, T: Ord + Display>(
             .iter()
             .map(|(value, nodes)| format!("{value} on {}", names(nodes)))
             .collect();
-        return Err(Box::new(refuse(groups.join("; "))));
+        return Err(Box::new(refuse(lines(&groups))));
     }
     Ok(by_value
         .into_iter()

@@ -7,9 +7,10 @@ use super::host::{HostSettings, SUBNET_TABLE};
 use super::objects;
 use super::settings::{LegacyPods, Settings, Strategy};
 use crate::cluster::Node;
-use crate::document::{Action, Document};
+use crate::document::{Action, Document, NodeActions};
 use crate::drain;
 use crate::order::{self, Place};
+use crate::words::names;
 
 /// Nodes in the order in which they are worked on.
 pub fn order<'facts>(facts: &'facts ClusterFacts, coordinator_node: &str) -> Vec<&'facts Node> {
@@ -47,7 +48,11 @@ pub fn document(
         prepare: prepare(settings, facts, &nodes),
         nodes: nodes
             .iter()
-            .map(|node| (node.name.clone(), of_node(settings, facts, node)))
+            .map(|node| NodeActions {
+                node: node.name.clone(),
+                prepare: vec![blocks(settings, node)],
+                actions: of_node(settings, facts, node),
+            })
             .collect(),
         finish: restart(strategy, legacy_pods)
             .into_iter()
@@ -110,37 +115,41 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, nodes: &[&Node]) -> Vec<Ac
             settings.flannel_vni.value, settings.flannel_port.value, settings.flannel_mtu.value
         ),
     ));
-    for node in nodes {
-        let ranges: Vec<String> = settings
-            .pod_networks()
-            .iter()
-            .filter_map(|network| node.range_of(&network.range))
-            .map(|range| range.to_string())
-            .collect();
-        let range = if ranges.is_empty() {
-            "its podCIDR".to_owned()
-        } else {
-            ranges.join(" and ")
-        };
-        actions.push(Action::new(
-            "create",
-            format!("IPAM blocks of node {}", node.name),
-            format!(
-                "IPAMBlock and BlockAffinity for {range}, with the tunnel address; Node annotations for Felix"
-            ),
-        ));
-    }
     actions
+}
+
+/// What Calico is told of a node before the first one changes.
+fn blocks(settings: &Settings, node: &Node) -> Action {
+    let ranges: Vec<String> = settings
+        .pod_networks()
+        .iter()
+        .filter_map(|network| node.range_of(&network.range))
+        .map(|range| range.to_string())
+        .collect();
+    let range = if ranges.is_empty() {
+        "its podCIDR".to_owned()
+    } else {
+        ranges.join(" and ")
+    };
+    Action::new(
+        "create",
+        format!("IPAM blocks of node {}", node.name),
+        format!(
+            "IPAMBlock and BlockAffinity for {range}, with the tunnel address; Node annotations for Felix"
+        ),
+    )
 }
 
 fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action> {
     let object = format!("Node {}", node.name);
     let residents = drain::residents(&facts.pods, &node.name);
-    let names = |pods: &[&drain::Pod]| {
-        if pods.is_empty() {
-            return "none now".to_owned();
+    let named = |pods: &[&drain::Pod]| {
+        let keys: Vec<String> = pods.iter().map(|pod| pod.key()).collect();
+        if keys.is_empty() {
+            "none now".to_owned()
+        } else {
+            names(&keys)
         }
-        pods.iter().map(|pod| pod.key()).collect::<Vec<_>>().join(", ")
     };
     let tunnels = HostSettings::of(settings).tunnels();
     let devices: Vec<&str> = tunnels.iter().map(|tunnel| tunnel.flannels.as_str()).collect();
@@ -154,7 +163,7 @@ fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action
         Action::as_of_now(
             "evict",
             format!("pods of node {}", node.name),
-            names(&residents.movable),
+            named(&residents.movable),
         ),
         Action::new("label", &object, format!("{LABEL}=none; flannel's pod ends")),
         Action::new(
@@ -165,7 +174,7 @@ fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action
         Action::as_of_now(
             "evict",
             format!("DaemonSet pods of node {}", node.name),
-            names(&residents.daemon_set),
+            named(&residents.daemon_set),
         ),
         Action::new(
             "delete",

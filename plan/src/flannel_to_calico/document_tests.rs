@@ -19,10 +19,9 @@ fn with_ipv4_alone_nothing_is_said_of_ipv6() {
     for strategy in [Strategy::Drain, Strategy::InPlace] {
         let facts = fixture::cluster();
         let plan = document(strategy, LegacyPods::Keep, &fixture::settings(), &facts, "");
-        let nodes = plan.nodes.iter().flat_map(|(_, actions)| actions);
+        let nodes = plan.nodes.iter().flat_map(|node| &node.actions);
         let all: Vec<Action> = plan
-            .prepare
-            .iter()
+            .before_the_first()
             .chain(nodes)
             .chain(&plan.finish)
             .cloned()
@@ -35,10 +34,31 @@ fn with_ipv4_alone_nothing_is_said_of_ipv6() {
 }
 
 #[test]
+fn what_calico_is_told_of_a_node_stands_with_the_node() {
+    let facts = fixture::cluster();
+    let plan = document(
+        Strategy::Drain,
+        LegacyPods::Keep,
+        &fixture::settings(),
+        &facts,
+        "",
+    );
+    assert!(
+        !lines(&plan.prepare)
+            .iter()
+            .any(|line| line.contains("IPAM blocks"))
+    );
+    for node in &plan.nodes {
+        let start = format!("create IPAM blocks of node {}: ", node.node);
+        assert_eq!(find(&lines(&node.prepare), &start).len(), 1, "{:?}", node.prepare);
+    }
+}
+
+#[test]
 fn in_place_both_tunnels_are_renamed_after_the_routes_to_whole_subnets() {
     let (settings, facts) = fixture::dual_stack();
     let plan = document(Strategy::InPlace, LegacyPods::Keep, &settings, &facts, "");
-    let node = lines(&plan.nodes[0].1);
+    let node = lines(&plan.nodes[0].actions);
     assert_eq!(
         find(&node, "rename host a"),
         [
@@ -63,7 +83,7 @@ fn in_place_both_tunnels_are_renamed_after_the_routes_to_whole_subnets() {
 fn a_drained_node_reaches_the_pods_of_others_too() {
     let (settings, facts) = fixture::dual_stack();
     let plan = document(Strategy::Drain, LegacyPods::Keep, &settings, &facts, "");
-    let node = lines(&plan.nodes[0].1);
+    let node = lines(&plan.nodes[0].actions);
     let of = |part: &str| node.iter().position(|line| line.contains(part)).unwrap();
     assert!(of("flannel.1, flannel-v6.1, cni0") < of("=calico"), "{node:#?}");
     assert!(

@@ -17,6 +17,7 @@ pub use switch::{Orders, Patience, is_between, left_to_wait};
 use super::facts::{Found, HostFacts};
 use super::phase::{Goal, Phase};
 use super::settings::Settings;
+use crate::words::names;
 
 /// What the agent must know to tell flannel's things from everybody else's, and to judge Calico's device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -351,7 +352,7 @@ fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         return HostDecision::Wait(format!(
             "{} {verb} still attached to {BRIDGE}: {}",
             bridge.ports.len(),
-            bridge.ports.join(", ")
+            names(&bridge.ports)
         ));
     }
     let gone = facts
@@ -372,7 +373,7 @@ fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         Some(step) => HostDecision::Run(step),
         None => HostDecision::Halt(format!(
             "the host is not detached and no step is left; still there: {}",
-            leftovers(facts, settings).join(", ")
+            names(&leftovers(facts, settings))
         )),
     }
 }

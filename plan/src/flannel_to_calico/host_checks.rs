@@ -6,6 +6,7 @@ use super::facts::HostFacts;
 use super::host::{HostSettings, calico_device_problem, leftovers};
 use super::phase::{Goal, Phase};
 use crate::check::{Check, Verdict};
+use crate::words::lines;
 
 mod flannel;
 
@@ -239,7 +240,7 @@ fn cni_configuration(subject: Subject<'_>) -> Check {
             name,
             Verdict::Warn,
             object,
-            format!("{found}; not valid: {}", others.join("; ")),
+            format!("{found}; not valid: {}", lines(&others)),
             "valid files only",
             "mend or remove the files that are not valid",
         );

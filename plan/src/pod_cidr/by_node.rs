@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::decision::{Wait, WaitReason};
 use crate::evict;
 use crate::moves;
+use crate::words;
 
 /// Whose cordon a Node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -161,7 +162,7 @@ pub fn meanwhile<'nodes>(cordoned: impl Iterator<Item = &'nodes str>) -> String 
     if names.is_empty() {
         String::new()
     } else {
-        format!("; cordoned meanwhile: {}", names.join(", "))
+        format!("; cordoned meanwhile: {}", words::names(&names))
     }
 }
 

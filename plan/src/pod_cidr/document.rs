@@ -9,6 +9,7 @@ use super::settings::{Mode, Settings};
 use crate::document::{Action, Document};
 use crate::moves::{self, Movers, Resident, Wave, Workload};
 use crate::residents::{AT_LEAST, Needed, residents, with_one_pod, workloads_of};
+use crate::words::names;
 
 /// kops puts this label on its Nodes.
 const KOPS_LABEL: &str = "kops.k8s.io/instancegroup";
@@ -193,7 +194,7 @@ fn moving(
             .collect();
         let who = match pods.as_slice() {
             [] => "none now".to_owned(),
-            pods => format!("{} now: {}", pods.len(), pods.join(", ")),
+            pods => format!("{} now: {}", pods.len(), names(pods)),
         };
         Action::as_of_now(verb, wave.words(), format!("{how}; {who}"))
     });
@@ -312,7 +313,7 @@ fn kops(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
                 Some(around) => format!("+ {around}: kops wants one range around pods and Services"),
                 None => format!(
                     "+ one range around {to} and the Services' ({}): there is none narrower than a /8, so the Services' has to change too",
-                    services.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                    names(&services.iter().map(ToString::to_string).collect::<Vec<_>>())
                 ),
             },
         ),

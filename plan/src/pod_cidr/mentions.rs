@@ -4,6 +4,7 @@
 use ipnet::IpNet;
 
 use crate::ranges::overlap;
+use crate::words::names;
 
 /// When a place has to know which range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ impl Mention {
         let said: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
         Change {
             object: self.object.clone(),
-            found: said.join(", "),
+            found: names(&said),
             needed: needed.to_owned(),
             fix: self.fix.replace("{ranges}", needed),
         }

@@ -57,46 +57,70 @@ pub fn from_the_end(range: &IpNet) -> impl Iterator<Item = IpAddr> {
         .filter_map(move |place| at(&range, place))
 }
 
-/// Gives each of these addresses of `from` one of `to`: at the same place where that is free, and else at the first free place
-/// that none of the others has. `taken` are addresses of `to` that somebody has.
-///
-/// The same addresses get the same answer; who asks later, when some have moved, says so by `taken`.
+/// Which address each one gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assigned {
+    /// Address of the one range → address of the other.
+    pub given: BTreeMap<IpAddr, IpAddr>,
+    /// Addresses for which the other range has no room.
+    pub without: BTreeSet<IpAddr>,
+}
+
+/// Gives each of these addresses of `from` one of `to`; an error where there is not room for all.
 pub fn assign(
     addresses: &BTreeSet<IpAddr>,
     from: &IpNet,
     to: &IpNet,
     taken: &BTreeSet<IpAddr>,
 ) -> Result<BTreeMap<IpAddr, IpAddr>, NoRoom> {
-    let mut assigned = BTreeMap::new();
+    let assigned = assign_some(addresses, from, to, taken);
+    if assigned.without.is_empty() {
+        return Ok(assigned.given);
+    }
+    Err(NoRoom {
+        range: *to,
+        needed: taken.len() + addresses.len(),
+    })
+}
+
+/// Gives each of these addresses of `from` one of `to`, as long as there is room: at the same place where that is free, and else at
+/// the first free place that none of the others has. `taken` are addresses of `to` that somebody has.
+///
+/// The same addresses get the same answer; who asks later, when some have moved, says so by `taken`.
+pub fn assign_some(
+    addresses: &BTreeSet<IpAddr>,
+    from: &IpNet,
+    to: &IpNet,
+    taken: &BTreeSet<IpAddr>,
+) -> Assigned {
+    let mut assigned = Assigned::default();
     let mut used = taken.clone();
     for address in addresses {
         let same = place(from, address).and_then(|place| at(to, place));
         if let Some(same) = same.filter(|same| !taken.contains(same)) {
-            assigned.insert(*address, same);
+            assigned.given.insert(*address, same);
             used.insert(same);
         }
     }
-    let mut next = 1;
+    let mut free = (1..)
+        .take_while(|place| at(to, *place).is_some())
+        .filter(|place| !RESERVED.contains(place))
+        .filter_map(|place| at(to, place))
+        .filter(|found| !used.contains(found));
     for address in addresses {
-        if assigned.contains_key(address) {
+        if assigned.given.contains_key(address) {
             continue;
         }
-        let free = loop {
-            let Some(found) = at(to, next) else {
-                return Err(NoRoom {
-                    range: *to,
-                    needed: used.len() + addresses.len() - assigned.len(),
-                });
-            };
-            if !RESERVED.contains(&next) && !used.contains(&found) {
-                break found;
+        match free.next() {
+            Some(found) => {
+                assigned.given.insert(*address, found);
             }
-            next += 1;
-        };
-        assigned.insert(*address, free);
-        used.insert(free);
+            None => {
+                assigned.without.insert(*address);
+            }
+        }
     }
-    Ok(assigned)
+    assigned
 }
 
 /// The new range has fewer addresses than there are Services.

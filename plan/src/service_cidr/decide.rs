@@ -16,6 +16,7 @@ use super::side::Side;
 use super::step::{Missing, Stage, Step};
 use super::swap;
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
+use crate::words;
 
 /// Which Services go before others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +61,8 @@ pub struct View<'facts> {
     pub api_servers: Option<Wait>,
     /// Every Service that changes, in the order in which they go.
     pub services: &'facts [ServiceView],
+    /// Services that have an address of a range that is left, and for which there is no room in the others: they alone wait for it.
+    pub without_room: &'facts [String],
     /// Addresses of load balancers that are of a range that is left: they stay.
     pub kept: &'facts [IpAddr],
     /// Who else says an address that is left, and who changes it.
@@ -228,7 +231,7 @@ fn range_is_there(view: &View<'_>) -> Option<Next> {
 
 /// What is missing until every Service has the address that it is to have, and its other one answers or is given up.
 fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
-    let there = view.services.iter().all(|service| service.is_there);
+    let there = view.services.iter().all(|service| service.is_there) && view.without_room.is_empty();
     let is_left = view.soak.is_none() && view.follow_up.is_none() && view.carriers.is_none();
     let stage = match (there, is_left) {
         (false, _) => Stage::Exchange,
@@ -301,9 +304,24 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
                 decision: Decision::Halt(halt),
                 aside: None,
             }),
-            None => held_back(view).map(|found| wait(stage, found)),
+            None => without_room(view)
+                .or_else(|| held_back(view))
+                .map(|found| wait(stage, found)),
         },
     }
+}
+
+/// Whoever has no place in the ranges that Services come to: as long as there is somebody, the others are not left.
+fn without_room(view: &View<'_>) -> Option<Wait> {
+    (!view.without_room.is_empty()).then(|| {
+        let message = format!(
+            "{} has no room for {}. All others go on. Delete Services that nobody needs, or lead all back with `kubectl replumb rollback \
+             --all` and choose a larger range",
+            listed(&view.target()),
+            words::counted("Service", "Services", view.without_room),
+        );
+        waits(WaitReason::ServiceRanges, message)
+    })
 }
 
 /// Who is kept at the address that the others leave: as long as there is somebody, it is not given up.
@@ -315,7 +333,7 @@ fn held_back(view: &View<'_>) -> Option<Wait> {
             "{} at the address that the others leave, as spec.rollbackServices says: {}. `kubectl replumb resume` leads them on, `kubectl \
              replumb rollback --all` leads the others back",
             if names.len() == 1 { "one Service is kept".to_owned() } else { format!("{} Services are kept", names.len()) },
-            names.join(", ")
+            words::names(&names)
         );
         waits(WaitReason::Paused, message)
     })

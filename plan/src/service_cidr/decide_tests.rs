@@ -2,6 +2,7 @@
 
 use crate::service_cidr::objects::BridgePolicy;
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
 use rstest::rstest;
 
@@ -120,6 +121,7 @@ fn with(services: &[ServiceView], change: impl FnOnce(&mut View<'_>, &mut Policy
         ranges: &ranges,
         api_servers: None,
         services,
+        without_room: &[],
         kept: &[],
         follow_up: None,
         carriers: None,
@@ -165,6 +167,37 @@ fn kubernetes_goes_first_then_name_servers_then_two_at_a_time() {
             service.is_there = true;
         }
     }
+}
+
+#[test]
+fn whoever_has_no_room_waits_alone_and_the_range_is_not_left() {
+    static FLOOD: LazyLock<Vec<String>> = LazyLock::new(|| {
+        (0..20_000)
+            .map(|number| format!("tenant/flood-{number}"))
+            .collect()
+    });
+    let flood = |view: &mut View<'_>| view.without_room = &FLOOD;
+    let going = [
+        service("shop/a", Turn::Other, SWAP),
+        service("shop/b", Turn::Other, SWAP),
+    ];
+    match with(&going, |view, _| flood(view)).decision {
+        Decision::Run(Step::Exchange(steps)) => assert_eq!(steps.len(), 2),
+        other => panic!("{other:?}"),
+    }
+    let there = [service("shop/a", Turn::Other, Decision::Settled)];
+    let next = with(&there, |view, _| {
+        flood(view);
+        view.soak = None;
+    });
+    assert_eq!(next.stage, Stage::Exchange);
+    let Decision::Wait(found) = next.decision else {
+        panic!("the range is left: {:?}", next.decision);
+    };
+    assert_eq!(found.reason, WaitReason::ServiceRanges);
+    let start = "172.30.0.0/16 has no room for 20000 Services, the first: tenant/flood-0, ";
+    assert!(found.message.starts_with(start), "{}", found.message);
+    assert!(found.message.len() < 1000);
 }
 
 #[test]
@@ -318,6 +351,7 @@ fn decide_on(services: &[ServiceView], kept: &[IpAddr], ranges: &[ServiceCidr]) 
         ranges,
         api_servers: None,
         services,
+        without_room: &[],
         kept,
         follow_up: None,
         carriers: None,

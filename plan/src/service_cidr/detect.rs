@@ -7,7 +7,7 @@ use super::facts::ClusterFacts;
 use super::objects::BridgePolicy;
 use super::ranges::{DEFAULT, ServiceCidr};
 use super::settings::Settings;
-use crate::check::{Check, Verdict};
+use crate::check::{Check, Verdict, names};
 use crate::cluster::Node;
 use crate::corefile;
 use crate::ranges::overlap;
@@ -159,7 +159,7 @@ fn no_domain(facts: &ClusterFacts) -> Check {
     let found = if objects.is_empty() {
         "no Corefile behind the cluster's name service".to_owned()
     } else {
-        format!("no domain in plugin kubernetes of {}", objects.join(", "))
+        format!("no domain in plugin kubernetes of {}", names(&objects))
     };
     CheckName::NameServers.not_pass(
         Verdict::Unknown,

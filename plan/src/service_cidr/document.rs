@@ -1,5 +1,7 @@
 //! The plan: every action on every object, in order.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::class::Class;
@@ -11,8 +13,8 @@ use super::ranges::{DEFAULT, listed};
 use super::settings::{Settings, cover_name, range_names};
 use super::side::Side;
 use super::subjects::{Book, key, of_migration, sort, turn};
-use crate::check::names;
-use crate::document::{Action, Document};
+use crate::document::{Action, Document, NodeActions};
+use crate::words::names;
 
 /// What the user asked for, as far as the plan depends on it.
 #[derive(Clone, Debug)]
@@ -31,9 +33,14 @@ pub struct Wishes<'wishes> {
 
 /// Writes the plan.
 pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Document {
-    let nodes = facts
-        .linux_nodes()
-        .map(|node| (node.name.clone(), on_node(&node.name, settings, facts)));
+    // A node on which nobody has anything to do has no part in the plan.
+    let nodes = facts.linux_nodes().filter_map(|node| {
+        Some(NodeActions {
+            node: node.name.clone(),
+            prepare: Vec::new(),
+            actions: vec![on_node(&node.name, settings, facts)?],
+        })
+    });
     Document {
         prepare: prepare(settings, facts, wishes),
         nodes: nodes.collect(),
@@ -74,6 +81,11 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Ve
         ),
     ));
     let mut services: Vec<(String, String)> = Vec::new();
+    let specs: BTreeMap<String, &Value> = facts
+        .services
+        .iter()
+        .map(|service| (key(service), &service["spec"]))
+        .collect();
     let mut ordered: Vec<(super::decide::Turn, String)> = of_migration(&facts.services)
         .map(|service| (turn(&key(service), service), key(service)))
         .filter(|(_, name)| wishes.book.contains_key(name))
@@ -87,11 +99,8 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Ve
                 .zip(&both.new)
                 .map(|(old, new)| format!("{old} → {new}"))
                 .collect();
-            let service = facts.services.iter().find(|service| key(service) == name);
-            let meanwhile = service
-                .map(|service| meanwhile(&service["spec"]))
-                .unwrap_or_default();
-            services.push((name, format!("{}{meanwhile}", pairs.join(", "))));
+            let meanwhile = specs.get(&name).map(|spec| meanwhile(spec)).unwrap_or_default();
+            services.push((name, format!("{}{meanwhile}", names(&pairs))));
         }
     }
     actions.extend(services.into_iter().map(|(name, pairs)| {
@@ -117,7 +126,7 @@ fn meanwhile(spec: &Value) -> &'static str {
 }
 
 /// What a person does on a node. The migration itself changes nothing there.
-fn on_node(node: &str, settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
+fn on_node(node: &str, settings: &Settings, facts: &ClusterFacts) -> Option<Action> {
     use crate::found::Found;
     let left = settings.changed().old;
     match facts.hosts.get(node).map(|host| &host.cluster_dns) {
@@ -127,16 +136,16 @@ fn on_node(node: &str, settings: &Settings, facts: &ClusterFacts) -> Vec<Action>
                 .any(|address| left.iter().any(|range| range.contains(address))) =>
         {
             let texts: Vec<String> = said.iter().map(ToString::to_string).collect();
-            vec![Action::new(
+            Some(Action::new(
                 "wait",
                 format!("kubelet of Node {node}"),
                 format!(
                     "a person writes the name servers' new address into clusterDNS, which says {}, and starts it again",
-                    texts.join(", ")
+                    names(&texts)
                 ),
-            )]
+            ))
         }
-        Some(_) | None => Vec::new(),
+        Some(_) | None => None,
     }
 }
 

@@ -16,7 +16,7 @@ fn planned(change: impl FnOnce(&mut ClusterFacts), keep_load_balancers: bool, or
         Side::New,
         &settings,
     )
-    .unwrap();
+    .book;
     let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();
     let wishes = Wishes {
         book: &book,
@@ -29,8 +29,8 @@ fn planned(change: impl FnOnce(&mut ClusterFacts), keep_load_balancers: bool, or
 }
 
 fn text(document: &Document) -> String {
-    let nodes = document.nodes.iter().flat_map(|(_, actions)| actions);
-    let all = document.prepare.iter().chain(nodes).chain(&document.finish);
+    let nodes = document.nodes.iter().flat_map(|node| &node.actions);
+    let all = document.before_the_first().chain(nodes).chain(&document.finish);
     let lines: Vec<String> = all
         .map(|action| format!("{} {}: {}", action.verb, action.object, action.detail))
         .collect();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::addresses::{NoRoom, assign};
+use super::addresses::assign_some;
 use super::class::{Class, addresses};
 use super::decide::Turn;
 use super::objects::is_helper;
@@ -14,6 +14,15 @@ use super::side::{Side, Sides};
 
 /// The addresses of every Service that changes, as they were before and in the new range, by `namespace/name`.
 pub type Book = BTreeMap<String, Sides<Vec<IpAddr>>>;
+
+/// The book as it is to be, and who has no place in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Booked {
+    /// The book.
+    pub book: Book,
+    /// Services that change their addresses, and for which the ranges that they come to have no room.
+    pub without_room: Vec<String>,
+}
 
 /// `namespace/name` of an object.
 pub fn key(object: &Value) -> String {
@@ -27,14 +36,15 @@ pub fn of_migration(services: &[Value]) -> impl Iterator<Item = &Value> {
 }
 
 /// The book with every Service that has an address of a range that is left, and without those that are gone. `taken` are addresses
-/// that somebody has. What was written into it once stays: somebody may be half way there.
+/// that somebody has. What was written into it once stays: somebody may be half way there. Whoever comes when there is no room is
+/// named, and takes no other's place.
 pub fn book(
     before: &Book,
     services: &[Value],
     taken: &BTreeSet<IpAddr>,
     goal: Side,
     settings: &Settings,
-) -> Result<Book, NoRoom> {
+) -> Booked {
     let mut book = before.clone();
     let names: BTreeSet<String> = services.iter().map(key).collect();
     book.retain(|name, _| names.contains(name));
@@ -60,20 +70,24 @@ pub fn book(
             .filter(|address| from.contains(*address))
             .copied()
             .collect();
-        assigned.extend(assign(&of_family, from, to, &taken)?);
+        assigned.extend(assign_some(&of_family, from, to, &taken).given);
     }
+    let mut without_room = Vec::new();
     for (name, here) in found {
-        let there: Vec<IpAddr> = here
+        let there: Option<Vec<IpAddr>> = here
             .iter()
-            .filter_map(|address| assigned.get(address))
-            .copied()
+            .map(|address| assigned.get(address).copied())
             .collect();
+        let Some(there) = there else {
+            without_room.push(name);
+            continue;
+        };
         let mut both = Sides::default();
         *both.of_mut(goal.other()) = here;
         *both.of_mut(goal) = there;
         book.insert(name, both);
     }
-    Ok(book)
+    Booked { book, without_room }
 }
 
 /// When this Service goes.

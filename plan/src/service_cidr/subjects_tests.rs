@@ -32,6 +32,43 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
+fn booked(before: &Book, services: &[Value], goal: Side) -> Book {
+    let booked = book(before, services, &BTreeSet::new(), goal, &settings());
+    assert_eq!(booked.without_room, Vec::<String>::new());
+    booked.book
+}
+
+#[test]
+fn who_comes_when_there_is_no_room_is_named_and_takes_no_others_place() {
+    let range = |text: &str| -> IpNet { text.parse().unwrap() };
+    let mut settings = settings();
+    settings.from.value = vec![range("10.96.0.0/16")];
+    settings.to.value = vec![range("172.30.0.0/28")];
+    let mut services: Vec<Value> = (0..10)
+        .map(|number| {
+            service(
+                &format!("shop/web-{number}"),
+                "ClusterIP",
+                &[&format!("10.96.1.{number}")],
+            )
+        })
+        .collect();
+    let nobody = BTreeSet::new();
+    let first = book(&Book::new(), &services, &nobody, Side::New, &settings);
+    assert_eq!((first.book.len(), first.without_room.len()), (10, 0));
+    for number in 0..200 {
+        let name = format!("tenant/flood-{number:03}");
+        services.push(service(&name, "ClusterIP", &[&format!("10.96.0.{number}")]));
+    }
+    let second = book(&first.book, &services, &nobody, Side::New, &settings);
+    assert!(first.book.iter().all(|(name, both)| second.book[name] == *both));
+    // Of sixteen addresses two are nobody's, and the places of the API servers and of the name server are kept for them; here
+    // somebody of the old range has these places.
+    assert_eq!(second.book.len() + second.without_room.len(), 210);
+    assert_eq!(second.book.len(), 14);
+    assert!(second.without_room.contains(&"tenant/flood-199".to_owned()));
+}
+
 #[test]
 fn a_label_of_ours_on_a_strangers_service_hides_nothing() {
     let settings = settings();
@@ -54,20 +91,19 @@ fn a_label_of_ours_on_a_strangers_service_hides_nothing() {
         labelled("shop/db-replumb-new", json!({})),
     ] {
         let services = [stranger];
-        let found = book(&Book::new(), &services, &BTreeSet::new(), Side::New, &settings).unwrap();
+        let found = book(&Book::new(), &services, &BTreeSet::new(), Side::New, &settings).book;
         assert_eq!(found.len(), 1, "{services:?}");
     }
     let helper = labelled(
         "shop/db-replumb-new",
         json!({ ROLE_LABEL: "new", SERVICE_LABEL: "db" }),
     );
-    let found = book(&Book::new(), &[helper], &BTreeSet::new(), Side::New, &settings).unwrap();
+    let found = book(&Book::new(), &[helper], &BTreeSet::new(), Side::New, &settings).book;
     assert_eq!(found, Book::new());
 }
 
 #[test]
 fn what_is_written_once_stays_and_who_comes_is_added() {
-    let settings = settings();
     let mut helper = service("shop/web-replumb-new", "ClusterIP", &["172.30.0.5"]);
     helper["metadata"]["labels"] = json!({ ROLE_LABEL: "new", SERVICE_LABEL: "web" });
     let mut services = vec![
@@ -76,7 +112,7 @@ fn what_is_written_once_stays_and_who_comes_is_added() {
         service("shop/none", "ClusterIP", &["None"]),
         helper,
     ];
-    let first = book(&Book::new(), &services, &BTreeSet::new(), Side::New, &settings).unwrap();
+    let first = booked(&Book::new(), &services, Side::New);
     let web = Sides {
         old: addresses(&["10.96.0.5"]),
         new: addresses(&["172.30.0.5"]),
@@ -86,17 +122,17 @@ fn what_is_written_once_stays_and_who_comes_is_added() {
     // It has its new address, and somebody comes with the old one's place.
     services[0] = service("shop/web", "ClusterIP", &["fd00:96::5", "172.30.0.5"]);
     services.push(service("shop/late", "NodePort", &["10.96.0.5"]));
-    let second = book(&first, &services, &BTreeSet::new(), Side::New, &settings).unwrap();
+    let second = booked(&first, &services, Side::New);
     assert_eq!(second["shop/web"], web);
     assert_ne!(second["shop/late"].new, web.new, "{second:?}");
 
     // On the way back who was made in the new range gets one of the old.
     services.push(service("shop/born", "ClusterIP", &["172.30.7.7"]));
-    let back = book(&second, &services, &BTreeSet::new(), Side::Old, &settings).unwrap();
+    let back = booked(&second, &services, Side::Old);
     assert_eq!(back["shop/born"].old, addresses(&["10.96.7.7"]));
 
     services.remove(0);
-    let gone = book(&second, &services, &BTreeSet::new(), Side::New, &settings).unwrap();
+    let gone = booked(&second, &services, Side::New);
     assert!(!gone.contains_key("shop/web"));
 }
 

@@ -165,6 +165,7 @@ impl World {
             ranges: &self.cidrs(),
             api_servers: (self.flag != self.goal).then(|| waits("the flag")),
             services: &[service],
+            without_room: &[],
             kept: &self.kept(),
             follow_up: (self.said != self.goal).then(|| waits("clusterDNS")),
             carriers: (self.told != self.goal).then(|| Missing::Evict(vec![pod])),

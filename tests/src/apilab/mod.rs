@@ -161,7 +161,8 @@ impl ApiLab {
     pub async fn clear(&self) -> Result<()> {
         let client = self.admin().await?;
         let migrations: Api<api::Migration> = Api::all(client.clone());
-        let nodes: Api<api::NodeMigration> = Api::all(client);
+        let nodes: Api<api::NodeMigration> = Api::all(client.clone());
+        let records: Api<api::MigrationRecord> = Api::all(client);
         for name in migrations
             .list(&kube::api::ListParams::default())
             .await?
@@ -183,6 +184,10 @@ impl ApiLab {
         {
             nodes.delete(&name, &DeleteParams::default()).await?;
         }
+        // Nobody collects here what a deleted Migration owned.
+        records
+            .delete_collection(&DeleteParams::default(), &kube::api::ListParams::default())
+            .await?;
         Ok(())
     }
 }

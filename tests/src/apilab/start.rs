@@ -135,7 +135,7 @@ async fn ready(lab: &ApiLab) -> Result<()> {
 pub(super) async fn install(lab: &ApiLab) -> Result<()> {
     let base = manifests().display().to_string();
     lab.kubectl(&["apply", "--server-side", "-k", &base])?;
-    for name in ["migrations", "nodemigrations"] {
+    for name in ["migrations", "nodemigrations", "migrationrecords"] {
         let definition = format!("crd/{name}.replumb.dev");
         lab.kubectl(&[
             "wait",

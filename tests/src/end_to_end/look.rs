@@ -75,7 +75,14 @@ impl Looker {
     /// The nodes in the order of the plan.
     pub async fn order(&self) -> Result<Vec<String>> {
         let plan = self.migration().await?.status.and_then(|status| status.plan);
-        Ok(plan.context("the Migration has no plan")?.nodes)
+        let plan = plan.context("the Migration has no plan")?;
+        let api: Api<NodeMigration> = Api::all(self.client.clone());
+        let objects = api
+            .list(&ListParams::default())
+            .await
+            .context("list NodeMigrations")?;
+        let document = api::record::document(&plan, &objects.items, []);
+        Ok(document.nodes.into_iter().map(|node| node.node).collect())
     }
 
     /// Waits until there is a plan, and returns its order.

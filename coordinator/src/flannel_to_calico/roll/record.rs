@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use plan::decision::Decision;
 use plan::flannel_to_calico::node::{NodeStep, Policy, Stage};
 
+use crate::bounds;
 use crate::context::Context;
 use crate::snapshot::Snapshot;
 use crate::steps::{finish_stage, step_now};
@@ -39,6 +40,7 @@ pub(super) fn record(
     if !matches!(decision, Decision::Run(NodeStep::Evict(_))) {
         step.reason = reason;
         step.message = message;
+        bounds::cut_to(&mut step.message, bounds::MESSAGE);
     }
     step.halted = halted;
     // The clock was set back: the time of the stage begins anew, and does not wait for the clock to be there again.

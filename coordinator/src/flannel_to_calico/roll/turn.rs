@@ -11,9 +11,11 @@ use plan::decision::{Halt, HaltReason, Wait};
 use plan::flannel_to_calico::node::Stage;
 use plan::flannel_to_calico::settings::Settings;
 use plan::rollout::{self, Back, Seat, Standing, is_back};
+use plan::words::cut;
 
 use super::super::undo;
 use super::write_spec;
+use crate::bounds;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::limits::rules;
@@ -119,7 +121,7 @@ async fn turn_fallen<'node>(
         {
             let fell_back = FellBack {
                 at: now,
-                why: why.to_owned(),
+                why: cut(why, bounds::REASON).into_owned(),
                 resumed_at: migration.spec.resumed_at,
             };
             if !turn(context, object, Some(fell_back), now).await? {

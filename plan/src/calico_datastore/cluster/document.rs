@@ -4,7 +4,8 @@ use super::facts::ClusterFacts;
 use super::manifest::KOPS;
 use super::settings::Settings;
 use crate::calico_datastore::run::record::PREFIX;
-use crate::document::{Action, Document};
+use crate::document::{Action, Document, NodeActions};
+use crate::words::names;
 
 /// Writes the plan. `order` is the nodes, as they go.
 pub fn document(settings: &Settings, facts: &ClusterFacts, order: &[String]) -> Document {
@@ -12,7 +13,11 @@ pub fn document(settings: &Settings, facts: &ClusterFacts, order: &[String]) -> 
         prepare: prepare(settings, facts),
         nodes: order
             .iter()
-            .map(|node| (node.clone(), on_node(settings)))
+            .map(|node| NodeActions {
+                node: node.clone(),
+                prepare: Vec::new(),
+                actions: on_node(settings),
+            })
             .collect(),
         finish: finish(settings, facts),
     }
@@ -54,7 +59,7 @@ fn prepare(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
                 .iter()
                 .map(|(kind, count)| format!("{count} {kind}"))
                 .collect();
-            format!("{} keys: {}", converted.objects(), all.join(", "))
+            format!("{} keys: {}", converted.objects(), names(&all))
         });
     actions.push(Action::as_of_now(
         "create",

@@ -1,7 +1,7 @@
 //! Who else would write back what the migration changes.
 
 use super::CheckName;
-use crate::check::{Check, Finding, Report, Verdict, owner};
+use crate::check::{Check, Finding, Report, Verdict, names, owner};
 use crate::cluster::DaemonSet;
 
 /// Label by which the Kubernetes add-on manager knows its objects, whatever the value.
@@ -53,7 +53,7 @@ pub(super) fn check(sets: &[Option<&DaemonSet>]) -> Vec<Check> {
             );
         }
     }
-    let object = format!("DaemonSets {}", keys.join(", "));
+    let object = format!("DaemonSets {}", names(&keys));
     [
         addon.finish(&object, "no add-on manager's label"),
         reconciler.finish(object, "no mark of a controller"),

@@ -6,6 +6,7 @@ use super::in_place::two_tunnels;
 use super::{HostDecision, HostSettings, HostStep, Remembered};
 use crate::cni::CniFile;
 use crate::flannel_to_calico::facts::HostFacts;
+use crate::words::names;
 
 /// The next change on the way back.
 pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Remembered) -> HostDecision {
@@ -52,7 +53,7 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Re
         return HostDecision::Wait(format!(
             "{} pods of Calico's are still attached: {}",
             facts.calico.pods.len(),
-            facts.calico.pods.join(", ")
+            names(&facts.calico.pods)
         ));
     }
     let tunnels = settings.tunnels();

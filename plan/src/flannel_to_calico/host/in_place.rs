@@ -8,6 +8,7 @@ use ipnet::{IpNet, Ipv6Net};
 use super::{HostDecision, HostSettings, HostStep, detach, flannel_devices, subnets};
 use crate::flannel_to_calico::facts::{Bridge, Found, HostFacts};
 use crate::flannel_to_calico::objects;
+use crate::words::names;
 
 /// The next change that makes the tunnel Calico's while every pod keeps its packets.
 ///
@@ -28,7 +29,7 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     if !foreign.is_empty() {
         return HostDecision::Halt(format!(
             "VXLAN links {} are named as flannel names its own, and flannel's VNI is {}; delete those that nobody uses",
-            foreign.join(", "),
+            names(&foreign),
             settings.vni
         ));
     }

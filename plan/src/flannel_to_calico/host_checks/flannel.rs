@@ -1,7 +1,7 @@
 //! Checks of a host that should be on flannel.
 
 use super::{HostCheck, Subject};
-use crate::check::{Check, Verdict};
+use crate::check::{Check, Verdict, names};
 use crate::flannel_to_calico::facts::Found;
 use crate::flannel_to_calico::host::BRIDGE;
 
@@ -94,7 +94,7 @@ fn device_of(subject: Subject<'_>, wanted: &str, mtu: u32) -> Check {
         let found = if others.is_empty() {
             "no VXLAN link at all".to_owned()
         } else {
-            format!("not there; VXLAN links: {}", others.join(", "))
+            format!("not there; VXLAN links: {}", names(&others))
         };
         return Check::not_pass(
             name,

@@ -11,6 +11,7 @@ use crate::evict::OnBlocked;
 use crate::flannel_to_calico::phase::{Goal, Phase};
 use crate::flannel_to_calico::settings::Strategy;
 use crate::probe::{self, Missing};
+use crate::words;
 
 /// Clocks of a cluster are kept closer together than this.
 const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(1);
@@ -340,7 +341,7 @@ pub(super) fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase
 /// Names of pods, without whether they are Ready.
 pub(super) fn names(pods: &[(String, bool)]) -> String {
     let names: Vec<&str> = pods.iter().map(|(name, _)| name.as_str()).collect();
-    names.join(", ")
+    words::names(&names)
 }
 
 pub(super) fn next(stage: Stage, decision: Decision<NodeStep>) -> Next {

@@ -9,6 +9,7 @@ use crate::service_cidr::facts::ClusterFacts;
 use crate::service_cidr::ranges::{DEFAULT, listed};
 use crate::service_cidr::settings::Settings;
 use crate::service_cidr::side::Side;
+use crate::words;
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     [
@@ -97,7 +98,7 @@ fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                         address.to_string(),
                         Finding::new(
                             "its certificate",
-                            format!("is not for {}", missing.join(", ")),
+                            format!("is not for {}", words::names(&missing)),
                             "the old and the new first address",
                             "whoever asks Service default/kubernetes by its new address refuses this certificate. It has to be made anew \
                              together with the flag (stage ControlPlane waits for both): kubeadm: apiServer.certSANs, then `kubeadm init \

@@ -15,6 +15,7 @@ use crate::service_cidr::settings::Settings;
 use crate::service_cidr::side::Side;
 use crate::service_cidr::subjects::{key, of_migration};
 use crate::service_cidr::swap::Part;
+use crate::words::lines;
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     [
@@ -136,7 +137,7 @@ fn rooms(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec
         }
         said.push(format!("{} of {} addresses of {to}", addresses.len(), room(to)));
     }
-    report.finish(listed(changed.of(Side::New)), said.join("; "))
+    report.finish(listed(changed.of(Side::New)), lines(&said))
 }
 
 fn mentions(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {

@@ -4,6 +4,7 @@ use super::{CheckName, CheckPolicy};
 use crate::calico_datastore::cluster::facts::ClusterFacts;
 use crate::calico_datastore::cluster::settings::Settings;
 use crate::check::{Check, Finding, Report, Verdict, names};
+use crate::words::lines;
 
 /// How long a node may take until its calico-node is Ready again, in seconds, when the image is there.
 const SECONDS_A_NODE: usize = 40;
@@ -110,7 +111,7 @@ fn pause(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Che
         return name.not_pass(
             Verdict::Warn,
             object,
-            format!("{found}; {}", lacking.join("; ")),
+            format!("{found}; {}", lines(&lacking)),
             "the images on every node before: while one is pulled no pod gets a network",
             "pull them there first (a DaemonSet with that image, `crictl pull`). kubelet tells of its 50 largest images only",
         );

@@ -5,7 +5,7 @@ use crate::calico_datastore::cluster::facts::{ClusterFacts, StoreFacts};
 use crate::calico_datastore::cluster::settings::Settings;
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
-use crate::check::{Check, Finding, Report, Verdict};
+use crate::check::{Check, Finding, Report, Verdict, names};
 
 /// What both stores are called together.
 const BOTH: &str = "etcd of Calico v2 and v3";
@@ -186,11 +186,7 @@ fn conversion(stores: &StoreFacts) -> Vec<Check> {
                 .iter()
                 .map(|(kind, count)| format!("{count} {kind}"))
                 .collect();
-            let found = format!(
-                "{} keys are written to v3: {}",
-                converted.objects(),
-                what.join(", ")
-            );
+            let found = format!("{} keys are written to v3: {}", converted.objects(), names(&what));
             if converted.notes.is_empty() {
                 return vec![name.pass("everything in etcd v2", found)];
             }

@@ -1,0 +1,377 @@
+//! Records: what a Migration has to remember and is too much for its own object. They are read once and kept in memory, and each
+//! write carries the version that was read.
+
+use std::collections::BTreeMap;
+
+use api::record::{self, Holds, MOST_BYTES, ServiceRecord};
+use api::{Migration, MigrationRecord, MigrationRecordSpec, names};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Preconditions};
+use kube::{Api, Client, ResourceExt};
+use plan::document::Action;
+use serde_json::json;
+
+use crate::own_pods;
+use crate::write::{WriteError, describe, patch_as_read, post_parameters};
+
+/// Records of one Migration, as they are stored.
+#[derive(Debug, Default)]
+pub struct Records {
+    /// UID of the Migration that they were read of; `None` before.
+    read_of: Option<String>,
+    found: BTreeMap<(Holds, u32), MigrationRecord>,
+}
+
+/// What one record holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Actions of a plan.
+    Actions(Vec<Action>),
+    /// Services with their addresses.
+    Services(Vec<ServiceRecord>),
+    /// A part of the text of a key.
+    Text(String, String),
+}
+
+impl Records {
+    /// Reads the records of this Migration, unless they are known.
+    pub async fn load(&mut self, client: &Client, migration: &Migration) -> Result<(), WriteError> {
+        let uid = migration.uid().unwrap_or_default();
+        if self.read_of.as_ref() == Some(&uid) {
+            return Ok(());
+        }
+        let api: Api<MigrationRecord> = Api::all(client.clone());
+        let ours = ListParams::default().labels(&format!("{}={uid}", names::RECORD_OF_LABEL));
+        let list = api.list(&ours).await.map_err(|source| {
+            let what = format!("MigrationRecords of Migration {}", migration.name_any());
+            WriteError::of("listing", what, source)
+        })?;
+        self.found = list
+            .items
+            .into_iter()
+            .filter(|record| record.labels().get(names::RECORD_OF_LABEL) == Some(&uid))
+            .map(|record| ((record.spec.holds, record.spec.part), record))
+            .collect();
+        self.read_of = Some(uid);
+        Ok(())
+    }
+
+    /// Knows nothing any more: somebody else may write them from now on.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The records that hold this, in order.
+    pub fn holding(&self, holds: Holds) -> impl Iterator<Item = &MigrationRecordSpec> {
+        let all = self.found.range((holds, 0)..=(holds, u32::MAX));
+        all.map(|(_, record)| &record.spec)
+    }
+
+    /// Makes the records that hold this hold these parts and no others. What is so already is not written.
+    pub async fn write(
+        &mut self,
+        client: &Client,
+        migration: &Migration,
+        holds: Holds,
+        parts: Vec<Content>,
+    ) -> Result<(), WriteError> {
+        self.load(client, migration).await?;
+        let written = self.write_all(client, migration, holds, parts).await;
+        if written.is_err() {
+            // Somebody else may have written: the next pass reads what is there.
+            self.forget();
+        }
+        written
+    }
+
+    async fn write_all(
+        &mut self,
+        client: &Client,
+        migration: &Migration,
+        holds: Holds,
+        parts: Vec<Content>,
+    ) -> Result<(), WriteError> {
+        let mut count = 0;
+        for content in parts {
+            let spec = spec(migration, holds, count, content);
+            self.write_one(client, migration, spec).await?;
+            count += 1;
+        }
+        let api: Api<MigrationRecord> = Api::all(client.clone());
+        let surplus = self.found.range((holds, count)..=(holds, u32::MAX));
+        let surplus: Vec<(Holds, u32)> = surplus.map(|(key, _)| *key).collect();
+        for key in surplus {
+            if let Some(record) = self.found.get(&key) {
+                delete(&api, record).await?;
+            }
+            self.found.remove(&key);
+        }
+        Ok(())
+    }
+
+    async fn write_one(
+        &mut self,
+        client: &Client,
+        migration: &Migration,
+        spec: MigrationRecordSpec,
+    ) -> Result<(), WriteError> {
+        let api: Api<MigrationRecord> = Api::all(client.clone());
+        let key = (spec.holds, spec.part);
+        let written = match self.found.get(&key) {
+            Some(found) if found.spec == spec => return Ok(()),
+            Some(found) => {
+                let change = api::merge::difference(&json!(found.spec), &json!(spec));
+                let change = json!({ "spec": change });
+                patch_as_read(&api, found, "writing", change).await?
+            }
+            None => create(&api, migration, spec).await?,
+        };
+        self.found.insert(key, written);
+        Ok(())
+    }
+}
+
+async fn create(
+    api: &Api<MigrationRecord>,
+    migration: &Migration,
+    spec: MigrationRecordSpec,
+) -> Result<MigrationRecord, WriteError> {
+    let uid = migration.uid().unwrap_or_default();
+    let name = record::name(&uid, spec.holds, spec.part);
+    let what = format!("MigrationRecord {name}");
+    let owner = serde_json::from_value(own_pods::owner(migration))
+        .map_err(|source| WriteError::of("building", &what, kube::Error::SerdeError(source)))?;
+    let object = MigrationRecord {
+        metadata: ObjectMeta {
+            name: Some(name),
+            labels: Some(BTreeMap::from([(names::RECORD_OF_LABEL.to_owned(), uid)])),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec,
+    };
+    match api.create(&post_parameters(), &object).await {
+        Ok(made) => Ok(made),
+        // Somebody else has made it since this Migration's were read.
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Err(WriteError::Conflict {
+            attempt: "creating".to_owned(),
+            object: what,
+        }),
+        Err(source) => Err(WriteError::of("creating", what, source)),
+    }
+}
+
+/// Deletes a record as it was read; one that is gone is deleted.
+async fn delete(api: &Api<MigrationRecord>, record: &MigrationRecord) -> Result<(), WriteError> {
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: record.uid(),
+            resource_version: record.resource_version(),
+        }),
+        ..DeleteParams::default()
+    };
+    match api.delete(&record.name_any(), &parameters).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(source) => Err(WriteError::of("deleting", describe(record), source)),
+    }
+}
+
+fn spec(migration: &Migration, holds: Holds, part: u32, content: Content) -> MigrationRecordSpec {
+    let mut spec = MigrationRecordSpec {
+        migration: migration.name_any(),
+        holds,
+        part,
+        actions: Vec::new(),
+        services: Vec::new(),
+        key: String::new(),
+        text: String::new(),
+    };
+    match content {
+        Content::Actions(actions) => spec.actions = actions,
+        Content::Services(services) => spec.services = services,
+        Content::Text(key, text) => (spec.key, spec.text) = (key, text),
+    }
+    spec
+}
+
+/// What a status has room for of what was there before, in bytes.
+const BEFORE_BYTES: usize = 16 * 1024;
+/// A part of a text, in bytes: in JSON it may become twice as long.
+const TEXT_BYTES: usize = MOST_BYTES / 2;
+
+/// What was there before the first change, as a status has it, and the parts of what is too long for it.
+pub struct Before {
+    /// What stands in the status.
+    pub inline: BTreeMap<String, String>,
+    /// What is in records: key → length of the text.
+    pub in_records: BTreeMap<String, u64>,
+    /// What those hold.
+    pub parts: Vec<Content>,
+}
+
+/// Divides what was there before the first change.
+pub fn divide(before: BTreeMap<String, String>) -> Before {
+    let mut divided = Before {
+        inline: BTreeMap::new(),
+        in_records: BTreeMap::new(),
+        parts: Vec::new(),
+    };
+    for (key, text) in before {
+        if text.len() <= BEFORE_BYTES {
+            divided.inline.insert(key, text);
+            continue;
+        }
+        divided
+            .in_records
+            .insert(key.clone(), u64::try_from(text.len()).unwrap_or(u64::MAX));
+        let mut rest = text.as_str();
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(rest.floor_char_boundary(TEXT_BYTES));
+            divided.parts.push(Content::Text(key.clone(), part.to_owned()));
+            rest = behind;
+        }
+    }
+    divided
+}
+
+/// What was there before the first change, all of it; an error is the key of a text that is not as it was written.
+pub fn assemble(
+    inline: &BTreeMap<String, String>,
+    in_records: &BTreeMap<String, u64>,
+    records: &Records,
+) -> Result<BTreeMap<String, String>, String> {
+    let mut before = inline.clone();
+    for (key, length) in in_records {
+        let parts = records.holding(Holds::Before).filter(|record| record.key == *key);
+        let text: String = parts.map(|record| record.text.as_str()).collect();
+        if u64::try_from(text.len()) != Ok(*length) {
+            return Err(key.clone());
+        }
+        before.insert(key.clone(), text);
+    }
+    Ok(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_api::{FakeApi, MIGRATION};
+
+    const RECORDS: &str = "/apis/replumb.dev/v1alpha1/migrationrecords";
+
+    fn server() -> (FakeApi, Migration) {
+        let api = FakeApi::default();
+        api.put_migration(
+            &json!({ "flannelToCalico": {} }),
+            &api::MigrationStatus::default(),
+        );
+        let migration = serde_json::from_value(api.get(MIGRATION).unwrap()).unwrap();
+        (api, migration)
+    }
+
+    fn texts(texts: &[&str]) -> Vec<Content> {
+        let texts = texts.iter();
+        texts
+            .map(|text| Content::Text("key".to_owned(), (*text).to_owned()))
+            .collect()
+    }
+
+    fn read(records: &Records) -> Vec<&str> {
+        let before = records.holding(Holds::Before);
+        before.map(|record| record.text.as_str()).collect()
+    }
+
+    #[tokio::test]
+    async fn only_what_differs_is_written_and_who_comes_next_reads_the_same() {
+        let (api, migration) = server();
+        let client = api.client();
+        let mut records = Records::default();
+        let before = Holds::Before;
+        records
+            .write(&client, &migration, before, texts(&["a", "b", "c"]))
+            .await
+            .unwrap();
+        api.take_changes();
+        records
+            .write(&client, &migration, before, texts(&["a", "x"]))
+            .await
+            .unwrap();
+        let calls: Vec<String> = api.take_changes().into_iter().map(|(call, _)| call).collect();
+        assert_eq!(
+            calls,
+            [
+                format!("PATCH {RECORDS}/m-1-before-1"),
+                format!("DELETE {RECORDS}/m-1-before-2")
+            ]
+        );
+        assert_eq!(read(&records), ["a", "x"]);
+        let mut next = Records::default();
+        next.load(&client, &migration).await.unwrap();
+        assert_eq!(read(&next), ["a", "x"]);
+        let owner =
+            api.get(&format!("{RECORDS}/m-1-before-0")).unwrap()["metadata"]["ownerReferences"][0].clone();
+        assert_eq!(owner["uid"], "m-1");
+        // Another Migration's are not its own.
+        let mut other = migration.clone();
+        other.metadata.uid = Some("m-2".to_owned());
+        next.load(&client, &other).await.unwrap();
+        assert_eq!(read(&next), Vec::<&str>::new());
+    }
+
+    #[tokio::test]
+    async fn who_wrote_meanwhile_is_not_written_over() {
+        let (api, migration) = server();
+        let client = api.client();
+        let (mut ours, mut others) = (Records::default(), Records::default());
+        ours.load(&client, &migration).await.unwrap();
+        others
+            .write(&client, &migration, Holds::Before, texts(&["theirs"]))
+            .await
+            .unwrap();
+        for wanted in [&["mine"], &["mine"]] {
+            let refused = ours
+                .write(&client, &migration, Holds::Before, texts(wanted))
+                .await;
+            if let Ok(()) = refused {
+                // The second time it was read what is there.
+                assert_eq!(read(&ours), ["mine"]);
+                return;
+            }
+            assert!(matches!(refused, Err(WriteError::Conflict { .. })), "{refused:?}");
+            assert_eq!(
+                api.get(&format!("{RECORDS}/m-1-before-0")).unwrap()["spec"]["text"],
+                "theirs"
+            );
+        }
+        panic!("what is there is never read");
+    }
+
+    #[tokio::test]
+    async fn what_was_there_before_is_the_same_again_however_long() {
+        let (api, migration) = server();
+        let client = api.client();
+        let before = BTreeMap::from([
+            ("short".to_owned(), "{}".to_owned()),
+            ("long".to_owned(), "ä\"".repeat(200_000)),
+        ]);
+        let divided = divide(before.clone());
+        assert_eq!(divided.inline.keys().collect::<Vec<_>>(), ["short"]);
+        let mut records = Records::default();
+        records
+            .write(&client, &migration, Holds::Before, divided.parts)
+            .await
+            .unwrap();
+        let whole = assemble(&divided.inline, &divided.in_records, &records);
+        assert_eq!(whole.unwrap(), before);
+        assert!(
+            api.below(RECORDS)
+                .iter()
+                .all(|record| record.to_string().len() < 256 * 1024)
+        );
+        api.remove(&format!("{RECORDS}/m-1-before-1"));
+        let mut next = Records::default();
+        next.load(&client, &migration).await.unwrap();
+        let torn = assemble(&divided.inline, &divided.in_records, &next);
+        assert_eq!(torn.unwrap_err(), "long");
+    }
+}

@@ -1,0 +1,105 @@
+//! Lists and texts for people that stay small, however much there is to say: what stands in a status, an Event or a plan is read by
+//! people and stored by the API server.
+
+use std::borrow::{Borrow, Cow};
+
+/// More names than this are counted, not listed.
+pub const LISTED: usize = 10;
+/// More lines than this are counted, not listed.
+const LINES: usize = 5;
+/// A name is cut behind so many bytes. A namespace and a name of Kubernetes have 317.
+const NAME_BYTES: usize = 320;
+/// A line of a list is cut behind so many bytes.
+const LINE_BYTES: usize = 1024;
+/// What stands at the end of a text that was cut.
+const CUT: &str = "…";
+
+/// The text, or as much of it as has at most so many bytes, cut between two characters.
+pub fn cut(text: &str, bytes: usize) -> Cow<'_, str> {
+    if text.len() <= bytes {
+        return Cow::Borrowed(text);
+    }
+    let end = text.floor_char_boundary(bytes.saturating_sub(CUT.len()));
+    Cow::Owned(format!("{}{CUT}", &text[..end]))
+}
+
+/// The names, or the first of them and the number of the others: `a, b and 3 more`.
+pub fn names(names: &[impl Borrow<str>]) -> String {
+    let listed = first(names, LISTED, NAME_BYTES).join(", ");
+    match names.len().saturating_sub(LISTED) {
+        0 => listed,
+        more => format!("{listed} and {more} more"),
+    }
+}
+
+/// The lines, or the first of them and the number of the others: `a; b; and 3 more`.
+pub fn lines(lines: &[impl Borrow<str>]) -> String {
+    let listed = first(lines, LINES, LINE_BYTES).join("; ");
+    match lines.len().saturating_sub(LINES) {
+        0 => listed,
+        more => format!("{listed}; and {more} more"),
+    }
+}
+
+/// How many there are, and which: `node a`, `3 nodes: a, b, c`, `5000 nodes, the first: a, b, c`.
+pub fn counted(one: &str, many: &str, names: &[impl Borrow<str>]) -> String {
+    let listed = first(names, LISTED, NAME_BYTES).join(", ");
+    match names.len() {
+        0 => format!("no {one}"),
+        1 => format!("{one} {listed}"),
+        count if count <= LISTED => format!("{count} {many}: {listed}"),
+        count => format!("{count} {many}, the first: {listed}"),
+    }
+}
+
+fn first(texts: &[impl Borrow<str>], count: usize, bytes: usize) -> Vec<Cow<'_, str>> {
+    let texts = texts.iter().take(count);
+    texts.map(|text| cut(text.borrow(), bytes)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn numbers(count: usize) -> Vec<String> {
+        (0..count).map(|number| number.to_string()).collect()
+    }
+
+    #[rstest]
+    #[case("abc", 3, "abc")]
+    #[case("abcdef", 5, "ab…")]
+    #[case("aößü", 6, "aö…")]
+    #[case("aößü", 5, "a…")]
+    #[case("äöü", 2, "…")]
+    fn a_text_is_cut_between_two_characters(
+        #[case] text: &str,
+        #[case] bytes: usize,
+        #[case] expected: &str,
+    ) {
+        assert_eq!(cut(text, bytes), expected);
+    }
+
+    #[rstest]
+    #[case(0, "no node")]
+    #[case(1, "node 0")]
+    #[case(3, "3 nodes: 0, 1, 2")]
+    #[case(10, "10 nodes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[case(5000, "5000 nodes, the first: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    fn a_list_says_how_many_and_which(#[case] count: usize, #[case] expected: &str) {
+        assert_eq!(counted("node", "nodes", &numbers(count)), expected);
+    }
+
+    #[test]
+    fn a_list_of_any_length_is_small() {
+        assert_eq!(names(&["a", "b"]), "a, b");
+        assert_eq!(names(&numbers(12)), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
+        assert_eq!(lines(&["a", "b"]), "a; b");
+        assert_eq!(lines(&numbers(7)), "0; 1; 2; 3; 4; and 2 more");
+        let long = vec!["x".repeat(1 << 20); 100];
+        assert!(names(&long).len() < 4096);
+        assert!(lines(&long).len() < 6144);
+        assert!(counted("node", "nodes", &long).len() < 4096);
+    }
+}
