@@ -84,7 +84,7 @@ impl ApiLab {
         self.kubeconfig_in(user, None)
     }
 
-    /// A kubeconfig of somebody with a certificate who belongs to a group.
+    /// A kubeconfig of a person with a certificate, in a group or in none.
     pub fn kubeconfig_in(&self, user: &str, group: Option<&str>) -> Result<String> {
         self.authority
             .kubeconfig(&self.server, user, &self.authority.client(user, group)?)
@@ -218,7 +218,7 @@ impl ApiLab {
     }
 }
 
-/// A client of whoever this kubeconfig is of.
+/// A client with this kubeconfig.
 pub async fn client(kubeconfig: &str) -> Result<Client> {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig).context("read a kubeconfig")?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
