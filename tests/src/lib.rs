@@ -13,3 +13,4 @@ pub mod http;
 pub mod image;
 pub mod machine;
 pub mod progress;
+pub mod scale;

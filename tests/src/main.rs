@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use lab::commands::{
-    crash, datastore_corpus, datastore_trial, demo, down, install, kubectl, status, test, up,
+    crash, datastore_corpus, datastore_trial, demo, down, hollow, install, kubectl, scale, status, test, up,
 };
 use lab::machine;
 
@@ -37,6 +37,10 @@ enum Command {
     DatastoreCorpus(datastore_corpus::Arguments),
     /// Convert a store of Calico v2 of any size, and kill the tool at its writes.
     DatastoreTrial(datastore_trial::Arguments),
+    /// Migrate a large cluster whose kubelets and agents are played, and say what that costs the coordinator.
+    Scale(scale::Arguments),
+    /// Play the agents of every node of a cluster without hosts, such as kwok's.
+    Hollow(hollow::Arguments),
     /// Run every test, the cheapest first.
     Test(test::Arguments),
     /// Make a machine's namespaces and wait for its end. The lab calls it.
@@ -62,6 +66,8 @@ fn main() -> ExitCode {
         Command::Crash(arguments) => run(crash::run(arguments)),
         Command::DatastoreCorpus(arguments) => run(datastore_corpus::run(arguments)),
         Command::DatastoreTrial(arguments) => run(datastore_trial::run(arguments)),
+        Command::Scale(arguments) => run(scale::run(arguments)),
+        Command::Hollow(arguments) => run(hollow::run(arguments)),
         Command::Test(arguments) => run(test::run(arguments)),
     };
     result.unwrap_or_else(|error| {

@@ -2,15 +2,19 @@
 //! conflicts that only a real API server has. No node runs in it, and no controller but those of Services: endpoints of pods that are
 //! only said to run, and ranges of addresses.
 
+mod own;
 mod programs;
+mod settings;
 mod start;
 
+pub use own::OwnApiLab;
 pub use programs::built;
+pub use settings::Settings;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
+use std::process::{Child, Command};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -31,6 +35,8 @@ pub struct ApiLab {
     programs: PathBuf,
     server: String,
     authority: Authority,
+    /// What was started for it, the store first.
+    processes: Mutex<Vec<Child>>,
 }
 
 impl ApiLab {
@@ -38,7 +44,7 @@ impl ApiLab {
     pub fn shared() -> Result<&'static Self> {
         static SHARED: OnceLock<std::result::Result<ApiLab, String>> = OnceLock::new();
         SHARED
-            .get_or_init(|| start::kept().map_err(|error| format!("{error:#}")))
+            .get_or_init(|| start::kept(None, Settings::default()).map_err(|error| format!("{error:#}")))
             .as_ref()
             .map_err(|error| anyhow!("{error}"))
     }
@@ -53,6 +59,21 @@ impl ApiLab {
         self.folder.join("admin.conf")
     }
 
+    /// Where the API server is.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Starts one more program, which ends with the lab and with the thread that calls this.
+    pub fn run(&self, name: &str, arguments: &str) -> Result<()> {
+        let child = start::spawn(&self.programs, &self.folder, name, arguments)?;
+        self.processes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(child);
+        Ok(())
+    }
+
     /// A client of the administrator. A client belongs to the runtime that made it: each test makes its own.
     pub async fn admin(&self) -> Result<Client> {
         client(&fs::read_to_string(self.kubeconfig()).context("read the administrator's kubeconfig")?).await
@@ -60,16 +81,26 @@ impl ApiLab {
 
     /// A kubeconfig of a person with a certificate.
     pub fn kubeconfig_of(&self, user: &str) -> Result<String> {
+        self.kubeconfig_in(user, None)
+    }
+
+    /// A kubeconfig of a person with a certificate, in a group or in none.
+    pub fn kubeconfig_in(&self, user: &str, group: Option<&str>) -> Result<String> {
         self.authority
-            .kubeconfig(&self.server, user, &self.authority.client(user, None)?)
+            .kubeconfig(&self.server, user, &self.authority.client(user, group)?)
     }
 
     /// A kubeconfig that shows this token.
     pub fn kubeconfig_with_token(&self, token: &str) -> Result<String> {
+        self.kubeconfig_through(&self.server, token)
+    }
+
+    /// The same for an API server that is reached at another address.
+    pub fn kubeconfig_through(&self, server: &str, token: &str) -> Result<String> {
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "token",
             "clusters": [{"name": "lab", "cluster": {
-                "server": self.server, "certificate-authority": self.authority.folder().join("ca.crt"),
+                "server": server, "certificate-authority": self.authority.folder().join("ca.crt"),
             }}],
             "users": [{"name": "token", "user": {"token": token}}],
             "contexts": [{"name": "token", "context": {"cluster": "lab", "user": "token"}}],
@@ -192,7 +223,8 @@ impl ApiLab {
     }
 }
 
-async fn client(kubeconfig: &str) -> Result<Client> {
+/// A client with this kubeconfig.
+pub async fn client(kubeconfig: &str) -> Result<Client> {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig).context("read a kubeconfig")?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await

@@ -4,25 +4,28 @@ use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::{ApiLab, programs};
+use super::{ApiLab, Settings, programs};
 use crate::cluster::authority::{self, Authority};
 use crate::cluster::replumb::manifests;
 use crate::cluster::wait::{Look, until};
 
 /// Folders of labs begin so; the process that made it follows.
 const FOLDER: &str = "replumb-apilab-";
+/// The range of Services.
+const SERVICES: &str = "10.96.0.0/16";
 /// How long the API server may take to be ready on a busy machine.
 const START_LIMIT: Duration = Duration::from_mins(2);
 
 /// Starts an API server on a thread that never ends: the kernel kills a child that asked for it when the *thread*
 /// that made it ends, and tests come and go on theirs.
-pub(super) fn kept() -> Result<ApiLab> {
+pub(super) fn kept(programs: Option<PathBuf>, settings: Settings) -> Result<ApiLab> {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::Builder::new()
         .name("apilab".to_owned())
@@ -31,7 +34,7 @@ pub(super) fn kept() -> Result<ApiLab> {
                 .enable_all()
                 .build()
                 .context("make a runtime")
-                .and_then(|runtime| runtime.block_on(start()));
+                .and_then(|runtime| runtime.block_on(start(programs, &settings)));
             // The other side waits for exactly one value.
             sender.send(started).ok();
             loop {
@@ -42,8 +45,11 @@ pub(super) fn kept() -> Result<ApiLab> {
     receiver.recv().context("wait for the API server")?
 }
 
-async fn start() -> Result<ApiLab> {
-    let programs = programs::find().await?;
+async fn start(programs: Option<PathBuf>, settings: &Settings) -> Result<ApiLab> {
+    let programs = match programs {
+        Some(programs) => programs,
+        None => programs::find().await?,
+    };
     let folder = folder()?;
     let authority = Authority::create(&folder.join("pki"))?;
     let pki = authority.folder();
@@ -64,7 +70,7 @@ async fn start() -> Result<ApiLab> {
 
     // The data need not survive the machine under the lab: no fsync.
     let data = folder.join("etcd").display().to_string();
-    spawn(
+    let store = spawn(
         &programs,
         &folder,
         "etcd",
@@ -72,24 +78,26 @@ async fn start() -> Result<ApiLab> {
             "--name=lab --data-dir={data} --unsafe-no-fsync --log-level=warn \
              --listen-client-urls=http://127.0.0.1:{etcd} --advertise-client-urls=http://127.0.0.1:{etcd} \
              --listen-peer-urls=http://127.0.0.1:{peers} --initial-advertise-peer-urls=http://127.0.0.1:{peers} \
-             --initial-cluster=lab=http://127.0.0.1:{peers}"
+             --initial-cluster=lab=http://127.0.0.1:{peers} {}",
+            settings.etcd
         ),
     )?;
     let keys = pki.display();
-    spawn(
+    let server_process = spawn(
         &programs,
         &folder,
         "kube-apiserver",
         &format!(
             "--etcd-servers=http://127.0.0.1:{etcd} --bind-address=127.0.0.1 --advertise-address=127.0.0.1 \
-             --secure-port={port} --endpoint-reconciler-type=none --service-cluster-ip-range=10.96.0.0/16 \
+             --secure-port={port} --endpoint-reconciler-type=none --service-cluster-ip-range={SERVICES} \
              --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
              --anonymous-auth=false --client-ca-file={keys}/ca.crt --cert-dir={keys} \
              --tls-cert-file={keys}/apiserver.crt --tls-private-key-file={keys}/apiserver.key \
              --service-account-issuer=https://kubernetes.default.svc.cluster.local \
              --service-account-key-file={keys}/service-account.pub \
              --service-account-signing-key-file={keys}/service-account.key \
-             --profiling=false --shutdown-delay-duration=0s"
+             --profiling=false --shutdown-delay-duration=0s {}",
+            settings.server(&folder)?
         ),
     )?;
     let lab = ApiLab {
@@ -97,17 +105,18 @@ async fn start() -> Result<ApiLab> {
         programs,
         server,
         authority,
+        processes: Mutex::new(vec![store, server_process]),
     };
     ready(&lab).await?;
-    spawn(
-        &lab.programs,
-        &lab.folder,
-        "kube-controller-manager",
-        &format!(
-            "--kubeconfig={} --leader-elect=false --secure-port=0 --controllers=endpointslice-controller,service-cidr-controller",
-            lab.folder.join("admin.conf").display()
-        ),
-    )?;
+    if let Some(controllers) = settings.controllers {
+        lab.run(
+            "kube-controller-manager",
+            &format!(
+                "--kubeconfig={} --leader-elect=false --secure-port=0 --controllers={controllers}",
+                lab.kubeconfig().display(),
+            ),
+        )?;
+    }
     install(&lab).await?;
     Ok(lab)
 }
@@ -238,8 +247,8 @@ fn ports() -> Result<[u16; 3]> {
     Ok(ports)
 }
 
-/// Starts a program that dies with this process, whatever kills it.
-fn spawn(programs: &Path, folder: &Path, name: &str, arguments: &str) -> Result<()> {
+/// Starts a program that dies with the thread that calls this, whatever ends it.
+pub(super) fn spawn(programs: &Path, folder: &Path, name: &str, arguments: &str) -> Result<Child> {
     let log = folder.join(format!("{name}.log"));
     let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
     let errors = out
@@ -253,6 +262,5 @@ fn spawn(programs: &Path, folder: &Path, name: &str, arguments: &str) -> Result<
         .stdout(out)
         .stderr(errors)
         .spawn()
-        .with_context(|| format!("run {name} by setpriv (Debian: apt-get install util-linux)"))?;
-    Ok(())
+        .with_context(|| format!("run {name} by setpriv (Debian: apt-get install util-linux)"))
 }

@@ -60,7 +60,7 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub struct Assets {
     /// One folder with `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kubelet`, `kube-proxy`, `kubectl`,
-    /// `etcd`, `containerd`, `containerd-shim-runc-v2`, `ctr`, `flanneld`, `flannel` (the CNI plugin) and `coredns`.
+    /// `etcd`, `containerd`, `containerd-shim-runc-v2`, `ctr`, `flanneld`, `flannel` (the CNI plugin), `coredns`, `kwok`.
     pub binaries: PathBuf,
     /// The folder with `bridge`, `host-local`, `loopback`, `portmap` and the other basic CNI plugins.
     pub plugins: PathBuf,

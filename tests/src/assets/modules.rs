@@ -29,7 +29,7 @@ pub struct Module {
 }
 
 /// All of them, the quick ones first: what is wrong with the tool chain shows early.
-pub static MODULES: [Module; 6] = [
+pub static MODULES: [Module; 7] = [
     Module {
         folder: "cni",
         title: "flannel's CNI plugin",
@@ -79,6 +79,16 @@ pub static MODULES: [Module; 6] = [
         stamps_version: false,
         renamed: &[],
         outputs: &["coredns"],
+    },
+    Module {
+        folder: "kwok",
+        title: "kwok, which plays kubelets",
+        versioned_by: "sigs.k8s.io/kwok",
+        tags: &[],
+        package: "tool",
+        stamps_version: false,
+        renamed: &[],
+        outputs: &["kwok"],
     },
     Module {
         folder: "kubernetes",

@@ -139,6 +139,13 @@ impl Values {
         Self(values)
     }
 
+    /// The same with another network for pods.
+    #[must_use]
+    pub fn with_pod_network(mut self, network: &str) -> Self {
+        self.0.insert("pod-network", network.to_owned());
+        self
+    }
+
     /// flannel as users install it.
     pub fn flannel(&self) -> Result<String> {
         self.fill(FLANNEL)

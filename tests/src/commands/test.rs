@@ -30,8 +30,8 @@ pub struct Arguments {
     /// The clusters of the end-to-end cases.
     #[command(flatten)]
     pub cluster: ClusterArguments,
-    /// Only these parts. By default all that end within an hour on two cores, built from nothing: not fair, in-place, gate, crash, wide
-    /// and storm.
+    /// Only these parts. By default all that end within an hour on two cores, built from nothing: not fair, in-place, gate, crash, wide,
+    /// storm and scale.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<Part>,
 }
@@ -55,6 +55,8 @@ pub enum Part {
     Datastore,
     /// Tests against a real API server.
     Api,
+    /// A hundred nodes that are played, and what they cost the coordinator. Only when it is asked for.
+    Scale,
     /// Every refused prerequisite. Then in place, there and back: a Calico that never starts, an API server that is gone, and everything
     /// is taken back.
     Back,
@@ -83,7 +85,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -92,6 +94,7 @@ impl Part {
         Self::Kernel,
         Self::Datastore,
         Self::Api,
+        Self::Scale,
         Self::Back,
         Self::Fair,
         Self::InPlace,
@@ -125,7 +128,13 @@ impl Part {
             | Self::ServiceCidr
             | Self::CalicoV2
             | Self::CalicoDatastore => true,
-            Self::Fair | Self::InPlace | Self::Gate | Self::Crash | Self::Wide | Self::Storm => false,
+            Self::Scale
+            | Self::Fair
+            | Self::InPlace
+            | Self::Gate
+            | Self::Crash
+            | Self::Wide
+            | Self::Storm => false,
         }
     }
 
@@ -151,7 +160,8 @@ impl Part {
             | Self::Go
             | Self::Kernel
             | Self::Datastore
-            | Self::Api => false,
+            | Self::Api
+            | Self::Scale => false,
         }
     }
 }
@@ -233,6 +243,11 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         }
         Part::Datastore => datastore_tests(arguments, progress).await,
         Part::Api => api_tests(arguments, progress).await,
+        Part::Scale => {
+            let wanted = super::scale::Arguments::small(arguments.cluster.assets.clone());
+            let size = wanted.size(progress).await?;
+            Ok(Box::pin(end_to_end::scale(&size, progress)).await)
+        }
         Part::Back => {
             in_cluster(arguments, SMALL, async |cluster, tools| {
                 let mut tally = end_to_end::refusals(cluster, tools).await;

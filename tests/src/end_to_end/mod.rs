@@ -17,6 +17,7 @@ mod metrics;
 mod obstacles;
 mod pod_cidr;
 mod refusals;
+mod scale;
 mod service_cidr;
 mod storm;
 
@@ -30,6 +31,7 @@ pub use in_place::in_place;
 pub use look::Looker;
 pub use pod_cidr::{pod_cidr, pod_cidr_etcd};
 pub use refusals::refusals;
+pub use scale::scale;
 pub use service_cidr::service_cidr;
 pub use storm::storm;
 

@@ -1,0 +1,125 @@
+//! `cargo lab scale`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::{Ended, interrupted};
+use crate::assets::{self, Build, Program};
+use crate::progress::Progress;
+use crate::scale::{self, Kind, Size, Way};
+
+/// The limit of memory in `deploy/base/coordinator.yaml`.
+const MEMORY_LIMIT: u64 = 512;
+
+/// `cargo lab scale`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// How many nodes; kwok plays their kubelets, and hollow agents their agents.
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(10..=16_000))]
+    pub nodes: u32,
+    /// How many ordinary pods.
+    #[arg(long, value_name = "N", default_value_t = 150_000, value_parser = clap::value_parser!(u32).range(15..))]
+    pub pods: u32,
+    /// How many Services.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(0..=60_000))]
+    pub services: u32,
+    /// What is measured.
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = Kind::FlannelToCalico)]
+    pub migration: Kind,
+    /// How nodes change their network.
+    #[arg(long, value_enum, value_name = "HOW", default_value_t)]
+    pub strategy: Way,
+    /// How many pods a second begin, and as many end, while nodes are migrated.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub churn: u32,
+    /// For how many seconds nothing moves before the start.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub idle: u64,
+    /// How many minutes the migration may take.
+    #[arg(long, value_name = "MINUTES", default_value_t = 180)]
+    pub limit: u64,
+    /// How many MiB the coordinator may have; the default is what deploy/ gives it.
+    #[arg(long, value_name = "MIB", default_value_t = MEMORY_LIMIT)]
+    pub memory_limit: u64,
+    /// Measure a development build.
+    #[arg(long)]
+    pub debug: bool,
+    /// A folder with ready programs, or an empty one to build them into.
+    #[arg(long, value_name = "DIR", env = "KUBEBUILDER_ASSETS")]
+    pub assets: Option<PathBuf>,
+    /// Write what was measured as JSON into this file.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// A small size for the tests: in place, so that no pod has to move.
+    pub fn small(assets: Option<PathBuf>) -> Self {
+        Self {
+            nodes: 100,
+            pods: 2_000,
+            services: 200,
+            migration: Kind::FlannelToCalico,
+            strategy: Way::InPlace,
+            churn: 5,
+            idle: 5,
+            limit: 10,
+            memory_limit: MEMORY_LIMIT,
+            debug: false,
+            assets,
+            report: None,
+        }
+    }
+
+    /// Builds what is run.
+    pub async fn size(&self, progress: &Progress) -> Result<Size> {
+        let options = assets::Options {
+            folder: self.assets.clone(),
+            calico: None,
+            programs: vec![Program::Coordinator],
+            build: Build {
+                release: !self.debug,
+                ..Build::default()
+            },
+        };
+        let assets = assets::ensure(&options, progress).await?;
+        Ok(Size {
+            nodes: self.nodes,
+            pods: self.pods,
+            services: self.services,
+            migration: self.migration,
+            strategy: self.strategy,
+            churn: self.churn,
+            idle: Duration::from_secs(self.idle),
+            limit: Duration::from_mins(self.limit),
+            memory_limit: self.memory_limit << 20,
+            programs: assets.binaries.clone(),
+            coordinator: assets.rust.need(Program::Coordinator)?,
+        })
+    }
+}
+
+/// Migrates a large cluster and says what that took.
+pub async fn run(arguments: Arguments) -> Result<ExitCode> {
+    let progress = Progress::default();
+    let work = async {
+        let size = arguments.size(&progress).await?;
+        Box::pin(scale::run(&size, &progress)).await
+    };
+    let report = tokio::select! {
+        report = work => report?,
+        signal = interrupted() => return Err(Ended(signal?).into()),
+    };
+    print!("{report}");
+    if let Some(file) = &arguments.report {
+        let text = serde_json::to_string_pretty(&report).context("write the report")?;
+        std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
+    }
+    Ok(match report.unfinished {
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::FAILURE,
+    })
+}

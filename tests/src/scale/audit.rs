@@ -1,0 +1,228 @@
+//! The API server's own record of who asked for what, as counts.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{coordinator, hollow};
+
+/// One line of the log, as far as it is read.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Event {
+    stage: String,
+    verb: String,
+    user: User,
+    #[serde(default)]
+    object_ref: ObjectRef,
+    request_received_timestamp: Timestamp,
+    stage_timestamp: Timestamp,
+    #[serde(default)]
+    response_status: Status,
+    #[serde(default)]
+    request_object: serde_json::Value,
+}
+
+#[derive(Debug, Deserialize)]
+struct User {
+    username: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ObjectRef {
+    resource: String,
+    subresource: String,
+    name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    code: u16,
+}
+
+/// What the coordinator asked of the API server in some time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Requests {
+    /// Number by verb and resource, such as `patch nodes`.
+    pub by_kind: BTreeMap<String, u64>,
+    /// Those that change something, refused or not; without the coordinator's own Lease, Events and evictions.
+    pub writes: u64,
+    /// Evictions, refused or not: one or more for each pod that leaves.
+    pub evictions: u64,
+    /// Those that were refused, by code.
+    pub refused: BTreeMap<u16, u64>,
+    /// Seconds from an agent's report of a new phase to the coordinator's next write to that node's objects.
+    #[serde(skip)]
+    pub answers: Vec<f64>,
+}
+
+/// Reads what the coordinator asked from one moment to another.
+pub fn read(log: &Path, from: Timestamp, to: Timestamp) -> Result<Requests> {
+    let file = std::fs::File::open(log).with_context(|| format!("open {}", log.display()))?;
+    let mut count = Count::default();
+    for line in BufReader::new(file).lines() {
+        let line = line.with_context(|| format!("read {}", log.display()))?;
+        // The last line may not be complete yet.
+        let Ok(event) = serde_json::from_str::<Event>(&line) else {
+            continue;
+        };
+        if (from..to).contains(&event.request_received_timestamp) {
+            count.add(&event);
+        }
+    }
+    Ok(count.requests)
+}
+
+#[derive(Default)]
+struct Count {
+    requests: Requests,
+    /// By node: when its agent said that the host is in another phase, until the coordinator answers.
+    unanswered: BTreeMap<String, Timestamp>,
+}
+
+impl Count {
+    fn add(&mut self, event: &Event) {
+        // A watch is counted when it begins, everything else when it ends.
+        let counted = if event.verb == "watch" {
+            "ResponseStarted"
+        } else {
+            "ResponseComplete"
+        };
+        if event.stage != counted {
+            return;
+        }
+        match event.user.username.as_str() {
+            coordinator::USER => self.add_request(event),
+            hollow::USER => self.add_report(event),
+            _ => {}
+        }
+    }
+
+    fn add_request(&mut self, event: &Event) {
+        let ObjectRef {
+            resource,
+            subresource,
+            name,
+        } = &event.object_ref;
+        let what = match (resource.is_empty(), subresource.is_empty()) {
+            (true, _) => "other paths".to_owned(),
+            (false, true) => resource.clone(),
+            (false, false) => format!("{resource}/{subresource}"),
+        };
+        *self
+            .requests
+            .by_kind
+            .entry(format!("{} {what}", event.verb))
+            .or_default() += 1;
+        if event.response_status.code >= 400 {
+            *self
+                .requests
+                .refused
+                .entry(event.response_status.code)
+                .or_default() += 1;
+        }
+        let writes =
+            ["create", "update", "patch", "delete", "deletecollection"].contains(&event.verb.as_str());
+        let apart = ["selfsubjectaccessreviews", "leases", "events"].contains(&resource.as_str());
+        if !writes || apart {
+            return;
+        }
+        if subresource == "eviction" {
+            self.requests.evictions += 1;
+            return;
+        }
+        self.requests.writes += 1;
+        if ["nodes", "nodemigrations"].contains(&resource.as_str())
+            && let Some(since) = self.unanswered.get(name)
+            && event.request_received_timestamp >= *since
+        {
+            let answered = event.stage_timestamp.duration_since(*since).as_secs_f64();
+            self.requests.answers.push(answered);
+            self.unanswered.remove(name);
+        }
+    }
+
+    fn add_report(&mut self, event: &Event) {
+        let is_report =
+            event.object_ref.resource == "nodemigrations" && event.object_ref.subresource == "status";
+        let new_phase = event.request_object["status"].get("phase").is_some();
+        if is_report && new_phase && event.response_status.code < 400 {
+            self.unanswered
+                .insert(event.object_ref.name.clone(), event.stage_timestamp);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(
+        user: &str,
+        verb: &str,
+        resource: &str,
+        subresource: &str,
+        at: u32,
+        body: &serde_json::Value,
+    ) -> String {
+        let time = |milliseconds: u32| format!("2026-11-25T10:00:{at:02}.{milliseconds:03}Z");
+        json!({
+            "stage": if verb == "watch" { "ResponseStarted" } else { "ResponseComplete" },
+            "verb": verb, "user": {"username": user},
+            "objectRef": {"resource": resource, "subresource": subresource, "name": "a"},
+            "requestReceivedTimestamp": time(0), "stageTimestamp": time(500),
+            "responseStatus": {"code": if subresource == "eviction" { 429 } else { 200 }}, "requestObject": body,
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn requests_are_counted_once_and_answers_are_timed() {
+        let none = json!(null);
+        let phase = json!({"status": {"phase": "Held"}});
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        for line in [
+            line(coordinator::USER, "watch", "pods", "", 1, &none),
+            line(coordinator::USER, "patch", "nodes", "", 2, &none),
+            line(hollow::USER, "patch", "nodemigrations", "status", 3, &phase),
+            line(
+                hollow::USER,
+                "patch",
+                "nodemigrations",
+                "status",
+                4,
+                &json!({"status": {"message": "x"}}),
+            ),
+            line(coordinator::USER, "create", "pods", "eviction", 4, &none),
+            line(coordinator::USER, "patch", "nodemigrations", "", 5, &none),
+            line(coordinator::USER, "patch", "nodemigrations", "", 6, &none),
+            line(coordinator::USER, "update", "leases", "", 6, &none),
+            line("other", "patch", "nodes", "", 6, &none),
+            line(coordinator::USER, "patch", "nodes", "", 50, &none),
+            "{\"stage\": \"Respon".to_owned(),
+        ] {
+            writeln!(file, "{line}").unwrap();
+        }
+        let at = |second: u32| format!("2026-11-25T10:00:{second:02}Z").parse().unwrap();
+        let requests = read(file.path(), at(0), at(40)).unwrap();
+        assert_eq!(requests.by_kind["watch pods"], 1);
+        assert_eq!(requests.by_kind["patch nodes"], 1);
+        assert_eq!(requests.by_kind["create pods/eviction"], 1);
+        assert_eq!(requests.writes, 3, "the Lease is not among them: {requests:?}");
+        assert_eq!(requests.evictions, 1);
+        assert_eq!(requests.refused, [(429, 1)].into());
+        // The report was there at 3.5 s, and the answer at 5.5 s.
+        assert_eq!(requests.answers, [2.0]);
+    }
+}

@@ -1,0 +1,57 @@
+//! Pods that come and go: runs of a Job that live for a while, placed by the scheduler.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::StreamExt;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
+use kube::{Api, Client, ResourceExt};
+
+use super::load::create;
+use super::shape;
+
+const JOB: &str = "scale-run";
+/// How long one lives.
+const LIFE: Duration = Duration::from_secs(20);
+
+/// Makes so many pods a second, and ends as many, until it is dropped.
+pub async fn churn(client: Client, pods_a_second: u32) -> Result<()> {
+    if pods_a_second == 0 {
+        return std::future::pending().await;
+    }
+    let namespace = shape::namespace(0);
+    let job: Job = create(&client, Some(namespace.clone()), shape::job(JOB)).await?;
+    let owner = job.uid().context("a Job that was created has a UID")?;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    let living = usize::try_from(LIFE.as_secs())? * usize::try_from(pods_a_second)?;
+    let mut names: VecDeque<String> = VecDeque::new();
+    let mut beat = tokio::time::interval(Duration::from_secs(1) / pods_a_second);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut requests = futures::stream::FuturesUnordered::new();
+    for number in 0.. {
+        beat.tick().await;
+        while requests.len() >= usize::try_from(pods_a_second)?.max(8) {
+            requests.next().await.transpose()?;
+        }
+        let pod = shape::run_of(JOB, &owner, number);
+        names.push_back(pod["metadata"]["name"].as_str().unwrap_or_default().to_owned());
+        let ended = (names.len() > living).then(|| names.pop_front()).flatten();
+        let (client, namespace, pods) = (&client, namespace.clone(), &pods);
+        requests.push(async move {
+            create::<Pod>(client, Some(namespace), pod).await?;
+            if let Some(name) = ended {
+                match pods.delete(&name, &DeleteParams::default()).await {
+                    // A drain may have ended it before.
+                    Err(kube::Error::Api(status)) if status.code == 404 => {}
+                    Err(error) => return Err(error).with_context(|| format!("delete pod {name}")),
+                    Ok(_) => {}
+                }
+            }
+            Ok::<_, anyhow::Error>(())
+        });
+    }
+    Ok(())
+}

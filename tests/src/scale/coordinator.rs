@@ -1,0 +1,174 @@
+//! The coordinator as users run it: its own program, its own account, its own limit of memory.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use api::names;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::Api;
+use kube::api::PostParams;
+
+use super::memory::MemoryLimit;
+use super::process::{self, Usage};
+use super::proxy::{Counts, Proxy};
+use super::size::{Place, Size};
+use crate::apilab::OwnApiLab;
+use crate::cluster::Images;
+use crate::cluster::authority;
+use crate::cluster::wait::{Look, until};
+use crate::http::{self, Answer};
+
+/// How the audit log names it.
+pub const USER: &str = "system:serviceaccount:replumb-system:replumb-coordinator";
+/// How long its token holds: longer than any run.
+const TOKEN_SECONDS: i64 = 24 * 60 * 60;
+/// How long it may take to read the whole cluster at its start.
+const READY_LIMIT: Duration = Duration::from_mins(10);
+
+/// A coordinator that runs. Dropped, it is ended.
+#[derive(Debug)]
+pub struct Coordinator {
+    process: Child,
+    listen: SocketAddr,
+    proxy: Proxy,
+    // Removed after the process has ended.
+    limit: MemoryLimit,
+}
+
+impl Coordinator {
+    /// Starts it and waits until it has read the cluster.
+    pub async fn start(lab: &OwnApiLab, size: &Size) -> Result<Self> {
+        let server = lab.server().trim_start_matches("https://");
+        let server: SocketAddr = server
+            .parse()
+            .with_context(|| format!("read the address {server}"))?;
+        let proxy = Proxy::open(server).await?;
+        let kubeconfig = lab.folder().join("coordinator.conf");
+        let through = format!("https://{}", proxy.address);
+        authority::write(
+            &kubeconfig,
+            &lab.kubeconfig_through(&through, &token(lab).await?)?,
+        )?;
+        let listen = free_address()?;
+        let log = lab.folder().join("coordinator.log");
+        let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let errors = out
+            .try_clone()
+            .with_context(|| format!("open {} again", log.display()))?;
+        let limit = MemoryLimit::create(size.memory_limit)?;
+        let process = limit
+            .command(&size.coordinator)
+            .arg(format!("--listen={listen}"))
+            .env("KUBECONFIG", &kubeconfig)
+            .env("POD_NAME", "replumb-coordinator-0")
+            .env("POD_NAMESPACE", names::NAMESPACE)
+            .env("NODE_NAME", Place(size.nodes.saturating_sub(1)).name())
+            .env("AGENT_IMAGE", Images::default().agent)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(errors)
+            .spawn()
+            .context("run the coordinator by setpriv (Debian: apt-get install util-linux)")?;
+        let mut coordinator = Self {
+            process,
+            listen,
+            proxy,
+            limit,
+        };
+        coordinator.ready(lab).await?;
+        Ok(coordinator)
+    }
+
+    async fn ready(&mut self, lab: &OwnApiLab) -> Result<()> {
+        until(
+            "the coordinator to have read the cluster",
+            READY_LIMIT,
+            lab.folder(),
+            async || {
+                let answer = self.get("/readyz").await?;
+                Ok(if answer.status == 200 {
+                    Look::Done(())
+                } else {
+                    Look::NotYet(answer.body)
+                })
+            },
+        )
+        .await
+    }
+
+    /// What the kernel says of it now. An error when it has ended.
+    pub fn usage(&mut self, lab: &OwnApiLab) -> Result<Usage> {
+        if let Some(status) = self.process.try_wait().context("look at the coordinator")? {
+            let log = fs::read_to_string(lab.folder().join("coordinator.log")).unwrap_or_default();
+            let last: Vec<&str> = log.lines().rev().take(5).collect();
+            bail!(
+                "the coordinator has ended ({status}); its last lines, the newest first:\n{}",
+                last.join("\n")
+            );
+        }
+        process::usage(self.process.id())
+    }
+
+    /// Its metrics.
+    pub async fn metrics(&self) -> Result<String> {
+        let answer = self.get("/metrics").await?;
+        if answer.status != 200 {
+            bail!(
+                "/metrics of the coordinator answered {}: {}",
+                answer.status,
+                answer.body
+            );
+        }
+        Ok(answer.body)
+    }
+
+    async fn get(&self, path: &str) -> Result<Answer> {
+        http::ask(Ipv4Addr::LOCALHOST, self.listen.port(), "GET", path, "").await
+    }
+
+    /// What limits its memory.
+    pub fn limited_by(&self) -> &'static str {
+        self.limit.name()
+    }
+
+    /// Bytes between it and the API server.
+    pub fn counts(&self) -> &Counts {
+        &self.proxy.counts
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        // One that has ended already cannot be killed, and is waited for all the same.
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+async fn token(lab: &OwnApiLab) -> Result<String> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(lab.admin().await?, names::NAMESPACE);
+    let request = TokenRequest {
+        spec: TokenRequestSpec {
+            expiration_seconds: Some(TOKEN_SECONDS),
+            ..TokenRequestSpec::default()
+        },
+        ..TokenRequest::default()
+    };
+    let answer = accounts
+        .create_token_request(names::COORDINATOR, &PostParams::default(), &request)
+        .await
+        .context("ask for the coordinator's token")?;
+    Ok(answer
+        .status
+        .context("a TokenRequest is answered with a status")?
+        .token)
+}
+
+fn free_address() -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("take a free port")?;
+    listener.local_addr().context("look at the port")
+}

@@ -1,0 +1,262 @@
+//! All hollow agents: what they watch, when each turns, and their writes, a few at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use agent::report::{self, ReportError};
+use anyhow::{Context, Result};
+use api::NodeMigration;
+use api::node_migration::NodeMigrationStatus;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::core::{ApiResource, Object};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde::{Deserialize, Serialize};
+
+use super::agent::{Agent, Turn};
+use super::host::{Host, PodOnHost, Role};
+
+/// How long an agent takes from what it sees to what it says.
+const WORK: Duration = Duration::from_millis(300);
+/// Between two looks at who is due.
+const TICK: Duration = Duration::from_millis(50);
+/// How many writes are under way.
+const WRITES_AT_ONCE: usize = 32;
+/// Next try after a write that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(2);
+
+/// A pod as its host needs it.
+type SlimPod = Object<SlimSpec, SlimStatus>;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimSpec {
+    node_name: String,
+    host_network: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimStatus {
+    phase: String,
+    #[serde(rename = "podIP")]
+    pod_ip: String,
+}
+
+/// All hollow agents of a cluster.
+pub struct Fleet {
+    client: Client,
+    api: Api<NodeMigration>,
+    network: Ipv4Net,
+    agents: BTreeMap<String, Agent>,
+    objects: BTreeMap<String, Arc<NodeMigration>>,
+    /// By UID: the node, and what the host needs.
+    pods: BTreeMap<String, (String, PodOnHost)>,
+    due: BTreeMap<String, Instant>,
+    writing: BTreeSet<String>,
+}
+
+impl Fleet {
+    /// Agents for a cluster whose pods have addresses of this network.
+    pub fn new(client: Client, network: Ipv4Net) -> Self {
+        Self {
+            api: Api::all(client.clone()),
+            client,
+            network,
+            agents: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            due: BTreeMap::new(),
+            writing: BTreeSet::new(),
+        }
+    }
+
+    /// Plays them until it is dropped. An error means that no agent is played any more.
+    pub async fn run(mut self) -> Result<()> {
+        let pods: Api<SlimPod> = Api::all_with(self.client.clone(), &ApiResource::erase::<Pod>(&()));
+        let mut pods = pin!(watcher(pods, watcher::Config::default()).default_backoff());
+        let mut objects = pin!(watcher(self.api.clone(), watcher::Config::default()).default_backoff());
+        let mut writes = FuturesUnordered::new();
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            tokio::select! {
+                // The watcher starts a broken watch again.
+                event = pods.next() => if let Some(Ok(event)) = event { self.see_pod(event) },
+                event = objects.next() => if let Some(Ok(event)) = event { self.see_object(event).await? },
+                Some((node, outcome)) = writes.next(), if !writes.is_empty() => self.wrote(node, outcome),
+                _ = tick.tick() => {
+                    let room = WRITES_AT_ONCE.saturating_sub(writes.len());
+                    for (node, object, status) in self.turn(room) {
+                        let api = self.api.clone();
+                        writes.push(async move {
+                            let outcome = report::write(&api, &object, &status).await;
+                            (node, outcome)
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn see_pod(&mut self, event: Event<SlimPod>) {
+        match event {
+            Event::Apply(pod) | Event::InitApply(pod) => {
+                let Some(uid) = pod.uid() else { return };
+                match seen(&pod) {
+                    Some((node, on_host)) => {
+                        if let Some(agent) = self.agents.get_mut(&node) {
+                            agent.host.run(&uid, on_host.clone());
+                            self.due
+                                .entry(node.clone())
+                                .or_insert_with(|| Instant::now() + WORK);
+                        }
+                        self.pods.insert(uid, (node, on_host));
+                    }
+                    None => self.forget(&uid),
+                }
+            }
+            Event::Delete(pod) => {
+                if let Some(uid) = pod.uid() {
+                    self.forget(&uid);
+                }
+            }
+            Event::Init | Event::InitDone => {}
+        }
+    }
+
+    fn forget(&mut self, uid: &str) {
+        let Some((node, _)) = self.pods.remove(uid) else {
+            return;
+        };
+        if let Some(agent) = self.agents.get_mut(&node) {
+            agent.host.end(uid);
+            self.due.entry(node).or_insert_with(|| Instant::now() + WORK);
+        }
+    }
+
+    async fn see_object(&mut self, event: Event<NodeMigration>) -> Result<()> {
+        match event {
+            Event::Apply(object) | Event::InitApply(object) => {
+                let node = object.spec.node_name.clone();
+                if !self.agents.contains_key(&node) {
+                    self.meet(&node).await?;
+                }
+                self.keep(node, Arc::new(object));
+            }
+            Event::Delete(object) => {
+                self.objects.remove(&object.spec.node_name);
+            }
+            Event::Init | Event::InitDone => {}
+        }
+        Ok(())
+    }
+
+    /// Makes the agent of a node that has none yet.
+    async fn meet(&mut self, node: &str) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let found = nodes
+            .get(node)
+            .await
+            .with_context(|| format!("read Node {node}"))?;
+        let mut host = Host::of(&found, self.network)?;
+        for (uid, (_, pod)) in self.pods.iter().filter(|(_, (on, _))| on == node) {
+            host.run(uid, pod.clone());
+        }
+        self.agents
+            .insert(node.to_owned(), Agent::new(node.to_owned(), host));
+        Ok(())
+    }
+
+    /// The newer of what is known and this.
+    fn keep(&mut self, node: String, object: Arc<NodeMigration>) {
+        let newer = self
+            .objects
+            .get(&node)
+            .is_none_or(|known| known.uid() != object.uid() || version(known) < version(&object));
+        if newer {
+            self.objects.insert(node.clone(), object);
+            self.due.entry(node).or_insert_with(|| Instant::now() + WORK);
+        }
+    }
+
+    /// Lets every agent turn that is due. Returns what is to be written, as much as there is room for.
+    fn turn(&mut self, room: usize) -> Vec<(String, Arc<NodeMigration>, Box<NodeMigrationStatus>)> {
+        let now = Instant::now();
+        let mut wanted = Vec::new();
+        let due: Vec<String> = self
+            .due
+            .iter()
+            .filter(|(node, at)| **at <= now && !self.writing.contains(*node))
+            .map(|(node, _)| node.clone())
+            .collect();
+        for node in due {
+            if wanted.len() >= room {
+                break;
+            }
+            self.due.remove(&node);
+            let (Some(agent), Some(object)) = (self.agents.get_mut(&node), self.objects.get(&node)) else {
+                continue;
+            };
+            match agent.turn(object) {
+                Turn::Nothing => {}
+                Turn::Later(pause) => {
+                    self.due.insert(node, now + pause);
+                }
+                Turn::Write(status) => {
+                    self.writing.insert(node.clone());
+                    wanted.push((node, Arc::clone(object), status));
+                }
+            }
+        }
+        wanted
+    }
+
+    fn wrote(&mut self, node: String, outcome: Result<Option<NodeMigration>, ReportError>) {
+        self.writing.remove(&node);
+        match outcome {
+            Ok(Some(object)) => self.keep(node, Arc::new(object)),
+            Ok(None) => {}
+            Err(error) => {
+                eprintln!("hollow: {}; it is tried again", report::chain(&error));
+                self.due.insert(node, Instant::now() + AFTER_FAILURE);
+            }
+        }
+    }
+}
+
+/// What the pod is to its host; `None` while it does not run, and once it is about to be gone.
+fn seen(pod: &SlimPod) -> Option<(String, PodOnHost)> {
+    let status = pod.status.as_ref()?;
+    if status.phase != "Running" || status.pod_ip.is_empty() {
+        return None;
+    }
+    let labels = pod.labels();
+    let is = |key: &str, value: &str| labels.get(key).is_some_and(|found| found == value);
+    let role = if pod.spec.host_network {
+        match (is("k8s-app", "flannel"), is("k8s-app", "calico-node")) {
+            (true, _) => Role::Flannel,
+            (false, true) => Role::CalicoNode,
+            (false, false) => return None,
+        }
+    } else {
+        Role::OnPodNetwork(status.pod_ip.parse().ok()?)
+    };
+    let pod_on_host = PodOnHost {
+        namespace: pod.namespace().unwrap_or_default(),
+        name: pod.name_any(),
+        role,
+    };
+    Some((pod.spec.node_name.clone(), pod_on_host))
+}
+
+/// The resource version as a number. A version that is none is older than everything.
+fn version(object: &NodeMigration) -> u64 {
+    let text = object.metadata.resource_version.as_deref();
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
+}

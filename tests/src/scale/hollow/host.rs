@@ -1,0 +1,331 @@
+//! The model of one host: what its agent would read off it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use anyhow::{Context, Result};
+use ipnet::{IpNet, Ipv4Net};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use plan::cni::CniDirectory;
+use plan::flannel::SubnetEnvironment;
+use plan::flannel_to_calico::facts::{
+    Bridge, CalicoTraces, FirewallBackend, FirewallObject, Found, HostFacts, LegacyPod, ReversePathFilter,
+    VxlanDevice,
+};
+use plan::flannel_to_calico::host::{BRIDGE, CALICO_DEVICE};
+
+/// flannel's device.
+const FLANNEL_DEVICE: &str = "flannel.1";
+const UPLINK: &str = "eth0";
+const CNI_FOLDER: &str = "/etc/cni/net.d";
+const FLANNEL_CONFLIST: (&str, &str) = (
+    "10-flannel.conflist",
+    r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#,
+);
+const CALICO_CONFLIST: (&str, &str) = (
+    "10-calico.conflist",
+    r#"{"name":"k8s-pod-network","cniVersion":"1.0.0","plugins":[{"type":"calico"},{"type":"portmap"}]}"#,
+);
+const MTU: u32 = 1450;
+
+/// A pod as far as its host has to do with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodOnHost {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its role on the host.
+    pub role: Role,
+}
+
+/// What a pod is to its host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// flanneld.
+    Flannel,
+    /// calico-node.
+    CalicoNode,
+    /// A pod with an address of the pod network.
+    OnPodNetwork(IpAddr),
+}
+
+/// The network that attached a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attached {
+    ToFlannel,
+    ToCalico,
+}
+
+/// The model of one host.
+#[derive(Clone, Debug)]
+pub struct Host {
+    pub(super) facts: HostFacts,
+    range: Ipv4Net,
+    environment: SubnetEnvironment,
+    pods: BTreeMap<String, (PodOnHost, Option<Attached>)>,
+}
+
+impl Host {
+    /// The host of this Node while flannel serves it.
+    pub fn of(node: &Node, network: Ipv4Net) -> Result<Self> {
+        let name = node.name_any();
+        let spec = node.spec.clone().unwrap_or_default();
+        let range: Ipv4Net = spec
+            .pod_cidr
+            .with_context(|| format!("Node {name} has no podCIDR"))?
+            .parse()
+            .with_context(|| format!("read the podCIDR of Node {name}"))?;
+        let addresses = node
+            .status
+            .clone()
+            .unwrap_or_default()
+            .addresses
+            .unwrap_or_default();
+        let address: IpAddr = addresses
+            .iter()
+            .find(|address| address.type_ == "InternalIP")
+            .with_context(|| format!("Node {name} has no address"))?
+            .address
+            .parse()
+            .with_context(|| format!("read the address of Node {name}"))?;
+        let data = node.annotations().get("flannel.alpha.coreos.com/backend-data");
+        let mac = data
+            .and_then(|data| serde_json::from_str::<serde_json::Value>(data).ok())
+            .and_then(|data| data["VtepMAC"].as_str().map(str::to_owned))
+            .with_context(|| format!("Node {name} has no VtepMAC of flannel's"))?;
+        let environment = SubnetEnvironment {
+            network,
+            subnet: Ipv4Net::new_assert(after(range.network(), 1), range.prefix_len()),
+            mtu: MTU,
+            ip_masquerade: true,
+            ipv6: None,
+        };
+        let chain = |table: &str, chain: &str| FirewallObject {
+            backend: FirewallBackend::IptablesNft,
+            table: table.to_owned(),
+            chain: chain.to_owned(),
+        };
+        let interfaces = [UPLINK, "default", FLANNEL_DEVICE, BRIDGE].map(|name| (name.to_owned(), 1));
+        let facts = HostFacts {
+            cni: conflists(&[FLANNEL_CONFLIST]),
+            vxlan_devices: vec![VxlanDevice {
+                name: FLANNEL_DEVICE.to_owned(),
+                vni: 1,
+                port: 8472,
+                mtu: MTU,
+                local: Some(address),
+                parent: Some(UPLINK.to_owned()),
+                learning: false,
+                mac,
+                up: true,
+                addresses: vec![tunnel_end(range)],
+                // As many as there are other nodes; what the number is decides nothing.
+                routes: 1,
+                block_routes: 0,
+                neighbours: 1,
+                forwarding_entries: 1,
+            }],
+            unread_processes: Vec::new(),
+            bridge: Found::Present(Bridge {
+                name: BRIDGE.to_owned(),
+                mtu: MTU,
+                // kwok gives the first address to a pod.
+                addresses: vec![IpNet::V4(Ipv4Net::new_assert(
+                    after(range.broadcast(), u32::MAX),
+                    range.prefix_len(),
+                ))],
+                ports: Vec::new(),
+                answers_for_pods: false,
+                answered: Vec::new(),
+            }),
+            legacy_pods: Vec::new(),
+            legacy_problems: Vec::new(),
+            calico: CalicoTraces::default(),
+            direct_routes: Vec::new(),
+            reverse_path_filter: ReversePathFilter {
+                all: 1,
+                interfaces: interfaces.into(),
+            },
+            subnet_environment: Found::Present(environment.clone()),
+            flanneld_running: false,
+            firewall: vec![chain("filter", "FLANNEL-FWD"), chain("nat", "FLANNEL-POSTRTG")],
+            leases: 0,
+            delegates: 0,
+            detected_address: Some(address),
+            detected_ipv6_address: None,
+            uplink: Some(UPLINK.to_owned()),
+            bridge_nf_call_iptables: Some(true),
+        };
+        Ok(Self {
+            facts,
+            range,
+            environment,
+            pods: BTreeMap::new(),
+        })
+    }
+
+    /// A pod is on the host, or has another address than before.
+    pub fn run(&mut self, uid: &str, pod: PodOnHost) {
+        let attached = match &pod.role {
+            Role::Flannel | Role::CalicoNode => None,
+            Role::OnPodNetwork(_) => {
+                let before = self.pods.get(uid).and_then(|(_, attached)| *attached);
+                Some(before.unwrap_or_else(|| self.attaches()))
+            }
+        };
+        self.pods.insert(uid.to_owned(), (pod, attached));
+        self.follow();
+    }
+
+    /// A pod is gone.
+    pub fn end(&mut self, uid: &str) {
+        if self.pods.remove(uid).is_some() {
+            self.follow();
+        }
+    }
+
+    /// The network that a new pod gets. kwok lets pods run that would wait for a network: they are the next one's.
+    fn attaches(&self) -> Attached {
+        let flannels = self
+            .facts
+            .cni
+            .winner()
+            .is_some_and(plan::cni::CniFile::is_flannel);
+        if flannels && !self.facts.subnet_environment.is_absent() {
+            Attached::ToFlannel
+        } else {
+            Attached::ToCalico
+        }
+    }
+
+    /// What the pods that are there do to the host.
+    fn follow(&mut self) {
+        let runs = |role: &Role| self.pods.values().any(|(pod, _)| pod.role == *role);
+        let (flannel, calico) = (runs(&Role::Flannel), runs(&Role::CalicoNode));
+        self.facts.flanneld_running = flannel;
+        if flannel {
+            // flanneld writes it at its start.
+            self.facts.subnet_environment = Found::Present(self.environment.clone());
+        }
+        self.facts.calico.node_running = calico;
+        if calico {
+            self.start_calico();
+        }
+        let before = std::mem::take(&mut self.facts.legacy_pods);
+        let routed = |sandbox: &str| before.iter().any(|pod| pod.sandbox == sandbox && pod.routed);
+        let mut legacy = Vec::new();
+        let mut calicos = Vec::new();
+        for (uid, (pod, attached)) in &self.pods {
+            let (Role::OnPodNetwork(address), Some(attached)) = (&pod.role, attached) else {
+                continue;
+            };
+            let short: String = uid.chars().filter(char::is_ascii_hexdigit).take(8).collect();
+            match attached {
+                Attached::ToFlannel => {
+                    let sandbox = sandbox(uid);
+                    legacy.push(LegacyPod {
+                        namespace: pod.namespace.clone(),
+                        name: pod.name.clone(),
+                        link: format!("veth{short}"),
+                        addresses: vec![*address],
+                        attached: true,
+                        routed: routed(&sandbox),
+                        sandbox,
+                    });
+                }
+                Attached::ToCalico => calicos.push(format!("cali{short}")),
+            }
+        }
+        legacy.sort_by(|left, right| left.sandbox.cmp(&right.sandbox));
+        if let Found::Present(bridge) = &mut self.facts.bridge {
+            bridge.ports = legacy.iter().map(|pod| pod.link.clone()).collect();
+        }
+        let number = u32::try_from(legacy.len()).unwrap_or(u32::MAX);
+        self.facts.leases = number;
+        self.facts.delegates = number;
+        self.facts.legacy_pods = legacy;
+        self.facts.calico.records = u32::try_from(calicos.len()).unwrap_or(u32::MAX);
+        self.facts.calico.pods = calicos;
+    }
+
+    /// Its installer writes the conflist, and Felix makes its device unless it has one.
+    fn start_calico(&mut self) {
+        let mut files = vec![CALICO_CONFLIST];
+        if self.facts.cni.flannel_files().next().is_some() {
+            files.push(FLANNEL_CONFLIST);
+        }
+        self.facts.cni = conflists(&files);
+        self.facts.calico.firewall = vec![FirewallObject {
+            backend: FirewallBackend::IptablesNft,
+            table: "filter".to_owned(),
+            chain: String::new(),
+        }];
+        self.facts.calico.sets = 4;
+        self.facts.calico.blackholes = 4;
+        if self.facts.vxlan(CALICO_DEVICE).is_some() {
+            return;
+        }
+        self.facts.vxlan_devices.push(VxlanDevice {
+            name: CALICO_DEVICE.to_owned(),
+            vni: 1,
+            port: 8472,
+            mtu: MTU,
+            local: self.facts.detected_address,
+            parent: Some(UPLINK.to_owned()),
+            learning: false,
+            mac: "66:00:00:00:00:01".to_owned(),
+            up: true,
+            addresses: vec![tunnel_end(self.range)],
+            routes: 1,
+            block_routes: 1,
+            neighbours: 1,
+            forwarding_entries: 1,
+        });
+    }
+
+    /// Whether this conflist is kept; flannel's is put back by its name.
+    pub(super) fn set_conflist(&mut self, name: &str, there: bool) {
+        let known = [CALICO_CONFLIST, FLANNEL_CONFLIST];
+        let files: Vec<_> = known
+            .into_iter()
+            .filter(|(known, _)| {
+                let is_there = self.facts.cni.files.iter().any(|file| file.name == *known);
+                if *known == name { there } else { is_there }
+            })
+            .collect();
+        self.facts.cni = conflists(&files);
+    }
+
+    /// flannel's file is there, or it is not.
+    pub(super) fn set_environment(&mut self, there: bool) {
+        self.facts.subnet_environment = if there {
+            Found::Present(self.environment.clone())
+        } else {
+            Found::Absent
+        };
+    }
+}
+
+fn conflists(files: &[(&str, &str)]) -> CniDirectory {
+    let files = files
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec()));
+    CniDirectory::read(CNI_FOLDER, files.collect())
+}
+
+/// The address of a tunnel's end is the first of the node's range.
+fn tunnel_end(range: Ipv4Net) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(range.network(), 32))
+}
+
+fn after(address: Ipv4Addr, number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(address.to_bits().wrapping_add(number))
+}
+
+/// Runtimes name sandboxes by 64 digits; these are the pod's own, twice.
+fn sandbox(uid: &str) -> String {
+    let digits: String = uid.chars().filter(char::is_ascii_hexdigit).collect();
+    format!("{digits}{digits}")
+}

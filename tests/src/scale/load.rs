@@ -1,0 +1,230 @@
+//! Fills the cluster: nodes, workloads with their pods, Services.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::shape::{self, NAMESPACES, REPLICAS, Workload};
+use super::size::{Place, Size};
+use crate::cluster::wait::{Look, until};
+use crate::progress::{Detail, Progress};
+
+/// How many requests are under way.
+const AT_ONCE: usize = 32;
+/// One workload in so many has a budget.
+const BUDGETED: u32 = 10;
+/// Other namespaces with pods, which need a `ServiceAccount` before its controller runs.
+const OTHERS: [&str; 3] = ["kube-flannel", "kube-system", api::names::NAMESPACE];
+
+/// Fills the cluster.
+pub async fn fill(client: &Client, size: &Size, progress: &Progress) -> Result<()> {
+    let detail = Detail::default();
+    progress
+        .during("filling the cluster", &detail, async {
+            namespaces(client).await?;
+            let nodes = (0..size.nodes).map(|number| (None, shape::node(Place(number))));
+            create_all::<Node>(client, nodes, &detail, "Nodes").await?;
+            workloads(client, size, &detail).await?;
+            let workloads = workload_count(size);
+            let services = (0..size.services).map(|number| {
+                let service = shape::service(number, workloads);
+                (namespace_of(&service), service)
+            });
+            create_all::<Service>(client, services, &detail, "Services").await
+        })
+        .await
+}
+
+/// Waits until every pod runs and every `DaemonSet` has rolled.
+pub async fn settled(
+    client: &Client,
+    size: &Size,
+    logs: &std::path::Path,
+    progress: &Progress,
+) -> Result<()> {
+    let limit = Duration::from_secs(300 + u64::from(size.pods) / 20 + u64::from(size.nodes) / 2);
+    let work = until("every pod to run", limit, logs, async || {
+        let sets = Api::<DaemonSet>::all(client.clone())
+            .list(&ListParams::default())
+            .await?;
+        let behind = sets.items.iter().find_map(|set| {
+            let status = set.status.clone().unwrap_or_default();
+            let expected = if set.name_any() == "calico-node" {
+                0
+            } else {
+                i32::try_from(size.nodes).unwrap_or(i32::MAX)
+            };
+            (status.number_ready != expected || status.desired_number_scheduled != expected).then(|| {
+                format!(
+                    "{}: {} of {expected} pods Ready",
+                    set.name_any(),
+                    status.number_ready
+                )
+            })
+        });
+        if let Some(behind) = behind {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            return Ok(Look::NotYet(behind));
+        }
+        // Of the sum alone one page is asked.
+        let pending = ListParams::default().fields("status.phase=Pending").limit(1);
+        let pods = Api::<Pod>::all(client.clone()).list_metadata(&pending).await?;
+        let left = pods.metadata.remaining_item_count.unwrap_or_default();
+        Ok(match pods.items.first() {
+            None => untainted(client).await?,
+            Some(first) => Look::NotYet(format!(
+                "pod {} is Pending, and about {left} others",
+                first.name_any()
+            )),
+        })
+    });
+    progress
+        .during("waiting until every pod runs", &Detail::default(), work)
+        .await
+}
+
+/// Whether new pods may come to every Node: until its controller has seen a heartbeat they may not.
+async fn untainted(client: &Client) -> Result<Look<()>> {
+    let nodes = Api::<Node>::all(client.clone())
+        .list(&ListParams::default())
+        .await?;
+    let tainted = |node: &&Node| {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+        taints.is_some_and(|taints| !taints.is_empty())
+    };
+    Ok(match nodes.items.iter().find(tainted) {
+        None => Look::Done(()),
+        Some(first) => Look::NotYet(format!("Node {} takes no pods", first.name_any())),
+    })
+}
+
+/// How many workloads there are.
+pub fn workload_count(size: &Size) -> u32 {
+    size.pods.div_ceil(REPLICAS)
+}
+
+async fn namespaces(client: &Client) -> Result<()> {
+    for number in 0..NAMESPACES {
+        let name = shape::namespace(number);
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        create::<Namespace>(client, None, namespace).await?;
+        account(client, &name).await?;
+    }
+    for name in OTHERS {
+        account(client, name).await?;
+    }
+    Ok(())
+}
+
+async fn account(client: &Client, namespace: &str) -> Result<()> {
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": namespace}});
+    create::<ServiceAccount>(client, Some(namespace.to_owned()), account).await?;
+    Ok(())
+}
+
+/// Pods of one workload are on nodes one after the other, as a scheduler spreads them.
+async fn workloads(client: &Client, size: &Size, detail: &Detail) -> Result<()> {
+    let sets: Vec<(Workload, u32)> = (0..workload_count(size))
+        .map(|number| (Workload(number), (size.pods - number * REPLICAS).min(REPLICAS)))
+        .collect();
+    let budgets = sets.iter().filter(|(workload, _)| workload.0 % BUDGETED == 0);
+    let budgets = budgets.map(|(workload, _)| (Some(workload.namespace()), workload.budget()));
+    create_all::<PodDisruptionBudget>(client, budgets, detail, "PodDisruptionBudgets").await?;
+    let total = size.pods;
+    let mut made = 0;
+    let mut work = std::pin::pin!(
+        futures::stream::iter(sets)
+            .map(|(workload, replicas)| async move {
+                let namespace = Some(workload.namespace());
+                let set =
+                    create::<ReplicaSet>(client, namespace.clone(), workload.replica_set(replicas)).await?;
+                let owner = set.uid().context("a ReplicaSet that was created has a UID")?;
+                for number in 0..replicas {
+                    let place = Place((workload.0 * REPLICAS + number) % size.nodes);
+                    let pod = workload.pod(&owner, number, &place.name());
+                    create::<Pod>(client, namespace.clone(), pod).await?;
+                }
+                Ok::<_, anyhow::Error>(replicas)
+            })
+            .buffer_unordered(AT_ONCE)
+    );
+    while let Some(replicas) = work.try_next().await? {
+        made += replicas;
+        detail.set(format_args!("{made} of {total} pods"));
+    }
+    Ok(())
+}
+
+async fn create_all<K>(
+    client: &Client,
+    objects: impl Iterator<Item = (Option<String>, Value)>,
+    detail: &Detail,
+    what: &str,
+) -> Result<()>
+where
+    K: Made + Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let mut work = std::pin::pin!(
+        futures::stream::iter(objects)
+            .map(|(namespace, object)| create::<K>(client, namespace, object))
+            .buffer_unordered(AT_ONCE)
+    );
+    let mut made = 0_u32;
+    while work.try_next().await?.is_some() {
+        made += 1;
+        detail.set(format_args!("{made} {what}"));
+    }
+    Ok(())
+}
+
+/// A kind that the lab makes, in a namespace or in none.
+pub(super) trait Made: Sized {
+    /// Where they are.
+    fn api(client: &Client, namespace: Option<&str>) -> Result<Api<Self>>;
+}
+
+macro_rules! made {
+    (cluster: $($kind:ty),+) => { $(impl Made for $kind {
+        fn api(client: &Client, namespace: Option<&str>) -> Result<Api<Self>> {
+            match namespace {
+                None => Ok(Api::all(client.clone())),
+                Some(namespace) => bail!("{} is in no namespace, and namespace {namespace} was named", Self::kind(&())),
+            }
+        }
+    })+ };
+    (namespaced: $($kind:ty),+) => { $(impl Made for $kind {
+        fn api(client: &Client, namespace: Option<&str>) -> Result<Api<Self>> {
+            let namespace = namespace.with_context(|| format!("{} is in a namespace, and none was named", Self::kind(&())))?;
+            Ok(Api::namespaced(client.clone(), namespace))
+        }
+    })+ };
+}
+made!(cluster: Namespace, Node);
+made!(namespaced: ServiceAccount, ReplicaSet, Pod, Service, PodDisruptionBudget, k8s_openapi::api::batch::v1::Job);
+
+/// Creates one object.
+pub(super) async fn create<K>(client: &Client, namespace: Option<String>, object: Value) -> Result<K>
+where
+    K: Made + Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let what = || format!("create {} {name}", K::kind(&()));
+    let object: K = serde_json::from_value(object).with_context(what)?;
+    K::api(client, namespace.as_deref())?
+        .create(&PostParams::default(), &object)
+        .await
+        .with_context(what)
+}
+
+fn namespace_of(object: &Value) -> Option<String> {
+    object["metadata"]["namespace"].as_str().map(str::to_owned)
+}

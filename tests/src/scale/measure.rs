@@ -1,0 +1,179 @@
+//! Looks at the coordinator once a second, and keeps what the report is made of.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::process::Usage;
+
+/// What was seen at one look.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// When, since the first one.
+    pub at: Duration,
+    /// What the kernel says.
+    pub usage: Usage,
+    /// How many passes there were.
+    pub passes: u64,
+}
+
+/// Passes of some time. There is no clock in a pass: it is the processor time of a second by the passes in it, so that what
+/// watches cost is in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Passes {
+    /// How many there were.
+    pub count: u64,
+    /// Milliseconds of processor time of one, in the middle.
+    pub processor_milliseconds_median: f64,
+    /// The same of the dearest hundredth.
+    pub processor_milliseconds_p99: f64,
+    /// Share of one processor in this time.
+    pub processor_share: f64,
+}
+
+/// Everything that was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Looks(Vec<Look>);
+
+impl Looks {
+    /// Adds a look.
+    pub fn add(&mut self, look: Look) {
+        self.0.push(look);
+    }
+
+    /// Number of looks so far: a mark in time.
+    pub fn mark(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The most that was resident and of no file, at any look.
+    pub fn peak_anonymous(&self) -> u64 {
+        self.0
+            .iter()
+            .map(|look| look.usage.anonymous)
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// The most that was ever resident.
+    pub fn peak_resident(&self) -> u64 {
+        self.0
+            .iter()
+            .map(|look| look.usage.peak_resident)
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// The passes from one mark to another.
+    pub fn passes(&self, from: usize, to: usize) -> Passes {
+        let looks = self.0.get(from.saturating_sub(1)..to).unwrap_or_default();
+        let (Some(first), Some(last)) = (looks.first(), looks.last()) else {
+            return Passes::default();
+        };
+        let mut costs = Vec::new();
+        for pair in looks.windows(2) {
+            let [before, after] = pair else { continue };
+            let passes = after.passes.saturating_sub(before.passes);
+            if passes > 0 {
+                let spent = after.usage.processor.saturating_sub(before.usage.processor);
+                costs.push(
+                    spent.as_secs_f64() * 1_000.0 / f64::from(u32::try_from(passes).unwrap_or(u32::MAX)),
+                );
+            }
+        }
+        let spent = last.usage.processor.saturating_sub(first.usage.processor);
+        let lasted = last.at.saturating_sub(first.at);
+        Passes {
+            count: last.passes.saturating_sub(first.passes),
+            processor_milliseconds_median: quantile(&mut costs, 0.5),
+            processor_milliseconds_p99: quantile(&mut costs, 0.99),
+            processor_share: if lasted.is_zero() {
+                0.0
+            } else {
+                spent.as_secs_f64() / lasted.as_secs_f64()
+            },
+        }
+    }
+}
+
+/// The value below which this share of all lies; 0 of nothing.
+pub fn quantile(values: &mut [f64], share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "an index between 0 and the last one"
+    )]
+    let index = (share * last as f64).ceil() as usize;
+    values.get(index).copied().unwrap_or_default()
+}
+
+/// A counter of the coordinator's, without labels.
+pub fn counter(metrics: &str, name: &str) -> Result<u64> {
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+        .with_context(|| format!("the coordinator has no metric {name}"))?;
+    line.trim().parse().with_context(|| format!("read {name} {line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(second: u64, processor: u64, passes: u64, anonymous: u64) -> Look {
+        let usage = Usage {
+            peak_resident: 9,
+            anonymous,
+            processor: Duration::from_millis(processor),
+        };
+        Look {
+            at: Duration::from_secs(second),
+            usage,
+            passes,
+        }
+    }
+
+    #[test]
+    fn a_pass_costs_what_its_second_cost_by_the_passes_in_it() {
+        let mut looks = Looks::default();
+        for look in [
+            look(0, 0, 0, 1),
+            look(1, 100, 1, 7),
+            look(2, 120, 5, 3),
+            look(3, 120, 5, 3),
+            look(4, 420, 6, 2),
+        ] {
+            looks.add(look);
+        }
+        let passes = looks.passes(0, looks.mark());
+        assert_eq!(passes.count, 6);
+        assert!(
+            (passes.processor_milliseconds_median - 100.0).abs() < 1e-9,
+            "{passes:?}"
+        );
+        assert!(
+            (passes.processor_milliseconds_p99 - 300.0).abs() < 1e-9,
+            "{passes:?}"
+        );
+        assert!((passes.processor_share - 0.105).abs() < 1e-9, "{passes:?}");
+        assert_eq!(looks.peak_anonymous(), 7);
+        assert_eq!(
+            looks.passes(4, 5).count,
+            1,
+            "from the mark before the last look on"
+        );
+        assert_eq!(Looks::default().passes(0, 0), Passes::default());
+    }
+
+    #[test]
+    fn a_counter_is_read_by_its_whole_name() {
+        let text = "# HELP replumb_passes_total x\nreplumb_passes_total_x 1\nreplumb_passes_total 42\n";
+        assert_eq!(counter(text, "replumb_passes_total").unwrap(), 42);
+        assert!(counter(text, "replumb_passes").is_err());
+    }
+}

@@ -1,0 +1,258 @@
+//! `cargo lab scale`: a migration of a large cluster, and what it costs the coordinator.
+//!
+//! Real are etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the coordinator, which is built for release and
+//! has its limit of memory. Played are kubelets and pods, by kwok, and the agents, by [`hollow`].
+
+mod audit;
+mod churn;
+mod control;
+mod coordinator;
+pub mod hollow;
+mod load;
+mod measure;
+mod memory;
+mod migration;
+mod objects;
+mod process;
+mod proxy;
+mod report;
+mod shape;
+mod size;
+
+pub use report::Report;
+pub use size::{Kind, POD_NETWORK, Size, Way};
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use api::migration::MigrationPhase;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+use crate::apilab::{self, OwnApiLab};
+use crate::progress::{Detail, Progress};
+use coordinator::Coordinator;
+use hollow::Fleet;
+use measure::{Look, Looks};
+use objects::Objects;
+use report::{Answers, Part};
+
+/// Between two looks.
+const BEAT: Duration = Duration::from_secs(1);
+/// How long a plan may take.
+const PLAN_LIMIT: Duration = Duration::from_mins(20);
+
+/// Makes the cluster, migrates it and says what that took. Whatever ends it, nothing is left behind.
+pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
+    let lab = control::start(size)?;
+    progress.say(format_args!(
+        "etcd and the API server run; logs are in {}",
+        lab.folder().display()
+    ));
+    let client = lab.admin().await?;
+    load::fill(&client, size, progress).await?;
+    control::start_controllers(&lab)?;
+    load::settled(&client, size, lab.folder(), progress).await?;
+    let pod_bytes = pod_bytes(&client).await?;
+    let hollow = apilab::client(&lab.kubeconfig_in(hollow::USER, Some("system:masters"))?).await?;
+    let agents = Fleet::new(hollow, POD_NETWORK.parse().context("read the network of pods")?).run();
+    let work = async {
+        let mut objects = Objects::follow(&client).await?;
+        let coordinator = Coordinator::start(&lab, size).await?;
+        progress.say("the coordinator has read the cluster");
+        let mut measured = Measured {
+            lab: &lab,
+            client: &client,
+            size,
+            coordinator,
+            looks: Looks::default(),
+            began: Instant::now(),
+        };
+        let parts = measured.whole(progress).await?;
+        objects.check()?;
+        measured.report(parts, pod_bytes, objects.largest())
+    };
+    tokio::select! {
+        report = work => report,
+        ended = agents => match ended {
+            Ok(()) => bail!("the hollow agents have ended"),
+            Err(error) => Err(error.context("the hollow agents have ended")),
+        },
+    }
+}
+
+/// Bytes of one ordinary pod as the API server gives it out.
+async fn pod_bytes(client: &Client) -> Result<usize> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &shape::namespace(0));
+    let some = pods
+        .list(&ListParams::default().limit(1))
+        .await
+        .context("list a pod")?;
+    let first = some.items.first().context("there is an ordinary pod")?;
+    Ok(serde_json::to_vec(first).context("write a pod")?.len())
+}
+
+/// A coordinator under observation.
+struct Measured<'lab> {
+    lab: &'lab OwnApiLab,
+    client: &'lab Client,
+    size: &'lab Size,
+    coordinator: Coordinator,
+    looks: Looks,
+    began: Instant,
+}
+
+/// The three parts of the time.
+struct Parts {
+    planning: Part,
+    idle: Part,
+    migration: Part,
+    answers: Answers,
+    unfinished: Option<String>,
+}
+
+/// Where a part of the time begins.
+struct Start {
+    wall: Timestamp,
+    steady: Instant,
+    looks: usize,
+    from_server: u64,
+    to_server: u64,
+}
+
+impl Measured<'_> {
+    async fn whole(&mut self, progress: &Progress) -> Result<Parts> {
+        self.look().await?;
+        let start = self.start();
+        migration::create(self.client, self.size).await?;
+        let unfinished = self
+            .until(MigrationPhase::Planned, PLAN_LIMIT, "planning", progress)
+            .await?;
+        if let Some(words) = unfinished {
+            bail!("there is no plan after {} s: {words}", PLAN_LIMIT.as_secs());
+        }
+        let (planning, _) = self.part(&start)?;
+
+        let start = self.start();
+        while start.steady.elapsed() < self.size.idle {
+            tokio::time::sleep(BEAT).await;
+            self.look().await?;
+        }
+        let (idle, _) = self.part(&start)?;
+
+        let start = self.start();
+        migration::start(self.client).await?;
+        let churn = churn::churn(self.client.clone(), self.size.churn);
+        let unfinished = tokio::select! {
+            ended = self.until(migration::end(self.size), self.size.limit, "migrating", progress) => ended?,
+            ended = churn => return ended.and(Err(anyhow::anyhow!("pods have ceased to come and go"))),
+        };
+        let (migration, answers) = self.part(&start)?;
+        Ok(Parts {
+            planning,
+            idle,
+            migration,
+            answers: Answers::of(answers),
+            unfinished,
+        })
+    }
+
+    /// Looks every second until the Migration is in this phase. After the limit: what it says instead.
+    async fn until(
+        &mut self,
+        wanted: MigrationPhase,
+        limit: Duration,
+        what: &str,
+        progress: &Progress,
+    ) -> Result<Option<String>> {
+        let began = Instant::now();
+        let detail = Detail::default();
+        let work = async {
+            loop {
+                let stand = migration::stand(self.client).await?;
+                if stand.reached(wanted, began.elapsed())? {
+                    return Ok(None);
+                }
+                if began.elapsed() > limit {
+                    return Ok(Some(stand.words));
+                }
+                detail.set(stand.words.chars().take(160).collect::<String>());
+                self.look().await?;
+                tokio::time::sleep(BEAT).await;
+            }
+        };
+        progress.during(what, &detail, work).await
+    }
+
+    async fn look(&mut self) -> Result<()> {
+        let usage = self.coordinator.usage(self.lab)?;
+        let metrics = self.coordinator.metrics().await?;
+        self.looks.add(Look {
+            at: self.began.elapsed(),
+            usage,
+            passes: measure::counter(&metrics, "replumb_passes_total")?,
+        });
+        Ok(())
+    }
+
+    fn start(&self) -> Start {
+        let counts = self.coordinator.counts();
+        Start {
+            wall: Timestamp::now(),
+            steady: Instant::now(),
+            looks: self.looks.mark(),
+            from_server: counts.received(),
+            to_server: counts.sent(),
+        }
+    }
+
+    /// What happened since then, and how long agents waited.
+    fn part(&self, start: &Start) -> Result<(Part, Vec<f64>)> {
+        let mut requests = audit::read(&self.lab.audit_log(), start.wall, Timestamp::now())?;
+        let answers = std::mem::take(&mut requests.answers);
+        let counts = self.coordinator.counts();
+        let part = Part {
+            seconds: start.steady.elapsed().as_secs_f64(),
+            passes: self.looks.passes(start.looks, self.looks.mark()),
+            requests,
+            bytes_from_server: counts.received() - start.from_server,
+            bytes_to_server: counts.sent() - start.to_server,
+        };
+        Ok((part, answers))
+    }
+
+    fn report(
+        &self,
+        parts: Parts,
+        pod_bytes: usize,
+        largest_objects: std::collections::BTreeMap<String, objects::Largest>,
+    ) -> Result<Report> {
+        let Parts {
+            planning,
+            idle,
+            migration,
+            answers,
+            unfinished,
+        } = parts;
+        if answers.count == 0 {
+            bail!("no report of an agent was answered: nothing was measured");
+        }
+        Ok(Report {
+            size: self.size.clone(),
+            pod_bytes,
+            limited_by: self.coordinator.limited_by(),
+            peak_resident_bytes: self.looks.peak_resident(),
+            peak_anonymous_bytes: self.looks.peak_anonymous(),
+            largest_objects,
+            plan_seconds: planning.seconds,
+            migration_seconds: migration.seconds,
+            unfinished,
+            planning,
+            idle,
+            migration,
+            answers,
+        })
+    }
+}

@@ -1,0 +1,152 @@
+//! Counts the bytes between the coordinator and the API server: of all clients, the coordinator alone goes through here.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context as TaskContext, Poll};
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// Bytes by direction, as they are on the wire: with the headers of HTTP and TLS.
+#[derive(Debug, Default)]
+pub struct Counts {
+    from_server: AtomicU64,
+    to_server: AtomicU64,
+}
+
+impl Counts {
+    /// What the API server has sent.
+    pub fn received(&self) -> u64 {
+        self.from_server.load(Ordering::Relaxed)
+    }
+
+    /// What was sent to it.
+    pub fn sent(&self) -> u64 {
+        self.to_server.load(Ordering::Relaxed)
+    }
+}
+
+/// A way to the API server that counts. Dropped, it is closed.
+#[derive(Debug)]
+pub struct Proxy {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What went through.
+    pub counts: Arc<Counts>,
+    _tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    /// Opens one to the API server at this address.
+    pub async fn open(server: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .context("listen for the coordinator")?;
+        let address = listener.local_addr().context("look where the proxy listens")?;
+        let counts = Arc::new(Counts::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve(listener, server, Arc::clone(&counts)));
+        Ok(Self {
+            address,
+            counts,
+            _tasks: tasks,
+        })
+    }
+}
+
+async fn serve(listener: TcpListener, server: SocketAddr, counts: Arc<Counts>) {
+    // They end with this task.
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        // A connection that could not be taken is the coordinator's to try again.
+        let Ok((near, _)) = listener.accept().await else {
+            continue;
+        };
+        let counts = Arc::clone(&counts);
+        connections.spawn(async move {
+            let Ok(far) = TcpStream::connect(server).await else {
+                return;
+            };
+            // Packets are not held back for more of them.
+            near.set_nodelay(true).ok();
+            far.set_nodelay(true).ok();
+            let mut near = near;
+            let mut far = Counted { stream: far, counts };
+            // The side that closes first tells the other side so. An error ends both.
+            copy_bidirectional(&mut near, &mut far).await.ok();
+        });
+    }
+}
+
+struct Counted {
+    stream: TcpStream,
+    counts: Arc<Counts>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let read = buffer.filled().len() - before;
+        self.counts.from_server.fetch_add(read as u64, Ordering::Relaxed);
+        result
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(Ok(written)) = result {
+            self.counts.to_server.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn both_directions_are_counted_and_reach_the_other_side() {
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let proxy = Proxy::open(server.local_addr().unwrap()).await.unwrap();
+        let mut client = TcpStream::connect(proxy.address).await.unwrap();
+        let (mut far, _) = server.accept().await.unwrap();
+        client.write_all(b"question").await.unwrap();
+        let mut question = [0; 8];
+        far.read_exact(&mut question).await.unwrap();
+        far.write_all(b"a long answer").await.unwrap();
+        drop(far);
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(
+            (&question, answer.as_slice()),
+            (b"question", b"a long answer".as_slice())
+        );
+        assert_eq!((proxy.counts.sent(), proxy.counts.received()), (8, 13));
+    }
+}

@@ -1,0 +1,114 @@
+//! How large the cluster is, and what is done with it.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use serde::Serialize;
+
+/// The migration that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// From flannel to Calico.
+    FlannelToCalico,
+}
+
+/// How nodes change their network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Every pod leaves its node before.
+    #[default]
+    Drain,
+    /// Every pod stays. The measured time ends when every node has both networks.
+    InPlace,
+}
+
+/// How large the cluster is, and what is done with it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Size {
+    /// Number of nodes.
+    pub nodes: u32,
+    /// Number of ordinary pods.
+    pub pods: u32,
+    /// Number of Services.
+    pub services: u32,
+    /// The migration.
+    pub migration: Kind,
+    /// How nodes change their network.
+    pub strategy: Way,
+    /// How many pods a second begin, and as many end, while the migration runs.
+    pub churn: u32,
+    /// For how long nothing moves before the start.
+    #[serde(skip)]
+    pub idle: Duration,
+    /// How long the whole migration may take.
+    #[serde(skip)]
+    pub limit: Duration,
+    /// Bytes that the coordinator may have.
+    pub memory_limit: u64,
+    /// The folder with the programs of the control plane, and kwok.
+    #[serde(skip)]
+    pub programs: PathBuf,
+    /// The coordinator's program.
+    #[serde(skip)]
+    pub coordinator: PathBuf,
+}
+
+/// The network of pods: 16 384 nodes have room in it.
+pub const POD_NETWORK: &str = "10.128.0.0/10";
+/// The first node's range of pods.
+const FIRST_RANGE: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
+/// The address before the first node's.
+const BEFORE_FIRST_HOST: Ipv4Addr = Ipv4Addr::new(172, 20, 0, 0);
+/// Length of a node's range.
+const RANGE_LENGTH: u8 = 24;
+
+/// One node by its number, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(pub u32);
+
+impl Place {
+    /// A name as long as clouds give them.
+    pub fn name(self) -> String {
+        let text = self.host().to_string().replace('.', "-");
+        format!("ip-{text}.eu-central-1.compute.internal")
+    }
+
+    /// The node's address.
+    pub fn host(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(BEFORE_FIRST_HOST.to_bits() + self.0 + 1)
+    }
+
+    /// The range of its pods.
+    pub fn pods(self) -> Ipv4Net {
+        Ipv4Net::new_assert(
+            Ipv4Addr::from_bits(FIRST_RANGE.to_bits() + (self.0 << 8)),
+            RANGE_LENGTH,
+        )
+    }
+
+    /// The link-layer address of its tunnel.
+    pub fn mac(self) -> String {
+        let [_, high, middle, low] = self.0.to_be_bytes();
+        format!("0a:58:0a:{high:02x}:{middle:02x}:{low:02x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_has_a_range_inside_the_network_and_an_address_of_its_own() {
+        let network: Ipv4Net = POD_NETWORK.parse().unwrap();
+        let last = Place(4_999);
+        assert!(network.contains(&Place(0).pods()) && network.contains(&last.pods()));
+        assert_eq!(Place(256).pods().to_string(), "10.129.0.0/24");
+        assert_eq!(last.host(), Ipv4Addr::new(172, 20, 19, 136));
+        assert_eq!(Place(0).name(), "ip-172-20-0-1.eu-central-1.compute.internal");
+        assert_ne!(Place(255).mac(), Place(256).mac());
+    }
+}
