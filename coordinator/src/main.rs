@@ -86,7 +86,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let passes = async {
         cache.ready().await;
         health.filled(Timestamp::now());
-        pass::run(&context, &cache, &health, &leading).await;
+        Box::pin(pass::run(&context, &cache, &health, &leading)).await;
     };
     let listener = listening::bind(listen, host_address, api::names::COORDINATOR_PORT)
         .await

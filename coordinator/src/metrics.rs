@@ -61,16 +61,7 @@ impl Metrics {
                 Opts::new("replumb_nodes", "Nodes of the Migration by where they stand."),
                 &["phase"],
             )?,
-            step_duration: HistogramVec::new(
-                HistogramOpts::new(
-                    "replumb_node_step_duration_seconds",
-                    "Seconds that a stage of a node took.",
-                )
-                .buckets(vec![
-                    0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0,
-                ]),
-                &["step"],
-            )?,
+            step_duration: step_duration()?,
             blocked: IntGaugeVec::new(
                 Opts::new(
                     "replumb_blocked",
@@ -102,15 +93,7 @@ impl Metrics {
             )?,
             leading: IntGauge::new("replumb_leading", "1 while this coordinator holds the Lease.")?,
             passes: IntCounter::new("replumb_passes_total", "Passes of the coordinator's loop.")?,
-            pass_duration: Histogram::with_opts(
-                HistogramOpts::new(
-                    "replumb_pass_duration_seconds",
-                    "Seconds that a pass of the coordinator's loop took, waiting for the API server included.",
-                )
-                .buckets(vec![
-                    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-                ]),
-            )?,
+            pass_duration: pass_duration()?,
             write_errors: IntCounterVec::new(
                 Opts::new(
                     "replumb_write_errors_total",
@@ -162,6 +145,31 @@ impl Metrics {
     pub fn text(&self) -> Result<String, prometheus::Error> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
+}
+
+fn step_duration() -> Result<HistogramVec, prometheus::Error> {
+    HistogramVec::new(
+        HistogramOpts::new(
+            "replumb_node_step_duration_seconds",
+            "Seconds that a stage of a node took.",
+        )
+        .buckets(vec![
+            0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0,
+        ]),
+        &["step"],
+    )
+}
+
+fn pass_duration() -> Result<Histogram, prometheus::Error> {
+    Histogram::with_opts(
+        HistogramOpts::new(
+            "replumb_pass_duration_seconds",
+            "Seconds that a pass of the coordinator's loop took, waiting for the API server included.",
+        )
+        .buckets(vec![
+            0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+        ]),
+    )
 }
 
 #[cfg(test)]

@@ -61,20 +61,24 @@ impl Obstacles {
     ///
     /// # Errors
     /// When the API server is out of reach, which is no one object's.
-    pub async fn attempt<T>(
+    pub fn attempt<T>(
         &self,
         object: &str,
         write: impl Future<Output = Result<T, WriteError>>,
-    ) -> Result<Option<T>, WriteError> {
-        if self.holds(object, Timestamp::now()).is_some() {
-            return Ok(None);
-        }
-        match write.await {
-            Ok(made) => {
-                self.clear(object);
-                Ok(Some(made))
+    ) -> impl Future<Output = Result<Option<T>, WriteError>> {
+        // Writes are large futures, and this one is part of many.
+        let write = Box::pin(write);
+        async move {
+            if self.holds(object, Timestamp::now()).is_some() {
+                return Ok(None);
             }
-            Err(error) => self.note(object, error, Timestamp::now()).map(|_| None),
+            match write.await {
+                Ok(made) => {
+                    self.clear(object);
+                    Ok(Some(made))
+                }
+                Err(error) => self.note(object, error, Timestamp::now()).map(|_| None),
+            }
         }
     }
 

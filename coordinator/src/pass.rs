@@ -102,7 +102,7 @@ pub(crate) async fn pass(context: &Context, cache: &Cache, memory: &mut Memory) 
     for migration in &migrations {
         let status = match &active {
             Some(active) if *active == migration.name_any() => {
-                match one(context, cache, memory, migration).await {
+                match Box::pin(one(context, cache, memory, migration)).await {
                     Ok(status) => status,
                     Err(error) => {
                         // What was decided is decided again, and what was written is found again.

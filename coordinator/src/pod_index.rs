@@ -52,9 +52,9 @@ type Name = (String, String);
 /// One pod as it is kept.
 enum Known {
     /// Of our own that prove and watch.
-    Own(Name, Pod),
+    Own(Name, Box<Pod>),
     /// Any other.
-    Other(drain::Pod, Option<More>),
+    Other(Box<drain::Pod>, Option<More>),
 }
 
 static NONE: Pods = Pods::new();
@@ -159,12 +159,12 @@ fn name_of(pod: &drain::Pod) -> Name {
 impl State {
     fn apply(&mut self, known: Known) -> bool {
         match known {
-            Known::Own(name, pod) => Arc::make_mut(&mut self.index).put_own(name, pod),
+            Known::Own(name, pod) => Arc::make_mut(&mut self.index).put_own(name, *pod),
             Known::Other(pod, more) => {
                 if self.index.says(&pod, more.as_ref()) {
                     return false;
                 }
-                let pod = self.share(pod);
+                let pod = self.share(*pod);
                 Arc::make_mut(&mut self.index).put(pod, more.map(Arc::new));
             }
         }
@@ -173,11 +173,11 @@ impl State {
 
     fn list(&mut self, known: Known) {
         match known {
-            Known::Own(name, pod) => self.listed.get_or_insert_default().put_own(name, pod),
+            Known::Own(name, pod) => self.listed.get_or_insert_default().put_own(name, *pod),
             Known::Other(pod, more) => {
                 let pod = match self.index.same(&pod) {
                     Some(same) => Arc::clone(same),
-                    None => self.share(pod),
+                    None => self.share(*pod),
                 };
                 self.listed.get_or_insert_default().put(pod, more.map(Arc::new));
             }
@@ -271,9 +271,9 @@ impl PodStore {
         if own_pods::is_ours(&pod, &self.0.namespace) {
             let pod = facts::pods::pruned(pod);
             let name = (pod.namespace().unwrap_or_default(), pod.name_any());
-            return Known::Own(name, pod);
+            return Known::Own(name, Box::new(pod));
         }
-        Known::Other(facts::pods::pod(&pod), facts::pods::more(&pod))
+        Known::Other(Box::new(facts::pods::pod(&pod)), facts::pods::more(&pod))
     }
 
     // Nothing panics while it holds the lock: what is behind a poisoned one is whole.

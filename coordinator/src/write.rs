@@ -88,8 +88,8 @@ impl WriteError {
     /// request did not answer in time. Of an API server that is out of reach that is not so.
     pub fn is_of_the_object(&self) -> bool {
         match self {
-            Self::Conflict { .. } => true,
-            Self::Api {
+            Self::Conflict { .. }
+            | Self::Api {
                 source: kube::Error::Api(_),
                 ..
             } => true,

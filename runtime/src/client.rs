@@ -122,15 +122,16 @@ fn strict(uri: Uri) -> Uri {
 /// `nodes`, `pods/eviction`, or the path itself where it is no resource's.
 fn resource(path: &str) -> String {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-    let in_group = match parts.as_slice() {
-        ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
-        _ => return path.to_owned(),
+    let (["api", _, in_group @ ..] | ["apis", _, _, in_group @ ..]) = parts.as_slice() else {
+        return path.to_owned();
     };
-    match in_group {
+    let in_namespace = match in_group {
         // Subresources of a Namespace, where a plural stands otherwise.
-        ["namespaces", _, subresource @ ("status" | "finalize")] => format!("namespaces/{subresource}"),
-        ["namespaces", _, plural] | ["namespaces", _, plural, _] => (*plural).to_owned(),
-        ["namespaces", _, plural, _, subresource @ ..] => format!("{plural}/{}", subresource.join("/")),
+        ["namespaces", _, "status" | "finalize"] => in_group,
+        ["namespaces", _, plural @ ..] if !plural.is_empty() => plural,
+        _ => in_group,
+    };
+    match in_namespace {
         [plural] | [plural, _] => (*plural).to_owned(),
         [plural, _, subresource @ ..] => format!("{plural}/{}", subresource.join("/")),
         [] => path.to_owned(),

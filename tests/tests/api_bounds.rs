@@ -274,6 +274,7 @@ async fn sets(lab: &ApiLab, namespace: &str) -> Api<DaemonSet> {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
+#[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
 async fn of_a_daemon_set_the_selector_of_a_network() {
     let lab = bounds().await;
     let sets = sets(lab, "of-sets").await;
@@ -494,6 +495,7 @@ fn apply(object: &mut Value, change: &Value) {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
+#[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
 async fn of_pods_its_own_without_privileges() {
     let lab = bounds().await;
     let context = context().await;
@@ -704,6 +706,7 @@ async fn of_pods_its_own_without_privileges() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
+#[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
 async fn of_a_strangers_service_what_an_exchange_changes() {
     let lab = bounds().await;
     lab.namespace("of-services").await.unwrap();

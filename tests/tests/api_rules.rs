@@ -349,6 +349,7 @@ async fn a_migration_that_is_under_way_is_not_deleted() {
 /// Nor are what it goes by and the label that a node's network follows written by anybody else.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
+#[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
 async fn what_a_migration_under_way_goes_by_is_written_by_nobody_else() {
     const LABEL: &str = names::NODE_NETWORK_LABEL;
     let lab = ApiLab::shared().unwrap();

@@ -54,7 +54,7 @@ pub(super) async fn resume(cluster: &Cluster, change: &Change) -> Result<Outcome
         ..there.spec.clone()
     };
     let written = cluster.change(&there, &spec).await?;
-    follow(cluster, &written, change).await
+    Box::pin(follow(cluster, &written, change)).await
 }
 
 /// Refuses what has ended.
@@ -100,7 +100,7 @@ async fn want(
         ..there.spec.clone()
     };
     let written = cluster.change(there, &spec).await?;
-    follow(cluster, &written, change).await
+    Box::pin(follow(cluster, &written, change)).await
 }
 
 fn not_now(migration: &Migration, state: &str, hint: &str) -> CliError {

@@ -31,6 +31,7 @@ pub enum Turn {
 
 /// One Service that changes its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct ServiceView {
     /// `namespace/name`.
     pub name: String,

@@ -87,11 +87,10 @@ async fn turn_back<'node>(
     for node in nodes.iter().copied() {
         if let Some(object) = snapshot.node_migrations.get(node)
             && !object.spec.returning
+            && turn(context, object, None, now).await?
         {
-            if turn(context, object, None, now).await? {
-                crash_point::reach("TurnAround", Edge::Recorded, Some(node)).await;
-                turned.push(node);
-            }
+            crash_point::reach("TurnAround", Edge::Recorded, Some(node)).await;
+            turned.push(node);
         }
     }
     Ok(turned)
