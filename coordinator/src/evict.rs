@@ -264,7 +264,7 @@ mod tests {
         let context = server.context();
         evict(&context, &[pod("first")], Some(7), &mut memory).await;
         assert_eq!(server.get(PATH), None);
-        assert_eq!(server.grace_period(PATH), Some(Some(7)));
+        assert_eq!(server.grace_period(PATH), Some(7));
         assert_eq!(counted(&context, "evicted"), 1);
         assert_eq!(context.metrics.api_warnings(), 0);
     }

@@ -46,7 +46,7 @@ struct State {
     hung: Option<String>,
     hanging: usize,
     /// Grace periods that evictions asked for, by path of the pod.
-    grace_periods: BTreeMap<String, Option<i64>>,
+    grace_periods: BTreeMap<String, i64>,
     /// Once, right after a change that begins so, somebody else makes another: path and patch.
     meddling: Option<(String, String, Value)>,
     /// After this many changes more the server is away.
@@ -121,8 +121,8 @@ impl FakeApi {
         self.state.lock().unwrap().hanging
     }
 
-    /// The grace period that the eviction of the pod at this path asked for; `None` where it was not evicted.
-    pub fn grace_period(&self, path: &str) -> Option<Option<i64>> {
+    /// The grace period that the eviction of the pod at this path asked for; `None` where there was no such.
+    pub fn grace_period(&self, path: &str) -> Option<i64> {
         self.state.lock().unwrap().grace_periods.get(path).copied()
     }
 
@@ -402,8 +402,9 @@ impl State {
                 format!("the UID in the precondition ({wanted}) does not match the UID in record ({uid})");
             return failure_of(StatusCode::CONFLICT, "Conflict", &message);
         }
-        let grace_period = options["gracePeriodSeconds"].as_i64();
-        self.grace_periods.insert(pod.to_owned(), grace_period);
+        if let Some(grace_period) = options["gracePeriodSeconds"].as_i64() {
+            self.grace_periods.insert(pod.to_owned(), grace_period);
+        }
         self.objects.remove(pod);
         (
             StatusCode::CREATED,

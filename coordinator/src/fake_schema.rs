@@ -70,7 +70,7 @@ pub fn unknown_fields(path: &str, body: &Value) -> Vec<String> {
 pub fn without(body: &Value, fields: &[String]) -> Value {
     let mut body = body.clone();
     for field in fields {
-        let pointer = format!("/{}", field.replace('.', "/").replace('[', "/").replace(']', ""));
+        let pointer = format!("/{}", field.replace(['.', '['], "/").replace(']', ""));
         if let Some((parent, name)) = pointer.rsplit_once('/')
             && let Some(object) = body.pointer_mut(parent).and_then(Value::as_object_mut)
         {

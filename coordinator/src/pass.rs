@@ -88,6 +88,11 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
 
 /// One pass: the active Migration goes on, every other one is told why it does not.
 pub(crate) async fn pass(context: &Context, cache: &Cache, memory: &mut Memory) -> Result<(), WriteError> {
+    // Statuses are large, and a pass is part of other futures.
+    Box::pin(every_migration(context, cache, memory)).await
+}
+
+async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) -> Result<(), WriteError> {
     let mut migrations: Vec<Migration> = Vec::new();
     for guarded in cache.migrations.state() {
         match &guarded.0 {
@@ -102,7 +107,7 @@ pub(crate) async fn pass(context: &Context, cache: &Cache, memory: &mut Memory) 
     for migration in &migrations {
         let status = match &active {
             Some(active) if *active == migration.name_any() => {
-                match Box::pin(one(context, cache, memory, migration)).await {
+                match one(context, cache, memory, migration).await {
                     Ok(status) => status,
                     Err(error) => {
                         // What was decided is decided again, and what was written is found again.

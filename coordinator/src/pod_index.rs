@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(at(&after, 1).uid, "another");
         // The same once more: nobody is woken.
         store.keep(Event::Init);
-        for pod in after.pods().iter() {
+        for pod in &after.pods() {
             let mut same = self::pod(&pod.name, "n");
             same["metadata"]["uid"] = json!(pod.uid);
             store.keep(Event::InitApply(from(&same)));

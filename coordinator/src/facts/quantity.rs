@@ -162,7 +162,7 @@ mod tests {
             (format!("1e{}", long("9")), None),
             (long("\u{e9}"), None),
         ] {
-            assert_eq!(units(&Quantity(text.clone())), expected, "{:.40}", text);
+            assert_eq!(units(&Quantity(text.clone())), expected, "{text:.40}");
         }
     }
 }

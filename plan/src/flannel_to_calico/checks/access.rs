@@ -50,7 +50,11 @@ mod tests {
         let checks = check(&facts);
         assert_eq!(
             verdicts(&checks),
-            [("MalformedObjects", Unknown), ("Permissions", Pass)]
+            [
+                ("MalformedObjects", Unknown),
+                ("Permissions", Pass),
+                ("AdmissionPolicies", Pass)
+            ]
         );
         assert!(
             checks[0]
@@ -78,7 +82,8 @@ mod tests {
             [
                 ("MalformedObjects", Warn),
                 ("MalformedObjects", Warn),
-                ("Permissions", Pass)
+                ("Permissions", Pass),
+                ("AdmissionPolicies", Pass)
             ]
         );
         assert_eq!(
