@@ -17,11 +17,29 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use lab::apilab::ApiLab;
 use lab::cluster::wait::{Look, until};
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
-/// The coordinator's own rights: what it may not do must not be needed.
+/// Leases of these tests. The coordinator may read and write one by its name alone, and each test needs another.
+const LEASES: [&str; 4] = ["takeover", "race", "given-up", "running"];
+
+/// The coordinator's own rights: what it may not do must not be needed. For the Leases of the tests it gets those that it has for
+/// its own.
 async fn client() -> Client {
+    static GRANTED: OnceCell<()> = OnceCell::const_new();
     let lab = ApiLab::shared().unwrap();
+    GRANTED
+        .get_or_init(|| async {
+            let names = LEASES.map(|name| format!("--resource-name={name}"));
+            let mut role = vec!["create", "role", "leases-of-tests", "-n", names::NAMESPACE];
+            role.extend(["--verb=get,update", "--resource=leases.coordination.k8s.io"]);
+            role.extend(names.iter().map(String::as_str));
+            lab.kubectl(&role).unwrap();
+            let account = format!("--serviceaccount={}:{}", names::NAMESPACE, names::COORDINATOR);
+            let binding = ["create", "rolebinding", "leases-of-tests", "-n", names::NAMESPACE];
+            let of = ["--role=leases-of-tests", account.as_str()];
+            lab.kubectl(&[&binding[..], &of[..]].concat()).unwrap();
+        })
+        .await;
     let token = lab
         .token(names::NAMESPACE, names::COORDINATOR, None)
         .await
@@ -148,7 +166,8 @@ async fn a_lease_that_was_given_up_is_free_at_once() {
             .await
             .unwrap()
     );
-    let leases: Api<Lease> = Api::namespaced(client.clone(), names::NAMESPACE);
+    let admin = ApiLab::shared().unwrap().admin().await.unwrap();
+    let leases: Api<Lease> = Api::namespaced(admin, names::NAMESPACE);
     let empty = Patch::Merge(serde_json::json!({"spec": {"holderIdentity": ""}}));
     leases
         .patch("given-up", &PatchParams::default(), &empty)

@@ -792,7 +792,8 @@ fn full_migration_status() -> Value {
             "calicoDaemonSetNamespace": sourced(json!("kube-system")), "ipPoolBlockSize": sourced(json!(26)),
             "cniConfigurationDirectory": sourced(json!("/etc/cni/net.d")),
         }},
-        "plan": {"hash": "abc", "prepare": [action("create")], "nodes": ["a", "b"], "finish": [action("delete")]},
+        "plan": {"hash": "abc", "prepare": [action("create")], "nodeCount": 2, "finish": [action("delete")],
+            "finishInRecords": 3},
         "startedAt": "2026-03-01T10:00:00Z", "completedAt": "2026-03-01T11:00:00Z",
         "undoneSince": "2026-03-01T10:30:00Z", "preparedAt": "2026-03-01T10:01:00Z",
         "traffic": [{"class": "OldToNew", "sent": 100, "lost": 1, "longestGapMilliseconds": 100}],
@@ -804,7 +805,7 @@ fn full_migration_status() -> Value {
             "at": "2026-03-01T10:20:00Z", "what": ["IPPool default-ipv4-ippool was deleted"],
             "resumedAt": "2026-03-01T10:10:00Z",
         },
-        "before": {"IPAMConfig": "{\"strictAffinity\":false}"},
+        "before": {"IPAMConfig": "{\"strictAffinity\":false}"}, "beforeInRecords": {"IPAMBlock": 12},
         "conditions": [{
             "type": "Ready", "status": "False", "reason": "Rolling", "message": "in work: b",
             "lastTransitionTime": "2026-03-01T10:00:00Z", "observedGeneration": 1,
@@ -833,7 +834,7 @@ fn full_node_spec() -> Value {
         "fellBack": {
             "at": "2026-03-01T10:06:00Z", "why": "calico-node never started", "resumedAt": "2026-03-01T10:00:00Z",
         },
-        "probes": [target()], "position": 2, "admitted": true, "skipped": true, "plan": [action("cordon")],
+        "probes": [target()], "position": 2, "admitted": true, "skipped": true, "plan": [action("cordon")], "prepare": [action("create")],
         "step": {
             "name": "Drain", "since": "2026-03-01T10:00:00Z", "reason": "DisruptionBudget", "message": "pod a/b",
             "halted": true, "patience": {"seconds": 600, "from": "2026-03-01T10:00:00Z"},
