@@ -113,6 +113,11 @@ impl ApiLab {
         client(&self.kubeconfig_with_token(token)?).await
     }
 
+    /// How a client that shows this token is made, for a client with layers of its own.
+    pub async fn config_with_token(&self, token: &str) -> Result<Config> {
+        config(&self.kubeconfig_with_token(token)?).await
+    }
+
     /// A token of a `ServiceAccount`, bound to a pod or not.
     pub async fn token(&self, namespace: &str, account: &str, pod: Option<&Pod>) -> Result<String> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin().await?, namespace);
@@ -225,6 +230,10 @@ impl ApiLab {
 
 /// A client with this kubeconfig.
 pub async fn client(kubeconfig: &str) -> Result<Client> {
+    Client::try_from(config(kubeconfig).await?).context("make a client")
+}
+
+async fn config(kubeconfig: &str) -> Result<Config> {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig).context("read a kubeconfig")?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
@@ -232,5 +241,5 @@ pub async fn client(kubeconfig: &str) -> Result<Client> {
     // A proxy of the host's environment is not for the loopback.
     config.proxy_url = None;
     config.connect_timeout = Some(Duration::from_secs(5));
-    Client::try_from(config).context("make a client")
+    Ok(config)
 }

@@ -332,6 +332,7 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
             "api_rules",
             "api_rights",
             "api_bounds",
+            "api_evictions",
             "api_lease",
             "api_services",
             "lab_life"

@@ -1,0 +1,181 @@
+//! Evictions on the real API server, by the coordinator's own code and token: what it asks for is what the API server does.
+//!
+//! Run by `cargo lab test`, or `cargo test -p lab --test api_evictions -- --ignored`.
+
+#![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::names;
+use coordinator::context::Context;
+use coordinator::evict::{evict, look};
+use coordinator::memory::Memory;
+use coordinator::metrics::Metrics;
+use coordinator::obstacles::Obstacles;
+use coordinator::tell::Teller;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Config, ResourceExt};
+use lab::apilab::ApiLab;
+use plan::evict::PodName;
+use serde_json::json;
+use tokio::sync::OnceCell;
+
+const NODE: &str = "first";
+const NAMESPACE: &str = "shop";
+/// Longer than the API server takes to answer an eviction.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// The API server with a Node and a tenant's namespace.
+async fn lab() -> &'static ApiLab {
+    static READY: OnceCell<()> = OnceCell::const_new();
+    let lab = ApiLab::shared().unwrap();
+    READY
+        .get_or_init(|| async {
+            lab.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+            // No controller makes it here.
+            lab.kubectl(&["create", "serviceaccount", "default", "-n", NAMESPACE])
+                .unwrap();
+            lab.node(NODE).await.unwrap();
+        })
+        .await;
+    lab
+}
+
+/// The coordinator with its own token, and the client that every program of ours has.
+async fn context(lab: &ApiLab) -> Context {
+    let token = lab
+        .token(names::NAMESPACE, names::COORDINATOR, None)
+        .await
+        .unwrap();
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let config = lab.config_with_token(&token).await.unwrap();
+    let client = runtime::client::client(config, Arc::new(metrics.api.clone())).unwrap();
+    Context {
+        client: client.clone(),
+        watching: client.clone(),
+        config: Config::new(http::Uri::from_static("https://127.0.0.1")),
+        namespace: names::NAMESPACE.to_owned(),
+        node_name: NODE.to_owned(),
+        agent_image: String::new(),
+        metrics,
+        teller: Teller::new(client, "coordinator"),
+        obstacles: Obstacles::default(),
+    }
+}
+
+/// Pods of the tenant. Each is bound to the Node: without a kubelet it stays while it terminates.
+async fn pods(lab: &ApiLab) -> Api<Pod> {
+    Api::namespaced(lab.admin().await.unwrap(), NAMESPACE)
+}
+
+async fn create(pods: &Api<Pod>, name: &str) -> PodName {
+    let pod = serde_json::from_value(json!({
+        "metadata": { "name": name },
+        "spec": {
+            "nodeName": NODE,
+            "terminationGracePeriodSeconds": 30,
+            "containers": [{ "name": "main", "image": "registry.example/main:1" }],
+        },
+    }))
+    .unwrap();
+    let made = pods.create(&PostParams::default(), &pod).await.unwrap();
+    PodName {
+        namespace: NAMESPACE.to_owned(),
+        name: name.to_owned(),
+        uid: made.uid().unwrap(),
+    }
+}
+
+fn counted(context: &Context, result: &str) -> u64 {
+    context.metrics.evictions.with_label_values(&[result]).get()
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn an_eviction_has_the_grace_period_that_was_asked_for() {
+    let lab = lab().await;
+    let (context, pods, mut memory) = (context(lab).await, pods(lab).await, Memory::default());
+    for (name, asked, expected) in [("asked", Some(7), 7), ("own", None, 30)] {
+        let pod = create(&pods, name).await;
+        evict(&context, &[pod], asked, &mut memory).await;
+        let metadata = pods.get(name).await.unwrap().metadata;
+        assert!(metadata.deletion_timestamp.is_some(), "{name} terminates");
+        assert_eq!(metadata.deletion_grace_period_seconds, Some(expected), "{name}");
+    }
+    assert_eq!(counted(&context, "evicted"), 2);
+    assert_eq!(context.metrics.api_warnings(), 0, "no field was dropped");
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_successor_of_the_same_name_is_not_evicted_in_place_of_the_pod_that_was_seen() {
+    let lab = lab().await;
+    let (context, pods, mut memory) = (context(lab).await, pods(lab).await, Memory::default());
+    // As the controller of a StatefulSet does: the pod goes, and another one gets its name.
+    let seen = create(&pods, "web-0").await;
+    let at_once = DeleteParams {
+        grace_period_seconds: Some(0),
+        ..DeleteParams::default()
+    };
+    pods.delete("web-0", &at_once).await.unwrap();
+    let successor = create(&pods, "web-0").await;
+    assert_ne!(seen.uid, successor.uid);
+
+    evict(&context, std::slice::from_ref(&seen), Some(0), &mut memory).await;
+    // The API server tries an eviction that conflicts again for ten seconds before it answers: no pass waits for that.
+    let answered = tokio::time::timeout(LIMIT, async {
+        while counted(&context, "replaced") == 0 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            look(&context, &mut memory, |_| true);
+        }
+    });
+    answered.await.unwrap();
+    let there = pods.get("web-0").await.unwrap();
+    assert_eq!(there.uid().as_ref(), Some(&successor.uid));
+    assert_eq!(there.metadata.deletion_timestamp, None, "the successor lives");
+    assert_eq!(
+        (counted(&context, "evicted"), counted(&context, "replaced")),
+        (0, 1)
+    );
+    assert!(memory.refusals.is_empty(), "nothing is left to wait for");
+
+    // The same request by hand: the API server refuses it by the UID.
+    let body = serde_json::to_string(&coordinator::evict::body(&seen, None)).unwrap();
+    let uri = format!("/api/v1/namespaces/{NAMESPACE}/pods/web-0/eviction");
+    let request = http::Request::post(uri).body(body.into_bytes()).unwrap();
+    let refused = context.client.request::<serde_json::Value>(request).await;
+    let Err(kube::Error::Api(status)) = refused else {
+        unreachable!("{refused:?}");
+    };
+    assert_eq!(status.code, 409, "{}", status.message);
+    assert!(status.message.contains(&successor.uid), "{}", status.message);
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_field_that_the_api_server_does_not_know_is_refused() {
+    let lab = lab().await;
+    let context = context(lab).await;
+    let pod = create(&pods(lab).await, "strict").await;
+    // What kube-core 5.0.0 writes.
+    let body = json!({
+        "metadata": { "name": pod.name, "namespace": NAMESPACE },
+        "delete_options": { "preconditions": { "uid": pod.uid } },
+    });
+    let uri = format!("/api/v1/namespaces/{NAMESPACE}/pods/strict/eviction");
+    let request = http::Request::post(uri)
+        .body(body.to_string().into_bytes())
+        .unwrap();
+    let refused = context.client.request::<serde_json::Value>(request).await;
+    let Err(kube::Error::Api(status)) = refused else {
+        unreachable!("{refused:?}");
+    };
+    assert_eq!(status.code, 400, "{}", status.message);
+    assert!(
+        status.message.contains("unknown field \"delete_options\""),
+        "{}",
+        status.message
+    );
+}
