@@ -42,6 +42,8 @@ struct State {
     events: Vec<(String, Value)>,
     /// Changes of what begins so are refused, each with these words.
     refused: BTreeMap<String, String>,
+    /// Reads of what begins so are refused, each with these words.
+    unreadable: BTreeMap<String, String>,
     /// Requests for what begins so get no answer; how many have come.
     hung: Option<String>,
     hanging: usize,
@@ -109,6 +111,12 @@ impl FakeApi {
     pub fn deny(&self, path: &str, words: &str) {
         let mut state = self.state.lock().unwrap();
         state.refused.insert(path.to_owned(), words.to_owned());
+    }
+
+    /// Refuses reads of what begins so with these words, as missing rights do.
+    pub fn deny_reading(&self, path: &str, words: &str) {
+        let mut state = self.state.lock().unwrap();
+        state.unreadable.insert(path.to_owned(), words.to_owned());
     }
 
     /// Answers no change of what begins so, and holds the connection open.
@@ -300,6 +308,13 @@ impl State {
                 return Some(failure_of(StatusCode::BAD_REQUEST, "BadRequest", &message));
             }
             body = without(&body, &unknown);
+        }
+        let unreadable = self
+            .unreadable
+            .iter()
+            .find(|(begin, _)| path.starts_with(&***begin));
+        if let Some((_, words)) = unreadable.filter(|_| *method == Method::GET) {
+            return Some(failure_of(StatusCode::FORBIDDEN, "Forbidden", words));
         }
         if *method == Method::GET
             && let Some(items) = policies(path)

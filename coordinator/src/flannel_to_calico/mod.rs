@@ -23,6 +23,8 @@ mod roll;
 mod saved;
 #[cfg(test)]
 mod scenarios;
+#[cfg(test)]
+mod stranger_scenarios;
 mod traffic;
 #[cfg(test)]
 mod traffic_scenarios;

@@ -40,6 +40,7 @@ use crate::probe::{self, Probes};
 use crate::snapshot::{Snapshot, node_order};
 use crate::steps::step_now;
 use crate::summary::{Held, summarize};
+use crate::tell::Tone;
 use crate::traffic;
 use crate::write::{WriteError, describe};
 use crate::{evict, facts, stop};
@@ -263,11 +264,15 @@ impl Round<'_> {
             ) else {
                 continue;
             };
+            let key = describe(node_object.as_ref());
             if !object.spec.admitted {
+                if object.spec.skipped {
+                    // Set aside, perhaps for a refusal: that is told until it has been tried again.
+                    self.context.obstacles.holds(&key, self.now);
+                }
                 continue;
             }
             let probers = self.probes.probers.get(node).cloned().unwrap_or_default();
-            let key = describe(node_object.as_ref());
             if let Some(message) = self.context.obstacles.holds(&key, self.now) {
                 worked
                     .waits
@@ -308,13 +313,29 @@ impl Round<'_> {
 }
 
 impl Round<'_> {
-    /// Writes down that the API server refuses a write of this node: a wait like any other, with the deadline of its stage.
+    /// Writes down that the API server refuses a write of this node: a wait like any other, with the deadline of its stage. A node
+    /// of which nothing has changed is set aside: it takes no other's place.
     async fn refused(
         &self,
         object: &Arc<NodeMigration>,
         view: &NodeView<'_>,
         message: String,
     ) -> Result<Held, WriteError> {
+        if view.can_be_set_aside() {
+            let spec = NodeMigrationSpec {
+                admitted: false,
+                skipped: true,
+                step: None,
+                ..object.spec.clone()
+            };
+            bring_to(self.context, object, &spec).await?;
+            if let Some(node) = self.snapshot.nodes.get(&object.spec.node_name) {
+                let reason = WaitReason::RequestRefused.as_str();
+                let note = format!("node {} is set aside and tried again: {message}", view.name);
+                self.context.teller.node(node, Tone::Warning, reason, &note).await;
+            }
+            return Ok(Held::waiting(&refusal(message)));
+        }
         let stage = decide(view, self.policy, self.now).stage;
         let decision = at_deadline(view, self.policy, stage, refusal(message), self.now);
         let mut spec = object.spec.clone();

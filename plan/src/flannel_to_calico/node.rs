@@ -160,6 +160,17 @@ pub struct NodeView<'facts> {
     pub stage: Option<(Stage, Timestamp)>,
 }
 
+impl NodeView<'_> {
+    /// Whether nothing of the node has changed yet, so that it can be set aside as it is.
+    pub fn can_be_set_aside(&self) -> bool {
+        let is_on_flannel = match &self.network {
+            NetworkLabel::Missing | NetworkLabel::Flannel => true,
+            NetworkLabel::Neither | NetworkLabel::Calico | NetworkLabel::Other(_) => false,
+        };
+        self.direction == Direction::There && !self.cordoned_by_us && is_on_flannel && self.goal == Goal::Hold
+    }
+}
+
 /// Limits and permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {

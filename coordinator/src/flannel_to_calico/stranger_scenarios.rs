@@ -1,0 +1,173 @@
+//! Objects of strangers: malformed, huge, many, changing all the time or with labels of ours. Each costs decisions about itself, and
+//! every node goes there and back.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::back_scenarios::{ask, drained};
+use super::in_place_scenarios::in_place;
+use super::scenarios::{NODES, node_migration, run_until, world_moves};
+use crate::evict;
+use crate::fake_api::{FakeApi, MIGRATION};
+use crate::memory::Memory;
+use crate::pass::pass;
+
+const SHOP: &str = "/api/v1/namespaces/shop";
+
+fn pod(name: &str, spec: &Value, status: &Value) -> (String, Value) {
+    (
+        format!("{SHOP}/pods/{name}"),
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": name, "namespace": "shop", "uid": name },
+            "spec": spec, "status": status,
+        }),
+    )
+}
+
+fn requests(cpu: &str, memory: &str) -> Value {
+    json!({ "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu, "memory": memory } } }] })
+}
+
+/// What a tenant may put into its own namespaces, by what is wrong with it.
+fn hostile(what: &str) -> Vec<(String, Value)> {
+    let pending = json!({ "phase": "Pending" });
+    let running = |address: &str| json!({ "phase": "Running", "podIP": address });
+    match what {
+        "malformed" => vec![
+            pod("letters", &requests("abc", "many"), &pending),
+            pod("negative", &requests("-1", "-1Gi"), &pending),
+            pod("nowhere", &requests("1", "1Gi"), &running("not an address")),
+        ],
+        "large" => vec![
+            pod("peta", &requests("20P", "16Ei"), &pending),
+            pod("endless", &requests("1e99", &"9".repeat(100_000)), &pending),
+        ],
+        "many" => (0..3000)
+            .map(|number| pod(&format!("many-{number}"), &requests("1", "1Gi"), &pending))
+            .collect(),
+        "labelled" => {
+            let (path, mut probe) = pod("probe", &requests("1", "1Gi"), &running("10.9.9.9"));
+            probe["metadata"]["labels"] = json!({
+                "app.kubernetes.io/component": "probe", "app.kubernetes.io/name": "replumb-agent",
+            });
+            let budget = json!({
+                "metadata": { "name": "all", "namespace": "shop" },
+                "spec": { "maxUnavailable": 0, "selector": {} },
+                "status": { "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1 },
+            });
+            let budgets = "/apis/policy/v1/namespaces/shop/poddisruptionbudgets/all";
+            vec![(path, probe), (budgets.to_owned(), budget)]
+        }
+        other => unreachable!("{other}"),
+    }
+}
+
+fn put(api: &FakeApi, what: &str) {
+    for (path, object) in hostile(what) {
+        api.put(&path, object);
+    }
+}
+
+/// When the objects come: after so many passes of the way there, or of the way back.
+#[rstest]
+#[case::malformed_before("malformed", 0, false)]
+#[case::malformed_in_mid_node("malformed", 12, false)]
+#[case::malformed_on_the_way_back("malformed", 12, true)]
+#[case::large_before("large", 0, false)]
+#[case::large_in_mid_node("large", 12, false)]
+#[case::large_on_the_way_back("large", 12, true)]
+#[case::many_in_mid_node("many", 12, false)]
+#[case::labelled_before("labelled", 0, false)]
+#[case::labelled_on_the_way_back("labelled", 12, true)]
+#[tokio::test]
+async fn a_strangers_objects_stop_no_node(#[case] what: &str, #[case] passes: usize, #[case] back: bool) {
+    for make in [drained as fn() -> FakeApi, in_place] {
+        let api = make();
+        let mut memory = Memory::default();
+        for number in 0..passes {
+            if back && number == passes / 2 {
+                ask(&api, &json!({ "desired": "Rollback" }));
+            }
+            let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+            world_moves(&api);
+        }
+        put(&api, what);
+        if back {
+            ask(&api, &json!({ "desired": "Rollback" }));
+            run_until(&api, "RolledBack").await.unwrap();
+        } else {
+            let end = if api.get(MIGRATION).unwrap()["spec"]["flannelToCalico"]["strategy"] == "InPlace" {
+                "Mixed"
+            } else {
+                "Completed"
+            };
+            run_until(&api, end).await.unwrap();
+        }
+        for (path, object) in hostile(what) {
+            let there = api.get(&path).unwrap_or_else(|| panic!("{path} is gone"));
+            assert_eq!(there["spec"], object["spec"], "{path} is left alone");
+        }
+    }
+}
+
+/// Passes with one context, as the loop makes them.
+async fn passes_of_one(api: &FakeApi, number: usize, until: impl Fn() -> bool) {
+    let (context, mut memory) = (api.context(), Memory::default());
+    for _ in 0..number {
+        if until() {
+            return;
+        }
+        let _ = pass(&context, &api.cache(), &mut memory).await;
+        // Time passes: what was refused is due again.
+        context.obstacles.hurry();
+        evict::look(&context, &mut memory, |_| true);
+        world_moves(api);
+    }
+    let migration = api.get(MIGRATION).unwrap();
+    panic!("not so after {number} passes: {}", migration["status"]);
+}
+
+#[tokio::test]
+async fn a_node_whose_writes_a_policy_denies_is_named_and_the_others_finish() {
+    const WORDS: &str = "admission webhook \"policy.example\" denied the request: a is frozen";
+    for make in [drained as fn() -> FakeApi, in_place] {
+        let api = make();
+        run_until(&api, "Rolling").await.unwrap();
+        api.deny(&format!("{NODES}/a"), WORDS);
+        let is_done = |node: &str| !api.get(&node_migration(node)).unwrap()["spec"]["finishedAt"].is_null();
+        let message = || api.get(MIGRATION).unwrap()["status"]["message"].to_string();
+        passes_of_one(&api, 5, || message().contains("a is frozen")).await;
+        passes_of_one(&api, 200, || is_done("b")).await;
+        assert!(!is_done("a"));
+        passes_of_one(&api, 5, || message().contains("a is frozen")).await;
+        // Back as well, though the policy is still there.
+        ask(&api, &json!({ "desired": "Rollback" }));
+        let is_back = |node: &str| {
+            let spec = &api.get(&node_migration(node)).unwrap()["spec"];
+            spec["admitted"] != true && spec["finishedAt"].is_null()
+        };
+        passes_of_one(&api, 200, || is_back("b")).await;
+        api.refuse(None);
+        run_until(&api, "RolledBack").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_published_although_a_read_is_refused() {
+    let api = drained();
+    run_until(&api, "Rolling").await.unwrap();
+    api.deny_reading("/apis/crd.projectcalico.org/v1/ippools", "ippools is forbidden");
+    let context = api.context();
+    let mut memory = Memory::default();
+    let _ = pass(&context, &api.cache(), &mut memory).await;
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(status["blocked"], "RequestRefused", "{status}");
+    assert!(
+        status["message"]
+            .as_str()
+            .unwrap()
+            .contains("ippools is forbidden"),
+        "{status}"
+    );
+}
