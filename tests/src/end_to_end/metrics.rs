@@ -60,6 +60,17 @@ pub fn samples(text: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
+/// The API server has warned about no request of this program: a field that it does not know, a version that goes.
+fn no_warnings(text: &str) -> Result<()> {
+    let name = "replumb_api_warnings_total";
+    let warnings = samples(text).get(name).copied();
+    ensure!(
+        warnings == Some(0.0),
+        "{name} is {warnings:?}, needed 0; the log has each warning"
+    );
+    Ok(())
+}
+
 /// Scrapes the agent of every node and the coordinator; each has to be clean and to say what it is.
 pub async fn both_are_clean(cluster: &Cluster, coordinator_node: &str) -> Result<()> {
     for node in cluster.node_names().await {
@@ -68,6 +79,7 @@ pub async fn both_are_clean(cluster: &Cluster, coordinator_node: &str) -> Result
             .await
             .with_context(|| format!("metrics of the agent of node {node}"))?;
         named(&text, "agent")?;
+        no_warnings(&text).with_context(|| format!("the agent of node {node}"))?;
     }
     let text = scrape(
         cluster.node_address(coordinator_node).await?,
@@ -76,6 +88,7 @@ pub async fn both_are_clean(cluster: &Cluster, coordinator_node: &str) -> Result
     .await?;
     lint(cluster, &text).await.context("metrics of the coordinator")?;
     named(&text, "coordinator")?;
+    no_warnings(&text).context("the coordinator")?;
     let samples = samples(&text);
     for name in [
         "replumb_nodes",
