@@ -28,8 +28,6 @@ const CONNECTIONS: Limits = Limits {
     of_one: 64,
     own: 64,
 };
-/// Pause after the kernel gave no connection: it has one again when another one has ended.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// Why the probe pod cannot answer.
 #[derive(Debug, Error)]
@@ -131,25 +129,7 @@ fn lock(sources: &Mutex<Sources>) -> MutexGuard<'_, Sources> {
 async fn accept(connections: &TcpListener, uid: &Arc<str>, sources: &Arc<Mutex<Sources>>) {
     let seats = Seats::new(CONNECTIONS);
     loop {
-        let (stream, peer) = match connections.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::debug!(%error, "a connection could not be accepted");
-                tokio::time::sleep(AGAIN).await;
-                continue;
-            }
-        };
-        let seat = stream
-            .local_addr()
-            .ok()
-            .and_then(|local| seats.take(peer.ip(), local.ip()));
-        let Some(seat) = seat else {
-            // A reset: the kernel keeps nothing of the connection either.
-            if let Err(error) = stream.set_zero_linger() {
-                tracing::trace!(%error, "a connection is closed in the ordinary way");
-            }
-            continue;
-        };
+        let (stream, peer, seat) = listening::accept(connections, &seats).await;
         let (uid, sources) = (Arc::clone(uid), Arc::clone(sources));
         tokio::spawn(async move {
             if let Err(error) = converse(stream, &uid, &sources).await {

@@ -23,32 +23,12 @@ const HEADERS: Duration = Duration::from_secs(5);
 const LIFE: Duration = Duration::from_secs(15);
 /// Bytes of a request's head, and of what is read of its body at a time.
 const BUFFER: usize = 16 << 10;
-/// Pause after the kernel gave no connection (no file is left): it has one again when another one has ended.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// Serves until the process ends. A connection past the limits is closed at once, before anything is read of it.
 pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
     let seats = Seats::new(LIMITS);
     loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::debug!(%error, "a connection could not be accepted");
-                tokio::time::sleep(AGAIN).await;
-                continue;
-            }
-        };
-        let seat = stream
-            .local_addr()
-            .ok()
-            .and_then(|local| seats.take(peer.ip(), local.ip()));
-        let Some(seat) = seat else {
-            // A reset: the kernel keeps nothing of the connection either.
-            if let Err(error) = stream.set_zero_linger() {
-                tracing::trace!(%error, "a connection is closed in the ordinary way");
-            }
-            continue;
-        };
+        let (stream, peer, seat) = crate::accept(&listener, &seats).await;
         let router = router.clone();
         tokio::spawn(async move {
             match tokio::time::timeout(LIFE, answer(stream, router)).await {

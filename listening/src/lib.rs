@@ -6,8 +6,41 @@ pub mod seats;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+
+use seats::{Seat, Seats};
+
+/// Pause after the kernel gave no connection (no file is left): it has one again when another one has ended.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// The next connection that has a seat, and who it is from. One past the limits is closed at once, before anything is read of it.
+pub async fn accept(listener: &TcpListener, seats: &Seats) -> (TcpStream, SocketAddr, Seat) {
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%error, "a connection could not be accepted");
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+        };
+        let seat = stream
+            .local_addr()
+            .ok()
+            .and_then(|local| seats.take(peer.ip(), local.ip()));
+        match seat {
+            Some(seat) => return (stream, peer, seat),
+            // A reset: the kernel keeps nothing of the connection either.
+            None => {
+                if let Err(error) = stream.set_zero_linger() {
+                    tracing::trace!(%error, "a connection is closed in the ordinary way");
+                }
+            }
+        }
+    }
+}
 
 /// Opens the port of metrics and health: at the address that was given; else at the address of the node, which is the one that the
 /// kubelet asks, whichever family it is of; else at every address of both families.
