@@ -264,12 +264,14 @@ impl Round<'_> {
             ) else {
                 continue;
             };
+            // Most nodes wait: nothing is made for them.
+            if !object.spec.admitted && !object.spec.skipped {
+                continue;
+            }
             let key = describe(node_object.as_ref());
             if !object.spec.admitted {
-                if object.spec.skipped {
-                    // Set aside, perhaps for a refusal: that is told until it has been tried again.
-                    self.context.obstacles.holds(&key, self.now);
-                }
+                // Set aside, perhaps for a refusal: that is told until it has been tried again.
+                self.context.obstacles.holds(&key, self.now);
                 continue;
             }
             let probers = self.probes.probers.get(node).cloned().unwrap_or_default();
