@@ -114,17 +114,18 @@ pub fn next(leaving: &Leaving<'_>, now: Timestamp) -> Option<Next> {
     if !due.is_empty() && !leaving.overdue {
         return Some(Next::Evict(due));
     }
-    let refused = leaving
+    let refused: Vec<(&Pod, &Refusal)> = leaving
         .pods
         .iter()
-        .find_map(|pod| Some((*pod, leaving.refusals.get(&pod.uid)?)));
-    if let Some((pod, refusal)) = refused {
-        let reason = if refusal.by_budget {
+        .filter_map(|pod| Some((*pod, leaving.refusals.get(&pod.uid)?)))
+        .collect();
+    if let Some((_, first)) = refused.first() {
+        let reason = if first.by_budget {
             WaitReason::DisruptionBudget
         } else {
             WaitReason::EvictionRefused
         };
-        return wait(reason, describe_refusal(pod, refusal, leaving.budgets));
+        return wait(reason, describe_refusals(&refused, leaving.budgets));
     }
     if !leaving.pods.is_empty() {
         let message = format!("{} pods are still on {}", leaving.pods.len(), leaving.place);
@@ -164,6 +165,15 @@ fn describe_obstacle(pod: &Pod, obstacle: &drain::Obstacle) -> String {
             pod.key()
         ),
     }
+}
+
+/// Each that is refused: what holds the first does not hide what holds another.
+fn describe_refusals(refused: &[(&Pod, &Refusal)], budgets: &[Budget]) -> String {
+    let described: Vec<String> = refused
+        .iter()
+        .map(|(pod, refusal)| describe_refusal(pod, refusal, budgets))
+        .collect();
+    lines(&described)
 }
 
 /// The exact budget, its sum and the age: what a person needs at 3 a.m. (R1).

@@ -514,6 +514,44 @@ fn a_persons_cordon_is_there_at_every_moment() {
 }
 
 #[test]
+fn each_budget_that_holds_a_pod_is_named() {
+    let world = World::starts()
+        .into_iter()
+        .find(|world| world.workload == Life::Runs)
+        .unwrap();
+    let world = World {
+        cordon: Cordon::Us,
+        ..world
+    };
+    let refusal = |message: &str| Refusal {
+        since: now(),
+        next_try: now() + SignedDuration::from_secs(5),
+        by_budget: true,
+        message: message.to_owned(),
+    };
+    let mut pods = world.pods();
+    let mut other = pods.iter().find(|pod| pod.uid == "workload").unwrap().clone();
+    (other.name, other.uid) = ("other".to_owned(), "other".to_owned());
+    pods.push(other);
+    let refusals = BTreeMap::from([
+        ("workload".to_owned(), refusal("the first budget")),
+        ("other".to_owned(), refusal("the second budget")),
+    ]);
+    let next = decide(&world.view(&pods, &refusals), &POLICY, now());
+    let Decision::Wait(wait) = next.decision else {
+        panic!("{next:?}");
+    };
+    for words in [
+        "shop/workload",
+        "the first budget",
+        "shop/other",
+        "the second budget",
+    ] {
+        assert!(wait.message.contains(words), "{}", wait.message);
+    }
+}
+
+#[test]
 fn a_budget_is_waited_for_by_name_and_calico_runs_on_meanwhile() {
     let mut world = World::starts()
         .into_iter()
