@@ -409,7 +409,7 @@ async fn work_on(
             tell(act.context, act.node, &next.decision).await;
             let decision = act.decided(view, next.stage, next.decision, &mut spec).await?;
             made = name_of(&decision);
-            Looked::Held(Held::of(&decision))
+            Looked::Held(Held::of(&decision).or_else(|| refused_still(&decision, &spec)))
         }
     };
     // A label is announced in between.
@@ -428,6 +428,20 @@ fn settle_label(spec: &mut NodeMigrationSpec, label: &NetworkLabel) {
             next: None,
         };
     }
+}
+
+/// Why an eviction that is under way again was refused before: the words stay until it is answered.
+fn refused_still(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<Held> {
+    let step = spec.step.as_ref().filter(|step| !step.reason.is_empty())?;
+    let reason = WaitReason::read(&step.reason)?;
+    let is_eviction = matches!(decision, Decision::Run(NodeStep::Evict(_)));
+    is_eviction.then(|| {
+        Held::waiting(&Wait {
+            reason,
+            message: step.message.clone(),
+            until: None,
+        })
+    })
 }
 
 /// The step that was made, if one was.

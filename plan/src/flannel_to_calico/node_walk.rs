@@ -630,6 +630,45 @@ fn past_the_deadline_each_policy_does_as_it_says() {
     ));
 }
 
+/// A pod that tolerates the cordon comes again after each eviction: the drain goes on without it, and it leaves once new pods wait.
+#[test]
+fn a_pod_that_comes_to_a_cordoned_node_does_not_hold_its_drain() {
+    let mut world = World::start(Cordon::Us, Label::Flannel);
+    world.stage = Some(Stage::Drain);
+    let mut pods = world.pods();
+    let refusals = BTreeMap::new();
+    let step = |pods: &Pods, made: i64, label: Label| {
+        let mut pods = pods.clone();
+        for pod in pods.iter_mut() {
+            pod.made_at = Some(at(made));
+        }
+        let world = match label {
+            Label::Neither => World {
+                label,
+                phase: Phase::Held,
+                goal: Goal_::of(Goal::Held),
+                flannel_pod: false,
+                ..world
+            },
+            Label::Missing | Label::Flannel | Label::Calico => World { label, ..world },
+        };
+        decide(&world.view(&pods, &refusals), &POLICY, at(made + 1)).decision
+    };
+    pods.retain(|pod| !pod.of_daemon_set());
+    assert!(matches!(
+        step(&pods, 20, Label::Flannel),
+        Decision::Run(NodeStep::Evict(_))
+    ));
+    assert_eq!(
+        step(&pods, 40, Label::Flannel),
+        Decision::Run(NodeStep::Label("none"))
+    );
+    assert!(matches!(
+        step(&pods, 40, Label::Neither),
+        Decision::Run(NodeStep::Evict(_))
+    ));
+}
+
 /// A node that goes away in the middle of a long drain has the time of a step from then on, and is halted after it.
 #[test]
 fn a_node_that_is_away_has_a_deadline_of_its_own() {

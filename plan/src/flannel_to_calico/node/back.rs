@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 
 use super::decide::{foreign_label, names, next, unproved, wait};
-use super::evict::evict;
+use super::evict::{evict, not_come_late};
 use super::{NetworkLabel, Next, NodeStep, NodeView, Policy, Stage};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::Pod;
@@ -33,7 +33,7 @@ pub(super) fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Ne
 fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     // Until Calico's conflist wins nobody has an address of Calico's: one that is not known yet is a late one of flannel's.
     let movable = if gives_addresses(view) {
-        of_calico(view, &view.residents.movable)
+        not_come_late(view, &of_calico(view, &view.residents.movable))
     } else {
         Vec::new()
     };

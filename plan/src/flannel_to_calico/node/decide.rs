@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::evict::evict;
+use super::evict::{evict, not_come_late};
 use super::in_place;
 use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, back};
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
@@ -187,7 +187,8 @@ fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
             ),
         );
     }
-    match evict(view, &view.residents.movable, policy, now) {
+    let leaving = not_come_late(view, &view.residents.movable);
+    match evict(view, &leaving, policy, now) {
         Some(decision) => next(Stage::Drain, decision),
         None => next(Stage::StopFlannel, Decision::Run(NodeStep::Label("none"))),
     }

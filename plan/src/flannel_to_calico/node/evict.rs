@@ -1,6 +1,6 @@
 //! Pods that leave a node.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::{NodeStep, NodeView, Policy, Stage};
 use crate::decision::Decision;
@@ -28,6 +28,21 @@ pub(super) fn evict(
         Next::Evict(pods) => Decision::Run(NodeStep::Evict(pods)),
         Next::Wait(wait) => Decision::Wait(wait),
     })
+}
+
+/// Pods that are made so long after the drain of their node began came although it is cordoned.
+const CAME_LATE: SignedDuration = SignedDuration::from_secs(30);
+
+/// Those of these pods that leave while the old network still runs. One that came to the cordoned node tolerates the cordon, or was bound to
+/// the node by name, and each eviction would bring the next one: it leaves as the pods of DaemonSets do, once new pods wait.
+pub(super) fn not_come_late<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
+    let Some((Stage::Drain, began)) = view.stage else {
+        return pods.to_vec();
+    };
+    pods.iter()
+        .copied()
+        .filter(|pod| pod.made_at.is_none_or(|made| made <= began + CAME_LATE))
+        .collect()
 }
 
 /// With `onBlocked: Pause` nothing is evicted any more once the time is over: a person has to say "resume".
