@@ -411,6 +411,9 @@ pub struct MigrationStatus {
     /// Checks that were made, refusals first. Those that pass on every node are one line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
+    /// Objects of others that cost decisions about them, and stop nothing else; absent where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warnings: Option<Warnings>,
     /// What is known of a migration from flannel to Calico.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_to_calico: Option<FlannelToCalicoStatus>,
@@ -746,6 +749,16 @@ pub struct Drift {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub resumed_at: Option<Timestamp>,
+}
+
+/// What objects of others are or do that costs decisions about them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Warnings {
+    /// How many there are.
+    pub count: u32,
+    /// The first of each namespace and of each node: the object, the value found, and what it counts as.
+    pub first: Vec<String>,
 }
 
 /// Nodes by phase.

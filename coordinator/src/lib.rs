@@ -50,6 +50,7 @@ pub mod store;
 mod summary;
 pub mod tell;
 pub mod traffic;
+mod warnings;
 mod watching;
 mod workloads;
 pub mod write;

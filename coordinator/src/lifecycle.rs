@@ -7,6 +7,7 @@ use api::migration::{Desired, MigrationPhase};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::Timestamp;
+use kube::ResourceExt;
 use plan::check::Check;
 use plan::decision::WaitReason;
 use plan::document::Document;
@@ -93,6 +94,7 @@ pub(crate) async fn reconcile(
     context.obstacles.begin_pass();
     let mut status = migration.status.clone().unwrap_or_default();
     status.observed_generation = migration.metadata.generation.unwrap_or_default();
+    status.warnings = memory.warnings.look(cache, &migration.name_any());
     let started = status.started_at.is_some();
     status.paused = started
         && match migration.spec.desired {

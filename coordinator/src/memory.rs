@@ -11,7 +11,7 @@ use crate::records::Records;
 use crate::tell::Tone;
 use crate::traffic::Services;
 use crate::workloads::Workloads;
-use crate::{calico_datastore, pod_cidr, service_cidr};
+use crate::{calico_datastore, pod_cidr, service_cidr, warnings};
 
 /// What outlives a pass.
 #[derive(Default)]
@@ -36,6 +36,8 @@ pub struct Memory {
     pub services: Services,
     /// Workloads, and what others need pods for.
     pub workloads: Workloads,
+    /// What objects of others cost, as the status says it.
+    pub warnings: warnings::Looks,
     /// What no watch brings, of a change of the pods' range.
     pub pod_cidr: pod_cidr::Looks,
     /// The same of a change of the Services' range.
@@ -50,6 +52,7 @@ impl Memory {
         self.calico_datastore.worker.stop();
         self.unanswered = Unanswered::default();
         self.records.forget();
+        self.warnings.forget();
     }
 
     /// Looks at the clock. When it was set, what was to be done at a certain time is due at once, and deadlines count anew.

@@ -42,6 +42,8 @@ pub struct Index {
     by_node: BTreeMap<Arc<str>, Arc<Pods>>,
     /// What some of them say besides, by namespace and name.
     more: BTreeMap<Name, Arc<More>>,
+    /// Those with fields that were not understood, by namespace and name.
+    odd: BTreeMap<Name, Arc<drain::Pod>>,
     /// Our own that prove and watch, by namespace and name: they are in none of the above.
     own: BTreeMap<Name, Arc<Pod>>,
 }
@@ -89,6 +91,11 @@ impl Index {
         self.more.get(&name_of(pod)).map(AsRef::as_ref)
     }
 
+    /// Pods with fields that were not understood, in order of namespace and name.
+    pub fn odd(&self) -> impl Iterator<Item = &drain::Pod> {
+        self.odd.values().map(AsRef::as_ref)
+    }
+
     /// Pods of our own that prove and watch.
     pub fn own(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.own.values()
@@ -117,6 +124,11 @@ impl Index {
             // It has got its node.
             self.take("", &pod.namespace, &pod.name);
         }
+        if pod.not_understood.is_empty() {
+            self.odd.remove(&name_of(&pod));
+        } else {
+            self.odd.insert(name_of(&pod), Arc::clone(&pod));
+        }
         let here = match self.by_node.get_mut(pod.node.as_str()) {
             Some(here) => here,
             None => self.by_node.entry(Arc::from(pod.node.as_str())).or_default(),
@@ -144,9 +156,12 @@ impl Index {
             return false;
         };
         let here = Arc::make_mut(here);
-        here.remove(place);
+        let taken = here.remove(place);
         if here.is_empty() {
             self.by_node.remove(node);
+        }
+        if !taken.not_understood.is_empty() {
+            self.odd.remove(&name_of(&taken));
         }
         true
     }

@@ -41,14 +41,27 @@ impl fmt::Display for NotUnderstood {
 pub enum Needed {
     /// A Kubernetes quantity that is not negative (`100m`, `1.5Gi`).
     Quantity,
+    /// A Kubernetes quantity that the scheduler can count.
+    SmallerQuantity,
     /// An IP address.
     Address,
+}
+
+impl Needed {
+    /// What the field counts as until it is corrected.
+    pub fn meanwhile(self) -> &'static str {
+        match self {
+            Self::Quantity | Self::SmallerQuantity => "it counts as nothing where amounts are compared",
+            Self::Address => "it counts as no address",
+        }
+    }
 }
 
 impl fmt::Display for Needed {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Quantity => "a quantity",
+            Self::SmallerQuantity => "a quantity that the scheduler can count",
             Self::Address => "an IP address",
         })
     }

@@ -33,9 +33,9 @@ pub(super) async fn run(
     patience: Option<Duration>,
 ) -> Result<Outcome, CliError> {
     let only = watching::Config::default().fields(&format!("metadata.name={name}"));
-    let mut migrations = std::pin::pin!(watching(cluster.watched_migrations(), only).default_backoff());
+    let mut migrations = Box::pin(watching(cluster.watched_migrations(), only).default_backoff());
     let mut nodes =
-        std::pin::pin!(watching(cluster.watched_nodes(), watching::Config::default()).default_backoff());
+        Box::pin(watching(cluster.watched_nodes(), watching::Config::default()).default_backoff());
     let mut screen = Screen::new(output);
     let mut seen = Seen::default();
     let started = Instant::now();

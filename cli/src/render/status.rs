@@ -1,6 +1,6 @@
 //! How far a migration is, for people.
 
-use api::migration::MigrationPhase;
+use api::migration::{MigrationPhase, Warnings};
 use api::traffic::ClassCount;
 use jiff::Timestamp;
 use plan::flannel_to_calico::phase::Phase;
@@ -107,12 +107,16 @@ pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
         (None, _) => add("Running", "not started; nothing has changed".to_owned()),
     }
     add("Blocked", view.blocked.clone());
-    let message = wrap(&view.message, width.unwrap_or(110).saturating_sub(11).max(40));
+    let room = width.unwrap_or(110).saturating_sub(11).max(40);
+    let message = wrap(&view.message, room);
     for (index, text) in message.into_iter().enumerate() {
         add(if index == 0 { "Message" } else { "" }, text);
     }
     for (index, count) in view.traffic.iter().enumerate() {
         add(if index == 0 { "Traffic" } else { "" }, traffic(count));
+    }
+    for (name, text) in warnings(view.warnings.as_ref(), room) {
+        add(name, text);
     }
     if !view.current {
         add(
@@ -132,6 +136,24 @@ pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
         text.push_str(&format!("\n{next}\n"));
     }
     text
+}
+
+/// Rows of what objects of others cost, each in lines of this width.
+fn warnings(warnings: Option<&Warnings>, width: usize) -> Vec<(&'static str, String)> {
+    let Some(warnings) = warnings else {
+        return Vec::new();
+    };
+    let lines = warnings.first.iter().flat_map(|warning| wrap(warning, width));
+    let mut rows: Vec<(&str, String)> = lines.map(|line| ("", line)).collect();
+    let listed = u32::try_from(warnings.first.len()).unwrap_or(u32::MAX);
+    let more = warnings.count.saturating_sub(listed);
+    if more > 0 {
+        rows.push(("", format!("and {more} more")));
+    }
+    if let Some((name, _)) = rows.first_mut() {
+        *name = "Warnings";
+    }
+    rows
 }
 
 fn nodes(view: &View, now: Timestamp, width: Option<usize>) -> String {
@@ -229,6 +251,18 @@ mod tests {
             eviction of pod default/web-1 refused since 2026-03-01T10:04:10Z: PodDisruptionBudget default/web allows 0
             disruptions (2 healthy, 2 needed, 2 expected)
         ");
+    }
+
+    #[test]
+    fn warnings_are_listed_and_the_others_counted() {
+        let (mut migration, nodes) = fixture::rolling();
+        migration.status.as_mut().unwrap().warnings = Some(Warnings {
+            count: 5,
+            first: vec!["Pod shop/a: one".to_owned(), "node b: two".to_owned()],
+        });
+        let text = status(&View::of(&migration, &nodes), fixture::now(), None);
+        let rows = "Warnings   Pod shop/a: one\n           node b: two\n           and 3 more\n";
+        assert!(text.contains(rows), "{text}");
     }
 
     #[test]

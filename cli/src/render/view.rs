@@ -1,6 +1,6 @@
 //! How far a migration is: one view of it, for people and for programs.
 
-use api::migration::{Desired, LegacyPods, MigrationPhase, Progress};
+use api::migration::{Desired, LegacyPods, MigrationPhase, Progress, Warnings};
 use api::traffic::ClassCount;
 use api::{Migration, NodeMigration};
 use jiff::Timestamp;
@@ -38,6 +38,9 @@ pub struct View {
     pub blocked: String,
     /// What happens now.
     pub message: String,
+    /// Objects of others that cost decisions about them, and stop nothing else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warnings: Option<Warnings>,
     /// Nodes by phase.
     pub progress: Progress,
     /// When the first change was made.
@@ -101,6 +104,7 @@ impl View {
             of_kind: KindView::of(&status),
             blocked: status.blocked,
             message: status.message,
+            warnings: status.warnings,
             nodes: nodes
                 .iter()
                 .map(|object| NodeView::of(object, &status.progress))

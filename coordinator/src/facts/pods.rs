@@ -24,6 +24,9 @@ const LONGEST: usize = 4096;
 
 /// So many fields of a pod that are not understood are named.
 const NAMED: usize = 8;
+/// The scheduler counts in signed numbers of 64 bits: a request of so many thousandths of a CPU, or of so many bytes, and more counts as
+/// nothing for it, and the pod gets a node (seen with v1.36.3 and `cpu: 20P`). The API server writes the same number for each larger one.
+const COUNTABLE: u64 = i64::MAX as u64;
 
 /// The namespace of name servers.
 const NAME_SERVERS: &str = "kube-system";
@@ -335,13 +338,15 @@ impl<'pod> Request<'pod> {
         amounts: Option<&BTreeMap<String, Quantity>>,
     ) -> Option<u64> {
         let quantity = amounts?.get(self.resource)?;
-        let amount = (self.read)(quantity);
-        if amount.is_none() {
-            let field = format!("{}.{}", field(), self.resource);
-            self.not_understood
-                .push(super::not_understood(field, &quantity.0, Needed::Quantity));
-        }
-        amount
+        let needed = match (self.read)(quantity) {
+            None => Needed::Quantity,
+            Some(COUNTABLE..) => Needed::SmallerQuantity,
+            Some(amount) => return Some(amount),
+        };
+        let field = format!("{}.{}", field(), self.resource);
+        self.not_understood
+            .push(super::not_understood(field, &quantity.0, needed));
+        Some(0)
     }
 }
 
@@ -456,17 +461,18 @@ mod tests {
     }
 
     #[rstest]
-    #[case::peta("20P", u64::MAX, None)]
-    #[case::exponent("1e99", u64::MAX, None)]
-    #[case::exbi("16Ei", u64::MAX, None)]
-    #[case::negative("-1", 0, Some("\"-1\""))]
-    #[case::word("abc", 0, Some("\"abc\""))]
-    #[case::empty("", 0, Some("\"\""))]
-    #[case::unicode("\u{ff11}", 0, Some("\"\u{ff11}\""))]
+    #[case::large("1P", 1_000_000_000_000_000_000, None)]
+    #[case::peta("20P", 0, Some(Needed::SmallerQuantity))]
+    #[case::exponent("1e99", 0, Some(Needed::SmallerQuantity))]
+    #[case::exbi("16Ei", 0, Some(Needed::SmallerQuantity))]
+    #[case::negative("-1", 0, Some(Needed::Quantity))]
+    #[case::word("abc", 0, Some(Needed::Quantity))]
+    #[case::empty("", 0, Some(Needed::Quantity))]
+    #[case::unicode("\u{ff11}", 0, Some(Needed::Quantity))]
     fn a_request_never_costs_more_than_the_request(
         #[case] text: &str,
         #[case] amount: u64,
-        #[case] found: Option<&str>,
+        #[case] needed: Option<Needed>,
     ) {
         let of = |value: serde_json::Value| pod(&from(value));
         let request = json!({"cpu": text, "memory": "1Mi"});
@@ -488,21 +494,31 @@ mod tests {
             let pod = of(json!({"metadata": {"namespace": "n", "name": "p", "uid": "u"}, "spec": spec}));
             assert_eq!((pod.cpu_millis, pod.memory_bytes), (amount, 1 << 20), "{field}");
             assert_eq!((pod.key().as_str(), pod.uid.as_str()), ("n/p", "u"));
-            let expected = found.map(|found| NotUnderstood {
+            let expected = needed.map(|needed| NotUnderstood {
                 field: field.to_owned(),
-                found: found.to_owned(),
-                needed: Needed::Quantity,
+                found: format!("{text:?}"),
+                needed,
             });
             assert_eq!(pod.not_understood, Vec::from_iter(expected));
         }
     }
 
     #[test]
+    fn one_request_that_cannot_be_counted_costs_no_other() {
+        let container =
+            |name: &str, cpu: &str| json!({"name": name, "resources": {"requests": {"cpu": cpu}}});
+        let found = pod(&from(json!({"metadata": {"name": "p"}, "spec": {
+            "containers": [container("a", "20P"), container("b", "2")],
+        }})));
+        assert_eq!(found.cpu_millis, 2000);
+    }
+
+    #[test]
     fn sums_of_the_largest_requests_stay_the_largest() {
         let container =
-            |name: &str| json!({"name": name, "resources": {"requests": {"cpu": "20P", "memory": "16Ei"}}});
+            |name: &str| json!({"name": name, "resources": {"requests": {"cpu": "9P", "memory": "7Ei"}}});
         let found = pod(&from(json!({"metadata": {"name": "p"}, "spec": {
-            "containers": [container("a"), container("b")], "initContainers": [container("i")], "overhead": {"cpu": "20P"},
+            "containers": [container("a"), container("b"), container("c")], "initContainers": [container("i")], "overhead": {"cpu": "9P"},
         }})));
         assert_eq!((found.cpu_millis, found.memory_bytes), (u64::MAX, u64::MAX));
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Check, Finding, Permission, Report};
-use crate::cluster::{Malformed, Needed, Node};
+use crate::cluster::{Malformed, Node};
 use crate::drain::Pod;
 
 /// Objects that were read and not understood, and the fields of Nodes and Pods that were not: these cost what hangs on the field.
@@ -23,10 +23,7 @@ pub fn malformed<'facts>(
         .into_iter()
         .flat_map(|pod| pod.not_understood.iter().map(|field| ("Pod", pod.key(), field)));
     for (kind, object, field) in of_nodes.chain(of_pods) {
-        let fix = match field.needed {
-            Needed::Quantity => "correct it: until then it counts as nothing where amounts are compared",
-            Needed::Address => "correct it: until then it counts as no address",
-        };
+        let fix = format!("correct it: until then {}", field.needed.meanwhile());
         let finding = Finding::new(&field.field, &field.found, field.needed.to_string(), fix);
         report.warn(kind, object, finding);
     }

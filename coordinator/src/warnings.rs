@@ -1,0 +1,162 @@
+//! What objects of others are or do that costs decisions about them and stops nothing else. The status says it while a migration goes on.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use api::migration::Warnings;
+use plan::words::cut;
+
+use crate::cache::Cache;
+
+/// The time from one look to the next. Objects that change all the time cause no more writes than this.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// More warnings than this are counted, not listed.
+const LISTED: usize = 20;
+/// More warnings than this about one namespace, or one node, are counted, not listed: one tenant does not hide the others.
+const OF_ONE: usize = 4;
+/// A warning is cut behind so many bytes.
+const LINE_BYTES: usize = 512;
+
+/// The warnings of the last look.
+#[derive(Default)]
+pub struct Looks {
+    looked: Option<Instant>,
+    warnings: Option<Warnings>,
+}
+
+impl Looks {
+    /// The warnings as they are now, or as they were up to five seconds ago. `migration` is the name of the Migration that goes on.
+    pub fn look(&mut self, cache: &Cache, migration: &str) -> Option<Warnings> {
+        if self.looked.is_none_or(|looked| looked.elapsed() >= INTERVAL) {
+            self.looked = Some(Instant::now());
+            self.warnings = listed(read(cache, migration));
+        }
+        self.warnings.clone()
+    }
+
+    /// The next look is a new one.
+    pub fn forget(&mut self) {
+        self.looked = None;
+    }
+}
+
+/// Warnings by what they are about: a namespace or a node.
+fn read(cache: &Cache, migration: &str) -> BTreeMap<String, Vec<String>> {
+    let mut warnings: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let index = cache.pods.index();
+    for pod in index.odd() {
+        let about = warnings
+            .entry(format!("namespace {}", pod.namespace))
+            .or_default();
+        about.extend(
+            pod.not_understood
+                .iter()
+                .map(|field| format!("Pod {}: {field}; {}", pod.key(), field.needed.meanwhile())),
+        );
+    }
+    for object in cache.node_migrations.state() {
+        let report = object.status.as_ref().and_then(|status| status.traffic.as_ref());
+        let floods = report.map_or(&[][..], |report| &report.floods);
+        if object.spec.migration == migration && !floods.is_empty() {
+            let node = &object.spec.node_name;
+            let about = warnings.entry(format!("node {node}")).or_default();
+            about.extend(floods.iter().map(|flood| format!("node {node}: {flood}")));
+        }
+    }
+    warnings
+}
+
+/// As many of them as a status has room for, and the number of all.
+fn listed(warnings: BTreeMap<String, Vec<String>>) -> Option<Warnings> {
+    let count: usize = warnings.values().map(Vec::len).sum();
+    if count == 0 {
+        return None;
+    }
+    let first = warnings
+        .into_values()
+        .flat_map(|about| about.into_iter().take(OF_ONE))
+        .take(LISTED)
+        .map(|line| cut(&line, LINE_BYTES).into_owned())
+        .collect();
+    Some(Warnings {
+        count: u32::try_from(count).unwrap_or(u32::MAX),
+        first,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    fn pod(namespace: &str, name: &str, cpu: &str) -> (String, serde_json::Value) {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        let pod = json!({
+            "metadata": { "namespace": namespace, "name": name, "uid": name },
+            "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }] },
+        });
+        (path, pod)
+    }
+
+    fn api(pods: impl IntoIterator<Item = (String, serde_json::Value)>) -> FakeApi {
+        let api = FakeApi::default();
+        for (path, pod) in pods {
+            api.put(&path, pod);
+        }
+        api
+    }
+
+    #[test]
+    fn a_pod_that_is_not_understood_is_named_with_what_it_counts_as() {
+        let api = api([pod("shop", "peta", "20P"), pod("shop", "fair", "2")]);
+        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
+        assert_eq!(warnings.count, 1);
+        assert_eq!(
+            warnings.first,
+            [
+                "Pod shop/peta: container c: resources.requests.cpu: found \"20P\", needed a quantity that the scheduler can count; it counts \
+                 as nothing where amounts are compared"
+            ]
+        );
+    }
+
+    #[test]
+    fn one_tenant_does_not_hide_another() {
+        let many = (0..1000).map(|number| pod("aaa", &format!("odd-{number}"), "abc"));
+        let api = api(many.chain([pod("shop", "peta", "20P")]));
+        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
+        assert_eq!((warnings.count, warnings.first.len()), (1001, OF_ONE + 1));
+        assert!(warnings.first[OF_ONE].contains("shop/peta"), "{warnings:?}");
+    }
+
+    #[test]
+    fn what_floods_a_node_of_this_migration_is_named() {
+        let api = FakeApi::default();
+        for (node, migration) in [("a", "demo"), ("b", "another")] {
+            let object = json!({
+                "metadata": { "name": node }, "spec": { "nodeName": node, "migration": migration },
+                "status": { "traffic": { "at": "2026-03-01T10:00:00Z", "floods": ["10.244.1.9 sends too much"] } },
+            });
+            api.put(
+                &format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}"),
+                object,
+            );
+        }
+        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
+        assert_eq!(warnings.first, ["node a: 10.244.1.9 sends too much"]);
+    }
+
+    #[test]
+    fn what_was_corrected_is_told_no_more_at_the_next_look() {
+        let api = api([pod("shop", "peta", "20P")]);
+        let mut looks = Looks::default();
+        assert!(looks.look(&api.cache(), "demo").is_some());
+        let (path, corrected) = pod("shop", "peta", "2");
+        api.put(&path, corrected);
+        assert!(looks.look(&api.cache(), "demo").is_some(), "the look is not due");
+        looks.forget();
+        assert_eq!(looks.look(&api.cache(), "demo"), None);
+    }
+}
