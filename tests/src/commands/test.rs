@@ -3,6 +3,7 @@
 mod programs;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -31,7 +32,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub cluster: ClusterArguments,
     /// Only these parts. By default all that end within an hour on two cores, built from nothing: not fair, in-place, gate, crash, wide,
-    /// storm and scale.
+    /// storm, strangers and scale.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<Part>,
 }
@@ -82,10 +83,12 @@ pub enum Part {
     Wide,
     /// Bad weather. Only when it is asked for.
     Storm,
+    /// Objects of strangers: pods, budgets, policies, webhooks, floods, Services. Only when it is asked for.
+    Strangers,
 }
 
 impl Part {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -107,6 +110,7 @@ impl Part {
         Self::CalicoDatastore,
         Self::Wide,
         Self::Storm,
+        Self::Strangers,
     ];
 }
 
@@ -134,7 +138,8 @@ impl Part {
             | Self::Gate
             | Self::Crash
             | Self::Wide
-            | Self::Storm => false,
+            | Self::Storm
+            | Self::Strangers => false,
         }
     }
 
@@ -152,7 +157,8 @@ impl Part {
             | Self::CalicoV2
             | Self::CalicoDatastore
             | Self::Wide
-            | Self::Storm => true,
+            | Self::Storm
+            | Self::Strangers => true,
             Self::Format
             | Self::Unit
             | Self::Clippy
@@ -176,8 +182,10 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let progress = Progress::default();
     sweep(&arguments, &progress).await?;
     let mut tally = Tally::default();
+    let mut took = Vec::new();
     for part in Part::ALL.into_iter().filter(|part| parts.contains(part)) {
         progress.say(format_args!("{part:?}"));
+        let began = Instant::now();
         let work = Box::pin(perform(part, &arguments, &progress));
         // What makes a lab takes it away when it is told to end: nobody else may listen, and be the first.
         let result = if part.makes_a_lab() {
@@ -188,6 +196,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
                 signal = interrupted() => Err(Ended(signal?).into()),
             }
         };
+        took.push(format!("{part:?} {} s", began.elapsed().as_secs()));
         match result {
             Ok(counted) => tally.add(counted),
             Err(error) if error.is::<Ended>() => return Err(error),
@@ -196,7 +205,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
             }
         }
     }
-    progress.say("done");
+    progress.say(format_args!("done: {}", took.join(", ")));
     for name in &tally.failed {
         println!("FAILED  {name}");
     }
@@ -303,6 +312,7 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             })
             .await
         }
+        Part::Strangers => in_cluster(arguments, SMALL, end_to_end::strangers).await,
     }
 }
 

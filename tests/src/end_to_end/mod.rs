@@ -20,6 +20,7 @@ mod refusals;
 mod scale;
 mod service_cidr;
 mod storm;
+mod strangers;
 
 pub use back::back;
 pub use calico_datastore::calico_datastore;
@@ -34,6 +35,7 @@ pub use refusals::refusals;
 pub use scale::scale;
 pub use service_cidr::service_cidr;
 pub use storm::storm;
+pub use strangers::strangers;
 
 use std::fmt::Display;
 

@@ -6,6 +6,7 @@
 //! Service for that, and [`serve`] goes on answering for a while after it was told to end, so that no probe is counted
 //! that was on its way while the news spread.
 
+pub mod flood;
 pub mod packet;
 pub mod pause;
 pub mod probe;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use traffic::{pause, probe, serve};
+use traffic::{flood, pause, probe, serve};
 
 /// The lab's traffic generator.
 #[derive(Debug, Parser)]
@@ -22,6 +22,8 @@ enum Command {
     Serve(serve::Options),
     /// Send probes to a Service, to each of its pods and to name servers, and count.
     Probe(probe::Options),
+    /// Send datagrams without pause and hold idle connections, as a stranger does.
+    Flood(flood::Options),
 }
 
 fn main() -> ExitCode {
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Command::Pause => pause::run(),
         Command::Serve(options) => run(serve::run(options)),
         Command::Probe(options) => run(probe::run(options)),
+        Command::Flood(options) => run(flood::run(options)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,190 @@
+//! What strangers put into the cluster, as manifests.
+
+use serde_json::{Value, json};
+
+use crate::cluster::Images;
+
+/// The namespace of the stranger.
+pub const NAMESPACE: &str = "stranger";
+
+/// The workload that floods.
+pub const FLOODER: &str = "flooder";
+
+/// The user that the coordinator is to the API server.
+const COORDINATOR: &str = "system:serviceaccount:replumb-system:replumb-coordinator";
+
+/// The stranger's namespace.
+pub fn namespace() -> Value {
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } })
+}
+
+/// A pod that asks for this much, and that no node has room for.
+pub fn pod_that_asks(name: &str, resource: &str, amount: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },
+        "spec": { "containers": [{
+            "name": "c", "image": "lab/nothing", "imagePullPolicy": "Never", "resources": { "requests": { resource: amount } },
+        }] },
+    })
+}
+
+/// A pod with annotations of 200 KiB; the API server takes 256 KiB.
+pub fn large_pod() -> Value {
+    let mut pod = pod_that_waits("large");
+    let annotations = (0..50).map(|number| {
+        (
+            format!("stranger.example/{number}"),
+            Value::from("x".repeat(4096)),
+        )
+    });
+    pod["metadata"]["annotations"] = Value::Object(annotations.collect());
+    pod
+}
+
+/// A pod that no node is for.
+pub fn pod_that_waits(name: &str) -> Value {
+    let mut pod = pod_that_asks(name, "cpu", "1m");
+    pod["spec"]["nodeSelector"] = json!({ "stranger.example/nowhere": "true" });
+    pod
+}
+
+/// A pod, a Service and a `ConfigMap` with labels of replumb's own.
+pub fn labelled() -> Value {
+    let labels = json!({
+        "app.kubernetes.io/name": "replumb-agent", "app.kubernetes.io/component": "traffic", "app.kubernetes.io/part-of": "replumb",
+        "replumb.dev/component": "probe", "replumb.dev/address": "10.96.0.1", "replumb.dev/migration": "demo",
+    });
+    let mut pod = pod_that_waits("labelled");
+    pod["metadata"]["labels"] = labels.clone();
+    let metadata = json!({ "name": "labelled", "namespace": NAMESPACE, "labels": labels });
+    let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": { "ports": [{ "port": 80 }] } });
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {} });
+    list(&[pod, service, map])
+}
+
+/// Two hundred pods that no node is for.
+pub fn crowd() -> Value {
+    let labels = json!({ "app": "crowd" });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "crowd", "namespace": NAMESPACE },
+        "spec": {
+            "replicas": 200, "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": pod_that_waits("")["spec"] },
+        },
+    })
+}
+
+/// One pod on this node that a Deployment keeps, and its name as a label.
+pub fn kept(name: &str, node: &str) -> Value {
+    let labels = json!({ "app": name });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name, "namespace": NAMESPACE },
+        "spec": {
+            "replicas": 1, "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "nodeSelector": { "kubernetes.io/hostname": node },
+                    "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }],
+                    "containers": [{
+                        "name": "c", "image": Images::default().busybox, "imagePullPolicy": "Never",
+                        "command": ["sh", "-c", "trap exit TERM; while true; do sleep 1; done"],
+                    }],
+                },
+            },
+        },
+    })
+}
+
+/// The same with a finalizer on its pod, which nothing ever takes off.
+pub fn endless(name: &str, node: &str) -> Value {
+    let mut deployment = kept(name, node);
+    deployment["spec"]["template"]["metadata"]["finalizers"] = json!(["stranger.example/never"]);
+    deployment
+}
+
+/// A budget over every pod of the namespace, which lets none go.
+pub fn budget_over_everything() -> Value {
+    json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "everything", "namespace": NAMESPACE },
+        "spec": { "maxUnavailable": 0, "selector": {} },
+    })
+}
+
+/// A policy engine that denies every write of the coordinator's to one Node.
+pub fn policy_over(node: &str) -> Value {
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": { "name": "stranger" },
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"], "resourceNames": [node],
+            }] },
+            "validations": [{
+                "expression": format!("request.userInfo.username != '{COORDINATOR}'"),
+                "message": format!("the stranger's policy freezes {node}"),
+            }],
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": "stranger" },
+        "spec": { "policyName": "stranger", "validationActions": ["Deny"] },
+    });
+    list(&[policy, binding])
+}
+
+/// A webhook that has to agree to each eviction in the namespace, and that nothing serves.
+pub fn eviction_webhook() -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": { "name": "stranger" },
+        "webhooks": [{
+            "name": "evictions.stranger.example", "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "timeoutSeconds": 5,
+            "clientConfig": { "service": { "namespace": NAMESPACE, "name": "nothing", "path": "/", "port": 443 } },
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": NAMESPACE } },
+            "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"] }],
+        }],
+    })
+}
+
+/// A workload that sends datagrams without pause to these addresses, at the port of replumb's pods, and holds idle connections to the
+/// listeners of agents and coordinator on these hosts.
+pub fn flooder(pods: &[String], hosts: &[String]) -> Value {
+    let datagrams = pods
+        .iter()
+        .map(|address| format!("--datagrams-to={address}:9812"));
+    let connections = hosts
+        .iter()
+        .flat_map(|host| ["9810", "9811"].map(|port| format!("--connections-to={host}:{port}")));
+    let to_pods = pods
+        .iter()
+        .map(|address| format!("--connections-to={address}:9812"));
+    let arguments: Vec<String> = std::iter::once("flood".to_owned())
+        .chain(datagrams)
+        .chain(connections)
+        .chain(to_pods)
+        .collect();
+    let labels = json!({ "app": FLOODER });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": FLOODER, "namespace": NAMESPACE },
+        "spec": {
+            "replicas": 1, "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": {
+                    "terminationGracePeriodSeconds": 0,
+                    "containers": [{
+                        "name": "c", "image": Images::default().traffic, "imagePullPolicy": "Never", "args": arguments,
+                        "resources": { "limits": { "cpu": "200m", "memory": "64Mi" }, "requests": { "cpu": "10m", "memory": "8Mi" } },
+                    }],
+                },
+            },
+        },
+    })
+}
+
+/// Several objects as one manifest.
+pub fn list(items: &[Value]) -> Value {
+    json!({ "apiVersion": "v1", "kind": "List", "items": items })
+}
