@@ -3,25 +3,29 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use api::names;
 use serde_json::json;
 
-use super::coordinator;
-use super::hollow;
-use super::size::{POD_NETWORK, Size};
+use super::size::{Kind, POD_NETWORK, Size};
+use super::{coordinator, hollow, shape};
 use crate::apilab::{OwnApiLab, Settings};
+use crate::cluster::control_plane::DNS_SERVICE;
 use crate::cluster::{Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Tunnel, Values};
 
 /// Those that a migration needs; the others would only take the processor.
-const CONTROLLERS: &str = "daemonset-controller,disruption-controller,endpointslice-controller,garbage-collector-controller,\
+const CONTROLLERS: &str = "daemonset-controller,deployment-controller,disruption-controller,endpointslice-controller,garbage-collector-controller,\
                            node-lifecycle-controller,replicaset-controller,service-cidr-controller,serviceaccount-controller";
 /// Requests a second that a controller may make; with its own limit of 20 a cluster of this size would never be made.
 const QPS: u32 = 1_000;
+/// Namespace and name of the networks' `DaemonSet`s.
+const FLANNEL: (&str, &str) = ("kube-flannel", "kube-flannel-ds");
+const CALICO: (&str, &str) = ("kube-system", "calico-node");
 const KWOK: &str = include_str!("../../manifests/kwok.yaml");
 /// How many nodes' pods of a `DaemonSet` are replaced at a time: one at a time would take hours in a large cluster.
 const ROLLED_AT_ONCE: &str =
     r#"{"spec":{"updateStrategy":{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"10%"}}}}"#;
 
-/// Starts store and API server, and applies replumb, flannel and Calico. No controller runs yet.
+/// Starts store and API server, and applies replumb and the networks of the migration. No controller runs yet.
 pub fn start(size: &Size) -> Result<OwnApiLab> {
     let lab = OwnApiLab::start(
         size.programs.clone(),
@@ -43,22 +47,41 @@ pub fn start(size: &Size) -> Result<OwnApiLab> {
         Tunnel::default(),
     )
     .with_pod_network(POD_NETWORK);
-    for (name, manifest) in [
-        ("calico-crds", values.calico_definitions()?),
-        ("flannel", values.flannel()?),
-        ("calico", values.calico()?),
-    ] {
-        let file = lab.folder().join(format!("{name}.yaml"));
-        fs::write(&file, manifest).with_context(|| format!("write {}", file.display()))?;
-        lab.kubectl(&["apply", "--server-side", "-f", &file.to_string_lossy()])?;
+    for (name, manifest) in manifests(size.migration, &values, lab.port())? {
+        lab.apply(name, &manifest)?;
     }
-    for (namespace, set) in [
-        ("kube-flannel", "kube-flannel-ds"),
-        ("kube-system", "calico-node"),
-    ] {
+    for (namespace, set) in daemon_sets(size.migration) {
         lab.kubectl(&["patch", "daemonset", "-n", namespace, set, "-p", ROLLED_AT_ONCE])?;
     }
+    // The coordinator is a process of its own, and no pod.
+    let deployment = format!("deployment/{}", names::COORDINATOR);
+    lab.kubectl(&["scale", "-n", names::NAMESPACE, &deployment, "--replicas=0"])?;
     Ok(lab)
+}
+
+/// What is applied for this migration, each with a name for its file.
+fn manifests(kind: Kind, values: &Values, port: u16) -> Result<Vec<(&'static str, String)>> {
+    Ok(match kind {
+        Kind::FlannelToCalico => vec![
+            ("calico-crds", values.calico_definitions()?),
+            ("flannel", values.flannel()?),
+            ("calico", values.calico()?),
+        ],
+        Kind::ServiceCidr => vec![
+            ("flannel", values.flannel()?),
+            ("core-dns", values.core_dns()?),
+            ("api-server", shape::api_server(port).to_string()),
+            ("kubelets", shape::kubelet_configuration(DNS_SERVICE).to_string()),
+        ],
+    })
+}
+
+/// Namespace and name of the networks' `DaemonSet`s.
+fn daemon_sets(kind: Kind) -> &'static [(&'static str, &'static str)] {
+    match kind {
+        Kind::FlannelToCalico => &[FLANNEL, CALICO],
+        Kind::ServiceCidr => &[FLANNEL],
+    }
 }
 
 /// Starts what makes pods of workloads, binds them to nodes and runs them.

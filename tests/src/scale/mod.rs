@@ -7,6 +7,7 @@ mod audit;
 mod churn;
 mod control;
 mod coordinator;
+mod follow_up;
 pub mod hollow;
 mod load;
 mod measure;
@@ -34,6 +35,7 @@ use kube::{Api, Client};
 use crate::apilab::{self, OwnApiLab};
 use crate::progress::{Detail, Progress};
 use coordinator::Coordinator;
+use follow_up::{FollowUp, Person};
 use hollow::Fleet;
 use measure::{Look, Looks};
 use objects::Objects;
@@ -111,6 +113,7 @@ struct Parts {
     migration: Part,
     answers: Answers,
     unfinished: Option<String>,
+    followed: Vec<FollowUp>,
 }
 
 /// Where a part of the time begins.
@@ -145,9 +148,18 @@ impl Measured<'_> {
         let start = self.start();
         migration::start(self.client).await?;
         let churn = churn::churn(self.client.clone(), self.size.churn);
+        let mut followed = Vec::new();
+        let person = Person {
+            lab: self.lab,
+            client: self.client,
+            way: self.coordinator.way(),
+            progress,
+        };
+        let person = person.play(self.size.migration, &mut followed);
         let unfinished = tokio::select! {
             ended = self.until(migration::end(self.size), self.size.limit, "migrating", progress) => ended?,
             ended = churn => return ended.and(Err(anyhow::anyhow!("pods have ceased to come and go"))),
+            ended = person => match ended? {},
         };
         let (migration, answers) = self.part(&start)?;
         Ok(Parts {
@@ -156,6 +168,7 @@ impl Measured<'_> {
             migration,
             answers: Answers::of(answers),
             unfinished,
+            followed,
         })
     }
 
@@ -171,14 +184,17 @@ impl Measured<'_> {
         let detail = Detail::default();
         let work = async {
             loop {
-                let stand = migration::stand(self.client).await?;
-                if stand.reached(wanted, began.elapsed())? {
-                    return Ok(None);
+                if let Some(stand) = migration::stand(self.client).await? {
+                    if stand.reached(wanted, began.elapsed())? {
+                        return Ok(None);
+                    }
+                    if began.elapsed() > limit {
+                        return Ok(Some(stand.words));
+                    }
+                    detail.set(stand.words.chars().take(160).collect::<String>());
+                } else if began.elapsed() > limit {
+                    return Ok(Some("no API server answers".to_owned()));
                 }
-                if began.elapsed() > limit {
-                    return Ok(Some(stand.words));
-                }
-                detail.set(stand.words.chars().take(160).collect::<String>());
                 self.look().await?;
                 tokio::time::sleep(BEAT).await;
             }
@@ -210,7 +226,12 @@ impl Measured<'_> {
 
     /// What happened since then, and how long agents waited.
     fn part(&self, start: &Start) -> Result<(Part, Vec<f64>)> {
-        let mut requests = audit::read(&self.lab.audit_log(), start.wall, Timestamp::now())?;
+        let mut requests = audit::read(
+            &self.lab.audit_log(),
+            self.size.migration,
+            start.wall,
+            Timestamp::now(),
+        )?;
         let answers = std::mem::take(&mut requests.answers);
         let counts = self.coordinator.counts();
         let part = Part {
@@ -235,6 +256,7 @@ impl Measured<'_> {
             migration,
             answers,
             unfinished,
+            followed,
         } = parts;
         if answers.count == 0 {
             bail!("no report of an agent was answered: nothing was measured");
@@ -249,6 +271,7 @@ impl Measured<'_> {
             plan_seconds: planning.seconds,
             migration_seconds: migration.seconds,
             unfinished,
+            followed,
             planning,
             idle,
             migration,

@@ -1,6 +1,8 @@
 //! Objects as ordinary clusters have them: what a kubelet says of its node, and pods of two containers with probes and
 //! fourteen variables each.
 
+use std::net::Ipv4Addr;
+
 use serde_json::{Value, json};
 
 use super::size::Place;
@@ -14,7 +16,7 @@ const IMAGES: u32 = 50;
 /// How many variables a container has.
 const VARIABLES: u32 = 14;
 
-/// A workload of one `ReplicaSet` by its number.
+/// A workload of one `ReplicaSet` by its number. No Deployment has it: its pods carry no hash of a template.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload(pub u32);
 
@@ -36,7 +38,6 @@ impl Workload {
             "app.kubernetes.io/version": "2026.11.3",
             "app.kubernetes.io/managed-by": "Helm",
             "team": format!("team-{:02}", self.0 % NAMESPACES),
-            "pod-template-hash": "7d4b9c6f8d",
         })
     }
 
@@ -151,6 +152,37 @@ pub fn service(number: u32, workloads: u32) -> Value {
                 {"name": "metrics", "port": 9090, "targetPort": "http-sidecar"},
             ],
         },
+    })
+}
+
+/// Name of the `ConfigMap` that kubelets get their configuration of.
+pub const KUBELET_CONFIGURATION: &str = "kubelet-config";
+
+/// That `ConfigMap`: kubelets that tell new pods this name server. JSON is YAML.
+pub fn kubelet_configuration(name_server: Ipv4Addr) -> Value {
+    let configuration = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "clusterDNS": [name_server], "clusterDomain": "cluster.local",
+    });
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": KUBELET_CONFIGURATION, "namespace": "kube-system"},
+        "data": {"kubelet": configuration.to_string()},
+    })
+}
+
+/// The API server behind Service `default/kubernetes`. The API takes no address of the loopback as one of an endpoint, and as a
+/// name it takes it; the coordinator reads it as the address that it is.
+pub fn api_server(port: u16) -> Value {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": "kubernetes", "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "kubernetes"},
+        },
+        "addressType": "FQDN",
+        "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
     })
 }
 

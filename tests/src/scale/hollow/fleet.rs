@@ -12,15 +12,16 @@ use api::node_migration::NodeMigrationStatus;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use ipnet::Ipv4Net;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::core::{ApiResource, Object};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
+use kube::core::ApiResource;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
-use serde::{Deserialize, Serialize};
 
 use super::agent::{Agent, Turn};
-use super::host::{Host, PodOnHost, Role};
+use super::pods::{PodOnHost, SlimPod, seen};
+use super::service_cidr::Known;
+use crate::scale::shape::KUBELET_CONFIGURATION;
 
 /// How long an agent takes from what it sees to what it says.
 const WORK: Duration = Duration::from_millis(300);
@@ -31,24 +32,6 @@ const WRITES_AT_ONCE: usize = 32;
 /// Next try after a write that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
-/// A pod as its host needs it.
-type SlimPod = Object<SlimSpec, SlimStatus>;
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimSpec {
-    node_name: String,
-    host_network: bool,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimStatus {
-    phase: String,
-    #[serde(rename = "podIP")]
-    pod_ip: String,
-}
-
 /// All hollow agents of a cluster.
 pub struct Fleet {
     client: Client,
@@ -58,6 +41,7 @@ pub struct Fleet {
     objects: BTreeMap<String, Arc<NodeMigration>>,
     /// By UID: the node, and what the host needs.
     pods: BTreeMap<String, (String, PodOnHost)>,
+    known: Known,
     due: BTreeMap<String, Instant>,
     writing: BTreeSet<String>,
 }
@@ -72,6 +56,7 @@ impl Fleet {
             agents: BTreeMap::new(),
             objects: BTreeMap::new(),
             pods: BTreeMap::new(),
+            known: Known::default(),
             due: BTreeMap::new(),
             writing: BTreeSet::new(),
         }
@@ -79,6 +64,14 @@ impl Fleet {
 
     /// Plays them until it is dropped. An error means that no agent is played any more.
     pub async fn run(mut self) -> Result<()> {
+        // A pod that runs already was told what is there now.
+        self.known = Known::read(&self.client).await?;
+        let services: Api<Service> = Api::all(self.client.clone());
+        let mut services = pin!(watcher(services, watcher::Config::default()).default_backoff());
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
+        let of_kubelets =
+            watcher::Config::default().fields(&format!("metadata.name={KUBELET_CONFIGURATION}"));
+        let mut maps = pin!(watcher(maps, of_kubelets).default_backoff());
         let pods: Api<SlimPod> = Api::all_with(self.client.clone(), &ApiResource::erase::<Pod>(&()));
         let mut pods = pin!(watcher(pods, watcher::Config::default()).default_backoff());
         let mut objects = pin!(watcher(self.api.clone(), watcher::Config::default()).default_backoff());
@@ -88,6 +81,8 @@ impl Fleet {
             tokio::select! {
                 // The watcher starts a broken watch again.
                 event = pods.next() => if let Some(Ok(event)) = event { self.see_pod(event) },
+                event = services.next() => if let Some(Ok(event)) = event { self.see_service(&event) },
+                event = maps.next() => if let Some(Ok(event)) = event { self.see_kubelets(&event) },
                 event = objects.next() => if let Some(Ok(event)) = event { self.see_object(event).await? },
                 Some((node, outcome)) = writes.next(), if !writes.is_empty() => self.wrote(node, outcome),
                 _ = tick.tick() => {
@@ -104,14 +99,43 @@ impl Fleet {
         }
     }
 
+    /// Agents turn of which somebody waits for a rule.
+    fn see_service(&mut self, event: &Event<Service>) {
+        match event {
+            Event::Apply(service) | Event::InitApply(service) => self.known.see(service),
+            Event::Delete(service) => self.known.forget(service),
+            Event::Init | Event::InitDone => return,
+        }
+        let waiting = self.agents.iter().filter(|(_, agent)| agent.waits_for_rules());
+        for (node, _) in waiting {
+            self.due
+                .entry(node.clone())
+                .or_insert_with(|| Instant::now() + WORK);
+        }
+    }
+
+    /// Every kubelet starts anew with another configuration.
+    fn see_kubelets(&mut self, event: &Event<ConfigMap>) {
+        let (Event::Apply(map) | Event::InitApply(map)) = event else {
+            return;
+        };
+        self.known.configure(map);
+        for node in self.agents.keys() {
+            self.due
+                .entry(node.clone())
+                .or_insert_with(|| Instant::now() + WORK);
+        }
+    }
+
     fn see_pod(&mut self, event: Event<SlimPod>) {
         match event {
             Event::Apply(pod) | Event::InitApply(pod) => {
                 let Some(uid) = pod.uid() else { return };
-                match seen(&pod) {
+                let before = self.pods.get(&uid).map(|(_, pod)| pod.told);
+                match seen(&pod, before, &self.known) {
                     Some((node, on_host)) => {
                         if let Some(agent) = self.agents.get_mut(&node) {
-                            agent.host.run(&uid, on_host.clone());
+                            agent.run(&uid, on_host.clone());
                             self.due
                                 .entry(node.clone())
                                 .or_insert_with(|| Instant::now() + WORK);
@@ -135,7 +159,7 @@ impl Fleet {
             return;
         };
         if let Some(agent) = self.agents.get_mut(&node) {
-            agent.host.end(uid);
+            agent.end(uid);
             self.due.entry(node).or_insert_with(|| Instant::now() + WORK);
         }
     }
@@ -164,12 +188,11 @@ impl Fleet {
             .get(node)
             .await
             .with_context(|| format!("read Node {node}"))?;
-        let mut host = Host::of(&found, self.network)?;
+        let mut agent = Agent::new(&found, self.network)?;
         for (uid, (_, pod)) in self.pods.iter().filter(|(_, (on, _))| on == node) {
-            host.run(uid, pod.clone());
+            agent.run(uid, pod.clone());
         }
-        self.agents
-            .insert(node.to_owned(), Agent::new(node.to_owned(), host));
+        self.agents.insert(node.to_owned(), agent);
         Ok(())
     }
 
@@ -203,7 +226,7 @@ impl Fleet {
             let (Some(agent), Some(object)) = (self.agents.get_mut(&node), self.objects.get(&node)) else {
                 continue;
             };
-            match agent.turn(object) {
+            match agent.turn(object, &self.known) {
                 Turn::Nothing => {}
                 Turn::Later(pause) => {
                     self.due.insert(node, now + pause);
@@ -228,31 +251,6 @@ impl Fleet {
             }
         }
     }
-}
-
-/// What the pod is to its host; `None` while it does not run, and once it is about to be gone.
-fn seen(pod: &SlimPod) -> Option<(String, PodOnHost)> {
-    let status = pod.status.as_ref()?;
-    if status.phase != "Running" || status.pod_ip.is_empty() {
-        return None;
-    }
-    let labels = pod.labels();
-    let is = |key: &str, value: &str| labels.get(key).is_some_and(|found| found == value);
-    let role = if pod.spec.host_network {
-        match (is("k8s-app", "flannel"), is("k8s-app", "calico-node")) {
-            (true, _) => Role::Flannel,
-            (false, true) => Role::CalicoNode,
-            (false, false) => return None,
-        }
-    } else {
-        Role::OnPodNetwork(status.pod_ip.parse().ok()?)
-    };
-    let pod_on_host = PodOnHost {
-        namespace: pod.namespace().unwrap_or_default(),
-        name: pod.name_any(),
-        role,
-    };
-    Some((pod.spec.node_name.clone(), pod_on_host))
 }
 
 /// The resource version as a number. A version that is none is older than everything.

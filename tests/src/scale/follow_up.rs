@@ -1,0 +1,123 @@
+//! The person who does what only people may while a migration runs, played: as the demo's operator does it.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde::Serialize;
+
+use super::migration;
+use super::proxy::Way;
+use super::shape;
+use super::size::{Kind, NEW_SERVICES};
+use crate::apilab::OwnApiLab;
+use crate::progress::Progress;
+
+/// The Migration's words for it.
+const API_SERVERS: &str = "ApiServers";
+const CONFIGURATION: &str = "ConfigurationFollowUp";
+/// Between two looks at the Migration.
+const PACE: Duration = Duration::from_millis(500);
+/// How much of a question the report keeps: it names every kubelet.
+const WORDS: usize = 240;
+
+/// One thing that was asked for and done.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FollowUp {
+    /// What the Migration said, its beginning.
+    pub asked: String,
+    /// What was done.
+    pub done: String,
+}
+
+/// What the person works with.
+pub struct Person<'lab> {
+    /// The API server and its store.
+    pub lab: &'lab OwnApiLab,
+    /// The administrator.
+    pub client: &'lab Client,
+    /// Where the coordinator's requests are led.
+    pub way: Way,
+    /// Where is said what is done.
+    pub progress: &'lab Progress,
+}
+
+impl Person<'_> {
+    /// Does what the migration asks for, once each, until it is dropped. What was done is added to `all`.
+    pub async fn play(self, kind: Kind, all: &mut Vec<FollowUp>) -> Result<Infallible> {
+        match kind {
+            // Nothing is asked.
+            Kind::FlannelToCalico => std::future::pending().await,
+            Kind::ServiceCidr => self.services(all).await,
+        }
+    }
+
+    async fn services(self, all: &mut Vec<FollowUp>) -> Result<Infallible> {
+        let (mut has_flag, mut has_name_server) = (false, false);
+        loop {
+            tokio::time::sleep(PACE).await;
+            let Some(stand) = migration::stand(self.client).await? else {
+                continue;
+            };
+            let done = match stand.blocked.as_str() {
+                API_SERVERS if !has_flag => {
+                    has_flag = true;
+                    self.flag().await?
+                }
+                CONFIGURATION if !has_name_server => {
+                    has_name_server = true;
+                    self.name_server().await?
+                }
+                _ => continue,
+            };
+            self.progress.say(format_args!("the person: {done}"));
+            all.push(FollowUp {
+                asked: stand.message.chars().take(WORDS).collect(),
+                done,
+            });
+        }
+    }
+
+    /// Starts the API server with the new range. Meanwhile the coordinator is led to a second one, as a balancer in front of several
+    /// does it; everybody else waits until the first one is back.
+    async fn flag(&self) -> Result<String> {
+        let range: Ipv4Net = NEW_SERVICES.parse().context("read the new range of Services")?;
+        let first = Ipv4Addr::from_bits(range.network().to_bits() + 1);
+        self.lab.certify_also(first)?;
+        let second = self.lab.second_server(NEW_SERVICES).await?;
+        self.way.lead_to(second.address);
+        self.lab.restart_server(NEW_SERVICES).await?;
+        self.way
+            .lead_to(SocketAddr::from((Ipv4Addr::LOCALHOST, self.lab.port())));
+        Ok(format!(
+            "started the API server with --service-cluster-ip-range={NEW_SERVICES} and a certificate for {first}"
+        ))
+    }
+
+    /// Tells every kubelet the new address of the name servers. Hollow kubelets run with what their `ConfigMap` says.
+    async fn name_server(&self) -> Result<String> {
+        let services: Api<Service> = Api::namespaced(self.client.clone(), "kube-system");
+        let service = services
+            .get("kube-dns")
+            .await
+            .context("read Service kube-system/kube-dns")?;
+        let address: Ipv4Addr = service
+            .spec
+            .and_then(|spec| spec.cluster_ip)
+            .context("Service kube-system/kube-dns has an address")?
+            .parse()
+            .context("read the address of Service kube-system/kube-dns")?;
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
+        let change = Patch::Merge(shape::kubelet_configuration(address));
+        maps.patch(shape::KUBELET_CONFIGURATION, &PatchParams::default(), &change)
+            .await
+            .with_context(|| format!("change ConfigMap kube-system/{}", shape::KUBELET_CONFIGURATION))?;
+        Ok(format!("let every kubelet run with clusterDNS {address}"))
+    }
+}
