@@ -116,7 +116,7 @@ impl Count {
             requests: Requests::default(),
             unanswered: match kind {
                 Kind::FlannelToCalico => Unanswered::Phases(BTreeMap::new()),
-                Kind::ServiceCidr => Unanswered::Facts(None),
+                Kind::PodCidr | Kind::ServiceCidr => Unanswered::Facts(None),
             },
         }
     }

@@ -2,14 +2,14 @@
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use api::names;
 use serde_json::json;
 
 use super::size::{Kind, POD_NETWORK, Size};
-use super::{coordinator, hollow, shape};
+use super::{calico, coordinator, hollow, shape};
 use crate::apilab::{OwnApiLab, Settings};
-use crate::cluster::control_plane::DNS_SERVICE;
+use crate::cluster::control_plane::{self, DNS_SERVICE};
 use crate::cluster::{Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Tunnel, Values};
 
 /// Those that a migration needs; the others would only take the processor.
@@ -43,7 +43,10 @@ pub fn start(size: &Size) -> Result<OwnApiLab> {
         ProxyMode::default(),
         PacketFilter::default(),
         IpFamilies::default(),
-        PodNetwork::Flannel,
+        match size.migration {
+            Kind::FlannelToCalico | Kind::ServiceCidr => PodNetwork::Flannel,
+            Kind::PodCidr => PodNetwork::Calico,
+        },
         Tunnel::default(),
     )
     .with_pod_network(POD_NETWORK);
@@ -67,6 +70,16 @@ fn manifests(kind: Kind, values: &Values, port: u16) -> Result<Vec<(&'static str
             ("flannel", values.flannel()?),
             ("calico", values.calico()?),
         ],
+        Kind::PodCidr => vec![
+            ("calico-crds", values.calico_definitions()?),
+            // The lab's own range is in calico-node's environment.
+            (
+                "calico",
+                values.calico()?.replace(control_plane::POD_NETWORK, POD_NETWORK),
+            ),
+            ("pool", calico::pool(POD_NETWORK).to_string()),
+            ("core-dns", values.core_dns()?),
+        ],
         Kind::ServiceCidr => vec![
             ("flannel", values.flannel()?),
             ("core-dns", values.core_dns()?),
@@ -80,12 +93,13 @@ fn manifests(kind: Kind, values: &Values, port: u16) -> Result<Vec<(&'static str
 fn daemon_sets(kind: Kind) -> &'static [(&'static str, &'static str)] {
     match kind {
         Kind::FlannelToCalico => &[FLANNEL, CALICO],
+        Kind::PodCidr => &[CALICO],
         Kind::ServiceCidr => &[FLANNEL],
     }
 }
 
 /// Starts what makes pods of workloads, binds them to nodes and runs them.
-pub fn start_controllers(lab: &OwnApiLab) -> Result<()> {
+pub fn start_controllers(lab: &OwnApiLab, kind: Kind) -> Result<()> {
     let kubeconfig = lab.kubeconfig();
     let kubeconfig = kubeconfig.display();
     lab.run(
@@ -109,7 +123,7 @@ pub fn start_controllers(lab: &OwnApiLab) -> Result<()> {
         &format!("--config={} --secure-port=0", scheduler.display()),
     )?;
     let kwok = lab.folder().join("kwok.yaml");
-    fs::write(&kwok, KWOK).with_context(|| format!("write {}", kwok.display()))?;
+    fs::write(&kwok, stages(kind)?).with_context(|| format!("write {}", kwok.display()))?;
     lab.run(
         "kwok",
         &format!(
@@ -117,6 +131,30 @@ pub fn start_controllers(lab: &OwnApiLab) -> Result<()> {
             kwok.display()
         ),
     )
+}
+
+/// What kwok plays. Where the addresses of pods are played, a pod runs once its status says one.
+fn stages(kind: Kind) -> Result<String> {
+    match kind {
+        Kind::FlannelToCalico | Kind::ServiceCidr => Ok(KWOK.to_owned()),
+        Kind::PodCidr => {
+            let has_address = "      - key: '.metadata.deletionTimestamp'\n        operator: DoesNotExist\n      - key: '.status.podIP'\n        operator: Exists\n";
+            let begins = "      - key: '.metadata.deletionTimestamp'\n        operator: DoesNotExist\n";
+            let parts = (
+                KWOK.find("      {{ with PodIPsWith "),
+                KWOK.find("      phase: Running\n"),
+            );
+            let (Some(from), Some(to)) = parts else {
+                bail!("kwok.yaml has no addresses of pods");
+            };
+            ensure!(
+                KWOK.contains(begins),
+                "kwok.yaml has no stage in which a pod begins"
+            );
+            let without = [&KWOK[..from], &KWOK[to..]].concat();
+            Ok(without.replace(begins, has_address))
+        }
+    }
 }
 
 /// What the coordinator asks is written down, and what the agents write with its contents: which of it is a new phase.

@@ -14,13 +14,15 @@ use serde::Serialize;
 use super::migration;
 use super::proxy::Way;
 use super::shape;
-use super::size::{Kind, NEW_SERVICES};
+use super::size::{Kind, NEW_PODS, NEW_SERVICES};
 use crate::apilab::OwnApiLab;
 use crate::progress::Progress;
 
 /// The Migration's words for it.
 const API_SERVERS: &str = "ApiServers";
 const CONFIGURATION: &str = "ConfigurationFollowUp";
+/// What calico-node makes a pool of.
+const POOL_VARIABLE: &str = "CALICO_IPV4POOL_CIDR";
 /// Between two looks at the Migration.
 const PACE: Duration = Duration::from_millis(500);
 /// How much of a question the report keeps: it names every kubelet.
@@ -54,8 +56,41 @@ impl Person<'_> {
         match kind {
             // Nothing is asked.
             Kind::FlannelToCalico => std::future::pending().await,
+            Kind::PodCidr => self.pods(all).await,
             Kind::ServiceCidr => self.services(all).await,
         }
+    }
+
+    /// Tells calico-node the new range of the pool that it would make.
+    async fn pods(self, all: &mut Vec<FollowUp>) -> Result<Infallible> {
+        loop {
+            tokio::time::sleep(PACE).await;
+            let Some(stand) = migration::stand(self.client).await? else {
+                continue;
+            };
+            if stand.blocked != CONFIGURATION || !stand.message.contains(POOL_VARIABLE) || !all.is_empty() {
+                continue;
+            }
+            let setting = format!("{POOL_VARIABLE}={NEW_PODS}");
+            let command = [
+                "set",
+                "env",
+                "daemonset/calico-node",
+                "--containers=calico-node",
+                &setting,
+            ];
+            self.lab
+                .kubectl(&[&["-n", "kube-system"], &command[..]].concat())?;
+            self.tell(&stand.message, format!("kubectl {}", command.join(" ")), all);
+        }
+    }
+
+    fn tell(&self, asked: &str, done: String, all: &mut Vec<FollowUp>) {
+        self.progress.say(format_args!("the person: {done}"));
+        all.push(FollowUp {
+            asked: asked.chars().take(WORDS).collect(),
+            done,
+        });
     }
 
     async fn services(self, all: &mut Vec<FollowUp>) -> Result<Infallible> {
@@ -76,11 +111,7 @@ impl Person<'_> {
                 }
                 _ => continue,
             };
-            self.progress.say(format_args!("the person: {done}"));
-            all.push(FollowUp {
-                asked: stand.message.chars().take(WORDS).collect(),
-                done,
-            });
+            self.tell(&stand.message, done, all);
         }
     }
 

@@ -9,7 +9,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::size::{Kind, NEW_SERVICES, Size, Way};
+use super::size::{Kind, NEW_PODS, NEW_SERVICES, POD_NETWORK, Size, Way};
 
 /// Its name.
 const NAME: &str = "scale";
@@ -66,7 +66,7 @@ impl Stand {
 pub fn end(size: &Size) -> MigrationPhase {
     match (size.migration, size.strategy) {
         (Kind::FlannelToCalico, Some(Way::InPlace)) => MigrationPhase::Mixed,
-        (Kind::FlannelToCalico, Some(Way::Drain) | None) | (Kind::ServiceCidr, _) => {
+        (Kind::FlannelToCalico, Some(Way::Drain) | None) | (Kind::PodCidr | Kind::ServiceCidr, _) => {
             MigrationPhase::Completed
         }
     }
@@ -126,6 +126,12 @@ fn manifest(size: &Size) -> Value {
                 Some(Way::InPlace) => "InPlace",
                 Some(Way::Drain) | None => "Drain",
             }},
+            "rollout": {"maxUnavailable": "10%"},
+        }),
+        Kind::PodCidr => json!({
+            "podCidr": {
+                "from": POD_NETWORK, "to": NEW_PODS, "soakSeconds": SOAK_SECONDS, "podsAtOnce": pods_at_once(size),
+            },
             "rollout": {"maxUnavailable": "10%"},
         }),
         Kind::ServiceCidr => json!({

@@ -4,11 +4,13 @@
 //! has its limit of memory. Played are kubelets and pods, by kwok, and the agents, by [`hollow`].
 
 mod audit;
+mod calico;
 mod churn;
 mod control;
 mod coordinator;
 mod follow_up;
 pub mod hollow;
+mod ipam;
 mod load;
 mod measure;
 mod memory;
@@ -55,12 +57,18 @@ pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
     ));
     let client = lab.admin().await?;
     load::fill(&client, size, progress).await?;
-    control::start_controllers(&lab)?;
-    load::settled(&client, size, lab.folder(), progress).await?;
-    let pod_bytes = pod_bytes(&client).await?;
+    control::start_controllers(&lab, size.migration)?;
+    let ipam = async {
+        match size.migration {
+            Kind::PodCidr => ipam::play(client.clone()).await,
+            Kind::FlannelToCalico | Kind::ServiceCidr => std::future::pending().await,
+        }
+    };
     let hollow = apilab::client(&lab.kubeconfig_in(hollow::USER, Some("system:masters"))?).await?;
     let agents = Fleet::new(hollow, POD_NETWORK.parse().context("read the network of pods")?).run();
     let work = async {
+        load::settled(&client, size, lab.folder(), progress).await?;
+        let pod_bytes = pod_bytes(&client).await?;
         let mut objects = Objects::follow(&client).await?;
         let coordinator = Coordinator::start(&lab, size).await?;
         progress.say("the coordinator has read the cluster");
@@ -78,6 +86,7 @@ pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
     };
     tokio::select! {
         report = work => report,
+        ended = ipam => match ended.context("the played IPAM has ended")? {},
         ended = agents => match ended {
             Ok(()) => bail!("the hollow agents have ended"),
             Err(error) => Err(error.context("the hollow agents have ended")),

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-use super::size::Place;
+use super::size::{Kind, Place};
 
 /// How many namespaces there are.
 pub const NAMESPACES: u32 = 20;
@@ -216,8 +216,32 @@ pub fn job(name: &str) -> Value {
     })
 }
 
-/// A Node as its kubelet has registered it, with flannel's annotations.
-pub fn node(place: Place) -> Value {
+fn node_annotations(place: Place, kind: Kind) -> Value {
+    let mut annotations = json!({
+        "node.alpha.kubernetes.io/ttl": "0",
+        "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+    });
+    let host = place.host();
+    let networks = match kind {
+        Kind::FlannelToCalico | Kind::ServiceCidr => json!({
+            "flannel.alpha.coreos.com/backend-type": "vxlan",
+            "flannel.alpha.coreos.com/backend-data": format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, place.mac()),
+            "flannel.alpha.coreos.com/kube-subnet-manager": "true",
+            "flannel.alpha.coreos.com/public-ip": host.to_string(),
+        }),
+        Kind::PodCidr => json!({
+            "projectcalico.org/IPv4Address": format!("{host}/16"),
+            "projectcalico.org/IPv4VXLANTunnelMACAddr": place.mac(),
+        }),
+    };
+    for (key, value) in networks.as_object().into_iter().flatten() {
+        annotations[key] = value.clone();
+    }
+    annotations
+}
+
+/// A Node as its kubelet has registered it, with the annotations of the network that serves it.
+pub fn node(place: Place, kind: Kind) -> Value {
     let name = place.name();
     let range = place.pods().to_string();
     let images: Vec<Value> = (0..IMAGES)
@@ -248,14 +272,7 @@ pub fn node(place: Place) -> Value {
                 "topology.kubernetes.io/region": "eu-central-1",
                 "topology.kubernetes.io/zone": format!("eu-central-1{}", ['a', 'b', 'c'][place.0 as usize % 3]),
             },
-            "annotations": {
-                "node.alpha.kubernetes.io/ttl": "0",
-                "volumes.kubernetes.io/controller-managed-attach-detach": "true",
-                "flannel.alpha.coreos.com/backend-type": "vxlan",
-                "flannel.alpha.coreos.com/backend-data": format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, place.mac()),
-                "flannel.alpha.coreos.com/kube-subnet-manager": "true",
-                "flannel.alpha.coreos.com/public-ip": place.host().to_string(),
-            },
+            "annotations": node_annotations(place, kind),
         },
         "spec": {"podCIDR": range, "podCIDRs": [range], "providerID": format!("aws:///eu-central-1a/i-{:017x}", place.0)},
         "status": {

@@ -14,6 +14,8 @@ use serde::Serialize;
 pub enum Kind {
     /// From flannel to Calico.
     FlannelToCalico,
+    /// Another range for the pods of a cluster with Calico.
+    PodCidr,
     /// Another range for Services.
     ServiceCidr,
 }
@@ -66,7 +68,7 @@ impl Kind {
     pub fn strategy(self, asked: Option<Way>) -> Result<Option<Way>> {
         match self {
             Self::FlannelToCalico => Ok(Some(asked.unwrap_or_default())),
-            Self::ServiceCidr => match asked {
+            Self::PodCidr | Self::ServiceCidr => match asked {
                 None => Ok(None),
                 Some(way) => {
                     bail!("--strategy {way:?} is of --migration flannel-to-calico alone: leave it out")
@@ -82,6 +84,7 @@ impl Size {
         match (self.migration, self.strategy) {
             (Kind::FlannelToCalico, Some(Way::InPlace)) => "flannel to Calico in place",
             (Kind::FlannelToCalico, Some(Way::Drain) | None) => "flannel to Calico by drain",
+            (Kind::PodCidr, _) => "another range for pods",
             (Kind::ServiceCidr, _) => "another range for Services",
         }
         .to_owned()
@@ -90,6 +93,8 @@ impl Size {
 
 /// The network of pods: 16 384 nodes have room in it.
 pub const POD_NETWORK: &str = "10.128.0.0/10";
+/// The range that pods come to.
+pub const NEW_PODS: &str = "10.0.0.0/10";
 /// The range that Services come to.
 pub const NEW_SERVICES: &str = "172.31.0.0/16";
 /// The first node's range of pods.

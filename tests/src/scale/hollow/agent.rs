@@ -10,22 +10,35 @@ use api::traffic::{ClassCount, TrafficReport};
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use plan::found::Found;
 use plan::traffic::stream::Totals;
 
 use super::flannel_to_calico::Flannel;
+use super::pod_cidr::{self, CalicoHost};
 use super::pods::{PodOnHost, Pods};
-use super::service_cidr::{self, Known};
+use super::service_cidr;
 
 /// How long a change of mere facts may wait for its write, as with the real agent.
 const LAZY_WRITE: Duration = Duration::from_secs(10);
 
+/// What every host knows of the others.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Services.
+    pub services: service_cidr::Known,
+    /// Blocks and ends of tunnels of Calico's.
+    pub calico: pod_cidr::Known,
+}
+
 /// One agent without a host.
 #[derive(Debug)]
 pub struct Agent {
+    node: String,
     network: Ipv4Net,
     pods: Pods,
     flannel: Option<Flannel>,
+    calico: CalicoHost,
     /// Whether somebody waits for a rule of kube-proxy's that is not there.
     waits: bool,
     wrote_at: Option<Instant>,
@@ -46,9 +59,11 @@ impl Agent {
     /// The agent of this Node, which has not looked yet. Pods have addresses of this network.
     pub fn new(node: &Node, network: Ipv4Net) -> Result<Self> {
         Ok(Self {
+            node: node.name_any(),
             network,
             pods: Pods::new(),
             flannel: Flannel::of(node, network)?,
+            calico: CalicoHost::default(),
             waits: false,
             wrote_at: None,
         })
@@ -96,21 +111,27 @@ impl Agent {
     }
 
     fn work(&mut self, spec: &NodeMigrationSpec, known: &Known) -> Report {
-        let report = match (&spec.service_cidr, &mut self.flannel) {
-            (Some(settings), _) => {
-                let facts = service_cidr::facts(settings, known, &self.pods, self.network);
-                self.waits = matches!(&facts.unknown, Found::Present(unknown) if !unknown.is_empty());
-                Report {
-                    message: "hollow: looks at Services, and changes nothing".to_owned(),
-                    service_cidr: Some(facts),
-                    ..Report::default()
-                }
+        let report = if let Some(settings) = &spec.service_cidr {
+            let facts = service_cidr::facts(settings, &known.services, &self.pods, self.network);
+            self.waits = matches!(&facts.unknown, Found::Present(unknown) if !unknown.is_empty());
+            Report {
+                message: "hollow: looks at Services, and changes nothing".to_owned(),
+                service_cidr: Some(facts),
+                ..Report::default()
             }
-            (None, Some(flannel)) => flannel.work(spec),
-            (None, None) => Report {
+        } else if let Some(settings) = &spec.pod_cidr {
+            Report {
+                message: format!("hollow: looks for {} and {}", settings.from, settings.to),
+                pod_cidr: Some(self.calico.look(settings, &self.node, &known.calico, &self.pods)),
+                ..Report::default()
+            }
+        } else if let Some(flannel) = &mut self.flannel {
+            flannel.work(spec)
+        } else {
+            Report {
                 message: "hollow: nothing is asked of a host without flannel".to_owned(),
                 ..Report::default()
-            },
+            }
         };
         Report {
             probes: probes(spec),

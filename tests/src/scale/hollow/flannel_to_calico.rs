@@ -131,14 +131,13 @@ mod tests {
     use plan::flannel_to_calico::phase::Phase;
     use serde_json::json;
 
-    use super::super::agent::{Agent, Turn};
+    use super::super::agent::{Agent, Known, Turn};
     use super::super::pods::{PodOnHost, Role, Told};
-    use super::super::service_cidr::Known;
     use super::*;
-    use crate::scale::{POD_NETWORK, shape, size::Place};
+    use crate::scale::{POD_NETWORK, shape, size::Kind, size::Place};
 
     fn agent() -> Agent {
-        let node = serde_json::from_value(shape::node(Place(300))).unwrap();
+        let node = serde_json::from_value(shape::node(Place(300), Kind::FlannelToCalico)).unwrap();
         Agent::new(&node, POD_NETWORK.parse().unwrap()).unwrap()
     }
 

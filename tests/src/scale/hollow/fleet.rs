@@ -10,27 +10,34 @@ use anyhow::{Context, Result};
 use api::NodeMigration;
 use api::node_migration::NodeMigrationStatus;
 use futures::StreamExt;
-use futures::stream::FuturesUnordered;
+use futures::stream::{BoxStream, FuturesUnordered};
 use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
-use kube::core::ApiResource;
+use kube::api::ListParams;
+use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 
-use super::agent::{Agent, Turn};
+use super::agent::{Agent, Known, Turn};
 use super::pods::{PodOnHost, SlimPod, seen};
-use super::service_cidr::Known;
+use super::service_cidr;
+use crate::scale::calico;
 use crate::scale::shape::KUBELET_CONFIGURATION;
 
 /// How long an agent takes from what it sees to what it says.
 const WORK: Duration = Duration::from_millis(300);
+/// The same for routes to the blocks of other nodes: nobody waits for one of them.
+const ROUTES: Duration = Duration::from_secs(1);
 /// Between two looks at who is due.
 const TICK: Duration = Duration::from_millis(50);
 /// How many writes are under way.
 const WRITES_AT_ONCE: usize = 32;
 /// Next try after a write that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
+
+/// What a watch shows, until it ends.
+type Watch<K> = BoxStream<'static, Result<Event<K>, watcher::Error>>;
 
 /// All hollow agents of a cluster.
 pub struct Fleet {
@@ -65,7 +72,7 @@ impl Fleet {
     /// Plays them until it is dropped. An error means that no agent is played any more.
     pub async fn run(mut self) -> Result<()> {
         // A pod that runs already was told what is there now.
-        self.known = Known::read(&self.client).await?;
+        self.known.services = service_cidr::Known::read(&self.client).await?;
         let services: Api<Service> = Api::all(self.client.clone());
         let mut services = pin!(watcher(services, watcher::Config::default()).default_backoff());
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
@@ -75,6 +82,7 @@ impl Fleet {
         let pods: Api<SlimPod> = Api::all_with(self.client.clone(), &ApiResource::erase::<Pod>(&()));
         let mut pods = pin!(watcher(pods, watcher::Config::default()).default_backoff());
         let mut objects = pin!(watcher(self.api.clone(), watcher::Config::default()).default_backoff());
+        let (mut blocks, mut nodes) = self.calico().await?;
         let mut writes = FuturesUnordered::new();
         let mut tick = tokio::time::interval(TICK);
         loop {
@@ -83,6 +91,8 @@ impl Fleet {
                 event = pods.next() => if let Some(Ok(event)) = event { self.see_pod(event) },
                 event = services.next() => if let Some(Ok(event)) = event { self.see_service(&event) },
                 event = maps.next() => if let Some(Ok(event)) = event { self.see_kubelets(&event) },
+                Some(Ok(event)) = blocks.next() => self.see_block(&event),
+                Some(Ok(event)) = nodes.next() => self.see_node(&event),
                 event = objects.next() => if let Some(Ok(event)) = event { self.see_object(event).await? },
                 Some((node, outcome)) = writes.next(), if !writes.is_empty() => self.wrote(node, outcome),
                 _ = tick.tick() => {
@@ -99,11 +109,68 @@ impl Fleet {
         }
     }
 
+    /// Watches Calico's blocks and the Nodes' annotations, where Calico's objects are served.
+    async fn calico(&self) -> Result<(Watch<DynamicObject>, Watch<PartialObjectMeta<Node>>)> {
+        let blocks = calico::Kind::Block.api(&self.client);
+        match blocks.list_metadata(&ListParams::default().limit(1)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok((
+                futures::stream::pending().boxed(),
+                futures::stream::pending().boxed(),
+            )),
+            Err(error) => Err(error).context("list IPAMBlocks"),
+            Ok(_) => {
+                let nodes: Api<PartialObjectMeta<Node>> = Api::all(self.client.clone());
+                Ok((
+                    watcher(blocks, watcher::Config::default())
+                        .default_backoff()
+                        .boxed(),
+                    watcher(nodes, watcher::Config::default())
+                        .default_backoff()
+                        .boxed(),
+                ))
+            }
+        }
+    }
+
+    /// Every Felix has another route.
+    fn see_block(&mut self, event: &Event<DynamicObject>) {
+        let is_new = match event {
+            Event::Apply(block) | Event::InitApply(block) => self.known.calico.see_block(block),
+            Event::Delete(block) => {
+                self.known.calico.forget_block(block);
+                true
+            }
+            Event::Init | Event::InitDone => false,
+        };
+        if !is_new {
+            return;
+        }
+        let asked = self.objects.iter();
+        let asked = asked.filter(|(_, object)| object.spec.pod_cidr.is_some());
+        for (node, _) in asked {
+            self.due
+                .entry(node.clone())
+                .or_insert_with(|| Instant::now() + ROUTES);
+        }
+    }
+
+    /// The end of a tunnel may be another one.
+    fn see_node(&mut self, event: &Event<PartialObjectMeta<Node>>) {
+        let (Event::Apply(node) | Event::InitApply(node)) = event else {
+            return;
+        };
+        if self.known.calico.see_node(node) {
+            self.due
+                .entry(node.name_any())
+                .or_insert_with(|| Instant::now() + WORK);
+        }
+    }
+
     /// Agents turn of which somebody waits for a rule.
     fn see_service(&mut self, event: &Event<Service>) {
         match event {
-            Event::Apply(service) | Event::InitApply(service) => self.known.see(service),
-            Event::Delete(service) => self.known.forget(service),
+            Event::Apply(service) | Event::InitApply(service) => self.known.services.see(service),
+            Event::Delete(service) => self.known.services.forget(service),
             Event::Init | Event::InitDone => return,
         }
         let waiting = self.agents.iter().filter(|(_, agent)| agent.waits_for_rules());
@@ -119,7 +186,7 @@ impl Fleet {
         let (Event::Apply(map) | Event::InitApply(map)) = event else {
             return;
         };
-        self.known.configure(map);
+        self.known.services.configure(map);
         for node in self.agents.keys() {
             self.due
                 .entry(node.clone())
@@ -132,7 +199,7 @@ impl Fleet {
             Event::Apply(pod) | Event::InitApply(pod) => {
                 let Some(uid) = pod.uid() else { return };
                 let before = self.pods.get(&uid).map(|(_, pod)| pod.told);
-                match seen(&pod, before, &self.known) {
+                match seen(&pod, before, &self.known.services) {
                     Some((node, on_host)) => {
                         if let Some(agent) = self.agents.get_mut(&node) {
                             agent.run(&uid, on_host.clone());
