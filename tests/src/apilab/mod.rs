@@ -36,7 +36,7 @@ pub struct ApiLab {
     folder: PathBuf,
     programs: PathBuf,
     server: String,
-    /// How it is started.
+    /// How the API server is started.
     own: server::Server,
     authority: Authority,
     /// What was started for it, the store first.

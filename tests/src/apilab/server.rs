@@ -11,13 +11,13 @@ use super::{ApiLab, client, start};
 use crate::cluster::authority::{self, Authority};
 use crate::cluster::control_plane::KUBERNETES_SERVICE;
 
-/// Where it stands among the processes of a lab: behind the store.
+/// The place among the processes of a lab: behind the store.
 const PLACE: usize = 1;
 /// The name by which a client asks each API server by its own address.
 const NAMES: [&str; 2] = ["localhost", "kubernetes.default.svc"];
 const PROGRAM: &str = "kube-apiserver";
 
-/// What every start of the API server has in common.
+/// The part of the arguments that every start of the API server shares.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     /// The port of the store.
@@ -29,7 +29,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Its arguments with this range of Services, listening on this port.
+    /// The arguments with this range of Services, listening on this port.
     pub(super) fn arguments(&self, keys: &Path, port: u16, services: &str) -> String {
         let Self { etcd, port: _, more } = self;
         let keys = keys.display();
@@ -62,14 +62,14 @@ pub(super) fn certify(authority: &Authority, services: &[Ipv4Addr]) -> Result<()
 /// One more API server over the same store. Dropped, it is ended.
 #[derive(Debug)]
 pub struct SecondServer {
-    /// Where it listens.
+    /// The address of the server.
     pub address: SocketAddr,
     process: Child,
 }
 
 impl Drop for SecondServer {
     fn drop(&mut self) {
-        // One that has ended already cannot be killed, and is waited for all the same.
+        // A process that has ended cannot be killed, and is waited for all the same.
         self.process.kill().ok();
         self.process.wait().ok();
     }
@@ -82,8 +82,8 @@ impl ApiLab {
         certify(&self.authority, &[KUBERNETES_SERVICE, address])
     }
 
-    /// Starts one more API server with this range of Services, on a port of its own, and waits until it is ready. It ends with the
-    /// thread that calls this.
+    /// Starts one more API server with this range of Services, on a port of its own, and waits until it is ready. The server ends
+    /// with the thread that calls this.
     pub async fn second_server(&self, services: &str) -> Result<SecondServer> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .and_then(|listener| listener.local_addr())
@@ -107,7 +107,8 @@ impl ApiLab {
         Ok(second)
     }
 
-    /// Ends the API server and starts it anew with this range of Services. It ends with the lab and with the thread that calls this.
+    /// Ends the API server and starts it anew with this range of Services. The server ends with the lab and with the thread that
+    /// calls this.
     pub async fn restart_server(&self, services: &str) -> Result<()> {
         {
             let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);

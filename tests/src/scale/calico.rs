@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub const POOL: &str = "default-ipv4-ippool";
 /// The annotation of a Node that says the address of its tunnel.
 pub const TUNNEL_ANNOTATION: &str = "projectcalico.org/IPv4VXLANTunnelAddr";
-/// Prefix length of its blocks.
+/// Prefix length of the pool's blocks.
 const BLOCK_SIZE: u8 = 26;
 
 /// A kind of Calico's objects.
@@ -21,12 +21,12 @@ pub enum Kind {
     Block,
     /// A node's claim on its part.
     Affinity,
-    /// By what an address is released.
+    /// The counts by which addresses are released.
     Handle,
 }
 
 impl Kind {
-    /// Its objects.
+    /// The objects of the kind.
     pub fn api(self, client: &Client) -> Api<DynamicObject> {
         let (kind, plural) = match self {
             Self::Pool => ("IPPool", "ippools"),
@@ -56,7 +56,7 @@ pub fn pool(range: &str) -> Value {
     })
 }
 
-/// The range and the node of a block; `None` where it is nobody's, or not understood.
+/// The range and the node of a block; `None` where the block has no node, or is not understood.
 pub fn owner(block: &DynamicObject) -> Option<(Ipv4Net, String)> {
     let spec = &block.data["spec"];
     let range = spec["cidr"].as_str()?.parse().ok()?;

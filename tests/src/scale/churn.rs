@@ -53,8 +53,8 @@ pub async fn churn(client: Client, pods_a_second: u32) -> Result<()> {
     Ok(())
 }
 
-/// What an API server has refused. A pod that is gone was ended by a drain, and while no API server answers a pod more or less
-/// comes or goes.
+/// An error where an API server has refused the request. A drain may have ended the pod before, and without an API server a pod
+/// more or less comes or goes.
 fn answered<T>(result: Result<T>) -> Result<()> {
     let Err(error) = result else {
         return Ok(());

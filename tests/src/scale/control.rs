@@ -62,7 +62,7 @@ pub fn start(size: &Size) -> Result<OwnApiLab> {
     Ok(lab)
 }
 
-/// What is applied for this migration, each with a name for its file.
+/// The manifests for this migration, each with a name for its file.
 fn manifests(kind: Kind, values: &Values, port: u16) -> Result<Vec<(&'static str, String)>> {
     Ok(match kind {
         Kind::FlannelToCalico => vec![
@@ -133,7 +133,7 @@ pub fn start_controllers(lab: &OwnApiLab, kind: Kind) -> Result<()> {
     )
 }
 
-/// What kwok plays. Where the addresses of pods are played, a pod runs once its status says one.
+/// The stages that kwok plays. Where the addresses of pods are played, a pod runs once its status says one.
 fn stages(kind: Kind) -> Result<String> {
     match kind {
         Kind::FlannelToCalico | Kind::ServiceCidr => Ok(KWOK.to_owned()),

@@ -135,7 +135,7 @@ impl Coordinator {
         self.limit.name()
     }
 
-    /// Where its requests are led.
+    /// The way of the coordinator's requests.
     pub fn way(&self) -> Way {
         self.proxy.way()
     }

@@ -1,4 +1,4 @@
-//! The person who does what only people may while a migration runs, played: as the demo's operator does it.
+//! A played person: does what only people may do while a migration runs, as the demo's operator does.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,32 +21,32 @@ use crate::progress::Progress;
 /// The Migration's words for it.
 const API_SERVERS: &str = "ApiServers";
 const CONFIGURATION: &str = "ConfigurationFollowUp";
-/// What calico-node makes a pool of.
+/// The variable of calico-node with the range of the pool that calico-node makes.
 const POOL_VARIABLE: &str = "CALICO_IPV4POOL_CIDR";
 /// Between two looks at the Migration.
 const PACE: Duration = Duration::from_millis(500);
-/// How much of a question the report keeps: it names every kubelet.
+/// The letters of a question that the report keeps: a question may name every kubelet.
 const WORDS: usize = 240;
 
 /// One thing that was asked for and done.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FollowUp {
-    /// What the Migration said, its beginning.
+    /// The beginning of the Migration's message.
     pub asked: String,
-    /// What was done.
+    /// The answer of the person.
     pub done: String,
 }
 
-/// What the person works with.
+/// The person, with all that the work needs.
 pub struct Person<'lab> {
     /// The API server and its store.
     pub lab: &'lab OwnApiLab,
     /// The administrator.
     pub client: &'lab Client,
-    /// Where the coordinator's requests are led.
+    /// The way of the coordinator's requests.
     pub way: Way,
-    /// Where is said what is done.
+    /// The place for words on each answer.
     pub progress: &'lab Progress,
 }
 
@@ -116,7 +116,7 @@ impl Person<'_> {
     }
 
     /// Starts the API server with the new range. Meanwhile the coordinator is led to a second one, as a balancer in front of several
-    /// does it; everybody else waits until the first one is back.
+    /// does it; all other clients wait until the first one is back.
     async fn flag(&self) -> Result<String> {
         let range: Ipv4Net = NEW_SERVICES.parse().context("read the new range of Services")?;
         let first = Ipv4Addr::from_bits(range.network().to_bits() + 1);

@@ -30,7 +30,7 @@ fn others(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-/// How many nodes this `DaemonSet` serves before the migration.
+/// The number of nodes that this `DaemonSet` serves before the migration.
 fn expected(set: &str, size: &Size) -> i32 {
     let nodes = i32::try_from(size.nodes).unwrap_or(i32::MAX);
     match size.migration {

@@ -13,7 +13,7 @@ use super::size::{Kind, NEW_PODS, NEW_SERVICES, POD_NETWORK, Size, Way};
 
 /// Its name.
 const NAME: &str = "scale";
-/// How long both ranges stay at the end.
+/// The seconds for which both ranges stay at the end.
 const SOAK_SECONDS: u32 = 10;
 /// The most Services that may exchange their addresses at a time.
 const SERVICES_AT_ONCE: u32 = 50;
@@ -111,7 +111,7 @@ pub async fn stand(client: &Client) -> Result<Option<Stand>> {
     }))
 }
 
-/// Whether nobody answered, or an API server that only begins.
+/// Whether no API server answered, or one that only begins.
 pub fn is_away(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code >= 500 || status.code == 429,
@@ -147,7 +147,7 @@ fn manifest(size: &Size) -> Value {
     })
 }
 
-/// How many pods are evicted at a time: a fiftieth of all, and ten in a small cluster.
+/// The pods that are evicted at a time: a fiftieth of all, and ten in a small cluster.
 fn pods_at_once(size: &Size) -> u32 {
     (size.pods / 50).max(10)
 }

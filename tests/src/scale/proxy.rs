@@ -42,7 +42,7 @@ pub struct Proxy {
     _tasks: JoinSet<()>,
 }
 
-/// Where a proxy leads, as a balancer in front of several API servers does. Cloning shares it.
+/// The target of a proxy, which leads as a balancer in front of several API servers does. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct Way(watch::Sender<SocketAddr>);
 
@@ -72,7 +72,7 @@ impl Proxy {
         })
     }
 
-    /// Where it leads.
+    /// The target of the proxy.
     pub fn way(&self) -> Way {
         self.way.clone()
     }

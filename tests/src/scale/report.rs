@@ -37,7 +37,7 @@ pub struct Report {
     /// What the Migration said when its time was over; absent when it had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<String>,
-    /// What the migration asked a person for, and what was done.
+    /// The questions of the migration to a person, with the answers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub followed: Vec<FollowUp>,
     /// While the plan was made.

@@ -16,7 +16,7 @@ const IMAGES: u32 = 50;
 /// How many variables a container has.
 const VARIABLES: u32 = 14;
 
-/// A workload of one `ReplicaSet` by its number. No Deployment has it: its pods carry no hash of a template.
+/// A workload of one `ReplicaSet` by its number. The `ReplicaSet` is of no Deployment, and its pods carry no hash of a template.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload(pub u32);
 
@@ -158,7 +158,7 @@ pub fn service(number: u32, workloads: u32) -> Value {
 /// Name of the `ConfigMap` that kubelets get their configuration of.
 pub const KUBELET_CONFIGURATION: &str = "kubelet-config";
 
-/// That `ConfigMap`: kubelets that tell new pods this name server. JSON is YAML.
+/// A `ConfigMap` for kubelets that tell new pods this name server. JSON is YAML.
 pub fn kubelet_configuration(name_server: Ipv4Addr) -> Value {
     let configuration = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -171,8 +171,8 @@ pub fn kubelet_configuration(name_server: Ipv4Addr) -> Value {
     })
 }
 
-/// The API server behind Service `default/kubernetes`. The API takes no address of the loopback as one of an endpoint, and as a
-/// name it takes it; the coordinator reads it as the address that it is.
+/// The API server behind Service `default/kubernetes`. The API takes no address of the loopback for an endpoint. As a name
+/// the API takes it, and the coordinator reads the name as an address.
 pub fn api_server(port: u16) -> Value {
     json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",

@@ -64,7 +64,7 @@ pub struct Size {
 }
 
 impl Kind {
-    /// How nodes change their network, where somebody may choose.
+    /// How nodes change their network, where the migration leaves a choice.
     pub fn strategy(self, asked: Option<Way>) -> Result<Option<Way>> {
         match self {
             Self::FlannelToCalico => Ok(Some(asked.unwrap_or_default())),

@@ -22,7 +22,7 @@ use super::service_cidr;
 /// How long a change of mere facts may wait for its write, as with the real agent.
 const LAZY_WRITE: Duration = Duration::from_secs(10);
 
-/// What every host knows of the others.
+/// The knowledge that all hosts share.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Services.
@@ -39,7 +39,7 @@ pub struct Agent {
     pods: Pods,
     flannel: Option<Flannel>,
     calico: CalicoHost,
-    /// Whether somebody waits for a rule of kube-proxy's that is not there.
+    /// Whether the coordinator waits for a rule of kube-proxy's that is not there.
     waits: bool,
     wrote_at: Option<Instant>,
 }
@@ -85,7 +85,7 @@ impl Agent {
         self.pods.remove(uid);
     }
 
-    /// Whether somebody waits for a rule of kube-proxy's that was not there at the last look.
+    /// Whether the coordinator waits for a rule of kube-proxy's that was not there at the last look.
     pub fn waits_for_rules(&self) -> bool {
         self.waits
     }

@@ -27,7 +27,7 @@ use crate::scale::shape::KUBELET_CONFIGURATION;
 
 /// How long an agent takes from what it sees to what it says.
 const WORK: Duration = Duration::from_millis(300);
-/// The same for routes to the blocks of other nodes: nobody waits for one of them.
+/// The same for routes to the blocks of other nodes: no step waits for one of them.
 const ROUTES: Duration = Duration::from_secs(1);
 /// Between two looks at who is due.
 const TICK: Duration = Duration::from_millis(50);
@@ -36,7 +36,7 @@ const WRITES_AT_ONCE: usize = 32;
 /// Next try after a write that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
-/// What a watch shows, until it ends.
+/// The events of one watch.
 type Watch<K> = BoxStream<'static, Result<Event<K>, watcher::Error>>;
 
 /// All hollow agents of a cluster.
@@ -166,7 +166,7 @@ impl Fleet {
         }
     }
 
-    /// Agents turn of which somebody waits for a rule.
+    /// Agents turn that lack a rule for which the coordinator waits.
     fn see_service(&mut self, event: &Event<Service>) {
         match event {
             Event::Apply(service) | Event::InitApply(service) => self.known.services.see(service),

@@ -23,10 +23,10 @@ const CONFLIST: (&str, &str) = (
     "10-calico.conflist",
     r#"{"name":"k8s-pod-network","cniVersion":"1.0.0","plugins":[{"type":"calico","ipam":{"type":"calico-ipam"}},{"type":"portmap"}]}"#,
 );
-/// Who laid the default route, as the kernel numbers it: the host's own configuration.
+/// The kernel's number for routes of the host's own configuration.
 const BOOT: u8 = 3;
 
-/// What every Felix knows of other nodes.
+/// The blocks and tunnels of all nodes, as every Felix knows them.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Blocks and the nodes that have them.

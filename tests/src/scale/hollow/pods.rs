@@ -42,16 +42,16 @@ pub struct PodOnHost {
     pub name: String,
     /// Its role on the host.
     pub role: Role,
-    /// What it was told of Services when it started.
+    /// Addresses of Services that the kubelet has told the pod.
     pub told: Told,
 }
 
 /// Addresses of Services that a pod was told when it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// That of the API server, in its environment.
+    /// The API server's, in the environment of the pod.
     pub environment: Option<IpAddr>,
-    /// That of its name server, in its `resolv.conf`.
+    /// The name server's, in the `resolv.conf` of the pod.
     pub resolver: Option<IpAddr>,
 }
 

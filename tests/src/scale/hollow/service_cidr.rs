@@ -1,4 +1,4 @@
-//! What hosts know of Services, played: each kube-proxy has rules for every Service that the API shows, and each kubelet tells new
+//! The hosts' knowledge of Services, played: each kube-proxy has rules for every Service that the API shows, and each kubelet tells new
 //! pods what its configuration says. What of it an agent reports is what it was asked for.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::scale::shape::KUBELET_CONFIGURATION;
 /// Namespace and name.
 type Name = (String, String);
 
-/// What every host knows of Services.
+/// The Services and the name server, as every host knows them.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     rules: BTreeMap<Name, Rules>,
@@ -30,7 +30,7 @@ pub struct Known {
     name_server: Option<IpAddr>,
 }
 
-/// What kube-proxy has rules for, of one Service.
+/// The rules of kube-proxy for one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rules {
     addresses: Vec<IpAddr>,
@@ -141,7 +141,7 @@ fn rules(service: &Service) -> Rules {
     }
 }
 
-/// What an agent reads of its host. Nobody is seen to use an address that is left, and nothing is in the way of the new range.
+/// The facts that an agent reads off its host. No connection leads to an address that is left, and the new range is free.
 pub fn facts(settings: &HostSettings, known: &Known, pods: &Pods, network: Ipv4Net) -> HostFacts {
     let HostSettings {
         left,
@@ -165,7 +165,7 @@ pub fn facts(settings: &HostSettings, known: &Known, pods: &Pods, network: Ipv4N
         cluster_dns: known
             .name_server
             .map_or(Found::Absent, |address| Found::Present(vec![address])),
-        // These agents reach it there.
+        // Hollow agents reach the API server there.
         api_server: Ipv4Addr::LOCALHOST.to_string(),
         in_target: InTarget::default(),
         carriers: carriers(pods, left),
@@ -257,7 +257,7 @@ mod tests {
             unknown(&known, &asked(&[], &both)),
             Found::Present(vec![port("10.96.0.1")])
         );
-        // It has another address, and another Service has its own.
+        // The Service has another address now, and another Service has the old one.
         known.see(&service("kubernetes", "172.31.0.1", &json!([])));
         known.see(&service("old", "10.96.0.1", &json!([])));
         known.forget(&service("bridge", "10.96.0.9", &json!([])));

@@ -1,4 +1,4 @@
-//! Which pool and which block an address comes from, as Calico chooses. Pure.
+//! The choice of a pool and a block for an address, as Calico chooses. Pure.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,14 +13,14 @@ use serde_json::Value;
 /// A pool that may give an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Its range.
+    /// The range of the pool.
     pub range: Ipv4Net,
-    /// Prefix length of its blocks.
+    /// Prefix length of the pool's blocks.
     pub block: u8,
 }
 
-/// The first pool that gives an address to who asks for these pools by name or range, or for any, on a node of these labels. `pools`
-/// are all of them, each with its name and spec. `None` while there is none: Calico's plugin fails then, and is asked again.
+/// The first pool that gives an address on a node of these labels, of the pools that are asked for by name or range, or of any.
+/// `pools` are all pools, each with name and spec. `None` while there is none: Calico's plugin fails then, and is asked again.
 pub fn pool(
     pools: &[(String, Value)],
     asked: &[String],
@@ -68,12 +68,12 @@ fn selects(spec: &Value, labels: &BTreeMap<String, String>) -> Result<bool> {
 #[derive(Debug, Default)]
 pub struct Claims {
     nodes: BTreeMap<Ipv4Net, String>,
-    /// By pool: the number of the next block that nobody has had.
+    /// The number of the next block that no node has had, by pool.
     next: BTreeMap<Ipv4Net, u32>,
 }
 
 impl Claims {
-    /// This block is gone.
+    /// A block is gone.
     pub fn remove(&mut self, block: Ipv4Net) {
         self.nodes.remove(&block);
     }
@@ -86,7 +86,7 @@ impl Claims {
         own.map(|(block, _)| *block).collect()
     }
 
-    /// Gives the node the next block that nobody has had.
+    /// Gives the node the next block that no node has had.
     pub fn claim(&mut self, node: &str, pool: &Pool) -> Result<Ipv4Net> {
         let next = self.next.entry(pool.range).or_default();
         loop {
@@ -106,12 +106,12 @@ impl Claims {
     }
 }
 
-/// Who gets an address: its handle, and what is written beside it.
+/// The future holder of an address: a handle, and attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// By which it is released.
+    /// The handle by which the address is released.
     pub handle: String,
-    /// What is written beside it.
+    /// The attributes that are written beside the address.
     pub attributes: BTreeMap<String, String>,
 }
 

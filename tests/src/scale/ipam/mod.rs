@@ -1,5 +1,5 @@
 //! Calico's IPAM and CNI plugin, played: pods get their addresses out of `IPAMBlock`s, from the pool that Calico would take. kwok
-//! lets a pod run once its status says an address. What a kubelet says of pods on the host's network is said here as well.
+//! lets a pod run once its status says an address. The address of a pod on the host's network comes from here as well.
 
 mod choice;
 mod node;
@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 use super::calico;
 use node::{Job, OfNode, Outcome, PodName, Shared};
 
-/// How many nodes are written for at a time.
+/// Nodes that are written for at the same time.
 const NODES_AT_ONCE: usize = 16;
-/// Between two looks at what is to be done.
+/// The time between two looks at open jobs.
 const TICK: Duration = Duration::from_millis(100);
 /// The annotation by which a pod names pools.
 const POOLS: &str = "cni.projectcalico.org/ipv4pools";
@@ -53,7 +53,7 @@ struct SlimStatus {
 struct Served {
     node: String,
     handle: String,
-    /// Its address of a block, once it has one.
+    /// The pod's address of a block, once there is one.
     address: Option<IpAddr>,
 }
 
@@ -92,7 +92,7 @@ async fn serve(of_node: OfNode, jobs: Vec<Job>) -> (String, Result<Outcome>) {
 #[derive(Debug, Default)]
 struct Ipam {
     claims: Shared,
-    /// By UID.
+    /// Pods by UID.
     pods: BTreeMap<String, Served>,
     jobs: BTreeMap<String, Vec<Job>>,
     /// Nodes that are written for.
@@ -184,7 +184,7 @@ impl Ipam {
         for (uid, address) in given {
             match self.pods.get_mut(&uid) {
                 Some(served) => served.address = Some(address),
-                // It went while it got the address.
+                // The pod went while the address was written.
                 None => left.push(Job::Take(address, format!("k8s-pod-network.{uid}"))),
             }
         }

@@ -1,4 +1,4 @@
-//! What the played IPAM writes for one node: blocks, claims, handles, and what has the addresses.
+//! The writes of the played IPAM for one node: blocks, claims, handles, and the addresses of pods and tunnels.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use super::choice::{self, Claims, Holder, Pool};
 use crate::scale::calico::{Kind, TUNNEL_ANNOTATION};
 
-/// How often a block is read again that somebody else has changed meanwhile.
+/// The number of tries to change a block that another client changes at the same time.
 const TRIES: usize = 8;
 
-/// What is asked of the IPAM of a node.
+/// One job for the IPAM of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Job {
     /// A pod on the host's network: its kubelet says the host's address.
@@ -33,19 +33,19 @@ pub enum Job {
     Take(IpAddr, String),
 }
 
-/// Which pod.
+/// One pod by its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodName {
-    /// Its namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its UID.
+    /// The UID.
     pub uid: String,
 }
 
 impl PodName {
-    /// By what its address is released.
+    /// The handle by which the pod's address is released.
     pub fn handle(&self) -> String {
         format!("k8s-pod-network.{}", self.uid)
     }
@@ -70,19 +70,19 @@ impl PodName {
 pub struct Shared(Arc<Mutex<Claims>>);
 
 impl Shared {
-    /// What is claimed now.
+    /// The claims of this moment.
     pub fn lock(&self) -> MutexGuard<'_, Claims> {
         // Every change of it is whole before something can fail.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What came of the jobs of a node.
+/// The outcome of the jobs of a node.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Addresses that pods have now, by UID.
     pub given: Vec<(String, IpAddr)>,
-    /// What is to be tried again.
+    /// Jobs for a later try.
     pub left: Vec<Job>,
 }
 
@@ -91,9 +91,9 @@ pub struct Outcome {
 pub struct OfNode {
     /// The administrator.
     pub client: Client,
-    /// Its name.
+    /// The node's name.
     pub node: String,
-    /// Blocks and their nodes.
+    /// The claims of all nodes.
     pub claims: Shared,
 }
 
@@ -115,7 +115,7 @@ impl OfNode {
             .map(|pool| (pool.name_any(), pool.data["spec"].clone()))
             .collect();
         let mut outcome = Outcome::default();
-        // By pool: who asks for an address of it.
+        // The jobs that ask for an address, by pool.
         let mut asking: BTreeMap<Ipv4Net, (Pool, Vec<Job>)> = BTreeMap::new();
         for job in jobs {
             let named = match &job {
@@ -264,7 +264,7 @@ impl OfNode {
         }
     }
 
-    /// Changes a block as it is, and says whether it is there. Somebody else may change it at the same time.
+    /// Changes a block as the block is, and says whether the block is there. Another client may change the block at the same time.
     async fn change_block(
         &self,
         block: Ipv4Net,
@@ -292,7 +292,7 @@ impl OfNode {
                 Ok(_) => return Ok(true),
             }
         }
-        bail!("IPAMBlock {name} was changed by somebody else {TRIES} times while it was to be written")
+        bail!("IPAMBlock {name} was changed by another client {TRIES} times before the write")
     }
 
     async fn create(&self, kind: Kind, object: &Value) -> Result<()> {
@@ -304,7 +304,7 @@ impl OfNode {
             .create(&PostParams::default(), &object)
             .await
         {
-            // It was made before a conflict.
+            // The object was made before a conflict.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(error) => Err(error).with_context(what),
             Ok(_) => Ok(()),
@@ -322,7 +322,7 @@ impl OfNode {
             .patch_status(&pod.name, &PatchParams::default(), &Patch::Merge(status))
             .await;
         match patched {
-            // Another pod of the name has another UID.
+            // A successor of the same name has another UID.
             Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(false),
             Err(error) => {
                 Err(error).with_context(|| format!("write the address of pod {}/{}", pod.namespace, pod.name))
