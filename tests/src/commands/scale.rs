@@ -60,8 +60,7 @@ impl Arguments {
     pub fn small(assets: Option<&Path>, migration: Kind) -> Self {
         let (nodes, pods, services, strategy) = match migration {
             Kind::FlannelToCalico => (100, 2_000, 200, Some(Way::InPlace)),
-            Kind::PodCidr => (30, 60, 30, None),
-            Kind::ServiceCidr => (30, 60, 30, None),
+            Kind::PodCidr | Kind::ServiceCidr => (30, 60, 30, None),
         };
         Self {
             nodes,
