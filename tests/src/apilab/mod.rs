@@ -4,11 +4,13 @@
 
 mod own;
 mod programs;
+mod server;
 mod settings;
 mod start;
 
 pub use own::OwnApiLab;
 pub use programs::built;
+pub use server::SecondServer;
 pub use settings::Settings;
 
 use std::fs;
@@ -34,6 +36,8 @@ pub struct ApiLab {
     folder: PathBuf,
     programs: PathBuf,
     server: String,
+    /// How the API server is started.
+    own: server::Server,
     authority: Authority,
     /// What was started for it, the store first.
     processes: Mutex<Vec<Child>>,

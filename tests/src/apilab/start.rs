@@ -2,24 +2,25 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use kube::Client;
 use serde_json::{Value, json};
 
+use super::server::{self, Server};
 use super::{ApiLab, Settings, programs};
 use crate::cluster::authority::{self, Authority};
+use crate::cluster::control_plane::{KUBERNETES_SERVICE, SERVICE_NETWORK};
 use crate::cluster::replumb::manifests;
 use crate::cluster::wait::{Look, until};
 
 /// Folders of labs begin so; the process that made it follows.
 const FOLDER: &str = "replumb-apilab-";
-/// The range of Services.
-const SERVICES: &str = "10.96.0.0/16";
 /// How long the API server may take to be ready on a busy machine.
 const START_LIMIT: Duration = Duration::from_mins(2);
 
@@ -53,13 +54,7 @@ async fn start(programs: Option<PathBuf>, settings: &Settings) -> Result<ApiLab>
     let folder = folder()?;
     let authority = Authority::create(&folder.join("pki"))?;
     let pki = authority.folder();
-    authority
-        .server(
-            "kube-apiserver",
-            &["localhost"],
-            &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
-        )?
-        .write(pki, "apiserver")?;
+    server::certify(&authority, &[KUBERNETES_SERVICE])?;
     let [etcd, peers, port] = ports()?;
     let server = format!("https://127.0.0.1:{port}");
     let admin = authority.client("lab-admin", Some("system:masters"))?;
@@ -82,32 +77,26 @@ async fn start(programs: Option<PathBuf>, settings: &Settings) -> Result<ApiLab>
             settings.etcd
         ),
     )?;
-    let keys = pki.display();
+    let own = Server {
+        etcd,
+        port,
+        more: settings.server(&folder)?,
+    };
     let server_process = spawn(
         &programs,
         &folder,
         "kube-apiserver",
-        &format!(
-            "--etcd-servers=http://127.0.0.1:{etcd} --bind-address=127.0.0.1 --advertise-address=127.0.0.1 \
-             --secure-port={port} --endpoint-reconciler-type=none --service-cluster-ip-range={SERVICES} \
-             --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
-             --anonymous-auth=false --client-ca-file={keys}/ca.crt --cert-dir={keys} \
-             --tls-cert-file={keys}/apiserver.crt --tls-private-key-file={keys}/apiserver.key \
-             --service-account-issuer=https://kubernetes.default.svc.cluster.local \
-             --service-account-key-file={keys}/service-account.pub \
-             --service-account-signing-key-file={keys}/service-account.key \
-             --profiling=false --shutdown-delay-duration=0s {}",
-            settings.server(&folder)?
-        ),
+        &own.arguments(pki, port, SERVICE_NETWORK),
     )?;
     let lab = ApiLab {
         folder,
         programs,
         server,
+        own,
         authority,
         processes: Mutex::new(vec![store, server_process]),
     };
-    ready(&lab).await?;
+    ready(&lab.admin().await?, &lab.folder).await?;
     if let Some(controllers) = settings.controllers {
         lab.run(
             "kube-controller-manager",
@@ -121,22 +110,17 @@ async fn start(programs: Option<PathBuf>, settings: &Settings) -> Result<ApiLab>
     Ok(lab)
 }
 
-async fn ready(lab: &ApiLab) -> Result<()> {
-    let client = lab.admin().await?;
-    until(
-        "the API server to be ready",
-        START_LIMIT,
-        &lab.folder,
-        async || {
-            let request = http::Request::get("/readyz?verbose").body(Vec::new())?;
-            let text = client.request_text(request).await?;
-            Ok(if text.contains("readyz check passed") {
-                Look::Done(())
-            } else {
-                Look::NotYet(text)
-            })
-        },
-    )
+/// Waits until the API server of this client is ready.
+pub(super) async fn ready(client: &Client, logs: &Path) -> Result<()> {
+    until("the API server to be ready", START_LIMIT, logs, async || {
+        let request = http::Request::get("/readyz?verbose").body(Vec::new())?;
+        let text = client.request_text(request).await?;
+        Ok(if text.contains("readyz check passed") {
+            Look::Done(())
+        } else {
+            Look::NotYet(text)
+        })
+    })
     .await
 }
 
@@ -249,7 +233,18 @@ fn ports() -> Result<[u16; 3]> {
 
 /// Starts a program that dies with the thread that calls this, whatever ends it.
 pub(super) fn spawn(programs: &Path, folder: &Path, name: &str, arguments: &str) -> Result<Child> {
-    let log = folder.join(format!("{name}.log"));
+    spawn_as(programs, folder, name, name, arguments)
+}
+
+/// The same with another name for its log.
+pub(super) fn spawn_as(
+    programs: &Path,
+    folder: &Path,
+    name: &str,
+    log: &str,
+    arguments: &str,
+) -> Result<Child> {
+    let log = folder.join(format!("{log}.log"));
     let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
     let errors = out
         .try_clone()

@@ -1,6 +1,6 @@
 //! `cargo lab scale`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -29,9 +29,9 @@ pub struct Arguments {
     /// What is measured.
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Kind::FlannelToCalico)]
     pub migration: Kind,
-    /// How nodes change their network.
-    #[arg(long, value_enum, value_name = "HOW", default_value_t)]
-    pub strategy: Way,
+    /// How nodes change their network, from flannel to Calico. By default pods leave a node before.
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub strategy: Option<Way>,
     /// How many pods a second begin, and as many end, while nodes are migrated.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub churn: u32,
@@ -56,20 +56,24 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// A small size for the tests: in place, so that no pod has to move.
-    pub fn small(assets: Option<PathBuf>) -> Self {
+    /// A small size of each kind for the tests. From flannel to Calico it is in place, so that no pod has to move.
+    pub fn small(assets: Option<&Path>, migration: Kind) -> Self {
+        let (nodes, pods, services, strategy) = match migration {
+            Kind::FlannelToCalico => (100, 2_000, 200, Some(Way::InPlace)),
+            Kind::PodCidr | Kind::ServiceCidr => (30, 60, 30, None),
+        };
         Self {
-            nodes: 100,
-            pods: 2_000,
-            services: 200,
-            migration: Kind::FlannelToCalico,
-            strategy: Way::InPlace,
+            nodes,
+            pods,
+            services,
+            migration,
+            strategy,
             churn: 5,
             idle: 5,
             limit: 10,
             memory_limit: MEMORY_LIMIT,
             debug: false,
-            assets,
+            assets: assets.map(Path::to_owned),
             report: None,
         }
     }
@@ -91,7 +95,7 @@ impl Arguments {
             pods: self.pods,
             services: self.services,
             migration: self.migration,
-            strategy: self.strategy,
+            strategy: self.migration.strategy(self.strategy)?,
             churn: self.churn,
             idle: Duration::from_secs(self.idle),
             limit: Duration::from_mins(self.limit),

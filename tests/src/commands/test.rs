@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum as _;
 
 use programs::{cargo, cargo_tests, cargo_tests_with, go_tests, run_program};
 
@@ -17,6 +18,7 @@ use crate::demo::Tools;
 use crate::end_to_end::datastore::Bench;
 use crate::end_to_end::{self, Tally};
 use crate::progress::Progress;
+use crate::scale::Kind;
 
 /// Milliseconds between two probes of a flow, where nobody says another time. Every 10 ms takes half of two slow cores in a lab of three
 /// nodes, and what stands still then is the cluster itself: kube-proxy learned of pods that end 5 s late.
@@ -56,7 +58,7 @@ pub enum Part {
     Datastore,
     /// Tests against a real API server.
     Api,
-    /// A hundred nodes that are played, and what they cost the coordinator. Only when it is asked for.
+    /// Migrations of nodes that are played, and what they cost the coordinator. Only when it is asked for.
     Scale,
     /// Every refused prerequisite. Then in place, there and back: a Calico that never starts, an API server that is gone, and everything
     /// is taken back.
@@ -252,11 +254,7 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         }
         Part::Datastore => datastore_tests(arguments, progress).await,
         Part::Api => api_tests(arguments, progress).await,
-        Part::Scale => {
-            let wanted = super::scale::Arguments::small(arguments.cluster.assets.clone());
-            let size = wanted.size(progress).await?;
-            Ok(Box::pin(end_to_end::scale(&size, progress)).await)
-        }
+        Part::Scale => scale_tests(arguments, progress).await,
         Part::Back => {
             in_cluster(arguments, SMALL, async |cluster, tools| {
                 let mut tally = end_to_end::refusals(cluster, tools).await;
@@ -314,6 +312,18 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         }
         Part::Strangers => in_cluster(arguments, SMALL, end_to_end::strangers).await,
     }
+}
+
+/// A cluster of each kind, one after the other.
+async fn scale_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for kind in Kind::value_variants() {
+        let assets = arguments.cluster.assets.as_deref();
+        let wanted = super::scale::Arguments::small(assets, *kind);
+        let size = wanted.size(progress).await?;
+        tally.add(Box::pin(end_to_end::scale(&size, progress)).await);
+    }
+    Ok(tally)
 }
 
 async fn datastore_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> {

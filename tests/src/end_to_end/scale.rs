@@ -1,4 +1,4 @@
-//! A cluster of a hundred nodes that are played: what it costs the coordinator, by counts that do not depend on the machine.
+//! Clusters of nodes that are played, one for each kind of migration: what each costs the coordinator, by counts that do not depend on the machine.
 
 use std::fmt::Display;
 
@@ -18,7 +18,8 @@ const MEMORY: u64 = 30 << 20;
 /// Migrates it and compares what was counted with what may be.
 pub async fn scale(size: &Size, progress: &Progress) -> Tally {
     let mut tally = Tally::default();
-    let name = format!("{} nodes and {} pods are migrated", size.nodes, size.pods);
+    let what = size.what();
+    let name = format!("{what}: {} nodes and {} pods are migrated", size.nodes, size.pods);
     let migrated = async {
         let report = Box::pin(scale::run(size, progress)).await?;
         print!("{report}");
@@ -31,15 +32,15 @@ pub async fn scale(size: &Size, progress: &Progress) -> Tally {
         return tally;
     };
     tally.count(
-        "no object is larger than 256 KiB",
+        format!("{what}: no object is larger than 256 KiB"),
         at_most("bytes", &report.largest(), &LARGEST_OBJECT),
     );
     tally.count(
-        "the coordinator writes at most 20 times a node",
+        format!("{what}: the coordinator writes at most 20 times a node"),
         at_most("writes a node", &report.writes_a_node(), &WRITES_A_NODE),
     );
     tally.count(
-        "its memory is bounded",
+        format!("{what}: its memory is bounded"),
         at_most("anonymous bytes", &report.peak_anonymous_bytes, &MEMORY),
     );
     tally

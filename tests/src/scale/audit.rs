@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::size::Kind;
 use super::{coordinator, hollow};
 
 /// One line of the log, as far as it is read.
@@ -58,15 +59,17 @@ pub struct Requests {
     pub evictions: u64,
     /// Those that were refused, by code.
     pub refused: BTreeMap<u16, u64>,
-    /// Seconds from an agent's report of a new phase to the coordinator's next write to that node's objects.
+    /// Seconds from an agent's report to the coordinator's write that answers it. From flannel to Calico, that is from a new phase to
+    /// the next write to that node's objects. In the other kinds agents report facts, and one step waits for those of all nodes:
+    /// there it is from the newest report to the next write of anything else than what agents are asked.
     #[serde(skip)]
     pub answers: Vec<f64>,
 }
 
 /// Reads what the coordinator asked from one moment to another.
-pub fn read(log: &Path, from: Timestamp, to: Timestamp) -> Result<Requests> {
+pub fn read(log: &Path, kind: Kind, from: Timestamp, to: Timestamp) -> Result<Requests> {
     let file = std::fs::File::open(log).with_context(|| format!("open {}", log.display()))?;
-    let mut count = Count::default();
+    let mut count = Count::of(kind);
     for line in BufReader::new(file).lines() {
         let line = line.with_context(|| format!("read {}", log.display()))?;
         // The last line may not be complete yet.
@@ -80,14 +83,44 @@ pub fn read(log: &Path, from: Timestamp, to: Timestamp) -> Result<Requests> {
     Ok(count.requests)
 }
 
-#[derive(Default)]
 struct Count {
     requests: Requests,
-    /// By node: when its agent said that the host is in another phase, until the coordinator answers.
-    unanswered: BTreeMap<String, Timestamp>,
+    unanswered: Unanswered,
+}
+
+/// Reports of agents that the coordinator has not answered yet.
+enum Unanswered {
+    /// By node: when its agent said that the host is in another phase.
+    Phases(BTreeMap<String, Timestamp>),
+    /// When an agent said something new last.
+    Facts(Option<Timestamp>),
+}
+
+impl Unanswered {
+    /// Since when the write of this object is waited for; it is answered now.
+    fn take(&mut self, object: &ObjectRef) -> Option<Timestamp> {
+        let of_node = ["nodes", "nodemigrations"].contains(&object.resource.as_str());
+        match self {
+            Self::Phases(nodes) if of_node => nodes.remove(&object.name),
+            Self::Facts(newest) if object.resource != "nodemigrations" && object.subresource != "status" => {
+                newest.take()
+            }
+            Self::Phases(_) | Self::Facts(_) => None,
+        }
+    }
 }
 
 impl Count {
+    fn of(kind: Kind) -> Self {
+        Self {
+            requests: Requests::default(),
+            unanswered: match kind {
+                Kind::FlannelToCalico => Unanswered::Phases(BTreeMap::new()),
+                Kind::PodCidr | Kind::ServiceCidr => Unanswered::Facts(None),
+            },
+        }
+    }
+
     fn add(&mut self, event: &Event) {
         // A watch is counted when it begins, everything else when it ends.
         let counted = if event.verb == "watch" {
@@ -109,7 +142,7 @@ impl Count {
         let ObjectRef {
             resource,
             subresource,
-            name,
+            name: _,
         } = &event.object_ref;
         let what = match (resource.is_empty(), subresource.is_empty()) {
             (true, _) => "other paths".to_owned(),
@@ -134,28 +167,33 @@ impl Count {
         if !writes || apart {
             return;
         }
+        if let Some(since) = self.unanswered.take(&event.object_ref)
+            && event.request_received_timestamp >= since
+        {
+            let answered = event.stage_timestamp.duration_since(since).as_secs_f64();
+            self.requests.answers.push(answered);
+        }
         if subresource == "eviction" {
             self.requests.evictions += 1;
-            return;
-        }
-        self.requests.writes += 1;
-        if ["nodes", "nodemigrations"].contains(&resource.as_str())
-            && let Some(since) = self.unanswered.get(name)
-            && event.request_received_timestamp >= *since
-        {
-            let answered = event.stage_timestamp.duration_since(*since).as_secs_f64();
-            self.requests.answers.push(answered);
-            self.unanswered.remove(name);
+        } else {
+            self.requests.writes += 1;
         }
     }
 
     fn add_report(&mut self, event: &Event) {
         let is_report =
             event.object_ref.resource == "nodemigrations" && event.object_ref.subresource == "status";
-        let new_phase = event.request_object["status"].get("phase").is_some();
-        if is_report && new_phase && event.response_status.code < 400 {
-            self.unanswered
-                .insert(event.object_ref.name.clone(), event.stage_timestamp);
+        if !is_report || event.response_status.code >= 400 {
+            return;
+        }
+        let at = event.stage_timestamp;
+        let has = |field: &str| event.request_object["status"].get(field).is_some();
+        match &mut self.unanswered {
+            Unanswered::Phases(nodes) if has("phase") => {
+                nodes.insert(event.object_ref.name.clone(), at);
+            }
+            Unanswered::Facts(newest) if has("serviceCidr") || has("podCidr") => *newest = Some(at),
+            Unanswered::Phases(_) | Unanswered::Facts(_) => {}
         }
     }
 }
@@ -215,7 +253,7 @@ mod tests {
             writeln!(file, "{line}").unwrap();
         }
         let at = |second: u32| format!("2026-11-25T10:00:{second:02}Z").parse().unwrap();
-        let requests = read(file.path(), at(0), at(40)).unwrap();
+        let requests = read(file.path(), Kind::FlannelToCalico, at(0), at(40)).unwrap();
         assert_eq!(requests.by_kind["watch pods"], 1);
         assert_eq!(requests.by_kind["patch nodes"], 1);
         assert_eq!(requests.by_kind["create pods/eviction"], 1);
@@ -224,5 +262,26 @@ mod tests {
         assert_eq!(requests.refused, [(429, 1)].into());
         // The report was there at 3.5 s, and the answer at 5.5 s.
         assert_eq!(requests.answers, [2.0]);
+    }
+
+    #[test]
+    fn facts_are_answered_by_the_next_step_and_not_by_the_next_question() {
+        let facts = json!({"status": {"serviceCidr": {"unknown": {}}}});
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let report = |at| line(hollow::USER, "patch", "nodemigrations", "status", at, &facts);
+        let asks = |resource, at| line(coordinator::USER, "patch", resource, "", at, &json!(null));
+        for line in [
+            report(1),
+            report(3),
+            asks("nodemigrations", 4),
+            asks("services", 6),
+            asks("services", 7),
+        ] {
+            writeln!(file, "{line}").unwrap();
+        }
+        let at = |second: u32| format!("2026-11-25T10:00:{second:02}Z").parse().unwrap();
+        let requests = read(file.path(), Kind::ServiceCidr, at(0), at(40)).unwrap();
+        // The newest report was there at 3.5 s, and the first step at 6.5 s.
+        assert_eq!(requests.answers, [3.0]);
     }
 }

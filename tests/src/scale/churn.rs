@@ -11,6 +11,7 @@ use kube::api::DeleteParams;
 use kube::{Api, Client, ResourceExt};
 
 use super::load::create;
+use super::migration::is_away;
 use super::shape;
 
 const JOB: &str = "scale-run";
@@ -41,17 +42,26 @@ pub async fn churn(client: Client, pods_a_second: u32) -> Result<()> {
         let ended = (names.len() > living).then(|| names.pop_front()).flatten();
         let (client, namespace, pods) = (&client, namespace.clone(), &pods);
         requests.push(async move {
-            create::<Pod>(client, Some(namespace), pod).await?;
+            answered(create::<Pod>(client, Some(namespace), pod).await)?;
             if let Some(name) = ended {
-                match pods.delete(&name, &DeleteParams::default()).await {
-                    // A drain may have ended it before.
-                    Err(kube::Error::Api(status)) if status.code == 404 => {}
-                    Err(error) => return Err(error).with_context(|| format!("delete pod {name}")),
-                    Ok(_) => {}
-                }
+                let deleted = pods.delete(&name, &DeleteParams::default()).await;
+                answered(deleted.with_context(|| format!("delete pod {name}")))?;
             }
             Ok::<_, anyhow::Error>(())
         });
     }
     Ok(())
+}
+
+/// An error where an API server has refused the request. A drain may have ended the pod before, and without an API server a pod
+/// more or less comes or goes.
+fn answered<T>(result: Result<T>) -> Result<()> {
+    let Err(error) = result else {
+        return Ok(());
+    };
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Some(cause) if is_away(cause) => Ok(()),
+        Some(_) | None => Err(error),
+    }
 }

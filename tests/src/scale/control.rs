@@ -2,26 +2,30 @@
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
+use api::names;
 use serde_json::json;
 
-use super::coordinator;
-use super::hollow;
-use super::size::{POD_NETWORK, Size};
+use super::size::{Kind, POD_NETWORK, Size};
+use super::{calico, coordinator, hollow, shape};
 use crate::apilab::{OwnApiLab, Settings};
+use crate::cluster::control_plane::{self, DNS_SERVICE};
 use crate::cluster::{Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Tunnel, Values};
 
 /// Those that a migration needs; the others would only take the processor.
-const CONTROLLERS: &str = "daemonset-controller,disruption-controller,endpointslice-controller,garbage-collector-controller,\
+const CONTROLLERS: &str = "daemonset-controller,deployment-controller,disruption-controller,endpointslice-controller,garbage-collector-controller,\
                            node-lifecycle-controller,replicaset-controller,service-cidr-controller,serviceaccount-controller";
 /// Requests a second that a controller may make; with its own limit of 20 a cluster of this size would never be made.
 const QPS: u32 = 1_000;
+/// Namespace and name of the networks' `DaemonSet`s.
+const FLANNEL: (&str, &str) = ("kube-flannel", "kube-flannel-ds");
+const CALICO: (&str, &str) = ("kube-system", "calico-node");
 const KWOK: &str = include_str!("../../manifests/kwok.yaml");
 /// How many nodes' pods of a `DaemonSet` are replaced at a time: one at a time would take hours in a large cluster.
 const ROLLED_AT_ONCE: &str =
     r#"{"spec":{"updateStrategy":{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"10%"}}}}"#;
 
-/// Starts store and API server, and applies replumb, flannel and Calico. No controller runs yet.
+/// Starts store and API server, and applies replumb and the networks of the migration. No controller runs yet.
 pub fn start(size: &Size) -> Result<OwnApiLab> {
     let lab = OwnApiLab::start(
         size.programs.clone(),
@@ -39,30 +43,63 @@ pub fn start(size: &Size) -> Result<OwnApiLab> {
         ProxyMode::default(),
         PacketFilter::default(),
         IpFamilies::default(),
-        PodNetwork::Flannel,
+        match size.migration {
+            Kind::FlannelToCalico | Kind::ServiceCidr => PodNetwork::Flannel,
+            Kind::PodCidr => PodNetwork::Calico,
+        },
         Tunnel::default(),
     )
     .with_pod_network(POD_NETWORK);
-    for (name, manifest) in [
-        ("calico-crds", values.calico_definitions()?),
-        ("flannel", values.flannel()?),
-        ("calico", values.calico()?),
-    ] {
-        let file = lab.folder().join(format!("{name}.yaml"));
-        fs::write(&file, manifest).with_context(|| format!("write {}", file.display()))?;
-        lab.kubectl(&["apply", "--server-side", "-f", &file.to_string_lossy()])?;
+    for (name, manifest) in manifests(size.migration, &values, lab.port())? {
+        lab.apply(name, &manifest)?;
     }
-    for (namespace, set) in [
-        ("kube-flannel", "kube-flannel-ds"),
-        ("kube-system", "calico-node"),
-    ] {
+    for (namespace, set) in daemon_sets(size.migration) {
         lab.kubectl(&["patch", "daemonset", "-n", namespace, set, "-p", ROLLED_AT_ONCE])?;
     }
+    // The coordinator is a process of its own, and no pod.
+    let deployment = format!("deployment/{}", names::COORDINATOR);
+    lab.kubectl(&["scale", "-n", names::NAMESPACE, &deployment, "--replicas=0"])?;
     Ok(lab)
 }
 
+/// The manifests for this migration, each with a name for its file.
+fn manifests(kind: Kind, values: &Values, port: u16) -> Result<Vec<(&'static str, String)>> {
+    Ok(match kind {
+        Kind::FlannelToCalico => vec![
+            ("calico-crds", values.calico_definitions()?),
+            ("flannel", values.flannel()?),
+            ("calico", values.calico()?),
+        ],
+        Kind::PodCidr => vec![
+            ("calico-crds", values.calico_definitions()?),
+            // The lab's own range is in calico-node's environment.
+            (
+                "calico",
+                values.calico()?.replace(control_plane::POD_NETWORK, POD_NETWORK),
+            ),
+            ("pool", calico::pool(POD_NETWORK).to_string()),
+            ("core-dns", values.core_dns()?),
+        ],
+        Kind::ServiceCidr => vec![
+            ("flannel", values.flannel()?),
+            ("core-dns", values.core_dns()?),
+            ("api-server", shape::api_server(port).to_string()),
+            ("kubelets", shape::kubelet_configuration(DNS_SERVICE).to_string()),
+        ],
+    })
+}
+
+/// Namespace and name of the networks' `DaemonSet`s.
+fn daemon_sets(kind: Kind) -> &'static [(&'static str, &'static str)] {
+    match kind {
+        Kind::FlannelToCalico => &[FLANNEL, CALICO],
+        Kind::PodCidr => &[CALICO],
+        Kind::ServiceCidr => &[FLANNEL],
+    }
+}
+
 /// Starts what makes pods of workloads, binds them to nodes and runs them.
-pub fn start_controllers(lab: &OwnApiLab) -> Result<()> {
+pub fn start_controllers(lab: &OwnApiLab, kind: Kind) -> Result<()> {
     let kubeconfig = lab.kubeconfig();
     let kubeconfig = kubeconfig.display();
     lab.run(
@@ -86,7 +123,7 @@ pub fn start_controllers(lab: &OwnApiLab) -> Result<()> {
         &format!("--config={} --secure-port=0", scheduler.display()),
     )?;
     let kwok = lab.folder().join("kwok.yaml");
-    fs::write(&kwok, KWOK).with_context(|| format!("write {}", kwok.display()))?;
+    fs::write(&kwok, stages(kind)?).with_context(|| format!("write {}", kwok.display()))?;
     lab.run(
         "kwok",
         &format!(
@@ -94,6 +131,30 @@ pub fn start_controllers(lab: &OwnApiLab) -> Result<()> {
             kwok.display()
         ),
     )
+}
+
+/// The stages that kwok plays. Where the addresses of pods are played, a pod runs once its status says one.
+fn stages(kind: Kind) -> Result<String> {
+    match kind {
+        Kind::FlannelToCalico | Kind::ServiceCidr => Ok(KWOK.to_owned()),
+        Kind::PodCidr => {
+            let has_address = "      - key: '.metadata.deletionTimestamp'\n        operator: DoesNotExist\n      - key: '.status.podIP'\n        operator: Exists\n";
+            let begins = "      - key: '.metadata.deletionTimestamp'\n        operator: DoesNotExist\n";
+            let parts = (
+                KWOK.find("      {{ with PodIPsWith "),
+                KWOK.find("      phase: Running\n"),
+            );
+            let (Some(from), Some(to)) = parts else {
+                bail!("kwok.yaml has no addresses of pods");
+            };
+            ensure!(
+                KWOK.contains(begins),
+                "kwok.yaml has no stage in which a pod begins"
+            );
+            let without = [&KWOK[..from], &KWOK[to..]].concat();
+            Ok(without.replace(begins, has_address))
+        }
+    }
 }
 
 /// What the coordinator asks is written down, and what the agents write with its contents: which of it is a new phase.

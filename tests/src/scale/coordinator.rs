@@ -14,7 +14,7 @@ use kube::api::PostParams;
 
 use super::memory::MemoryLimit;
 use super::process::{self, Usage};
-use super::proxy::{Counts, Proxy};
+use super::proxy::{Counts, Proxy, Way};
 use super::size::{Place, Size};
 use crate::apilab::OwnApiLab;
 use crate::cluster::Images;
@@ -133,6 +133,11 @@ impl Coordinator {
     /// What limits its memory.
     pub fn limited_by(&self) -> &'static str {
         self.limit.name()
+    }
+
+    /// The way of the coordinator's requests.
+    pub fn way(&self) -> Way {
+        self.proxy.way()
     }
 
     /// Bytes between it and the API server.

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::shape::{self, NAMESPACES, REPLICAS, Workload};
-use super::size::{Place, Size};
+use super::size::{Kind, Place, Size};
 use crate::cluster::wait::{Look, until};
 use crate::progress::{Detail, Progress};
 
@@ -23,15 +23,30 @@ const AT_ONCE: usize = 32;
 /// One workload in so many has a budget.
 const BUDGETED: u32 = 10;
 /// Other namespaces with pods, which need a `ServiceAccount` before its controller runs.
-const OTHERS: [&str; 3] = ["kube-flannel", "kube-system", api::names::NAMESPACE];
+fn others(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::FlannelToCalico | Kind::ServiceCidr => &["kube-flannel", "kube-system", api::names::NAMESPACE],
+        Kind::PodCidr => &["kube-system", api::names::NAMESPACE],
+    }
+}
+
+/// The number of nodes that this `DaemonSet` serves before the migration.
+fn expected(set: &str, size: &Size) -> i32 {
+    let nodes = i32::try_from(size.nodes).unwrap_or(i32::MAX);
+    match size.migration {
+        // calico-node waits for the label of each Node.
+        Kind::FlannelToCalico if set == "calico-node" => 0,
+        Kind::FlannelToCalico | Kind::PodCidr | Kind::ServiceCidr => nodes,
+    }
+}
 
 /// Fills the cluster.
 pub async fn fill(client: &Client, size: &Size, progress: &Progress) -> Result<()> {
     let detail = Detail::default();
     progress
         .during("filling the cluster", &detail, async {
-            namespaces(client).await?;
-            let nodes = (0..size.nodes).map(|number| (None, shape::node(Place(number))));
+            namespaces(client, size.migration).await?;
+            let nodes = (0..size.nodes).map(|number| (None, shape::node(Place(number), size.migration)));
             create_all::<Node>(client, nodes, &detail, "Nodes").await?;
             workloads(client, size, &detail).await?;
             let workloads = workload_count(size);
@@ -58,11 +73,7 @@ pub async fn settled(
             .await?;
         let behind = sets.items.iter().find_map(|set| {
             let status = set.status.clone().unwrap_or_default();
-            let expected = if set.name_any() == "calico-node" {
-                0
-            } else {
-                i32::try_from(size.nodes).unwrap_or(i32::MAX)
-            };
+            let expected = expected(&set.name_any(), size);
             (status.number_ready != expected || status.desired_number_scheduled != expected).then(|| {
                 format!(
                     "{}: {} of {expected} pods Ready",
@@ -112,14 +123,14 @@ pub fn workload_count(size: &Size) -> u32 {
     size.pods.div_ceil(REPLICAS)
 }
 
-async fn namespaces(client: &Client) -> Result<()> {
+async fn namespaces(client: &Client, kind: Kind) -> Result<()> {
     for number in 0..NAMESPACES {
         let name = shape::namespace(number);
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         create::<Namespace>(client, None, namespace).await?;
         account(client, &name).await?;
     }
-    for name in OTHERS {
+    for name in others(kind) {
         account(client, name).await?;
     }
     Ok(())

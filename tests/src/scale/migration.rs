@@ -9,10 +9,14 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::size::{Kind, Size, Way};
+use super::size::{Kind, NEW_PODS, NEW_SERVICES, POD_NETWORK, Size, Way};
 
 /// Its name.
 const NAME: &str = "scale";
+/// The seconds for which both ranges stay at the end.
+const SOAK_SECONDS: u32 = 10;
+/// The most Services that may exchange their addresses at a time.
+const SERVICES_AT_ONCE: u32 = 50;
 /// For how long checks may refuse: DaemonSets roll, and agents report one after the other.
 const PATIENCE: Duration = Duration::from_mins(3);
 
@@ -23,6 +27,10 @@ pub struct Stand {
     pub phase: MigrationPhase,
     /// Its progress and its message.
     pub words: String,
+    /// The reason for which it waits.
+    pub blocked: String,
+    /// What it says to people.
+    pub message: String,
 }
 
 impl Stand {
@@ -57,8 +65,10 @@ impl Stand {
 /// The phase in which all that is measured has happened.
 pub fn end(size: &Size) -> MigrationPhase {
     match (size.migration, size.strategy) {
-        (Kind::FlannelToCalico, Way::Drain) => MigrationPhase::Completed,
-        (Kind::FlannelToCalico, Way::InPlace) => MigrationPhase::Mixed,
+        (Kind::FlannelToCalico, Some(Way::InPlace)) => MigrationPhase::Mixed,
+        (Kind::FlannelToCalico, Some(Way::Drain) | None) | (Kind::PodCidr | Kind::ServiceCidr, _) => {
+            MigrationPhase::Completed
+        }
     }
 }
 
@@ -85,29 +95,76 @@ pub async fn start(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// What it says now.
-pub async fn stand(client: &Client) -> Result<Stand> {
-    let migration = Api::<Migration>::all(client.clone())
-        .get(NAME)
-        .await
-        .context("read the Migration")?;
+/// What it says now; `None` while no API server answers.
+pub async fn stand(client: &Client) -> Result<Option<Stand>> {
+    let migration = match Api::<Migration>::all(client.clone()).get(NAME).await {
+        Ok(migration) => migration,
+        Err(error) if is_away(&error) => return Ok(None),
+        Err(error) => return Err(error).context("read the Migration"),
+    };
     let status = migration.status.unwrap_or_default();
-    Ok(Stand {
+    Ok(Some(Stand {
         phase: status.phase,
         words: format!("{:?} {} {}", status.phase, status.progress.text, status.message),
-    })
+        blocked: status.blocked,
+        message: status.message,
+    }))
+}
+
+/// Whether no API server answered, or one that only begins.
+pub fn is_away(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code >= 500 || status.code == 429,
+        _ => true,
+    }
 }
 
 fn manifest(size: &Size) -> Value {
-    let strategy = match size.strategy {
-        Way::Drain => "Drain",
-        Way::InPlace => "InPlace",
+    let mut spec = match size.migration {
+        Kind::FlannelToCalico => json!({
+            "flannelToCalico": {"strategy": match size.strategy {
+                Some(Way::InPlace) => "InPlace",
+                Some(Way::Drain) | None => "Drain",
+            }},
+            "rollout": {"maxUnavailable": "10%"},
+        }),
+        Kind::PodCidr => json!({
+            "podCidr": {
+                "from": POD_NETWORK, "to": NEW_PODS, "soakSeconds": SOAK_SECONDS, "podsAtOnce": pods_at_once(size),
+            },
+            "rollout": {"maxUnavailable": "10%"},
+        }),
+        Kind::ServiceCidr => json!({
+            "serviceCidr": {
+                "to": [NEW_SERVICES], "soakSeconds": SOAK_SECONDS, "servicesAtOnce": SERVICES_AT_ONCE,
+                "podsAtOnce": pods_at_once(size),
+            },
+        }),
     };
-    let kind = match size.migration {
-        Kind::FlannelToCalico => ("flannelToCalico", json!({"strategy": strategy})),
-    };
+    spec["desired"] = json!("Plan");
     json!({
-        "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration", "metadata": {"name": NAME},
-        "spec": {kind.0: kind.1, "desired": "Plan", "rollout": {"maxUnavailable": "10%"}},
+        "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration", "metadata": {"name": NAME}, "spec": spec,
     })
+}
+
+/// The pods that are evicted at a time: a fiftieth of all, and ten in a small cluster.
+fn pods_at_once(size: &Size) -> u32 {
+    (size.pods / 50).max(10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_api_server_that_begins_is_away_and_one_that_refuses_is_not() {
+        let answer = |code: u16| {
+            let status = serde_json::from_value(
+                json!({"status": "Failure", "message": "", "reason": "", "code": code}),
+            );
+            kube::Error::Api(status.unwrap())
+        };
+        assert!(is_away(&answer(503)) && is_away(&answer(429)));
+        assert!(!is_away(&answer(404)) && !is_away(&answer(409)));
+    }
 }

@@ -4,10 +4,13 @@
 //! has its limit of memory. Played are kubelets and pods, by kwok, and the agents, by [`hollow`].
 
 mod audit;
+mod calico;
 mod churn;
 mod control;
 mod coordinator;
+mod follow_up;
 pub mod hollow;
+mod ipam;
 mod load;
 mod measure;
 mod memory;
@@ -34,6 +37,7 @@ use kube::{Api, Client};
 use crate::apilab::{self, OwnApiLab};
 use crate::progress::{Detail, Progress};
 use coordinator::Coordinator;
+use follow_up::{FollowUp, Person};
 use hollow::Fleet;
 use measure::{Look, Looks};
 use objects::Objects;
@@ -53,12 +57,18 @@ pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
     ));
     let client = lab.admin().await?;
     load::fill(&client, size, progress).await?;
-    control::start_controllers(&lab)?;
-    load::settled(&client, size, lab.folder(), progress).await?;
-    let pod_bytes = pod_bytes(&client).await?;
+    control::start_controllers(&lab, size.migration)?;
+    let ipam = async {
+        match size.migration {
+            Kind::PodCidr => ipam::play(client.clone()).await,
+            Kind::FlannelToCalico | Kind::ServiceCidr => std::future::pending().await,
+        }
+    };
     let hollow = apilab::client(&lab.kubeconfig_in(hollow::USER, Some("system:masters"))?).await?;
     let agents = Fleet::new(hollow, POD_NETWORK.parse().context("read the network of pods")?).run();
     let work = async {
+        load::settled(&client, size, lab.folder(), progress).await?;
+        let pod_bytes = pod_bytes(&client).await?;
         let mut objects = Objects::follow(&client).await?;
         let coordinator = Coordinator::start(&lab, size).await?;
         progress.say("the coordinator has read the cluster");
@@ -76,6 +86,7 @@ pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
     };
     tokio::select! {
         report = work => report,
+        ended = ipam => match ended.context("the played IPAM has ended")? {},
         ended = agents => match ended {
             Ok(()) => bail!("the hollow agents have ended"),
             Err(error) => Err(error.context("the hollow agents have ended")),
@@ -111,6 +122,7 @@ struct Parts {
     migration: Part,
     answers: Answers,
     unfinished: Option<String>,
+    followed: Vec<FollowUp>,
 }
 
 /// Where a part of the time begins.
@@ -145,9 +157,18 @@ impl Measured<'_> {
         let start = self.start();
         migration::start(self.client).await?;
         let churn = churn::churn(self.client.clone(), self.size.churn);
+        let mut followed = Vec::new();
+        let person = Person {
+            lab: self.lab,
+            client: self.client,
+            way: self.coordinator.way(),
+            progress,
+        };
+        let person = person.play(self.size.migration, &mut followed);
         let unfinished = tokio::select! {
             ended = self.until(migration::end(self.size), self.size.limit, "migrating", progress) => ended?,
             ended = churn => return ended.and(Err(anyhow::anyhow!("pods have ceased to come and go"))),
+            ended = person => match ended? {},
         };
         let (migration, answers) = self.part(&start)?;
         Ok(Parts {
@@ -156,6 +177,7 @@ impl Measured<'_> {
             migration,
             answers: Answers::of(answers),
             unfinished,
+            followed,
         })
     }
 
@@ -171,14 +193,17 @@ impl Measured<'_> {
         let detail = Detail::default();
         let work = async {
             loop {
-                let stand = migration::stand(self.client).await?;
-                if stand.reached(wanted, began.elapsed())? {
-                    return Ok(None);
+                if let Some(stand) = migration::stand(self.client).await? {
+                    if stand.reached(wanted, began.elapsed())? {
+                        return Ok(None);
+                    }
+                    if began.elapsed() > limit {
+                        return Ok(Some(stand.words));
+                    }
+                    detail.set(stand.words.chars().take(160).collect::<String>());
+                } else if began.elapsed() > limit {
+                    return Ok(Some("no API server answers".to_owned()));
                 }
-                if began.elapsed() > limit {
-                    return Ok(Some(stand.words));
-                }
-                detail.set(stand.words.chars().take(160).collect::<String>());
                 self.look().await?;
                 tokio::time::sleep(BEAT).await;
             }
@@ -210,7 +235,12 @@ impl Measured<'_> {
 
     /// What happened since then, and how long agents waited.
     fn part(&self, start: &Start) -> Result<(Part, Vec<f64>)> {
-        let mut requests = audit::read(&self.lab.audit_log(), start.wall, Timestamp::now())?;
+        let mut requests = audit::read(
+            &self.lab.audit_log(),
+            self.size.migration,
+            start.wall,
+            Timestamp::now(),
+        )?;
         let answers = std::mem::take(&mut requests.answers);
         let counts = self.coordinator.counts();
         let part = Part {
@@ -235,6 +265,7 @@ impl Measured<'_> {
             migration,
             answers,
             unfinished,
+            followed,
         } = parts;
         if answers.count == 0 {
             bail!("no report of an agent was answered: nothing was measured");
@@ -249,6 +280,7 @@ impl Measured<'_> {
             plan_seconds: planning.seconds,
             migration_seconds: migration.seconds,
             unfinished,
+            followed,
             planning,
             idle,
             migration,

@@ -9,6 +9,7 @@ use std::task::{Context as TaskContext, Poll};
 use anyhow::{Context, Result};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Bytes by direction, as they are on the wire: with the headers of HTTP and TLS.
@@ -37,7 +38,19 @@ pub struct Proxy {
     pub address: SocketAddr,
     /// What went through.
     pub counts: Arc<Counts>,
+    way: Way,
     _tasks: JoinSet<()>,
+}
+
+/// The target of a proxy, which leads as a balancer in front of several API servers does. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Way(watch::Sender<SocketAddr>);
+
+impl Way {
+    /// Leads new connections to this API server, and ends those to the one before.
+    pub fn lead_to(&self, server: SocketAddr) {
+        self.0.send_replace(server);
+    }
 }
 
 impl Proxy {
@@ -49,24 +62,39 @@ impl Proxy {
         let address = listener.local_addr().context("look where the proxy listens")?;
         let counts = Arc::new(Counts::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, server, Arc::clone(&counts)));
+        let (way, led) = watch::channel(server);
+        tasks.spawn(serve(listener, led, Arc::clone(&counts)));
         Ok(Self {
             address,
             counts,
+            way: Way(way),
             _tasks: tasks,
         })
     }
+
+    /// The target of the proxy.
+    pub fn way(&self) -> Way {
+        self.way.clone()
+    }
 }
 
-async fn serve(listener: TcpListener, server: SocketAddr, counts: Arc<Counts>) {
+async fn serve(listener: TcpListener, mut led: watch::Receiver<SocketAddr>, counts: Arc<Counts>) {
     // They end with this task.
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Ok(()) = led.changed() => {
+                connections.abort_all();
+                continue;
+            }
+        };
         // A connection that could not be taken is the coordinator's to try again.
-        let Ok((near, _)) = listener.accept().await else {
+        let Ok((near, _)) = accepted else {
             continue;
         };
+        let server = *led.borrow();
         let counts = Arc::clone(&counts);
         connections.spawn(async move {
             let Ok(far) = TcpStream::connect(server).await else {
@@ -148,5 +176,22 @@ mod tests {
             (b"question", b"a long answer".as_slice())
         );
         assert_eq!((proxy.counts.sent(), proxy.counts.received()), (8, 13));
+    }
+
+    #[tokio::test]
+    async fn led_elsewhere_it_ends_connections_and_makes_new_ones_there() {
+        let [first, second] = [
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(),
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(),
+        ];
+        let proxy = Proxy::open(first.local_addr().unwrap()).await.unwrap();
+        let mut before = TcpStream::connect(proxy.address).await.unwrap();
+        let (_far, _) = first.accept().await.unwrap();
+        proxy.way().lead_to(second.local_addr().unwrap());
+        let mut nothing = Vec::new();
+        // The end may come as an error.
+        before.read_to_end(&mut nothing).await.ok();
+        let _after = TcpStream::connect(proxy.address).await.unwrap();
+        second.accept().await.unwrap();
     }
 }

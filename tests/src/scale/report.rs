@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::audit::Requests;
+use super::follow_up::FollowUp;
 use super::measure::{Passes, quantile};
 use super::objects::Largest;
 use super::size::Size;
@@ -36,13 +37,16 @@ pub struct Report {
     /// What the Migration said when its time was over; absent when it had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<String>,
+    /// The questions of the migration to a person, with the answers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub followed: Vec<FollowUp>,
     /// While the plan was made.
     pub planning: Part,
     /// While nothing moved, before the start.
     pub idle: Part,
     /// While the nodes were migrated.
     pub migration: Part,
-    /// Seconds from an agent's report of a new phase to the coordinator's next write to that node's objects.
+    /// Seconds from an agent's report to the coordinator's write that answers it, as [`super::audit`] counts it for each kind.
     pub answers: Answers,
 }
 
@@ -110,13 +114,12 @@ impl fmt::Display for Report {
         let size = &self.size;
         writeln!(
             formatter,
-            "{} nodes, {} pods of {:.1} KB, {} Services, {:?} ({:?}), {} pods a second come and go",
+            "{} nodes, {} pods of {:.1} KB, {} Services, {}, {} pods a second come and go",
             size.nodes,
             size.pods,
             thousands(self.pod_bytes),
             size.services,
-            size.migration,
-            size.strategy,
+            size.what(),
             size.churn
         )?;
         writeln!(
@@ -148,6 +151,9 @@ impl fmt::Display for Report {
         )?;
         if let Some(words) = &self.unfinished {
             writeln!(formatter, "  NOT FINISHED: {words}")?;
+        }
+        for FollowUp { asked, done } in &self.followed {
+            writeln!(formatter, "  a person was asked: {asked}\n    and did: {done}")?;
         }
         writeln!(
             formatter,

@@ -1,9 +1,11 @@
 //! Objects as ordinary clusters have them: what a kubelet says of its node, and pods of two containers with probes and
 //! fourteen variables each.
 
+use std::net::Ipv4Addr;
+
 use serde_json::{Value, json};
 
-use super::size::Place;
+use super::size::{Kind, Place};
 
 /// How many namespaces there are.
 pub const NAMESPACES: u32 = 20;
@@ -14,7 +16,7 @@ const IMAGES: u32 = 50;
 /// How many variables a container has.
 const VARIABLES: u32 = 14;
 
-/// A workload of one `ReplicaSet` by its number.
+/// A workload of one `ReplicaSet` by its number. The `ReplicaSet` is of no Deployment, and its pods carry no hash of a template.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload(pub u32);
 
@@ -36,7 +38,6 @@ impl Workload {
             "app.kubernetes.io/version": "2026.11.3",
             "app.kubernetes.io/managed-by": "Helm",
             "team": format!("team-{:02}", self.0 % NAMESPACES),
-            "pod-template-hash": "7d4b9c6f8d",
         })
     }
 
@@ -154,6 +155,37 @@ pub fn service(number: u32, workloads: u32) -> Value {
     })
 }
 
+/// Name of the `ConfigMap` that kubelets get their configuration of.
+pub const KUBELET_CONFIGURATION: &str = "kubelet-config";
+
+/// A `ConfigMap` for kubelets that tell new pods this name server. JSON is YAML.
+pub fn kubelet_configuration(name_server: Ipv4Addr) -> Value {
+    let configuration = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "clusterDNS": [name_server], "clusterDomain": "cluster.local",
+    });
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": KUBELET_CONFIGURATION, "namespace": "kube-system"},
+        "data": {"kubelet": configuration.to_string()},
+    })
+}
+
+/// The API server behind Service `default/kubernetes`. The API takes no address of the loopback for an endpoint. As a name
+/// the API takes it, and the coordinator reads the name as an address.
+pub fn api_server(port: u16) -> Value {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": "kubernetes", "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "kubernetes"},
+        },
+        "addressType": "FQDN",
+        "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+    })
+}
+
 /// A pod that ends soon: a run of this Job.
 pub fn run_of(job: &str, owner: &str, number: u64) -> Value {
     let mut spec = Workload(0).pod_spec();
@@ -184,8 +216,32 @@ pub fn job(name: &str) -> Value {
     })
 }
 
-/// A Node as its kubelet has registered it, with flannel's annotations.
-pub fn node(place: Place) -> Value {
+fn node_annotations(place: Place, kind: Kind) -> Value {
+    let mut annotations = json!({
+        "node.alpha.kubernetes.io/ttl": "0",
+        "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+    });
+    let host = place.host();
+    let networks = match kind {
+        Kind::FlannelToCalico | Kind::ServiceCidr => json!({
+            "flannel.alpha.coreos.com/backend-type": "vxlan",
+            "flannel.alpha.coreos.com/backend-data": format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, place.mac()),
+            "flannel.alpha.coreos.com/kube-subnet-manager": "true",
+            "flannel.alpha.coreos.com/public-ip": host.to_string(),
+        }),
+        Kind::PodCidr => json!({
+            "projectcalico.org/IPv4Address": format!("{host}/16"),
+            "projectcalico.org/IPv4VXLANTunnelMACAddr": place.mac(),
+        }),
+    };
+    for (key, value) in networks.as_object().into_iter().flatten() {
+        annotations[key] = value.clone();
+    }
+    annotations
+}
+
+/// A Node as its kubelet has registered it, with the annotations of the network that serves it.
+pub fn node(place: Place, kind: Kind) -> Value {
     let name = place.name();
     let range = place.pods().to_string();
     let images: Vec<Value> = (0..IMAGES)
@@ -216,14 +272,7 @@ pub fn node(place: Place) -> Value {
                 "topology.kubernetes.io/region": "eu-central-1",
                 "topology.kubernetes.io/zone": format!("eu-central-1{}", ['a', 'b', 'c'][place.0 as usize % 3]),
             },
-            "annotations": {
-                "node.alpha.kubernetes.io/ttl": "0",
-                "volumes.kubernetes.io/controller-managed-attach-detach": "true",
-                "flannel.alpha.coreos.com/backend-type": "vxlan",
-                "flannel.alpha.coreos.com/backend-data": format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, place.mac()),
-                "flannel.alpha.coreos.com/kube-subnet-manager": "true",
-                "flannel.alpha.coreos.com/public-ip": place.host().to_string(),
-            },
+            "annotations": node_annotations(place, kind),
         },
         "spec": {"podCIDR": range, "podCIDRs": [range], "providerID": format!("aws:///eu-central-1a/i-{:017x}", place.0)},
         "status": {

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use ipnet::Ipv4Net;
 use serde::Serialize;
 
@@ -13,9 +14,13 @@ use serde::Serialize;
 pub enum Kind {
     /// From flannel to Calico.
     FlannelToCalico,
+    /// Another range for the pods of a cluster with Calico.
+    PodCidr,
+    /// Another range for Services.
+    ServiceCidr,
 }
 
-/// How nodes change their network.
+/// How nodes change their network, from flannel to Calico.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -37,8 +42,9 @@ pub struct Size {
     pub services: u32,
     /// The migration.
     pub migration: Kind,
-    /// How nodes change their network.
-    pub strategy: Way,
+    /// How nodes change their network; `None` where the migration has one way alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<Way>,
     /// How many pods a second begin, and as many end, while the migration runs.
     pub churn: u32,
     /// For how long nothing moves before the start.
@@ -57,8 +63,40 @@ pub struct Size {
     pub coordinator: PathBuf,
 }
 
+impl Kind {
+    /// How nodes change their network, where the migration leaves a choice.
+    pub fn strategy(self, asked: Option<Way>) -> Result<Option<Way>> {
+        match self {
+            Self::FlannelToCalico => Ok(Some(asked.unwrap_or_default())),
+            Self::PodCidr | Self::ServiceCidr => match asked {
+                None => Ok(None),
+                Some(way) => {
+                    bail!("--strategy {way:?} is of --migration flannel-to-calico alone: leave it out")
+                }
+            },
+        }
+    }
+}
+
+impl Size {
+    /// The migration for a person.
+    pub fn what(&self) -> String {
+        match (self.migration, self.strategy) {
+            (Kind::FlannelToCalico, Some(Way::InPlace)) => "flannel to Calico in place",
+            (Kind::FlannelToCalico, Some(Way::Drain) | None) => "flannel to Calico by drain",
+            (Kind::PodCidr, _) => "another range for pods",
+            (Kind::ServiceCidr, _) => "another range for Services",
+        }
+        .to_owned()
+    }
+}
+
 /// The network of pods: 16 384 nodes have room in it.
 pub const POD_NETWORK: &str = "10.128.0.0/10";
+/// The range that pods come to.
+pub const NEW_PODS: &str = "10.0.0.0/10";
+/// The range that Services come to.
+pub const NEW_SERVICES: &str = "172.31.0.0/16";
 /// The first node's range of pods.
 const FIRST_RANGE: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 /// The address before the first node's.

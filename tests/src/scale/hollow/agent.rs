@@ -1,35 +1,46 @@
-//! One hollow agent: a turn as the real agent makes it, on the model of its host.
+//! One hollow agent: a turn as the real agent makes it, on the models of its host.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agent::report::{self, Report};
+use anyhow::Result;
 use api::NodeMigration;
-use api::node_migration::{Failure, NodeMigrationSpec, NodeMigrationStatus, ProbeResult};
+use api::node_migration::{NodeMigrationSpec, NodeMigrationStatus, ProbeResult};
 use api::traffic::{ClassCount, TrafficReport};
+use ipnet::Ipv4Net;
 use jiff::Timestamp;
-use plan::flannel_to_calico::host::{self, HostDecision, HostSettings, HostStep, Remembered, Undo};
-use plan::flannel_to_calico::host_checks::{self, Subject};
-use plan::flannel_to_calico::phase::Goal;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use plan::found::Found;
 use plan::traffic::stream::Totals;
 
-use super::host::Host;
-use super::steps::perform;
+use super::flannel_to_calico::Flannel;
+use super::pod_cidr::{self, CalicoHost};
+use super::pods::{PodOnHost, Pods};
+use super::service_cidr;
 
-/// More steps than any host has.
-const MOST_STEPS: usize = 64;
 /// How long a change of mere facts may wait for its write, as with the real agent.
 const LAZY_WRITE: Duration = Duration::from_secs(10);
-/// Where the real agent keeps its journal.
-const JOURNAL: &str = "/var/lib/replumb";
+
+/// The knowledge that all hosts share.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Services.
+    pub services: service_cidr::Known,
+    /// Blocks and ends of tunnels of Calico's.
+    pub calico: pod_cidr::Known,
+}
 
 /// One agent without a host.
 #[derive(Debug)]
 pub struct Agent {
-    /// The model of the host.
-    pub host: Host,
     node: String,
-    standing: Vec<HostStep>,
+    network: Ipv4Net,
+    pods: Pods,
+    flannel: Option<Flannel>,
+    calico: CalicoHost,
+    /// Whether the coordinator waits for a rule of kube-proxy's that is not there.
+    waits: bool,
     wrote_at: Option<Instant>,
 }
 
@@ -45,19 +56,43 @@ pub enum Turn {
 }
 
 impl Agent {
-    /// An agent that has not looked yet.
-    pub fn new(node: String, host: Host) -> Self {
-        Self {
-            host,
-            node,
-            standing: Vec::new(),
+    /// The agent of this Node, which has not looked yet. Pods have addresses of this network.
+    pub fn new(node: &Node, network: Ipv4Net) -> Result<Self> {
+        Ok(Self {
+            node: node.name_any(),
+            network,
+            pods: Pods::new(),
+            flannel: Flannel::of(node, network)?,
+            calico: CalicoHost::default(),
+            waits: false,
             wrote_at: None,
+        })
+    }
+
+    /// A pod is on the host, or has another address than before.
+    pub fn run(&mut self, uid: &str, pod: PodOnHost) {
+        if let Some(flannel) = &mut self.flannel {
+            flannel.host.run(uid, pod.clone());
         }
+        self.pods.insert(uid.to_owned(), pod);
+    }
+
+    /// A pod is gone.
+    pub fn end(&mut self, uid: &str) {
+        if let Some(flannel) = &mut self.flannel {
+            flannel.host.end(uid);
+        }
+        self.pods.remove(uid);
+    }
+
+    /// Whether the coordinator waits for a rule of kube-proxy's that was not there at the last look.
+    pub fn waits_for_rules(&self) -> bool {
+        self.waits
     }
 
     /// Looks, does what is asked, and says what is to be written.
-    pub fn turn(&mut self, object: &NodeMigration) -> Turn {
-        let report = self.work(&object.spec);
+    pub fn turn(&mut self, object: &NodeMigration, known: &Known) -> Turn {
+        let report = self.work(&object.spec, known);
         let old = object.status.clone().unwrap_or_default();
         let generation = object.metadata.generation.unwrap_or_default();
         let wanted = report::status(&report, generation, &old, Timestamp::now());
@@ -75,75 +110,33 @@ impl Agent {
         Turn::Write(Box::new(wanted))
     }
 
-    fn work(&mut self, spec: &NodeMigrationSpec) -> Report {
-        let settings = spec.flannel_to_calico.clone().unwrap_or_else(usual_settings);
-        let goal = if spec.flannel_to_calico.is_some() {
-            spec.goal
-        } else {
-            Goal::Hold
-        };
-        let mut message = String::new();
-        let mut failure = None;
-        for _ in 0..MOST_STEPS {
-            let remembered = Remembered {
-                interrupted: None,
-                standing: self.standing.clone(),
-                alone: false,
-            };
-            match host::decide(&self.host.facts, &settings, goal, &remembered) {
-                HostDecision::Run(step) => self.perform(step),
-                HostDecision::Wait(what) => {
-                    message = what;
-                    break;
-                }
-                HostDecision::Settled => {
-                    "hollow: nothing is left to do".clone_into(&mut message);
-                    break;
-                }
-                HostDecision::Halt(why) => {
-                    message.clone_from(&why);
-                    failure = Some(Failure {
-                        category: "Contradiction".to_owned(),
-                        message: why,
-                        retriable: false,
-                    });
-                    break;
-                }
+    fn work(&mut self, spec: &NodeMigrationSpec, known: &Known) -> Report {
+        let report = if let Some(settings) = &spec.service_cidr {
+            let facts = service_cidr::facts(settings, &known.services, &self.pods, self.network);
+            self.waits = matches!(&facts.unknown, Found::Present(unknown) if !unknown.is_empty());
+            Report {
+                message: "hollow: looks at Services, and changes nothing".to_owned(),
+                service_cidr: Some(facts),
+                ..Report::default()
             }
-        }
-        let facts = &self.host.facts;
-        let phase = host::phase(facts, &settings);
-        let subject = Subject {
-            node: &self.node,
-            facts,
-            settings: &settings,
-            settings_are_known: spec.flannel_to_calico.is_some(),
-            phase,
-            goal,
+        } else if let Some(settings) = &spec.pod_cidr {
+            Report {
+                message: format!("hollow: looks for {} and {}", settings.from, settings.to),
+                pod_cidr: Some(self.calico.look(settings, &self.node, &known.calico, &self.pods)),
+                ..Report::default()
+            }
+        } else if let Some(flannel) = &mut self.flannel {
+            flannel.work(spec)
+        } else {
+            Report {
+                message: "hollow: nothing is asked of a host without flannel".to_owned(),
+                ..Report::default()
+            }
         };
-        let mut checks = host_checks::checks(subject);
-        checks.push(host_checks::journal(&self.node, Path::new(JOURNAL), &Ok(())));
         Report {
-            phase: Some(phase),
-            message,
-            failure,
-            leftovers: host::leftovers(facts, &settings),
-            changes: host::changes(facts, &settings, &self.standing),
-            goal: Some(goal),
-            checks,
-            facts: Some(facts.clone()),
             probes: probes(spec),
             traffic: traffic(spec),
-            ..Report::default()
-        }
-    }
-
-    fn perform(&mut self, step: HostStep) {
-        perform(&mut self.host, &step);
-        self.standing.retain(|standing| !step.takes_back(standing));
-        match step.undo() {
-            Undo::By(_) => self.standing.push(step),
-            Undo::Nothing(_) => {}
+            ..report
         }
     }
 }
@@ -190,152 +183,11 @@ fn traffic(spec: &NodeMigrationSpec) -> Option<TrafficReport> {
     })
 }
 
-/// What an agent looks for until it is told.
-fn usual_settings() -> HostSettings {
-    HostSettings {
-        vni: 1,
-        port: 8472,
-        mtu: 1450,
-        cni_configuration_directory: "/etc/cni/net.d".to_owned(),
-        block_size: 26,
-        node_range_length: 24,
-        ipv6: None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use plan::flannel_to_calico::phase::Phase;
     use serde_json::json;
 
-    use super::super::host::{PodOnHost, Role};
     use super::*;
-    use crate::scale::{POD_NETWORK, shape, size::Place};
-
-    fn agent() -> Agent {
-        let node = serde_json::from_value(shape::node(Place(300))).unwrap();
-        let host = Host::of(&node, POD_NETWORK.parse().unwrap()).unwrap();
-        Agent::new("a".to_owned(), host)
-    }
-
-    fn pod(role: Role) -> PodOnHost {
-        PodOnHost {
-            namespace: "n".to_owned(),
-            name: "p".to_owned(),
-            role,
-        }
-    }
-
-    /// One that has an address of this number of the node's range.
-    fn ordinary(number: u8) -> PodOnHost {
-        pod(Role::OnPodNetwork(format!("10.129.44.{number}").parse().unwrap()))
-    }
-
-    /// What the agent says once it is asked for this.
-    fn says(agent: &mut Agent, goal: &str) -> NodeMigrationStatus {
-        agent.wrote_at = None;
-        let object = serde_json::from_value(json!({
-            "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": "a"},
-            "spec": {"nodeName": "a", "migration": "m", "goal": goal, "flannelToCalico": usual_settings()},
-        }))
-        .unwrap();
-        match agent.turn(&object) {
-            Turn::Write(status) => *status,
-            other => panic!("it has said nothing yet: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn every_check_passes_on_a_host_that_flannel_serves() {
-        let mut agent = agent();
-        agent.host.run("f", pod(Role::Flannel));
-        agent.host.run("0a-1", ordinary(2));
-        let status = says(&mut agent, "Hold");
-        assert_eq!(status.phase, Some(Phase::Flannel));
-        assert!(
-            status
-                .checks
-                .iter()
-                .all(|check| check.verdict == plan::check::Verdict::Pass),
-            "{:?}",
-            status.checks
-        );
-        assert_eq!(status.facts.unwrap().legacy_pods.len(), 1);
-    }
-
-    #[test]
-    fn by_drain_each_phase_waits_for_what_it_needs() {
-        let mut agent = agent();
-        agent.host.run("f", pod(Role::Flannel));
-        agent.host.run("0a-1", ordinary(2));
-        assert_eq!(
-            says(&mut agent, "Held").phase,
-            Some(Phase::Flannel),
-            "flanneld runs"
-        );
-        agent.host.end("f");
-        assert_eq!(says(&mut agent, "Held").phase, Some(Phase::Held));
-        assert_eq!(
-            says(&mut agent, "Detached").phase,
-            Some(Phase::Held),
-            "a pod lives"
-        );
-        agent.host.end("0a-1");
-        assert_eq!(says(&mut agent, "Detached").phase, Some(Phase::Detached));
-        assert_eq!(
-            says(&mut agent, "Calico").phase,
-            Some(Phase::Detached),
-            "calico-node does not run"
-        );
-        agent.host.run("c", pod(Role::CalicoNode));
-        let status = says(&mut agent, "Calico");
-        assert_eq!(
-            (status.phase, status.leftovers.len()),
-            (Some(Phase::Calico), 0),
-            "{status:?}"
-        );
-        agent.host.run("0b-2", ordinary(3));
-        let facts = says(&mut agent, "Calico").facts.unwrap();
-        assert_eq!((facts.legacy_pods.len(), facts.calico.pods.len()), (0, 1));
-    }
-
-    #[test]
-    fn in_place_pods_of_both_networks_live_side_by_side() {
-        let mut agent = agent();
-        agent.host.run("0a-1", ordinary(2));
-        assert_eq!(says(&mut agent, "Held").phase, Some(Phase::Held));
-        let status = says(&mut agent, "Swapped");
-        assert_eq!(status.phase, Some(Phase::Swapped));
-        assert!(status.facts.unwrap().legacy_pods[0].routed);
-        agent.host.run("c", pod(Role::CalicoNode));
-        agent.host.run("0b-2", ordinary(3));
-        let status = says(&mut agent, "Mixed");
-        assert_eq!(status.phase, Some(Phase::Mixed));
-        let facts = status.facts.unwrap();
-        assert_eq!((facts.legacy_pods.len(), facts.calico.pods.len()), (1, 1));
-    }
-
-    #[test]
-    fn the_way_back_leaves_the_host_as_it_was() {
-        let mut agent = agent();
-        agent.host.run("f", pod(Role::Flannel));
-        agent.host.run("0a-1", ordinary(2));
-        let before = says(&mut agent, "Hold").facts.unwrap();
-        agent.host.end("f");
-        says(&mut agent, "Swapped");
-        agent.host.run("c", pod(Role::CalicoNode));
-        assert_eq!(says(&mut agent, "Mixed").phase, Some(Phase::Mixed));
-        agent.host.end("c");
-        let status = says(&mut agent, "Flannel");
-        assert_eq!(
-            (status.phase, status.changes.len()),
-            (Some(Phase::Flannel), 0),
-            "{:?}",
-            status.changes
-        );
-        agent.host.run("f", pod(Role::Flannel));
-        assert_eq!(says(&mut agent, "Hold").facts.unwrap(), before);
-    }
 
     #[test]
     fn every_flow_is_reported_and_every_probe_is_answered() {

@@ -10,20 +10,25 @@ use anyhow::{Context, Result};
 use api::NodeMigration;
 use api::node_migration::NodeMigrationStatus;
 use futures::StreamExt;
-use futures::stream::FuturesUnordered;
+use futures::stream::{BoxStream, FuturesUnordered};
 use ipnet::Ipv4Net;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::core::{ApiResource, Object};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
+use kube::api::ListParams;
+use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
-use serde::{Deserialize, Serialize};
 
-use super::agent::{Agent, Turn};
-use super::host::{Host, PodOnHost, Role};
+use super::agent::{Agent, Known, Turn};
+use super::pods::{PodOnHost, SlimPod, seen};
+use super::service_cidr;
+use crate::scale::calico;
+use crate::scale::shape::KUBELET_CONFIGURATION;
 
 /// How long an agent takes from what it sees to what it says.
 const WORK: Duration = Duration::from_millis(300);
+/// The same for routes to the blocks of other nodes: no step waits for one of them.
+const ROUTES: Duration = Duration::from_secs(1);
 /// Between two looks at who is due.
 const TICK: Duration = Duration::from_millis(50);
 /// How many writes are under way.
@@ -31,23 +36,8 @@ const WRITES_AT_ONCE: usize = 32;
 /// Next try after a write that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
-/// A pod as its host needs it.
-type SlimPod = Object<SlimSpec, SlimStatus>;
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimSpec {
-    node_name: String,
-    host_network: bool,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimStatus {
-    phase: String,
-    #[serde(rename = "podIP")]
-    pod_ip: String,
-}
+/// The events of one watch.
+type Watch<K> = BoxStream<'static, Result<Event<K>, watcher::Error>>;
 
 /// All hollow agents of a cluster.
 pub struct Fleet {
@@ -58,6 +48,7 @@ pub struct Fleet {
     objects: BTreeMap<String, Arc<NodeMigration>>,
     /// By UID: the node, and what the host needs.
     pods: BTreeMap<String, (String, PodOnHost)>,
+    known: Known,
     due: BTreeMap<String, Instant>,
     writing: BTreeSet<String>,
 }
@@ -72,6 +63,7 @@ impl Fleet {
             agents: BTreeMap::new(),
             objects: BTreeMap::new(),
             pods: BTreeMap::new(),
+            known: Known::default(),
             due: BTreeMap::new(),
             writing: BTreeSet::new(),
         }
@@ -79,15 +71,28 @@ impl Fleet {
 
     /// Plays them until it is dropped. An error means that no agent is played any more.
     pub async fn run(mut self) -> Result<()> {
+        // A pod that runs already was told what is there now.
+        self.known.services = service_cidr::Known::read(&self.client).await?;
+        let services: Api<Service> = Api::all(self.client.clone());
+        let mut services = pin!(watcher(services, watcher::Config::default()).default_backoff());
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
+        let of_kubelets =
+            watcher::Config::default().fields(&format!("metadata.name={KUBELET_CONFIGURATION}"));
+        let mut maps = pin!(watcher(maps, of_kubelets).default_backoff());
         let pods: Api<SlimPod> = Api::all_with(self.client.clone(), &ApiResource::erase::<Pod>(&()));
         let mut pods = pin!(watcher(pods, watcher::Config::default()).default_backoff());
         let mut objects = pin!(watcher(self.api.clone(), watcher::Config::default()).default_backoff());
+        let (mut blocks, mut nodes) = self.calico().await?;
         let mut writes = FuturesUnordered::new();
         let mut tick = tokio::time::interval(TICK);
         loop {
             tokio::select! {
                 // The watcher starts a broken watch again.
                 event = pods.next() => if let Some(Ok(event)) = event { self.see_pod(event) },
+                event = services.next() => if let Some(Ok(event)) = event { self.see_service(&event) },
+                event = maps.next() => if let Some(Ok(event)) = event { self.see_kubelets(&event) },
+                Some(Ok(event)) = blocks.next() => self.see_block(&event),
+                Some(Ok(event)) = nodes.next() => self.see_node(&event),
                 event = objects.next() => if let Some(Ok(event)) = event { self.see_object(event).await? },
                 Some((node, outcome)) = writes.next(), if !writes.is_empty() => self.wrote(node, outcome),
                 _ = tick.tick() => {
@@ -104,14 +109,100 @@ impl Fleet {
         }
     }
 
+    /// Watches Calico's blocks and the Nodes' annotations, where Calico's objects are served.
+    async fn calico(&self) -> Result<(Watch<DynamicObject>, Watch<PartialObjectMeta<Node>>)> {
+        let blocks = calico::Kind::Block.api(&self.client);
+        match blocks.list_metadata(&ListParams::default().limit(1)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok((
+                futures::stream::pending().boxed(),
+                futures::stream::pending().boxed(),
+            )),
+            Err(error) => Err(error).context("list IPAMBlocks"),
+            Ok(_) => {
+                let nodes: Api<PartialObjectMeta<Node>> = Api::all(self.client.clone());
+                Ok((
+                    watcher(blocks, watcher::Config::default())
+                        .default_backoff()
+                        .boxed(),
+                    watcher(nodes, watcher::Config::default())
+                        .default_backoff()
+                        .boxed(),
+                ))
+            }
+        }
+    }
+
+    /// Every Felix has another route.
+    fn see_block(&mut self, event: &Event<DynamicObject>) {
+        let is_new = match event {
+            Event::Apply(block) | Event::InitApply(block) => self.known.calico.see_block(block),
+            Event::Delete(block) => {
+                self.known.calico.forget_block(block);
+                true
+            }
+            Event::Init | Event::InitDone => false,
+        };
+        if !is_new {
+            return;
+        }
+        let asked = self.objects.iter();
+        let asked = asked.filter(|(_, object)| object.spec.pod_cidr.is_some());
+        for (node, _) in asked {
+            self.due
+                .entry(node.clone())
+                .or_insert_with(|| Instant::now() + ROUTES);
+        }
+    }
+
+    /// The end of a tunnel may be another one.
+    fn see_node(&mut self, event: &Event<PartialObjectMeta<Node>>) {
+        let (Event::Apply(node) | Event::InitApply(node)) = event else {
+            return;
+        };
+        if self.known.calico.see_node(node) {
+            self.due
+                .entry(node.name_any())
+                .or_insert_with(|| Instant::now() + WORK);
+        }
+    }
+
+    /// Agents turn that lack a rule for which the coordinator waits.
+    fn see_service(&mut self, event: &Event<Service>) {
+        match event {
+            Event::Apply(service) | Event::InitApply(service) => self.known.services.see(service),
+            Event::Delete(service) => self.known.services.forget(service),
+            Event::Init | Event::InitDone => return,
+        }
+        let waiting = self.agents.iter().filter(|(_, agent)| agent.waits_for_rules());
+        for (node, _) in waiting {
+            self.due
+                .entry(node.clone())
+                .or_insert_with(|| Instant::now() + WORK);
+        }
+    }
+
+    /// Every kubelet starts anew with another configuration.
+    fn see_kubelets(&mut self, event: &Event<ConfigMap>) {
+        let (Event::Apply(map) | Event::InitApply(map)) = event else {
+            return;
+        };
+        self.known.services.configure(map);
+        for node in self.agents.keys() {
+            self.due
+                .entry(node.clone())
+                .or_insert_with(|| Instant::now() + WORK);
+        }
+    }
+
     fn see_pod(&mut self, event: Event<SlimPod>) {
         match event {
             Event::Apply(pod) | Event::InitApply(pod) => {
                 let Some(uid) = pod.uid() else { return };
-                match seen(&pod) {
+                let before = self.pods.get(&uid).map(|(_, pod)| pod.told);
+                match seen(&pod, before, &self.known.services) {
                     Some((node, on_host)) => {
                         if let Some(agent) = self.agents.get_mut(&node) {
-                            agent.host.run(&uid, on_host.clone());
+                            agent.run(&uid, on_host.clone());
                             self.due
                                 .entry(node.clone())
                                 .or_insert_with(|| Instant::now() + WORK);
@@ -135,7 +226,7 @@ impl Fleet {
             return;
         };
         if let Some(agent) = self.agents.get_mut(&node) {
-            agent.host.end(uid);
+            agent.end(uid);
             self.due.entry(node).or_insert_with(|| Instant::now() + WORK);
         }
     }
@@ -164,12 +255,11 @@ impl Fleet {
             .get(node)
             .await
             .with_context(|| format!("read Node {node}"))?;
-        let mut host = Host::of(&found, self.network)?;
+        let mut agent = Agent::new(&found, self.network)?;
         for (uid, (_, pod)) in self.pods.iter().filter(|(_, (on, _))| on == node) {
-            host.run(uid, pod.clone());
+            agent.run(uid, pod.clone());
         }
-        self.agents
-            .insert(node.to_owned(), Agent::new(node.to_owned(), host));
+        self.agents.insert(node.to_owned(), agent);
         Ok(())
     }
 
@@ -203,7 +293,7 @@ impl Fleet {
             let (Some(agent), Some(object)) = (self.agents.get_mut(&node), self.objects.get(&node)) else {
                 continue;
             };
-            match agent.turn(object) {
+            match agent.turn(object, &self.known) {
                 Turn::Nothing => {}
                 Turn::Later(pause) => {
                     self.due.insert(node, now + pause);
@@ -228,31 +318,6 @@ impl Fleet {
             }
         }
     }
-}
-
-/// What the pod is to its host; `None` while it does not run, and once it is about to be gone.
-fn seen(pod: &SlimPod) -> Option<(String, PodOnHost)> {
-    let status = pod.status.as_ref()?;
-    if status.phase != "Running" || status.pod_ip.is_empty() {
-        return None;
-    }
-    let labels = pod.labels();
-    let is = |key: &str, value: &str| labels.get(key).is_some_and(|found| found == value);
-    let role = if pod.spec.host_network {
-        match (is("k8s-app", "flannel"), is("k8s-app", "calico-node")) {
-            (true, _) => Role::Flannel,
-            (false, true) => Role::CalicoNode,
-            (false, false) => return None,
-        }
-    } else {
-        Role::OnPodNetwork(status.pod_ip.parse().ok()?)
-    };
-    let pod_on_host = PodOnHost {
-        namespace: pod.namespace().unwrap_or_default(),
-        name: pod.name_any(),
-        role,
-    };
-    Some((pod.spec.node_name.clone(), pod_on_host))
 }
 
 /// The resource version as a number. A version that is none is older than everything.

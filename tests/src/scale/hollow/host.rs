@@ -15,6 +15,8 @@ use plan::flannel_to_calico::facts::{
 };
 use plan::flannel_to_calico::host::{BRIDGE, CALICO_DEVICE};
 
+use super::pods::{PodOnHost, Role};
+
 /// flannel's device.
 const FLANNEL_DEVICE: &str = "flannel.1";
 const UPLINK: &str = "eth0";
@@ -28,28 +30,6 @@ const CALICO_CONFLIST: (&str, &str) = (
     r#"{"name":"k8s-pod-network","cniVersion":"1.0.0","plugins":[{"type":"calico"},{"type":"portmap"}]}"#,
 );
 const MTU: u32 = 1450;
-
-/// A pod as far as its host has to do with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodOnHost {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its role on the host.
-    pub role: Role,
-}
-
-/// What a pod is to its host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// flanneld.
-    Flannel,
-    /// calico-node.
-    CalicoNode,
-    /// A pod with an address of the pod network.
-    OnPodNetwork(IpAddr),
-}
 
 /// The network that attached a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +48,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host of this Node while flannel serves it.
-    pub fn of(node: &Node, network: Ipv4Net) -> Result<Self> {
+    /// The host of this Node while flannel serves it; `None` where flannel does not.
+    pub fn of(node: &Node, network: Ipv4Net) -> Result<Option<Self>> {
         let name = node.name_any();
+        let Some(data) = node.annotations().get("flannel.alpha.coreos.com/backend-data") else {
+            return Ok(None);
+        };
         let spec = node.spec.clone().unwrap_or_default();
         let range: Ipv4Net = spec
             .pod_cidr
@@ -90,9 +73,8 @@ impl Host {
             .address
             .parse()
             .with_context(|| format!("read the address of Node {name}"))?;
-        let data = node.annotations().get("flannel.alpha.coreos.com/backend-data");
-        let mac = data
-            .and_then(|data| serde_json::from_str::<serde_json::Value>(data).ok())
+        let mac = serde_json::from_str::<serde_json::Value>(data)
+            .ok()
             .and_then(|data| data["VtepMAC"].as_str().map(str::to_owned))
             .with_context(|| format!("Node {name} has no VtepMAC of flannel's"))?;
         let environment = SubnetEnvironment {
@@ -158,18 +140,18 @@ impl Host {
             uplink: Some(UPLINK.to_owned()),
             bridge_nf_call_iptables: Some(true),
         };
-        Ok(Self {
+        Ok(Some(Self {
             facts,
             range,
             environment,
             pods: BTreeMap::new(),
-        })
+        }))
     }
 
     /// A pod is on the host, or has another address than before.
     pub fn run(&mut self, uid: &str, pod: PodOnHost) {
         let attached = match &pod.role {
-            Role::Flannel | Role::CalicoNode => None,
+            Role::Flannel | Role::CalicoNode | Role::OnHost => None,
             Role::OnPodNetwork(_) => {
                 let before = self.pods.get(uid).and_then(|(_, attached)| *attached);
                 Some(before.unwrap_or_else(|| self.attaches()))

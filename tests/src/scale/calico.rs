@@ -1,0 +1,65 @@
+//! Calico's objects, as a cluster has them whose pods Calico serves from the start.
+
+use ipnet::Ipv4Net;
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// The pool that calico-node makes at its first start.
+pub const POOL: &str = "default-ipv4-ippool";
+/// The annotation of a Node that says the address of its tunnel.
+pub const TUNNEL_ANNOTATION: &str = "projectcalico.org/IPv4VXLANTunnelAddr";
+/// Prefix length of the pool's blocks.
+const BLOCK_SIZE: u8 = 26;
+
+/// A kind of Calico's objects.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// Ranges of addresses.
+    Pool,
+    /// A node's part of one.
+    Block,
+    /// A node's claim on its part.
+    Affinity,
+    /// The counts by which addresses are released.
+    Handle,
+}
+
+impl Kind {
+    /// The objects of the kind.
+    pub fn api(self, client: &Client) -> Api<DynamicObject> {
+        let (kind, plural) = match self {
+            Self::Pool => ("IPPool", "ippools"),
+            Self::Block => ("IPAMBlock", "ipamblocks"),
+            Self::Affinity => ("BlockAffinity", "blockaffinities"),
+            Self::Handle => ("IPAMHandle", "ipamhandles"),
+        };
+        let resource = ApiResource {
+            group: "crd.projectcalico.org".to_owned(),
+            version: "v1".to_owned(),
+            api_version: "crd.projectcalico.org/v1".to_owned(),
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+        };
+        Api::all_with(client.clone(), &resource)
+    }
+}
+
+/// The pool of this range, with VXLAN between all nodes.
+pub fn pool(range: &str) -> Value {
+    json!({
+        "apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "metadata": {"name": POOL},
+        "spec": {
+            "cidr": range, "blockSize": BLOCK_SIZE, "vxlanMode": "Always", "ipipMode": "Never", "natOutgoing": true,
+            "nodeSelector": "all()", "allowedUses": ["Workload", "Tunnel"], "assignmentMode": "Automatic",
+        },
+    })
+}
+
+/// The range and the node of a block; `None` where the block has no node, or is not understood.
+pub fn owner(block: &DynamicObject) -> Option<(Ipv4Net, String)> {
+    let spec = &block.data["spec"];
+    let range = spec["cidr"].as_str()?.parse().ok()?;
+    let node = plan::calico::node_of(spec["affinity"].as_str()?)?;
+    Some((range, node.to_owned()))
+}

@@ -1,0 +1,262 @@
+//! flannel's hosts: what an agent does on the way from flannel to Calico, decided by the agent's own code.
+
+use std::path::Path;
+
+use agent::report::Report;
+use anyhow::Result;
+use api::node_migration::{Failure, NodeMigrationSpec};
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use plan::flannel_to_calico::host::{self, HostDecision, HostSettings, HostStep, Remembered, Undo};
+use plan::flannel_to_calico::host_checks::{self, Subject};
+use plan::flannel_to_calico::phase::Goal;
+
+use super::host::Host;
+use super::steps::perform;
+
+/// More steps than any host has.
+const MOST_STEPS: usize = 64;
+/// Where the real agent keeps its journal.
+const JOURNAL: &str = "/var/lib/replumb";
+
+/// A host that flannel serves, and what stands of the steps that were made on it.
+#[derive(Debug)]
+pub struct Flannel {
+    /// The model of the host.
+    pub host: Host,
+    node: String,
+    standing: Vec<HostStep>,
+}
+
+impl Flannel {
+    /// The host of this Node; `None` where flannel has not served it.
+    pub fn of(node: &Node, network: Ipv4Net) -> Result<Option<Self>> {
+        let host = Host::of(node, network)?;
+        Ok(host.map(|host| Self {
+            host,
+            node: node.name_any(),
+            standing: Vec::new(),
+        }))
+    }
+
+    /// Does what is asked, and says what is there.
+    pub(super) fn work(&mut self, spec: &NodeMigrationSpec) -> Report {
+        let settings = spec.flannel_to_calico.clone().unwrap_or_else(usual_settings);
+        let goal = if spec.flannel_to_calico.is_some() {
+            spec.goal
+        } else {
+            Goal::Hold
+        };
+        let mut message = String::new();
+        let mut failure = None;
+        for _ in 0..MOST_STEPS {
+            let remembered = Remembered {
+                interrupted: None,
+                standing: self.standing.clone(),
+                alone: false,
+            };
+            match host::decide(&self.host.facts, &settings, goal, &remembered) {
+                HostDecision::Run(step) => self.perform(step),
+                HostDecision::Wait(what) => {
+                    message = what;
+                    break;
+                }
+                HostDecision::Settled => {
+                    "hollow: nothing is left to do".clone_into(&mut message);
+                    break;
+                }
+                HostDecision::Halt(why) => {
+                    message.clone_from(&why);
+                    failure = Some(Failure {
+                        category: "Contradiction".to_owned(),
+                        message: why,
+                        retriable: false,
+                    });
+                    break;
+                }
+            }
+        }
+        let facts = &self.host.facts;
+        let phase = host::phase(facts, &settings);
+        let subject = Subject {
+            node: &self.node,
+            facts,
+            settings: &settings,
+            settings_are_known: spec.flannel_to_calico.is_some(),
+            phase,
+            goal,
+        };
+        let mut checks = host_checks::checks(subject);
+        checks.push(host_checks::journal(&self.node, Path::new(JOURNAL), &Ok(())));
+        Report {
+            phase: Some(phase),
+            message,
+            failure,
+            leftovers: host::leftovers(facts, &settings),
+            changes: host::changes(facts, &settings, &self.standing),
+            goal: Some(goal),
+            checks,
+            facts: Some(facts.clone()),
+            ..Report::default()
+        }
+    }
+
+    fn perform(&mut self, step: HostStep) {
+        perform(&mut self.host, &step);
+        self.standing.retain(|standing| !step.takes_back(standing));
+        match step.undo() {
+            Undo::By(_) => self.standing.push(step),
+            Undo::Nothing(_) => {}
+        }
+    }
+}
+
+/// What an agent looks for until it is told.
+fn usual_settings() -> HostSettings {
+    HostSettings {
+        vni: 1,
+        port: 8472,
+        mtu: 1450,
+        cni_configuration_directory: "/etc/cni/net.d".to_owned(),
+        block_size: 26,
+        node_range_length: 24,
+        ipv6: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::node_migration::NodeMigrationStatus;
+    use plan::flannel_to_calico::phase::Phase;
+    use serde_json::json;
+
+    use super::super::agent::{Agent, Known, Turn};
+    use super::super::pods::{PodOnHost, Role, Told};
+    use super::*;
+    use crate::scale::{POD_NETWORK, shape, size::Kind, size::Place};
+
+    fn agent() -> Agent {
+        let node = serde_json::from_value(shape::node(Place(300), Kind::FlannelToCalico)).unwrap();
+        Agent::new(&node, POD_NETWORK.parse().unwrap()).unwrap()
+    }
+
+    fn pod(role: Role) -> PodOnHost {
+        PodOnHost {
+            namespace: "n".to_owned(),
+            name: "p".to_owned(),
+            role,
+            told: Told::default(),
+        }
+    }
+
+    /// One that has an address of this number of the node's range.
+    fn ordinary(number: u8) -> PodOnHost {
+        pod(Role::OnPodNetwork(format!("10.129.44.{number}").parse().unwrap()))
+    }
+
+    /// What the agent says once it is asked for this.
+    fn says(agent: &mut Agent, goal: &str) -> NodeMigrationStatus {
+        let object = serde_json::from_value(json!({
+            "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": "a"},
+            "spec": {"nodeName": "a", "migration": "m", "goal": goal, "flannelToCalico": usual_settings()},
+        }))
+        .unwrap();
+        match agent.turn(&object, &Known::default()) {
+            Turn::Write(status) => *status,
+            other => panic!("it has said nothing yet: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_check_passes_on_a_host_that_flannel_serves() {
+        let mut agent = agent();
+        agent.run("f", pod(Role::Flannel));
+        agent.run("0a-1", ordinary(2));
+        let status = says(&mut agent, "Hold");
+        assert_eq!(status.phase, Some(Phase::Flannel));
+        assert!(
+            status
+                .checks
+                .iter()
+                .all(|check| check.verdict == plan::check::Verdict::Pass),
+            "{:?}",
+            status.checks
+        );
+        assert_eq!(status.facts.unwrap().legacy_pods.len(), 1);
+    }
+
+    #[test]
+    fn by_drain_each_phase_waits_for_what_it_needs() {
+        let mut agent = agent();
+        agent.run("f", pod(Role::Flannel));
+        agent.run("0a-1", ordinary(2));
+        assert_eq!(
+            says(&mut agent, "Held").phase,
+            Some(Phase::Flannel),
+            "flanneld runs"
+        );
+        agent.end("f");
+        assert_eq!(says(&mut agent, "Held").phase, Some(Phase::Held));
+        assert_eq!(
+            says(&mut agent, "Detached").phase,
+            Some(Phase::Held),
+            "a pod lives"
+        );
+        agent.end("0a-1");
+        assert_eq!(says(&mut agent, "Detached").phase, Some(Phase::Detached));
+        assert_eq!(
+            says(&mut agent, "Calico").phase,
+            Some(Phase::Detached),
+            "calico-node does not run"
+        );
+        agent.run("c", pod(Role::CalicoNode));
+        let status = says(&mut agent, "Calico");
+        assert_eq!(
+            (status.phase, status.leftovers.len()),
+            (Some(Phase::Calico), 0),
+            "{status:?}"
+        );
+        agent.run("0b-2", ordinary(3));
+        let facts = says(&mut agent, "Calico").facts.unwrap();
+        assert_eq!((facts.legacy_pods.len(), facts.calico.pods.len()), (0, 1));
+    }
+
+    #[test]
+    fn in_place_pods_of_both_networks_live_side_by_side() {
+        let mut agent = agent();
+        agent.run("0a-1", ordinary(2));
+        assert_eq!(says(&mut agent, "Held").phase, Some(Phase::Held));
+        let status = says(&mut agent, "Swapped");
+        assert_eq!(status.phase, Some(Phase::Swapped));
+        assert!(status.facts.unwrap().legacy_pods[0].routed);
+        agent.run("c", pod(Role::CalicoNode));
+        agent.run("0b-2", ordinary(3));
+        let status = says(&mut agent, "Mixed");
+        assert_eq!(status.phase, Some(Phase::Mixed));
+        let facts = status.facts.unwrap();
+        assert_eq!((facts.legacy_pods.len(), facts.calico.pods.len()), (1, 1));
+    }
+
+    #[test]
+    fn the_way_back_leaves_the_host_as_it_was() {
+        let mut agent = agent();
+        agent.run("f", pod(Role::Flannel));
+        agent.run("0a-1", ordinary(2));
+        let before = says(&mut agent, "Hold").facts.unwrap();
+        agent.end("f");
+        says(&mut agent, "Swapped");
+        agent.run("c", pod(Role::CalicoNode));
+        assert_eq!(says(&mut agent, "Mixed").phase, Some(Phase::Mixed));
+        agent.end("c");
+        let status = says(&mut agent, "Flannel");
+        assert_eq!(
+            (status.phase, status.changes.len()),
+            (Some(Phase::Flannel), 0),
+            "{:?}",
+            status.changes
+        );
+        agent.run("f", pod(Role::Flannel));
+        assert_eq!(says(&mut agent, "Hold").facts.unwrap(), before);
+    }
+}

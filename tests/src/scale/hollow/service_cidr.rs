@@ -1,0 +1,305 @@
+//! The hosts' knowledge of Services, played: each kube-proxy has rules for every Service that the API shows, and each kubelet tells new
+//! pods what its configuration says. What of it an agent reports is what it was asked for.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use anyhow::{Context, Result};
+use ipnet::{IpNet, Ipv4Net};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use plan::found::Found;
+use plan::service_cidr::host::{
+    Carrier, Carriers, HostFacts, HostSettings, InTarget, Left, LocalTraffic, MOST_CARRIERS, ProxyMode,
+    ServicePort, ToldBy,
+};
+
+use super::pods::{PodOnHost, Pods};
+use crate::scale::shape::KUBELET_CONFIGURATION;
+
+/// Namespace and name.
+type Name = (String, String);
+
+/// The Services and the name server, as every host knows them.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    rules: BTreeMap<Name, Rules>,
+    /// Which Service has an address.
+    by_address: BTreeMap<IpAddr, Name>,
+    name_server: Option<IpAddr>,
+}
+
+/// The rules of kube-proxy for one Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Rules {
+    addresses: Vec<IpAddr>,
+    /// Addresses by which traffic comes in from outside.
+    balanced: Vec<IpAddr>,
+    /// Protocol and port.
+    ports: Vec<(String, u16)>,
+}
+
+impl Known {
+    /// Reads what is there.
+    pub async fn read(client: &Client) -> Result<Self> {
+        let mut known = Self::default();
+        let services: Api<Service> = Api::all(client.clone());
+        let services = services
+            .list(&ListParams::default())
+            .await
+            .context("list Services")?;
+        services.iter().for_each(|service| known.see(service));
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
+        let map = maps
+            .get_opt(KUBELET_CONFIGURATION)
+            .await
+            .with_context(|| format!("read ConfigMap kube-system/{KUBELET_CONFIGURATION}"))?;
+        if let Some(map) = map {
+            known.configure(&map);
+        }
+        Ok(known)
+    }
+
+    /// A Service is there, or has changed.
+    pub fn see(&mut self, service: &Service) {
+        self.forget(service);
+        let name = name(service);
+        let rules = rules(service);
+        for address in &rules.addresses {
+            self.by_address.insert(*address, name.clone());
+        }
+        self.rules.insert(name, rules);
+    }
+
+    /// A Service is gone.
+    pub fn forget(&mut self, service: &Service) {
+        let name = name(service);
+        let Some(rules) = self.rules.remove(&name) else {
+            return;
+        };
+        for address in rules.addresses {
+            if self.by_address.get(&address) == Some(&name) {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+
+    /// The kubelets have this configuration.
+    pub fn configure(&mut self, map: &ConfigMap) {
+        let text = map.data.as_ref().and_then(|data| data.get("kubelet"));
+        let configuration = text.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        self.name_server =
+            configuration.and_then(|configuration| configuration["clusterDNS"][0].as_str()?.parse().ok());
+    }
+
+    /// The address of Service `default/kubernetes`, which the kubelet writes into the environment of new pods.
+    pub fn api_server(&self) -> Option<IpAddr> {
+        let name = ("default".to_owned(), "kubernetes".to_owned());
+        self.rules.get(&name)?.addresses.first().copied()
+    }
+
+    /// The address of the name servers, which the kubelet writes into the `resolv.conf` of new pods.
+    pub fn name_server(&self) -> Option<IpAddr> {
+        self.name_server
+    }
+
+    fn rules_at(&self, port: &ServicePort) -> Option<&Rules> {
+        let rules = self.rules.get(self.by_address.get(&port.address)?)?;
+        let mut ports = rules.ports.iter();
+        ports
+            .any(|(protocol, number)| *protocol == port.protocol && *number == port.port)
+            .then_some(rules)
+    }
+}
+
+fn name(service: &Service) -> Name {
+    (service.namespace().unwrap_or_default(), service.name_any())
+}
+
+fn rules(service: &Service) -> Rules {
+    let Some(spec) = &service.spec else {
+        return Rules::default();
+    };
+    let addresses = |texts: &[String]| texts.iter().filter_map(|text| text.parse().ok()).collect();
+    let ingress = service
+        .status
+        .as_ref()
+        .and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
+    let ports = spec.ports.iter().flatten().filter_map(|port| {
+        let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+        Some((protocol, u16::try_from(port.port).ok()?))
+    });
+    Rules {
+        addresses: addresses(spec.cluster_ips.as_deref().unwrap_or_default()),
+        balanced: ingress
+            .into_iter()
+            .flatten()
+            .filter_map(|ingress| ingress.ip.as_ref()?.parse().ok())
+            .collect(),
+        ports: ports.collect(),
+    }
+}
+
+/// The facts that an agent reads off its host. No connection leads to an address that is left, and the new range is free.
+pub fn facts(settings: &HostSettings, known: &Known, pods: &Pods, network: Ipv4Net) -> HostFacts {
+    let HostSettings {
+        left,
+        target: _,
+        asked,
+    } = settings;
+    let has_rules = |port: &&ServicePort| known.rules_at(port).is_some();
+    let is_balanced = |port: &&ServicePort| {
+        let rules = known.rules_at(port);
+        rules.is_some_and(|rules| rules.balanced.contains(&port.address))
+    };
+    let unknown = asked.known.iter().filter(|port| !has_rules(port));
+    let unknown = unknown.chain(asked.balanced.iter().filter(|port| !is_balanced(port)));
+    HostFacts {
+        proxy_mode: Found::Present(ProxyMode::Iptables),
+        unknown: Found::Present(unknown.cloned().collect()),
+        local_traffic: Found::Present(LocalTraffic {
+            ranges: vec![IpNet::V4(network)],
+            links: Vec::new(),
+        }),
+        cluster_dns: known
+            .name_server
+            .map_or(Found::Absent, |address| Found::Present(vec![address])),
+        // Hollow agents reach the API server there.
+        api_server: Ipv4Addr::LOCALHOST.to_string(),
+        in_target: InTarget::default(),
+        carriers: carriers(pods, left),
+        connections: Found::Absent,
+    }
+}
+
+/// Pods that were told an address that is left.
+fn carriers(pods: &Pods, left: &Left) -> Found<Carriers> {
+    let told = |(uid, pod): (&String, &PodOnHost)| {
+        let by = [
+            (ToldBy::Environment, pod.told.environment),
+            (ToldBy::Resolver, pod.told.resolver),
+        ];
+        by.map(|(told_by, address)| {
+            address
+                .filter(|address| left.has(*address))
+                .map(|address| Carrier {
+                    pod_uid: uid.clone(),
+                    told_by,
+                    address,
+                })
+        })
+    };
+    let pods: Vec<Carrier> = pods.iter().flat_map(told).flatten().take(MOST_CARRIERS).collect();
+    if pods.is_empty() {
+        return Found::Absent;
+    }
+    Found::Present(Carriers {
+        pods,
+        ..Carriers::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::pods::{Role, Told};
+    use super::*;
+    use crate::scale::shape;
+
+    fn service(name: &str, address: &str, ingress: &Value) -> Service {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "default", "name": name},
+            "spec": {"clusterIPs": [address], "ports": [{"port": 443, "protocol": "TCP"}]},
+            "status": {"loadBalancer": {"ingress": ingress}},
+        }))
+        .unwrap()
+    }
+
+    fn port(address: &str) -> ServicePort {
+        ServicePort {
+            address: address.parse().unwrap(),
+            protocol: "TCP".to_owned(),
+            port: 443,
+        }
+    }
+
+    fn asked(known: &[&str], balanced: &[&str]) -> HostSettings {
+        let ports = |addresses: &[&str]| addresses.iter().map(|address| port(address)).collect();
+        HostSettings {
+            left: Left {
+                ranges: vec!["10.96.0.0/16".parse().unwrap()],
+                kept: Vec::new(),
+            },
+            target: Vec::new(),
+            asked: plan::service_cidr::host::Asked {
+                known: ports(known),
+                balanced: ports(balanced),
+            },
+        }
+    }
+
+    fn network() -> Ipv4Net {
+        crate::scale::POD_NETWORK.parse().unwrap()
+    }
+
+    #[test]
+    fn kube_proxy_has_rules_for_what_the_api_shows() {
+        let mut known = Known::default();
+        known.see(&service("kubernetes", "10.96.0.1", &json!([])));
+        known.see(&service("bridge", "10.96.0.9", &json!([{"ip": "10.96.0.9"}])));
+        let unknown =
+            |known: &Known, settings: &HostSettings| facts(settings, known, &Pods::new(), network()).unknown;
+        let both = ["10.96.0.1", "10.96.0.9"];
+        assert_eq!(unknown(&known, &asked(&both, &[])), Found::Present(Vec::new()));
+        assert_eq!(
+            unknown(&known, &asked(&[], &both)),
+            Found::Present(vec![port("10.96.0.1")])
+        );
+        // The Service has another address now, and another Service has the old one.
+        known.see(&service("kubernetes", "172.31.0.1", &json!([])));
+        known.see(&service("old", "10.96.0.1", &json!([])));
+        known.forget(&service("bridge", "10.96.0.9", &json!([])));
+        assert_eq!(
+            unknown(&known, &asked(&["10.96.0.1", "172.31.0.1", "10.96.0.9"], &[])),
+            Found::Present(vec![port("10.96.0.9")])
+        );
+    }
+
+    #[test]
+    fn a_pod_carries_what_it_was_told_when_it_started() {
+        let mut known = Known::default();
+        known.see(&service("kubernetes", "10.96.0.1", &json!([])));
+        let map = shape::kubelet_configuration(Ipv4Addr::new(10, 96, 0, 10));
+        known.configure(&serde_json::from_value(map).unwrap());
+        let pod = |known: &Known| PodOnHost {
+            namespace: "n".to_owned(),
+            name: "p".to_owned(),
+            role: Role::OnHost,
+            told: Told {
+                environment: known.api_server(),
+                resolver: known.name_server(),
+            },
+        };
+        let old = pod(&known);
+        known.see(&service("kubernetes", "172.31.0.1", &json!([])));
+        let map = shape::kubelet_configuration(Ipv4Addr::new(172, 31, 0, 10));
+        known.configure(&serde_json::from_value(map).unwrap());
+        let pods = Pods::from([("a".to_owned(), old), ("b".to_owned(), pod(&known))]);
+        let found = facts(&asked(&[], &[]), &known, &pods, network());
+        let Found::Present(carriers) = found.carriers else {
+            panic!("a pod was told an address that is left");
+        };
+        let carriers: Vec<(&str, ToldBy)> = carriers
+            .pods
+            .iter()
+            .map(|carrier| (carrier.pod_uid.as_str(), carrier.told_by))
+            .collect();
+        assert_eq!(carriers, [("a", ToldBy::Environment), ("a", ToldBy::Resolver)]);
+        assert_eq!(
+            found.cluster_dns,
+            Found::Present(vec!["172.31.0.10".parse().unwrap()])
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! Calico's IPAM and CNI plugin, played: pods get their addresses out of `IPAMBlock`s, from the pool that Calico would take. kwok
+//! lets a pod run once its status says an address. The address of a pod on the host's network comes from here as well.
+
+mod choice;
+mod node;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::ListParams;
+use kube::core::{ApiResource, Object};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde::{Deserialize, Serialize};
+
+use super::calico;
+use node::{Job, OfNode, Outcome, PodName, Shared};
+
+/// Nodes that are written for at the same time.
+const NODES_AT_ONCE: usize = 16;
+/// The time between two looks at open jobs.
+const TICK: Duration = Duration::from_millis(100);
+/// The annotation by which a pod names pools.
+const POOLS: &str = "cni.projectcalico.org/ipv4pools";
+
+/// A pod as far as its address goes.
+type SlimPod = Object<SlimSpec, SlimStatus>;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimSpec {
+    node_name: String,
+    host_network: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimStatus {
+    #[serde(rename = "podIP")]
+    pod_ip: String,
+}
+
+/// A pod that was seen.
+#[derive(Clone, Debug)]
+struct Served {
+    node: String,
+    handle: String,
+    /// The pod's address of a block, once there is one.
+    address: Option<IpAddr>,
+}
+
+/// Plays the IPAM of every node until it is dropped.
+pub async fn play(client: Client) -> Result<Infallible> {
+    let mut ipam = Ipam::begin(&client).await?;
+    let pods: Api<SlimPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
+    let mut pods = pin!(watcher(pods, watcher::Config::default()).default_backoff());
+    let blocks = calico::Kind::Block.api(&client);
+    let mut blocks = pin!(watcher(blocks, watcher::Config::default()).default_backoff());
+    let mut work = FuturesUnordered::new();
+    let mut tick = tokio::time::interval(TICK);
+    loop {
+        tokio::select! {
+            // The watcher starts a broken watch again.
+            event = pods.next() => if let Some(Ok(event)) = event { ipam.see_pod(event) },
+            event = blocks.next() => if let Some(Ok(Event::Delete(block))) = event
+                && let Some((range, _)) = calico::owner(&block)
+            {
+                ipam.claims.lock().remove(range);
+            },
+            Some((node, outcome)) = work.next(), if !work.is_empty() => ipam.done(node, outcome?),
+            _ = tick.tick() => while work.len() < NODES_AT_ONCE && let Some((node, jobs)) = ipam.next() {
+                let of_node = OfNode { client: client.clone(), node, claims: ipam.claims.clone() };
+                work.push(serve(of_node, jobs));
+            },
+        }
+    }
+}
+
+async fn serve(of_node: OfNode, jobs: Vec<Job>) -> (String, Result<Outcome>) {
+    let outcome = of_node.serve(jobs).await;
+    (of_node.node, outcome)
+}
+
+#[derive(Debug, Default)]
+struct Ipam {
+    claims: Shared,
+    /// Pods by UID.
+    pods: BTreeMap<String, Served>,
+    jobs: BTreeMap<String, Vec<Job>>,
+    /// Nodes that are written for.
+    busy: BTreeSet<String>,
+}
+
+impl Ipam {
+    /// Every node's tunnel needs an address first.
+    async fn begin(client: &Client) -> Result<Self> {
+        let nodes: Api<Node> = Api::all(client.clone());
+        let nodes = nodes
+            .list_metadata(&ListParams::default())
+            .await
+            .context("list Nodes")?;
+        let jobs = nodes.iter().map(|node| (node.name_any(), vec![Job::Tunnel]));
+        Ok(Self {
+            jobs: jobs.collect(),
+            ..Self::default()
+        })
+    }
+
+    fn see_pod(&mut self, event: Event<SlimPod>) {
+        match event {
+            Event::Apply(pod) | Event::InitApply(pod) => {
+                let has_address = pod
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| !status.pod_ip.is_empty());
+                let is_to_go = pod.metadata.deletion_timestamp.is_some();
+                let Some(uid) = pod.uid() else { return };
+                let waits = !has_address && !is_to_go && !pod.spec.node_name.is_empty();
+                if waits && !self.pods.contains_key(&uid) {
+                    self.ask(uid, &pod);
+                }
+            }
+            Event::Delete(pod) => {
+                let served = pod.uid().and_then(|uid| self.pods.remove(&uid));
+                if let Some(Served {
+                    node,
+                    handle,
+                    address: Some(address),
+                }) = served
+                {
+                    self.jobs
+                        .entry(node)
+                        .or_default()
+                        .push(Job::Take(address, handle));
+                }
+            }
+            Event::Init | Event::InitDone => {}
+        }
+    }
+
+    fn ask(&mut self, uid: String, pod: &SlimPod) {
+        let name = PodName {
+            namespace: pod.namespace().unwrap_or_default(),
+            name: pod.name_any(),
+            uid: uid.clone(),
+        };
+        let node = pod.spec.node_name.clone();
+        let served = Served {
+            node: node.clone(),
+            handle: name.handle(),
+            address: None,
+        };
+        self.pods.insert(uid, served);
+        let job = if pod.spec.host_network {
+            Job::OnHost(name)
+        } else {
+            let named = pod.annotations().get(POOLS);
+            let named = named.and_then(|text| serde_json::from_str(text).ok());
+            Job::Give(name, named.unwrap_or_default())
+        };
+        self.jobs.entry(node).or_default().push(job);
+    }
+
+    /// A node with something to do, for which nothing is written now.
+    fn next(&mut self) -> Option<(String, Vec<Job>)> {
+        let mut waiting = self.jobs.keys();
+        let node = waiting.find(|node| !self.busy.contains(*node))?.clone();
+        let jobs = self.jobs.remove(&node)?;
+        self.busy.insert(node.clone());
+        Some((node, jobs))
+    }
+
+    fn done(&mut self, node: String, outcome: Outcome) {
+        self.busy.remove(&node);
+        let Outcome { given, mut left } = outcome;
+        for (uid, address) in given {
+            match self.pods.get_mut(&uid) {
+                Some(served) => served.address = Some(address),
+                // The pod went while the address was written.
+                None => left.push(Job::Take(address, format!("k8s-pod-network.{uid}"))),
+            }
+        }
+        // A pod that is gone needs none any more.
+        left.retain(|job| match job {
+            Job::Give(pod, _) | Job::OnHost(pod) => self.pods.contains_key(&pod.uid),
+            Job::Tunnel | Job::Take(..) => true,
+        });
+        if !left.is_empty() {
+            self.jobs.entry(node).or_default().extend(left);
+        }
+    }
+}
