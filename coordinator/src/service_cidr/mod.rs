@@ -16,6 +16,7 @@ mod objects;
 pub mod observed;
 mod read;
 mod trial;
+mod unchanged;
 mod view;
 mod watched;
 

@@ -107,9 +107,10 @@ async fn refusals(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result
     let operator = &run.scene.operator;
     let [first, second, third] = order(cluster, &run, &by_drain()).await?;
     is_in_work(&look, &first).await?;
+    // The API server obeys a policy some seconds after it was made: the second node must not have begun by then.
+    put(cluster, &objects::policy_over(&second)).await?;
     runs(cluster, "hooked", &objects::kept("hooked", &third)).await?;
     is_done(&look, &first).await?;
-    put(cluster, &objects::policy_over(&second)).await?;
     put(cluster, &objects::eviction_webhook()).await?;
     let words = format!("the stranger's policy freezes {second}");
     tally.count(
