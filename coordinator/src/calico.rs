@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 
 use crate::write::{WriteError, parameters, post_parameters};
 
+/// So many whole objects of a list are in memory at once.
+const PAGE: u32 = 250;
+
 /// A kind of Calico's: kind and plural name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind(pub &'static str, pub &'static str);
@@ -42,13 +45,50 @@ impl Kind {
         format!("{} {name}", self.0)
     }
 
-    /// Every object of the kind; none when the kind is not served.
+    /// Every object of the kind; none when the kind is not served. For kinds of which a cluster has few.
     pub async fn list(self, client: &Client) -> Result<Vec<DynamicObject>, WriteError> {
-        match self.api(client).list(&ListParams::default()).await {
-            Ok(list) => Ok(list.items),
-            // A resource that nobody serves is answered with a plain text, without the reason NotFound.
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-            Err(source) => Err(WriteError::of("listing", self.1, source)),
+        let mut found = Vec::new();
+        self.each(client, |object| found.push(object)).await?;
+        Ok(found)
+    }
+
+    /// Shows every object of the kind, page by page: there may be several for each node, and few are in memory at once. None when the
+    /// kind is not served.
+    pub async fn each(self, client: &Client, take: impl FnMut(DynamicObject)) -> Result<(), WriteError> {
+        self.pages(client, ListParams::default(), take).await
+    }
+
+    /// Shows every object of the kind with these labels.
+    pub async fn each_labelled(
+        self,
+        client: &Client,
+        labels: &str,
+        take: impl FnMut(DynamicObject),
+    ) -> Result<(), WriteError> {
+        self.pages(client, ListParams::default().labels(labels), take)
+            .await
+    }
+
+    async fn pages(
+        self,
+        client: &Client,
+        asked: ListParams,
+        mut take: impl FnMut(DynamicObject),
+    ) -> Result<(), WriteError> {
+        let api = self.api(client);
+        let mut asked = asked.limit(PAGE);
+        loop {
+            let page = match api.list(&asked).await {
+                Ok(page) => page,
+                // A resource that nobody serves is answered with a plain text, without the reason NotFound.
+                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+                Err(source) => return Err(WriteError::of("listing", self.1, source)),
+            };
+            page.items.into_iter().for_each(&mut take);
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => asked.continue_token = Some(next),
+                None => return Ok(()),
+            }
         }
     }
 

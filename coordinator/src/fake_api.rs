@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::cache::{Cache, Stores};
 use crate::context::Context;
+use crate::fake_lists::page;
 use crate::fake_schema::{unknown_fields, without};
 use crate::metrics::Metrics;
 use crate::obstacles::Obstacles;
@@ -38,6 +39,8 @@ struct State {
     version: u64,
     /// Changes in order: `PATCH /api/v1/nodes/a {"metadata":…}`.
     changes: Vec<(String, Value)>,
+    /// Reads in order: `GET /api/v1/nodes/a`, and of a collection `LIST /api/v1/nodes?labelSelector=…`.
+    reads: Vec<String>,
     /// Events, told apart from changes.
     events: Vec<(String, Value)>,
     /// Changes of what begins so are refused, each with these words.
@@ -159,6 +162,11 @@ impl FakeApi {
     /// The changes since the last call, in order: method and path, body.
     pub fn take_changes(&self) -> Vec<(String, Value)> {
         std::mem::take(&mut self.state.lock().unwrap().changes)
+    }
+
+    /// The reads since the last call, in order: what was read, and of a list how it was asked for.
+    pub fn take_reads(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().reads)
     }
 
     /// From now on the server takes this many changes and then answers nobody; `None` for no limit.
@@ -322,12 +330,15 @@ impl State {
             return Some((StatusCode::OK, json!({ "metadata": {}, "items": items })));
         }
         if *method == Method::GET {
+            let is_list = !self.objects.contains_key(path) && is_collection(path);
+            self.reads.push(if is_list {
+                format!("LIST {path}?{query}")
+            } else {
+                format!("GET {path}")
+            });
             return Some(match self.objects.get(path) {
                 Some(object) => (StatusCode::OK, object.clone()),
-                None if is_collection(path) => (
-                    StatusCode::OK,
-                    json!({ "metadata": {}, "items": self.collection(path) }),
-                ),
+                None if is_list => (StatusCode::OK, page(self.collection(path), query)),
                 None => failure(StatusCode::NOT_FOUND, "NotFound"),
             });
         }

@@ -7,6 +7,7 @@ use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
 use crate::evict::{Refusals, Unanswered};
+use crate::flannel_to_calico::undo::Undone;
 use crate::records::Records;
 use crate::tell::Tone;
 use crate::traffic::Services;
@@ -34,6 +35,8 @@ pub struct Memory {
     pub clock: Clock,
     /// Addresses of Services that traffic pods send to.
     pub services: Services,
+    /// What is known of the way back to flannel.
+    pub undone: Undone,
     /// Workloads, and what others need pods for.
     pub workloads: Workloads,
     /// What objects of others cost, as the status says it.

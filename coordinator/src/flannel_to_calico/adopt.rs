@@ -13,6 +13,7 @@ use plan::flannel_to_calico::objects::Pool;
 use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
 
+use super::blocks;
 use super::node_objects::{self, Outcome};
 use crate::cache::Cache;
 use crate::context::Context;
@@ -27,7 +28,8 @@ pub async fn adopt_node_migrations(
 ) -> Result<(), WriteError> {
     for object in node_migrations::without_node(cache, migration) {
         let removal = async {
-            node_objects::remove(context, &object.spec.node_name, &BTreeSet::new()).await?;
+            let ranges = blocks::of_gone_node(context, &object, migration.status.as_ref()).await?;
+            node_objects::remove(context, &object.spec.node_name, &ranges, &BTreeSet::new()).await?;
             node_migrations::delete(context, &object).await
         };
         context

@@ -4,15 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::NodeMigration;
+use ipnet::IpNet;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Client;
 use kube::core::DynamicObject;
 use plan::check::Check;
 use plan::check::policies::PolicyState;
+use plan::cluster::Malformed;
 use plan::flannel_to_calico::checks::PERMISSIONS;
 use plan::flannel_to_calico::cluster::ClusterFacts;
 use plan::flannel_to_calico::facts::HostFacts;
@@ -38,7 +41,7 @@ pub async fn dereference(
         read::list::<Service>(context, "Services"),
         read::calico_resources(context),
         calico::IP_POOL.list(client),
-        calico::IPAM_BLOCK.list(client),
+        ipam_blocks(client),
         read::permissions(context, &PERMISSIONS),
         read::policies(context),
     )?;
@@ -61,6 +64,16 @@ pub async fn dereference(
         hosts: read::said_by_agents(&reports, |status| status.facts.clone()),
         host_checks: read::said_by_agents(&reports, |status| Some(status.checks.clone())),
     }))
+}
+
+/// Range and affinity of every `IPAMBlock`: before the first change somebody else's may be anywhere in the range. A cluster on flannel
+/// has few, and once the migration runs nothing lists them.
+async fn ipam_blocks(client: &Client) -> Result<Vec<Result<(IpNet, Option<String>), Malformed>>, WriteError> {
+    let mut found = Vec::new();
+    calico::IPAM_BLOCK
+        .each(client, |block| found.push(facts::calico::ipam_block(&block)))
+        .await?;
+    Ok(found)
 }
 
 /// Everything that was read: watched kinds as their stores hand them out, the others as they were listed.
@@ -86,8 +99,8 @@ struct Objects {
     calico_resources: BTreeSet<String>,
     /// Every `IPPool`.
     ip_pools: Vec<DynamicObject>,
-    /// Every `IPAMBlock`.
-    ipam_blocks: Vec<DynamicObject>,
+    /// Range and affinity of every `IPAMBlock`, or why one is not understood.
+    ipam_blocks: Vec<Result<(IpNet, Option<String>), Malformed>>,
     /// Answers of the API server, by [`plan::check::Permission::key`].
     permissions: BTreeMap<String, bool>,
     /// How the API server has the policies that bound coordinator and agents, by name.
@@ -127,10 +140,7 @@ fn cluster(objects: &Objects) -> ClusterFacts {
         objects.ip_pools.iter().map(facts::calico::ip_pool),
         &mut malformed,
     );
-    let ipam_blocks = facts::understood(
-        objects.ipam_blocks.iter().map(facts::calico::ipam_block),
-        &mut malformed,
-    );
+    let ipam_blocks = facts::understood(objects.ipam_blocks.iter().cloned(), &mut malformed);
     malformed.sort();
     let mut budgets: Vec<_> = objects
         .budgets

@@ -10,6 +10,7 @@ use plan::flannel_to_calico::import::{ImportedAddress, imported_as, impossible, 
 use plan::flannel_to_calico::objects::{self, Allocation, BlockConflict, Released};
 use serde_json::Value;
 
+use super::blocks::{Own, claims_of};
 use super::node_objects::Outcome;
 use crate::calico::{self, Created};
 use crate::context::Context;
@@ -18,14 +19,15 @@ use crate::write::WriteError;
 /// Tells Calico's IPAM of these addresses, and remembers in `spec` what it was told.
 pub async fn import(
     context: &Context,
-    node: &str,
+    own: &Own<'_>,
     allocations: &[Allocation],
     spec: &mut NodeMigrationSpec,
 ) -> Result<Outcome, WriteError> {
+    let node = own.node;
     if let Some(message) = impossible(node, allocations) {
         return Ok(Outcome::Blocked(message));
     }
-    let blocks = blocks_of(context, node).await?;
+    let blocks = own.read(context).await?;
     let own: Vec<IpNet> = blocks.iter().map(|(block, _)| *block).collect();
     for (block, read) in blocks {
         let of_block: Vec<Allocation> = allocations
@@ -62,11 +64,11 @@ pub async fn import(
 /// be another pod's by now. Of a handle, what it has of the node's blocks: what an agent says is about its own node.
 pub async fn release(
     context: &Context,
-    node: &str,
+    own: &Own<'_>,
     addresses: &[ImportedAddress],
     spec: &mut NodeMigrationSpec,
 ) -> Result<Outcome, WriteError> {
-    let blocks = blocks_of(context, node).await?;
+    let blocks = own.read(context).await?;
     let own: Vec<IpNet> = blocks.iter().map(|(block, _)| *block).collect();
     for (block, read) in blocks {
         let of_block: Vec<(IpAddr, &str)> = addresses
@@ -94,9 +96,18 @@ pub async fn release(
 
 /// Takes back every address of the node's but the one on its tunnel: no pod of Calico's is on it any more. What an agent or a
 /// plugin could not say in time goes with it.
-pub async fn release_all(context: &Context, node: &str) -> Result<Outcome, WriteError> {
+pub async fn release_all(context: &Context, own: &Own<'_>) -> Result<Outcome, WriteError> {
+    let node = own.node;
     let tunnels = objects::tunnel_handles(node);
-    let blocks = blocks_of(context, node).await?;
+    // Once a node: what Calico has claimed for it meanwhile goes, too.
+    let mut own = own.clone();
+    own.blocks.extend(
+        claims_of(context, node)
+            .await?
+            .into_iter()
+            .map(objects::block_name),
+    );
+    let blocks = own.read(context).await?;
     let own: Vec<IpNet> = blocks.iter().map(|(block, _)| *block).collect();
     for (block, read) in blocks {
         let allocated = match objects::allocated(&read.data["spec"], block) {
@@ -211,26 +222,11 @@ async fn write_block(
     }
 }
 
-/// The node's blocks, as they are now.
-async fn blocks_of(context: &Context, node: &str) -> Result<Vec<(IpNet, DynamicObject)>, WriteError> {
-    let affinity = objects::affinity(node);
-    let mut found = Vec::new();
-    for read in calico::IPAM_BLOCK.list(&context.client).await? {
-        let spec = &read.data["spec"];
-        if spec["affinity"].as_str() != Some(&affinity) {
-            continue;
-        }
-        if let Some(Ok(range)) = spec["cidr"].as_str().map(str::parse) {
-            found.push((range, read));
-        }
-    }
-    Ok(found)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
+    use super::super::blocks::named;
     use super::super::scenarios::CALICO_GROUP;
     use super::*;
     use crate::fake_api::FakeApi;
@@ -269,6 +265,13 @@ mod tests {
         serde_json::from_value(json!({ "nodeName": "a", "migration": "m", "imported": imported })).unwrap()
     }
 
+    fn of_a() -> Own<'static> {
+        Own {
+            node: "a",
+            blocks: named([block(1), block(3)]),
+        }
+    }
+
     fn blocked(outcome: Outcome) -> String {
         match outcome {
             Outcome::Blocked(message) => message,
@@ -282,7 +285,7 @@ mod tests {
         let api = cluster(&[]);
         let before = api.get(&handle_path());
         let mut spec = spec(&[]);
-        let outcome = import(&api.context(), "a", &[allocation(HANDLE)], &mut spec)
+        let outcome = import(&api.context(), &of_a(), &[allocation(HANDLE)], &mut spec)
             .await
             .unwrap();
         let message = blocked(outcome);
@@ -309,7 +312,9 @@ mod tests {
         );
         let imported = vec![imported_as(&own)];
         let mut spec = spec(&imported);
-        let outcome = release(&api.context(), "a", &imported, &mut spec).await.unwrap();
+        let outcome = release(&api.context(), &of_a(), &imported, &mut spec)
+            .await
+            .unwrap();
         assert_eq!(outcome, Outcome::Written);
         assert_eq!(spec.imported, []);
         let handle = api.get(&handle_path()).unwrap();
@@ -317,7 +322,9 @@ mod tests {
 
         // Nor where none of its addresses is the node's.
         api.take_changes();
-        let outcome = release(&api.context(), "a", &imported, &mut spec).await.unwrap();
+        let outcome = release(&api.context(), &of_a(), &imported, &mut spec)
+            .await
+            .unwrap();
         assert_eq!(outcome, Outcome::Written);
         assert_eq!(api.get(&handle_path()), Some(handle));
         assert_eq!(api.take_changes(), []);
@@ -330,7 +337,7 @@ mod tests {
             &handle_path(),
             &json!({ "spec": { "block": { "10.244.1.0/26": 1 } } }),
         );
-        let outcome = release_all(&api.context(), "a").await.unwrap();
+        let outcome = release_all(&api.context(), &of_a()).await.unwrap();
         assert_eq!(outcome, Outcome::Written);
         let handle = api.get(&handle_path()).unwrap();
         assert_eq!(handle["spec"]["block"], json!({ "10.244.2.0/26": 1 }));
@@ -348,7 +355,7 @@ mod tests {
         for sandbox in ["../../namespaces/x", "a b", ""] {
             let api = cluster(&[]);
             let wanted = [allocation(&format!("k8s-pod-network.{sandbox}"))];
-            let outcome = import(&api.context(), "a", &wanted, &mut spec(&[]))
+            let outcome = import(&api.context(), &of_a(), &wanted, &mut spec(&[]))
                 .await
                 .unwrap();
             let message = blocked(outcome);

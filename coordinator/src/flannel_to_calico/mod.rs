@@ -5,6 +5,7 @@
 mod adopt;
 #[cfg(test)]
 mod back_scenarios;
+mod blocks;
 #[cfg(test)]
 mod clock_scenarios;
 mod dereference;
@@ -19,6 +20,8 @@ mod in_place_scenarios;
 mod ipv6_scenarios;
 mod node_objects;
 mod prepare;
+#[cfg(test)]
+mod requests_scenarios;
 mod roll;
 mod saved;
 #[cfg(test)]
@@ -28,7 +31,7 @@ mod stranger_scenarios;
 mod traffic;
 #[cfg(test)]
 mod traffic_scenarios;
-mod undo;
+pub mod undo;
 mod view;
 
 use std::collections::BTreeMap;

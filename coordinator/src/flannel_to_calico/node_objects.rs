@@ -139,47 +139,50 @@ async fn write_affinity(
         .await
 }
 
-/// Removes the claims of a node that is gone, and its blocks in which no pod has an address. What a pod still holds
-/// stays: Calico's own garbage collection looks after it. So do blocks with one of the names in `known`, which were there
-/// before. Returns the names of blocks that were to go and hold somebody's address.
+/// Removes those of a node's blocks in which no pod has an address, with their claims. What a pod still holds stays: Calico's own
+/// garbage collection looks after it. So do blocks with one of the names in `known`, which were there before. Returns the names of
+/// blocks that were to go and hold somebody's address.
 pub async fn remove(
     context: &Context,
     node: &str,
+    blocks: &BTreeSet<IpNet>,
     known: &BTreeSet<String>,
 ) -> Result<Vec<String>, WriteError> {
+    let client = &context.client;
     let affinity = objects::affinity(node);
     let handles = objects::tunnel_handles(node);
     let mut kept = Vec::new();
-    let claims = calico::BLOCK_AFFINITY.list(&context.client).await?;
-    for block in calico::IPAM_BLOCK.list(&context.client).await? {
-        let spec = &block.data["spec"];
-        if spec["affinity"].as_str() != Some(&affinity) || known.contains(&block.name_any()) {
+    for range in blocks {
+        let name = objects::block_name(*range);
+        if known.contains(&name) {
             continue;
         }
-        let held_by_others = spec["attributes"].as_array().is_some_and(|attributes| {
-            attributes
-                .iter()
-                .any(|entry| !handles.iter().any(|handle| entry["handle_id"] == handle.as_str()))
-        });
-        if held_by_others {
-            kept.push(block.name_any());
-            continue;
+        let found = calico::IPAM_BLOCK.get(client, &name).await?;
+        if let Some(block) = &found {
+            let spec = &block.data["spec"];
+            if spec["affinity"].as_str() != Some(&affinity) {
+                continue;
+            }
+            let held_by_others = spec["attributes"].as_array().is_some_and(|attributes| {
+                attributes
+                    .iter()
+                    .any(|entry| !handles.iter().any(|handle| entry["handle_id"] == handle.as_str()))
+            });
+            if held_by_others {
+                kept.push(name);
+                continue;
+            }
         }
-        for claim in claims.iter().filter(|claim| {
-            claim.data["spec"]["node"].as_str() == Some(node) && claim.data["spec"]["cidr"] == spec["cidr"]
-        }) {
-            calico::BLOCK_AFFINITY
-                .delete(&context.client, &claim.name_any())
-                .await?;
+        let claim = objects::affinity_name(node, *range);
+        calico::BLOCK_AFFINITY.delete(client, &claim).await?;
+        if found.is_some() {
+            calico::IPAM_BLOCK.delete(client, &name).await?;
         }
-        calico::IPAM_BLOCK
-            .delete(&context.client, &block.name_any())
-            .await?;
     }
     if kept.is_empty() {
         for handle in &handles {
             calico::IPAM_HANDLE
-                .delete(&context.client, &objects::handle_name(handle))
+                .delete(client, &objects::handle_name(handle))
                 .await?;
         }
     }

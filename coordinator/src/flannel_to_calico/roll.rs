@@ -126,7 +126,7 @@ pub async fn roll(
         stop::halt(status, stop);
     }
     if back == Some(Back::All) {
-        turn::rolling_back(context, cache, migration, settings, &seats, status).await?;
+        turn::rolling_back(context, cache, memory, migration, settings, &seats, status).await?;
     }
     count_nodes(context, &snapshot);
     if stop.is_none() && turn::all_are_there(back.as_ref(), &seats) {
@@ -290,6 +290,7 @@ impl Round<'_> {
                 context: self.context,
                 memory,
                 migration: self.migration,
+                settings: self.settings,
                 node: node_object,
                 object: Arc::clone(object),
                 policy: self.policy,

@@ -62,13 +62,16 @@ pub async fn read(
         }
     }
     let mut blocks = Vec::new();
-    for block in calico::IPAM_BLOCK.list(&context.client).await? {
-        let affinity = block.data["spec"]["affinity"].as_str().unwrap_or_default();
-        match plan::calico::node_of(affinity).and_then(|node| of_nodes.get_mut(node)) {
-            Some(before) => before.blocks.push(block.name_any()),
-            None => blocks.push(block.name_any()),
-        }
-    }
+    // Every block, once a migration: one that nobody knows the name of is saved, too, or the way back would delete it.
+    calico::IPAM_BLOCK
+        .each(&context.client, |block| {
+            let affinity = block.data["spec"]["affinity"].as_str().unwrap_or_default();
+            match plan::calico::node_of(affinity).and_then(|node| of_nodes.get_mut(node)) {
+                Some(before) => before.blocks.push(block.name_any()),
+                None => blocks.push(block.name_any()),
+            }
+        })
+        .await?;
     blocks.sort();
     write_of_nodes(context, objects, of_nodes).await?;
     let felix = spec(
@@ -159,6 +162,7 @@ async fn spec(context: &Context, kind: Kind, ours: &[&str]) -> Result<Value, Wri
     }))
 }
 
+/// Names of objects of a kind of which a cluster has few.
 async fn names(context: &Context, kind: Kind) -> Result<Vec<String>, WriteError> {
     let mut names: Vec<String> = kind
         .list(&context.client)
@@ -244,10 +248,9 @@ pub async fn delete_new_pools(
     let Some(known) = known_names(before, IP_POOLS) else {
         return Ok(());
     };
-    for name in names(context, calico::IP_POOL).await? {
-        let is_ours = objects::family::ALL.iter().any(|family| family.pool == name);
-        if !known.contains(&name) && is_ours {
-            calico::IP_POOL.delete(&context.client, &name).await?;
+    for name in objects::family::ALL.iter().map(|family| family.pool) {
+        if !known.contains(name) && calico::IP_POOL.get(&context.client, name).await?.is_some() {
+            calico::IP_POOL.delete(&context.client, name).await?;
         }
     }
     Ok(())

@@ -1,12 +1,13 @@
 //! After the last node is back: what was written for the cluster is taken back, in the reverse order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::migration::MigrationPhase;
 use api::node_migration::NodeBefore;
 use api::{Migration, MigrationStatus, names};
 use crash_point::Edge;
 use futures::{StreamExt as _, TryStreamExt as _};
+use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
@@ -17,19 +18,79 @@ use serde_json::{Value, json};
 
 use super::finish::{release_agents, remove_labels};
 use super::prepare::{NODES_AT_ONCE, daemon_set, rolled};
-use super::{node_objects, saved};
+use super::{blocks, node_objects, saved};
 use crate::cache::Cache;
+use crate::calico;
 use crate::context::Context;
 use crate::facts;
 use crate::lifecycle::wait;
+use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::write::{self, WriteError};
 use crate::{own_pods, traffic};
+
+/// What is known of the way back, and lost at a restart: then it is looked at anew.
+#[derive(Default)]
+pub struct Undone {
+    /// UID of the Migration, and since when it is taken back.
+    of: Option<(String, Timestamp)>,
+    /// Ranges that nodes have claimed in Calico's IPAM.
+    claims: BTreeMap<String, BTreeSet<IpNet>>,
+    /// Nodes of which nothing is left there.
+    forgotten: BTreeSet<String>,
+}
+
+impl Undone {
+    /// What is known of this Migration's way back.
+    async fn of(
+        &mut self,
+        context: &Context,
+        migration: &Migration,
+        status: &MigrationStatus,
+    ) -> Result<&mut Self, WriteError> {
+        let of = migration.uid().zip(status.undone_since);
+        if self.of != of || of.is_none() {
+            // Every claim, once a migration: Calico may have claimed more for a node than follows from its subnet.
+            let mut claims: BTreeMap<String, BTreeSet<IpNet>> = BTreeMap::new();
+            calico::BLOCK_AFFINITY
+                .each(&context.client, |claim| {
+                    let node = claim.data["spec"]["node"].as_str();
+                    if let Some((node, range)) = node.zip(blocks::range(&claim)) {
+                        claims.entry(node.to_owned()).or_default().insert(range);
+                    }
+                })
+                .await?;
+            *self = Self {
+                of,
+                claims,
+                forgotten: BTreeSet::new(),
+            };
+        }
+        Ok(self)
+    }
+
+    /// Ranges of which this node may have blocks; `None` when nothing is left of it.
+    fn left_of(&self, node: &Node, settings: &Settings) -> Option<BTreeSet<IpNet>> {
+        let name = node.name_any();
+        if self.forgotten.contains(&name) {
+            return None;
+        }
+        let mut ranges = blocks::of_node(node, settings);
+        ranges.extend(self.claims.get(&name).into_iter().flatten());
+        Some(ranges)
+    }
+
+    fn forget(&mut self, node: String) {
+        self.claims.remove(&node);
+        self.forgotten.insert(node);
+    }
+}
 
 /// One pass of it: each step is done when what it removes is not there.
 pub async fn undo(
     context: &Context,
     cache: &Cache,
+    memory: &mut Memory,
     migration: &Migration,
     settings: &Settings,
     status: &mut MigrationStatus,
@@ -46,25 +107,37 @@ pub async fn undo(
         own_pods::delete(context, pod).await?;
     }
     traffic::end(context, &snapshot).await?;
-    let kept: Vec<String> = futures::stream::iter(snapshot.nodes.values().cloned())
-        .map(|node| {
-            let before = &status.before;
-            let object = snapshot.node_migrations.get(&node.name_any());
-            let saved = saved::of_node(before, &node.name_any(), object.map(AsRef::as_ref));
-            let known = saved::blocks_of(before, saved.as_ref());
-            async move {
-                let forgotten = forget_node(context, &node, saved.as_ref(), &known);
-                let kept = context
-                    .obstacles
-                    .attempt(&write::describe(node.as_ref()), forgotten)
-                    .await?;
-                crash_point::reach("ForgetNode", Edge::Recorded, Some(&node.name_any())).await;
-                Ok::<_, WriteError>(kept.unwrap_or_default())
-            }
-        })
-        .buffer_unordered(NODES_AT_ONCE)
-        .try_concat()
-        .await?;
+    let undone = memory.undone.of(context, migration, status).await?;
+    let forgotten: Vec<(String, Option<Vec<String>>)> =
+        futures::stream::iter(snapshot.nodes.values().cloned())
+            .map(|node| {
+                let before = &status.before;
+                let object = snapshot.node_migrations.get(&node.name_any());
+                let saved = saved::of_node(before, &node.name_any(), object.map(AsRef::as_ref));
+                let known = saved::blocks_of(before, saved.as_ref());
+                let ranges = undone.left_of(&node, settings);
+                async move {
+                    let forgotten = forget_node(context, &node, saved.as_ref(), ranges.as_ref(), &known);
+                    let kept = context
+                        .obstacles
+                        .attempt(&write::describe(node.as_ref()), forgotten)
+                        .await?;
+                    crash_point::reach("ForgetNode", Edge::Recorded, Some(&node.name_any())).await;
+                    Ok::<_, WriteError>((node.name_any(), kept))
+                }
+            })
+            .buffer_unordered(NODES_AT_ONCE)
+            .try_collect()
+            .await?;
+    let mut kept = Vec::new();
+    for (node, of_node) in forgotten {
+        match of_node {
+            Some(none) if none.is_empty() => undone.forget(node),
+            Some(some) => kept.extend(some),
+            // It was refused, and is an obstacle.
+            None => {}
+        }
+    }
     if !context.obstacles.is_clear() {
         return Ok(());
     }
@@ -121,11 +194,12 @@ pub async fn undo(
     Ok(())
 }
 
-/// Takes back what Calico was told of one node. Returns the names of blocks that somebody else uses.
+/// Takes back what Calico was told of one node, its blocks of these ranges included; none where they are gone. Returns the names of blocks that somebody else uses.
 async fn forget_node(
     context: &Context,
     node: &Node,
     before: Option<&NodeBefore>,
+    ranges: Option<&BTreeSet<IpNet>>,
     known: &BTreeSet<String>,
 ) -> Result<Vec<String>, WriteError> {
     // First: a node without it is prepared anew, whatever of the rest is gone by then.
@@ -140,7 +214,10 @@ async fn forget_node(
         let change = json!({ "metadata": { "annotations": change } });
         write::patch(&api, node, "taking Calico's annotations off", change).await?;
     }
-    node_objects::remove(context, &node.name_any(), known).await
+    match ranges {
+        Some(ranges) => node_objects::remove(context, &node.name_any(), ranges, known).await,
+        None => Ok(Vec::new()),
+    }
 }
 
 /// Whether flannel's `DaemonSet` still goes by the label of the Nodes.

@@ -70,6 +70,7 @@ pub(super) async fn restart_pods(
                     context,
                     memory: &mut *memory,
                     migration,
+                    settings,
                     node: node_object,
                     object: Arc::clone(object),
                     policy,

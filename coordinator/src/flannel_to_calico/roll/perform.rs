@@ -11,8 +11,10 @@ use kube::{Api, ResourceExt};
 use plan::decision::{Decision, Wait, WaitReason};
 use plan::flannel_to_calico::node::{NodeStep, NodeView, Policy, Stage, at_deadline};
 use plan::flannel_to_calico::phase::Goal;
+use plan::flannel_to_calico::settings::Settings;
 use serde_json::json;
 
+use super::super::blocks::Own;
 use super::super::import;
 use super::super::node_objects::Outcome;
 use super::record::record;
@@ -30,6 +32,7 @@ pub(super) struct Act<'pass> {
     pub context: &'pass Context,
     pub memory: &'pass mut Memory,
     pub migration: &'pass Migration,
+    pub settings: &'pass Settings,
     pub node: &'pass Node,
     /// What is written on: as it was last seen, or written.
     pub object: Arc<NodeMigration>,
@@ -74,16 +77,7 @@ impl Act<'_> {
             self.announce_label(value, spec).await?;
         }
         crash_point::reach(step.name(), Edge::Announced, node).await;
-        let outcome = perform(
-            self.context,
-            self.memory,
-            self.migration,
-            self.node,
-            step,
-            spec,
-            self.now,
-        )
-        .await?;
+        let outcome = self.make(step, spec).await?;
         match outcome {
             Outcome::Written => crash_point::reach(step.name(), Edge::Changed, node).await,
             Outcome::Blocked(_) => {}
@@ -110,93 +104,96 @@ impl Act<'_> {
         }
         Ok(())
     }
-}
 
-async fn perform(
-    context: &Context,
-    memory: &mut Memory,
-    migration: &Migration,
-    node: &Node,
-    step: &NodeStep,
-    spec: &mut NodeMigrationSpec,
-    now: Timestamp,
-) -> Result<Outcome, WriteError> {
-    let name = node.name_any();
-    match step {
-        NodeStep::Cordon => cordon::cordon(context, migration, node).await?,
-        NodeStep::Evict(pods) => {
-            let grace = migration.spec.drain.grace_period_seconds;
-            evict::evict(context, pods, grace, memory).await;
-        }
-        NodeStep::Label(value) => {
-            let change = json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: value } } });
-            let nodes: Api<Node> = Api::all(context.client.clone());
-            write::patch(&nodes, node, "labelling", change).await?;
-            spec.label = LabelRecord {
-                written: Some((*value).to_owned()),
-                next: None,
-            };
-        }
-        NodeStep::Goal(goal) => spec.goal = *goal,
-        NodeStep::Import(allocations) => {
-            return import::import(context, &name, allocations, spec).await;
-        }
-        NodeStep::Release(addresses) => {
-            return import::release(context, &name, addresses, spec).await;
-        }
-        NodeStep::Return => {
-            if let Outcome::Blocked(message) = import::release_all(context, &name).await? {
-                return Ok(Outcome::Blocked(message));
+    async fn make(&mut self, step: &NodeStep, spec: &mut NodeMigrationSpec) -> Result<Outcome, WriteError> {
+        let Self {
+            context,
+            migration,
+            settings,
+            node,
+            now,
+            ..
+        } = *self;
+        let memory = &mut *self.memory;
+        let name = node.name_any();
+        let own = |spec: &NodeMigrationSpec| Own::of(&name, node, settings, spec.before.as_ref());
+        match step {
+            NodeStep::Cordon => cordon::cordon(context, migration, node).await?,
+            NodeStep::Evict(pods) => {
+                let grace = migration.spec.drain.grace_period_seconds;
+                evict::evict(context, pods, grace, memory).await;
             }
-            cordon::release_scale_down(context, migration, node).await?;
-            if let Some(step) = spec.step.take() {
-                finish_stage(context, spec, step, now);
-            }
-            *spec = NodeMigrationSpec {
-                goal: Goal::Hold,
-                returning: false,
-                admitted: false,
-                skipped: false,
-                imported: Vec::new(),
-                label: LabelRecord {
+            NodeStep::Label(value) => {
+                let change = json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: value } } });
+                let nodes: Api<Node> = Api::all(context.client.clone());
+                write::patch(&nodes, node, "labelling", change).await?;
+                spec.label = LabelRecord {
+                    written: Some((*value).to_owned()),
                     next: None,
-                    ..spec.label.clone()
-                },
-                started_at: None,
-                finished_at: None,
-                returned_at: Some(now),
-                ..spec.clone()
-            };
-            let note = format!("node {name} is back on flannel, as it was before");
-            context.teller.node(node, Tone::Normal, "Returned", &note).await;
-        }
-        NodeStep::CreateProbePod => probe::create(context, migration, node).await?,
-        NodeStep::Uncordon => cordon::uncordon(context, migration, node).await?,
-        NodeStep::Complete => {
-            cordon::release_scale_down(context, migration, node).await?;
-            if let Some(step) = spec.step.take() {
-                finish_stage(context, spec, step, now);
+                };
             }
-            spec.finished_at = Some(now);
-            spec.label.next = None;
-            context
-                .teller
-                .node(
-                    node,
-                    Tone::Normal,
-                    "Migrated",
-                    &format!("node {name} is on Calico"),
-                )
-                .await;
+            NodeStep::Goal(goal) => spec.goal = *goal,
+            NodeStep::Import(allocations) => {
+                return import::import(context, &own(spec), allocations, spec).await;
+            }
+            NodeStep::Release(addresses) => {
+                return import::release(context, &own(spec), addresses, spec).await;
+            }
+            NodeStep::Return => {
+                if let Outcome::Blocked(message) = import::release_all(context, &own(spec)).await? {
+                    return Ok(Outcome::Blocked(message));
+                }
+                cordon::release_scale_down(context, migration, node).await?;
+                if let Some(step) = spec.step.take() {
+                    finish_stage(context, spec, step, now);
+                }
+                *spec = NodeMigrationSpec {
+                    goal: Goal::Hold,
+                    returning: false,
+                    admitted: false,
+                    skipped: false,
+                    imported: Vec::new(),
+                    label: LabelRecord {
+                        next: None,
+                        ..spec.label.clone()
+                    },
+                    started_at: None,
+                    finished_at: None,
+                    returned_at: Some(now),
+                    ..spec.clone()
+                };
+                let note = format!("node {name} is back on flannel, as it was before");
+                context.teller.node(node, Tone::Normal, "Returned", &note).await;
+            }
+            NodeStep::CreateProbePod => probe::create(context, migration, node).await?,
+            NodeStep::Uncordon => cordon::uncordon(context, migration, node).await?,
+            NodeStep::Complete => {
+                cordon::release_scale_down(context, migration, node).await?;
+                if let Some(step) = spec.step.take() {
+                    finish_stage(context, spec, step, now);
+                }
+                spec.finished_at = Some(now);
+                spec.label.next = None;
+                context
+                    .teller
+                    .node(
+                        node,
+                        Tone::Normal,
+                        "Migrated",
+                        &format!("node {name} is on Calico"),
+                    )
+                    .await;
+            }
+            NodeStep::Skip => {
+                cordon::uncordon(context, migration, node).await?;
+                spec.admitted = false;
+                spec.skipped = true;
+                spec.step = None;
+                let note =
+                    format!("node {name} is set aside: its drain was blocked past drain.timeoutSeconds");
+                context.teller.node(node, Tone::Warning, "Skipped", &note).await;
+            }
         }
-        NodeStep::Skip => {
-            cordon::uncordon(context, migration, node).await?;
-            spec.admitted = false;
-            spec.skipped = true;
-            spec.step = None;
-            let note = format!("node {name} is set aside: its drain was blocked past drain.timeoutSeconds");
-            context.teller.node(node, Tone::Warning, "Skipped", &note).await;
-        }
+        Ok(Outcome::Written)
     }
-    Ok(Outcome::Written)
 }

@@ -19,6 +19,7 @@ use crate::bounds;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::limits::rules;
+use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::steps::{finish_stage, step_now};
 use crate::summary::Held;
@@ -198,6 +199,7 @@ async fn turn(
 pub(super) async fn rolling_back(
     context: &Context,
     cache: &Cache,
+    memory: &mut Memory,
     migration: &Migration,
     settings: &Settings,
     seats: &[Seat<'_>],
@@ -211,7 +213,7 @@ pub(super) async fn rolling_back(
     status.progress.done = u32::try_from(back).unwrap_or(u32::MAX);
     status.progress.text = format!("{back}/{}", seats.len());
     if seats.iter().all(is_back) {
-        undo::undo(context, cache, migration, settings, status).await?;
+        undo::undo(context, cache, memory, migration, settings, status).await?;
     }
     Ok(())
 }

@@ -1,0 +1,78 @@
+//! How the API server in memory answers lists: by labels, and page by page.
+
+use serde_json::{Value, json};
+
+/// The page of these objects that the query asks for.
+pub fn page(mut objects: Vec<Value>, query: &str) -> Value {
+    let asked = |key: &str| {
+        query.split('&').find_map(|part| {
+            let (found, value) = part.split_once('=')?;
+            (found == key).then(|| plain(value))
+        })
+    };
+    if let Some(labels) = asked("labelSelector") {
+        let wanted: Vec<(&str, &str)> = labels
+            .split(',')
+            .map(|term| term.split_once('=').expect("label=value"))
+            .collect();
+        objects.retain(|object| {
+            let labels = &object["metadata"]["labels"];
+            wanted.iter().all(|(key, value)| labels[*key] == *value)
+        });
+    }
+    let number = |key: &str| asked(key).map(|text| text.parse::<usize>().expect("a number"));
+    let start = number("continue").unwrap_or_default();
+    let end = number("limit").map_or(objects.len(), |limit| (start + limit).min(objects.len()));
+    let next = if end < objects.len() {
+        json!({ "continue": end.to_string() })
+    } else {
+        json!({})
+    };
+    json!({ "metadata": next, "items": objects[start..end] })
+}
+
+/// The text without its percent signs.
+fn plain(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let code = (*first == b'%')
+            .then(|| std::str::from_utf8(after.get(..2)?).ok())
+            .flatten()
+            .and_then(|code| u8::from_str_radix(code, 16).ok());
+        rest = if code.is_some() { &after[2..] } else { after };
+        bytes.push(code.unwrap_or(if *first == b'+' { b' ' } else { *first }));
+    }
+    String::from_utf8(bytes).expect("a text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(page: &Value) -> Vec<&str> {
+        let items = page["items"].as_array().unwrap().iter();
+        items
+            .map(|item| item["metadata"]["name"].as_str().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_list_is_by_labels_and_page_by_page() {
+        let object =
+            |name: &str, label: &str| json!({ "metadata": { "name": name, "labels": { "a/b": label } } });
+        let all = vec![object("one", "x"), object("two", "y"), object("three", "x")];
+        assert_eq!(
+            named(&page(all.clone(), "labelSelector=a%2Fb%3Dx")),
+            ["one", "three"]
+        );
+        let first = page(all.clone(), "limit=2");
+        assert_eq!(named(&first), ["one", "two"]);
+        let next = first["metadata"]["continue"].as_str().unwrap();
+        let last = page(all, &format!("limit=2&continue={next}"));
+        assert_eq!(
+            (named(&last), &last["metadata"]["continue"]),
+            (vec!["three"], &Value::Null)
+        );
+    }
+}
