@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use api::node_migration::NodeMigrationSpec;
 use ipnet::IpNet;
 use kube::core::DynamicObject;
-use plan::flannel_to_calico::import::{ImportedAddress, imported_as, impossible, reserved_handle};
+use plan::flannel_to_calico::import::{ImportedAddress, imported_as, impossible, reserved_handle, stray};
 use plan::flannel_to_calico::objects::{self, Allocation, BlockConflict, Released};
 use serde_json::Value;
 
@@ -29,6 +29,9 @@ pub async fn import(
     }
     let blocks = own.read(context).await?;
     let own: Vec<IpNet> = blocks.iter().map(|(block, _)| *block).collect();
+    if let Some(message) = stray(node, allocations, &own) {
+        return Ok(Outcome::Blocked(message));
+    }
     for (block, read) in blocks {
         let of_block: Vec<Allocation> = allocations
             .iter()

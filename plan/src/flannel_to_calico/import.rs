@@ -11,6 +11,7 @@ use super::facts::HostFacts;
 use super::objects::{self, Allocation};
 use super::settings::PodNetwork;
 use crate::cluster::Node;
+use crate::words;
 
 /// An address that Calico's IPAM was told of, for something of flannel's on the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +56,22 @@ pub fn impossible(node: &str, allocations: &[Allocation]) -> Option<String> {
              node's pods"
         )
     })
+}
+
+/// The first address that is in none of the node's blocks: a sentence that names it. Calico would give it to another pod.
+pub fn stray(node: &str, allocations: &[Allocation], blocks: &[IpNet]) -> Option<String> {
+    let mut addresses = allocations.iter();
+    let stray =
+        addresses.find(|allocation| !blocks.iter().any(|block| block.contains(&allocation.address)))?;
+    let of = |key: &str| stray.attributes.get(key).map_or("", String::as_str);
+    let blocks: Vec<String> = blocks.iter().map(IpNet::to_string).collect();
+    Some(format!(
+        "the agent of node {node} reports pod {}/{} with address {}, which is in none of the node's blocks ({}): nothing is written of the          node's pods. Delete that pod, or see why the agent reports it",
+        of("namespace"),
+        of("pod"),
+        stray.address,
+        words::names(&blocks)
+    ))
 }
 
 /// The handle of addresses of a node that are no pod's: those of `cni0`, which is the gateway of every legacy pod, and
@@ -191,6 +208,29 @@ mod tests {
 
     fn of_node_a() -> Vec<Claimed> {
         claimed(&fixture::node("a", 1), &fixture::settings().pod_networks())
+    }
+
+    #[test]
+    fn an_address_in_none_of_the_nodes_blocks_is_named() {
+        let blocks: Vec<IpNet> = ["10.244.1.0/26", "10.244.1.64/26"]
+            .map(|block| block.parse().unwrap())
+            .into();
+        let allocation = |address: &str| Allocation {
+            address: address.parse().unwrap(),
+            handle: pod_handle("a"),
+            attributes: text([("node", "a"), ("namespace", "shop"), ("pod", "web")]),
+        };
+        let own = [allocation("10.244.1.5"), allocation("10.244.1.70")];
+        assert_eq!(stray("a", &own, &blocks), None);
+        let message = stray(
+            "a",
+            &[allocation("10.244.1.5"), allocation("192.0.2.77")],
+            &blocks,
+        )
+        .unwrap();
+        for words in ["node a", "shop/web", "192.0.2.77", "10.244.1.64/26"] {
+            assert!(message.contains(words), "{message}");
+        }
     }
 
     #[test]

@@ -211,12 +211,14 @@ async fn lies(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result<()>
     let operator = &run.scene.operator;
     let wanted = Wanted {
         strategy: Strategy::InPlace,
+        // The node stays in work, since its agent may mean what it says: another one has to have a place.
+        max_unavailable: "2".to_owned(),
         spec: super::patient_gates(),
-        ..Wanted::default()
     };
     let order = order(cluster, &run, &wanted).await?;
     let [first, second, third] = &order;
     let others_finish = async {
+        is_in_work(&look, first).await?;
         tally.count(
             "strangers: named: an agent that reports nonsense",
             named(operator, &[NONSENSE, first]).await,

@@ -79,11 +79,7 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
                 .say(format_args!("the stranger has made {MANY} Services"));
             anyhow::Ok(())
         };
-        let moved = async {
-            is_in(cluster, LABELLED, to).await?;
-            is_in(cluster, EDITED, to).await
-        };
-        tokio::try_join!(made, moved).map(drop)
+        tokio::try_join!(made, is_in(cluster, LABELLED, to)).map(drop)
     };
     let work = async { tokio::try_join!(run.migrate(), disturbed) };
     let (followed, ()) = tokio::select! {
