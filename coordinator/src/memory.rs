@@ -56,7 +56,6 @@ impl Memory {
         self.unanswered = Unanswered::default();
         self.records.forget();
         self.warnings.forget();
-        self.service_cidr.stop();
     }
 
     /// Looks at the clock. When it was set, what was to be done at a certain time is due at once, and deadlines count anew.

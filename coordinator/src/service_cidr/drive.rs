@@ -20,6 +20,7 @@ use super::adopt;
 use super::apply::Hands;
 use super::book;
 use super::exchange::{Seen, Subject};
+use super::objects::{all_ranges, api_version};
 use super::observed::Observed;
 use crate::cache::Cache;
 use crate::context::Context;
@@ -104,16 +105,19 @@ pub async fn go_on(
     let goal = goal(migration.spec.desired);
     adopt::adopt(context, cache, migration, &adopt::look(&known.settings, goal)).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
-    let Some((read_at, whole)) = memory.service_cidr.whole(context).await? else {
+    let Some(version) = api_version(&context.client).await? else {
         let message = "the API serves no ServiceCIDRs any more: nothing is done until it does";
         wait(status, WaitReason::ServiceRanges, message.to_owned());
         return Ok(());
     };
-    let observed = &whole.observed;
-    let ranges = match &whole.ranges {
+    let (observed, ranges) = tokio::try_join!(
+        Observed::read(&context.client, &version),
+        all_ranges(&context.client, &version)
+    )?;
+    let ranges = match ranges {
         Ok(ranges) => ranges,
         Err(malformed) => {
-            wait(status, WaitReason::ServiceRanges, not_understood(malformed));
+            wait(status, WaitReason::ServiceRanges, not_understood(&malformed));
             return Ok(());
         }
     };
@@ -122,7 +126,10 @@ pub async fn go_on(
     known.services_in_old_range = u32::try_from(found.old).unwrap_or(u32::MAX);
     known.services_in_new_range = u32::try_from(found.new).unwrap_or(u32::MAX);
     let records = &mut memory.records;
-    let booked = write_down(context, records, migration, &mut known, &services, observed, goal).await?;
+    let booked = write_down(
+        context, records, migration, &mut known, &services, &observed, goal,
+    )
+    .await?;
     let before = migration
         .status
         .as_ref()
@@ -135,10 +142,10 @@ pub async fn go_on(
         kind,
         ill,
         snapshot: &snapshot,
-        observed,
-        ranges,
+        observed: &observed,
+        ranges: &ranges,
         booked: &booked,
-        version: &whole.version,
+        version: &version,
         goal,
         is_over: stage
             .is_some_and(|stage| stage.name == Stage::CleanUp && stage.direction == direction(goal)),
@@ -156,7 +163,6 @@ pub async fn go_on(
     let there = |(_, seen): &&(Subject, Seen)| seen.view.own == Own::At(goal);
     status.progress.text = format!("{}/{} services", seen.values().filter(there).count(), seen.len());
     let hands = Hands { pass: &pass, seen };
-    let writes = matches!(next.decision, Decision::Run(_));
     match next.decision {
         Decision::Run(Step::Complete) => pass.complete(&mut known, status).await?,
         Decision::Run(step) => {
@@ -183,11 +189,6 @@ pub async fn go_on(
         stop::halt(status, &stop);
     }
     status.service_cidr = Some(known);
-    if status.phase.is_over() {
-        memory.service_cidr.stop();
-    } else if !writes {
-        memory.service_cidr.keep((read_at, whole));
-    }
     Ok(())
 }
 

@@ -16,7 +16,6 @@ mod objects;
 pub mod observed;
 mod read;
 mod trial;
-mod unchanged;
 mod view;
 mod watched;
 
