@@ -58,15 +58,17 @@ pub fn impossible(node: &str, allocations: &[Allocation]) -> Option<String> {
     })
 }
 
-/// The first address that is in none of the node's blocks: a sentence that names it. Calico would give it to another pod.
+/// The first address of a pod that is in none of the node's blocks: a sentence that names it. Calico would give it to another pod.
 pub fn stray(node: &str, allocations: &[Allocation], blocks: &[IpNet]) -> Option<String> {
-    let mut addresses = allocations.iter();
-    let stray =
-        addresses.find(|allocation| !blocks.iter().any(|block| block.contains(&allocation.address)))?;
+    let stray = allocations.iter().find(|allocation| {
+        allocation.handle.starts_with(POD_HANDLE)
+            && !blocks.iter().any(|block| block.contains(&allocation.address))
+    })?;
     let of = |key: &str| stray.attributes.get(key).map_or("", String::as_str);
     let blocks: Vec<String> = blocks.iter().map(IpNet::to_string).collect();
     Some(format!(
-        "the agent of node {node} reports pod {}/{} with address {}, which is in none of the node's blocks ({}): nothing is written of the          node's pods. Delete that pod, or see why the agent reports it",
+        "the agent of node {node} reports pod {}/{} with address {}, which is in none of the node's blocks ({}): nothing is written of the \
+         node's pods. Delete that pod, or see why the agent reports it",
         of("namespace"),
         of("pod"),
         stray.address,
@@ -231,6 +233,12 @@ mod tests {
         for words in ["node a", "shop/web", "192.0.2.77", "10.244.1.64/26"] {
             assert!(message.contains(words), "{message}");
         }
+        assert!(!message.contains("  "), "{message}");
+        let of_bridge = Allocation {
+            handle: reserved_handle("a"),
+            ..allocation("192.0.2.1")
+        };
+        assert_eq!(stray("a", &[of_bridge], &blocks), None, "no pod has it");
     }
 
     #[test]
