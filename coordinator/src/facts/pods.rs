@@ -338,15 +338,15 @@ impl<'pod> Request<'pod> {
         amounts: Option<&BTreeMap<String, Quantity>>,
     ) -> Option<u64> {
         let quantity = amounts?.get(self.resource)?;
-        let needed = match (self.read)(quantity) {
-            None => Needed::Quantity,
-            Some(COUNTABLE..) => Needed::SmallerQuantity,
+        let (needed, counted) = match (self.read)(quantity) {
+            None => (Needed::Quantity, None),
+            Some(COUNTABLE..) => (Needed::SmallerQuantity, Some(0)),
             Some(amount) => return Some(amount),
         };
         let field = format!("{}.{}", field(), self.resource);
         self.not_understood
             .push(super::not_understood(field, &quantity.0, needed));
-        Some(0)
+        counted
     }
 }
 
@@ -511,6 +511,16 @@ mod tests {
             "containers": [container("a", "20P"), container("b", "2")],
         }})));
         assert_eq!(found.cpu_millis, 2000);
+    }
+
+    #[rstest]
+    #[case::no_quantity("abc", 2000)]
+    #[case::more_than_the_scheduler_counts("20P", 0)]
+    fn the_request_of_a_whole_pod_counts_where_it_is_one(#[case] cpu: &str, #[case] millis: u64) {
+        let found = pod(&from(json!({"metadata": {"name": "p"}, "spec": {
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}], "resources": {"requests": {"cpu": cpu}},
+        }})));
+        assert_eq!(found.cpu_millis, millis);
     }
 
     #[test]
