@@ -28,8 +28,9 @@ pub async fn adopt_node_migrations(
 ) -> Result<(), WriteError> {
     for object in node_migrations::without_node(cache, migration) {
         let removal = async {
-            let ranges = blocks::of_gone_node(context, &object, migration.status.as_ref()).await?;
-            node_objects::remove(context, &object.spec.node_name, &ranges, &BTreeSet::new()).await?;
+            let node = &object.spec.node_name;
+            let ranges = blocks::by_node(context).await?.remove(node).unwrap_or_default();
+            node_objects::remove(context, node, &ranges, &BTreeSet::new()).await?;
             node_migrations::delete(context, &object).await
         };
         context

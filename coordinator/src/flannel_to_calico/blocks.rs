@@ -1,16 +1,15 @@
 //! Which blocks of Calico's IPAM are a node's. Their names follow from what is known of the node, and each is fetched by its name: a
 //! list of every block of a large cluster is hundreds of megabytes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::node_migration::NodeBefore;
-use api::{MigrationStatus, NodeMigration};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use kube::core::DynamicObject;
-use plan::flannel::SubnetEnvironment;
+use plan::calico::node_of;
 use plan::flannel_to_calico::import::claimed;
-use plan::flannel_to_calico::objects::{self, affinity, block_name, hostname_hash};
+use plan::flannel_to_calico::objects::{affinity, block_name, hostname_hash};
 use plan::flannel_to_calico::settings::Settings;
 
 use crate::calico;
@@ -65,26 +64,19 @@ pub fn of_node(node: &Node, settings: &Settings) -> BTreeSet<IpNet> {
     claimed.into_iter().flat_map(|claimed| claimed.blocks).collect()
 }
 
-/// Ranges of the blocks that a node had which is gone: by what its agent has said, by what was there before, and by claims.
-pub async fn of_gone_node(
-    context: &Context,
-    object: &NodeMigration,
-    status: Option<&MigrationStatus>,
-) -> Result<BTreeSet<IpNet>, WriteError> {
-    let settings = status.and_then(|status| status.flannel_to_calico.as_ref());
-    let facts = object.status.as_ref().and_then(|status| status.facts.as_ref());
-    let said = facts.and_then(|facts| facts.subnet_environment.present());
-    let mut ranges = match (settings, said) {
-        (Some(status), Some(said)) => of_subnets(said, &status.settings),
-        (Some(_) | None, _) => BTreeSet::new(),
-    };
-    let before = object.spec.before.iter().flat_map(|before| &before.blocks);
-    for name in before {
-        let found = calico::IPAM_BLOCK.get(&context.client, name).await?;
-        ranges.extend(found.as_ref().and_then(range));
-    }
-    ranges.extend(claims_of(context, &object.spec.node_name).await?);
-    Ok(ranges)
+/// Ranges of the blocks that each node has, by what the blocks say themselves: a claim may be gone while its block is still there. One list
+/// of all, page by page: once a migration on the way back, and once for a Node that is gone.
+pub async fn by_node(context: &Context) -> Result<BTreeMap<String, BTreeSet<IpNet>>, WriteError> {
+    let mut blocks: BTreeMap<String, BTreeSet<IpNet>> = BTreeMap::new();
+    calico::IPAM_BLOCK
+        .each(&context.client, |block| {
+            let node = block.data["spec"]["affinity"].as_str().and_then(node_of);
+            if let Some((node, range)) = node.zip(range(&block)) {
+                blocks.entry(node.to_owned()).or_default().insert(range);
+            }
+        })
+        .await?;
+    Ok(blocks)
 }
 
 /// Ranges that the node has claimed, with labels as Calico writes them since v3.30, and as this tool does.
@@ -101,28 +93,10 @@ pub async fn claims_of(context: &Context, node: &str) -> Result<BTreeSet<IpNet>,
     Ok(ranges)
 }
 
-/// The range of a block or a claim; `None` where it is not understood: it is nobody's then.
-pub fn range(object: &DynamicObject) -> Option<IpNet> {
+/// The range of a block or a claim; `None` where it is not understood: no node has it then.
+fn range(object: &DynamicObject) -> Option<IpNet> {
     let range: IpNet = object.data["spec"]["cidr"].as_str()?.parse().ok()?;
     Some(range.trunc())
-}
-
-/// Ranges of the blocks that the migration claims in these subnets.
-fn of_subnets(said: &SubnetEnvironment, settings: &Settings) -> BTreeSet<IpNet> {
-    let ipv6 = said.ipv6.as_ref().map(|ipv6| IpNet::V6(ipv6.subnet));
-    let subnets: Vec<IpNet> = [Some(IpNet::V4(said.subnet)), ipv6]
-        .into_iter()
-        .flatten()
-        .collect();
-    let networks = settings.pod_networks();
-    let of_networks = networks.iter().flat_map(|network| {
-        let inside = subnets.iter().filter(|subnet| network.range.contains(*subnet));
-        inside.flat_map(|subnet| {
-            // A subnet that holds no block is the check IpamBlocks's.
-            objects::blocks(subnet.trunc(), objects::block_size(network)).unwrap_or_default()
-        })
-    });
-    of_networks.collect()
 }
 
 /// Names of the blocks of these ranges.

@@ -66,7 +66,7 @@ pub async fn dereference(
     }))
 }
 
-/// Range and affinity of every `IPAMBlock`: before the first change somebody else's may be anywhere in the range. A cluster on flannel
+/// Range and affinity of every `IPAMBlock`: before the first change a stranger's may be anywhere in the range. A cluster on flannel
 /// has few, and once the migration runs nothing lists them.
 async fn ipam_blocks(client: &Client) -> Result<Vec<Result<(IpNet, Option<String>), Malformed>>, WriteError> {
     let mut found = Vec::new();

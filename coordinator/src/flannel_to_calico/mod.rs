@@ -18,6 +18,8 @@ mod import;
 mod in_place_scenarios;
 #[cfg(test)]
 mod ipv6_scenarios;
+#[cfg(test)]
+mod leftover_scenarios;
 mod node_objects;
 mod prepare;
 #[cfg(test)]

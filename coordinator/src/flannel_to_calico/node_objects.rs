@@ -141,7 +141,7 @@ async fn write_affinity(
 
 /// Removes those of a node's blocks in which no pod has an address, with their claims. What a pod still holds stays: Calico's own
 /// garbage collection looks after it. So do blocks with one of the names in `known`, which were there before. Returns the names of
-/// blocks that were to go and hold somebody's address.
+/// blocks that were to go and hold addresses of others.
 pub async fn remove(
     context: &Context,
     node: &str,

@@ -41,9 +41,9 @@ async fn no_list_of_blocks_claims_or_handles_is_a_nodes() {
             of_nodes.len() <= 2,
             "the claims of a node are looked for once: {of_nodes:?}"
         );
-        assert_eq!(of_all.len(), 1, "all claims are looked at once: {of_all:?}");
+        assert_eq!(of_all.len(), 1, "all blocks are looked at once: {of_all:?}");
         assert!(
-            of_all[0].contains("blockaffinities") && of_all[0].contains("limit="),
+            of_all[0].contains("ipamblocks") && of_all[0].contains("limit="),
             "{of_all:?}"
         );
     }

@@ -62,7 +62,7 @@ pub async fn read(
         }
     }
     let mut blocks = Vec::new();
-    // Every block, once a migration: one that nobody knows the name of is saved, too, or the way back would delete it.
+    // Every block, once a migration: one whose name follows from no node is saved, too, or the way back would delete it.
     calico::IPAM_BLOCK
         .each(&context.client, |block| {
             let affinity = block.data["spec"]["affinity"].as_str().unwrap_or_default();

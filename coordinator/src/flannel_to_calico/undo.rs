@@ -20,7 +20,6 @@ use super::finish::{release_agents, remove_labels};
 use super::prepare::{NODES_AT_ONCE, daemon_set, rolled};
 use super::{blocks, node_objects, saved};
 use crate::cache::Cache;
-use crate::calico;
 use crate::context::Context;
 use crate::facts;
 use crate::lifecycle::wait;
@@ -34,8 +33,8 @@ use crate::{own_pods, traffic};
 pub struct Undone {
     /// UID of the Migration, and since when it is taken back.
     of: Option<(String, Timestamp)>,
-    /// Ranges that nodes have claimed in Calico's IPAM.
-    claims: BTreeMap<String, BTreeSet<IpNet>>,
+    /// Ranges of the blocks that nodes have in Calico's IPAM.
+    blocks: BTreeMap<String, BTreeSet<IpNet>>,
     /// Nodes of which nothing is left there.
     forgotten: BTreeSet<String>,
 }
@@ -50,19 +49,10 @@ impl Undone {
     ) -> Result<&mut Self, WriteError> {
         let of = migration.uid().zip(status.undone_since);
         if self.of != of || of.is_none() {
-            // Every claim, once a migration: Calico may have claimed more for a node than follows from its subnet.
-            let mut claims: BTreeMap<String, BTreeSet<IpNet>> = BTreeMap::new();
-            calico::BLOCK_AFFINITY
-                .each(&context.client, |claim| {
-                    let node = claim.data["spec"]["node"].as_str();
-                    if let Some((node, range)) = node.zip(blocks::range(&claim)) {
-                        claims.entry(node.to_owned()).or_default().insert(range);
-                    }
-                })
-                .await?;
             *self = Self {
                 of,
-                claims,
+                // Calico may have made more for a node than follows from its subnet.
+                blocks: blocks::by_node(context).await?,
                 forgotten: BTreeSet::new(),
             };
         }
@@ -76,12 +66,12 @@ impl Undone {
             return None;
         }
         let mut ranges = blocks::of_node(node, settings);
-        ranges.extend(self.claims.get(&name).into_iter().flatten());
+        ranges.extend(self.blocks.get(&name).into_iter().flatten());
         Some(ranges)
     }
 
     fn forget(&mut self, node: String) {
-        self.claims.remove(&node);
+        self.blocks.remove(&node);
         self.forgotten.insert(node);
     }
 }
@@ -194,7 +184,8 @@ pub async fn undo(
     Ok(())
 }
 
-/// Takes back what Calico was told of one node, its blocks of these ranges included; none where they are gone. Returns the names of blocks that somebody else uses.
+/// Takes back what Calico was told of one node, its blocks of these ranges included; none where they are gone. Returns the names of blocks
+/// that hold addresses of others.
 async fn forget_node(
     context: &Context,
     node: &Node,

@@ -1,0 +1,93 @@
+//! Whatever write is the last before a crash: no block of Calico's stays that an undisturbed end would not leave.
+
+use serde_json::{Value, json};
+
+use super::back_scenarios::{ask, passes};
+use super::in_place_scenarios::in_place;
+use super::scenarios::{CALICO_GROUP, NODES, run_until};
+use crate::fake_api::FakeApi;
+
+/// A block that follows from no subnet of node b: Calico has made it.
+const MORE: &str = "10-244-77-0-26";
+
+/// Names of the blocks that node b has.
+fn blocks_of_b(api: &FakeApi) -> Vec<String> {
+    api.below(&format!("{CALICO_GROUP}/ipamblocks/"))
+        .iter()
+        .filter(|block| block["spec"]["affinity"] == "host:b")
+        .map(|block| block["metadata"]["name"].to_string())
+        .collect()
+}
+
+fn put_more(api: &FakeApi) {
+    let unallocated: Vec<u32> = (0..64).collect();
+    api.put(
+        &format!("{CALICO_GROUP}/ipamblocks/{MORE}"),
+        json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock", "metadata": { "name": MORE },
+            "spec": {
+                "cidr": "10.244.77.0/26", "affinity": "host:b", "strictAffinity": false, "deleted": false,
+                "allocations": vec![Value::Null; 64], "unallocated": unallocated, "attributes": [],
+                "sequenceNumber": 7, "sequenceNumberForAllocation": {},
+            },
+        }),
+    );
+    // As Calico before v3.30 writes it: without labels.
+    let claim = format!("b-{MORE}");
+    api.put(
+        &format!("{CALICO_GROUP}/blockaffinities/{claim}"),
+        json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "BlockAffinity", "metadata": { "name": claim },
+            "spec": { "cidr": "10.244.77.0/26", "node": "b", "state": "confirmed", "deleted": "false", "type": "host" },
+        }),
+    );
+}
+
+#[tokio::test]
+async fn of_a_node_that_is_gone() {
+    let end = async |last: Option<usize>| {
+        let api = in_place();
+        run_until(&api, "Mixed").await.unwrap();
+        api.remove(&format!("{NODES}/b"));
+        if last.is_some() {
+            api.allow(last);
+            passes(&api, 3).await;
+            api.allow(None);
+        }
+        passes(&api, 10).await;
+        blocks_of_b(&api)
+    };
+    let undisturbed = end(None).await;
+    for last in 0..12 {
+        assert_eq!(end(Some(last)).await, undisturbed, "after write {last}");
+    }
+}
+
+#[tokio::test]
+async fn that_calico_has_made() {
+    let start = async || {
+        let api = in_place();
+        run_until(&api, "Mixed").await.unwrap();
+        put_more(&api);
+        ask(&api, &json!({ "desired": "Rollback" }));
+        api.take_changes();
+        api
+    };
+    let api = start().await;
+    run_until(&api, "RolledBack").await.unwrap();
+    assert_eq!(blocks_of_b(&api), [""; 0]);
+    let changes = api.take_changes();
+    let first = changes.iter().position(|change| {
+        let text = format!("{change:?}");
+        text.contains("DELETE") && text.contains("blockaffinities")
+    });
+    let first = first.expect("claims are deleted");
+    for last in first..changes.len() {
+        let api = start().await;
+        api.allow(Some(last));
+        let _ = run_until(&api, "RolledBack").await;
+        api.allow(None);
+        run_until(&api, "RolledBack").await.unwrap();
+        assert_eq!(blocks_of_b(&api), [""; 0], "after write {last}");
+    }
+}
