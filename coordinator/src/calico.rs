@@ -9,10 +9,8 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch}
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::watching::PAGE;
 use crate::write::{WriteError, parameters, post_parameters};
-
-/// So many whole objects of a list are in memory at once.
-const PAGE: u32 = 250;
 
 /// A kind of Calico's: kind and plural name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,7 @@ use serde_json::{Value, json};
 /// The page of these objects that the query asks for.
 pub fn page(mut objects: Vec<Value>, query: &str) -> Value {
     let asked = |key: &str| {
-        query.split('&').find_map(|part| {
-            let (found, value) = part.split_once('=')?;
-            (found == key).then(|| plain(value))
-        })
+        form_urlencoded::parse(query.as_bytes()).find_map(|(found, value)| (found == key).then_some(value))
     };
     if let Some(labels) = asked("labelSelector") {
         let wanted: Vec<(&str, &str)> = labels
@@ -29,21 +26,6 @@ pub fn page(mut objects: Vec<Value>, query: &str) -> Value {
         json!({})
     };
     json!({ "metadata": next, "items": objects[start..end] })
-}
-
-/// The text without its percent signs.
-fn plain(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let code = (*first == b'%')
-            .then(|| std::str::from_utf8(after.get(..2)?).ok())
-            .flatten()
-            .and_then(|code| u8::from_str_radix(code, 16).ok());
-        rest = if code.is_some() { &after[2..] } else { after };
-        bytes.push(code.unwrap_or(if *first == b'+' { b' ' } else { *first }));
-    }
-    String::from_utf8(bytes).expect("a text")
 }
 
 #[cfg(test)]

@@ -40,47 +40,58 @@ impl Looks {
     }
 }
 
+/// What is told of one namespace or node.
+#[derive(Default)]
+struct About {
+    count: usize,
+    /// The first of them: the others are counted.
+    lines: Vec<String>,
+}
+
+impl About {
+    fn add(&mut self, line: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.lines.len() < OF_ONE {
+            self.lines.push(line());
+        }
+    }
+}
+
 /// Warnings by what they are about: a namespace or a node.
-fn read(cache: &Cache, migration: &str) -> BTreeMap<String, Vec<String>> {
-    let mut warnings: BTreeMap<String, Vec<String>> = BTreeMap::new();
+fn read(cache: &Cache, migration: &str) -> BTreeMap<String, About> {
+    let mut warnings: BTreeMap<String, About> = BTreeMap::new();
     let index = cache.pods.index();
     for pod in index.odd() {
         let about = warnings
             .entry(format!("namespace {}", pod.namespace))
             .or_default();
-        about.extend(
-            pod.not_understood
-                .iter()
-                .map(|field| format!("Pod {}: {field}; {}", pod.key(), field.needed.meanwhile())),
-        );
+        for field in &pod.not_understood {
+            about.add(|| format!("Pod {}: {field}; {}", pod.key(), field.needed.meanwhile()));
+        }
     }
-    for object in cache.node_migrations.state() {
+    let objects = cache.node_migrations.state();
+    for object in objects.iter().filter(|object| object.spec.migration == migration) {
+        let node = &object.spec.node_name;
         let report = object.status.as_ref().and_then(|status| status.traffic.as_ref());
-        let floods = report.map_or(&[][..], |report| &report.floods);
-        if object.spec.migration == migration && !floods.is_empty() {
-            let node = &object.spec.node_name;
+        for flood in report.iter().flat_map(|report| &report.floods) {
             let about = warnings.entry(format!("node {node}")).or_default();
-            about.extend(floods.iter().map(|flood| format!("node {node}: {flood}")));
+            about.add(|| format!("node {node}: {flood}"));
         }
     }
     warnings
 }
 
 /// As many of them as a status has room for, and the number of all.
-fn listed(warnings: BTreeMap<String, Vec<String>>) -> Option<Warnings> {
-    let count: usize = warnings.values().map(Vec::len).sum();
-    if count == 0 {
-        return None;
-    }
-    let first = warnings
-        .into_values()
-        .flat_map(|about| about.into_iter().take(OF_ONE))
-        .take(LISTED)
-        .map(|line| cut(&line, LINE_BYTES).into_owned())
-        .collect();
-    Some(Warnings {
+fn listed(warnings: BTreeMap<String, About>) -> Option<Warnings> {
+    let count: usize = warnings.values().map(|about| about.count).sum();
+    (count > 0).then(|| Warnings {
         count: u32::try_from(count).unwrap_or(u32::MAX),
-        first,
+        first: warnings
+            .into_values()
+            .flat_map(|about| about.lines)
+            .take(LISTED)
+            .map(|line| cut(&line, LINE_BYTES).into_owned())
+            .collect(),
     })
 }
 

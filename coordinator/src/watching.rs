@@ -16,7 +16,7 @@ const SOONEST: Duration = Duration::from_millis(250);
 /// There are six watches, and one leader: asking this often is no load, and after an outage nobody waits long.
 const SLOWEST: Duration = Duration::from_secs(2);
 /// So many whole objects of a list are in memory at once.
-const PAGE: u32 = 250;
+pub const PAGE: u32 = 250;
 
 /// When a broken watch is started again.
 #[derive(Clone, Debug)]
