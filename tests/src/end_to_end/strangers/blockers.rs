@@ -13,6 +13,7 @@ use super::super::fair::start;
 use super::super::{Looker, Tally};
 use super::named::named;
 use super::objects::{self, NAMESPACE};
+use super::put;
 use crate::cluster::Cluster;
 use crate::demo::Tools;
 use crate::demo::breaking::forget;
@@ -52,10 +53,6 @@ fn by_drain() -> Wanted {
     }
 }
 
-async fn put(cluster: &Cluster, object: &Value) -> Result<()> {
-    cluster.api().apply(&object.to_string()).await
-}
-
 async fn delete(cluster: &Cluster, arguments: &[&str]) -> Result<()> {
     cluster
         .api()
@@ -92,18 +89,37 @@ async fn is_done(look: &Looker, node: &str) -> Result<()> {
         .map(drop)
 }
 
-async fn is_back(look: &Looker, node: &str) -> Result<()> {
-    let back = look.until_node(node, "it is back", STEP, |spec| {
-        !spec.admitted && spec.finished_at.is_none()
-    });
-    back.await.map(drop)
+/// The cluster without a Migration, looked at.
+async fn begin<'cluster>(cluster: &'cluster Cluster, tools: &Tools) -> Result<(Run<'cluster>, Looker)> {
+    forget(cluster).await?;
+    Ok((Run::begin(cluster, tools).await?, Looker::new(cluster)))
+}
+
+/// Nodes go back while a policy is over another one. What is left to do then is to write to that one.
+async fn go_back_under_the_policy(run: &Run<'_>, look: &Looker, nodes: [&str; 2]) -> Result<()> {
+    run.scene
+        .operator
+        .expect(Exit::Done, &["rollback", "--all", "--yes"])
+        .await?;
+    for node in nodes {
+        look.until_node(node, "it is back", STEP, |spec| {
+            !spec.admitted && spec.finished_at.is_none()
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// The policy is taken away, and everything is taken back.
+async fn go_back_without_it(cluster: &Cluster, run: &Run<'_>) -> Result<()> {
+    delete(cluster, &["validatingadmissionpolicybinding", "stranger"]).await?;
+    run.scene.roll_back().await?;
+    delete(cluster, &["validatingadmissionpolicy", "stranger"]).await
 }
 
 /// A policy denies every write to the second Node, and a webhook that nothing serves the evictions of the third.
 async fn refusals(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result<()> {
-    forget(cluster).await?;
-    let run = Run::begin(cluster, tools).await?;
-    let look = Looker::new(cluster);
+    let (run, look) = begin(cluster, tools).await?;
     let operator = &run.scene.operator;
     let [first, second, third] = order(cluster, &run, &by_drain()).await?;
     is_in_work(&look, &first).await?;
@@ -126,20 +142,12 @@ async fn refusals(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result
         )
         .await,
     );
-    operator
-        .expect(Exit::Done, &["rollback", "--all", "--yes"])
-        .await?;
-    // Both are there still. What is left to do is one write to the Node that the policy is over.
-    for node in [&first, &third] {
-        is_back(&look, node).await?;
-    }
+    go_back_under_the_policy(&run, &look, [&first, &third]).await?;
     tally.count(
         "strangers: named on the way back: the policy",
         named(operator, &[&words]).await,
     );
-    delete(cluster, &["validatingadmissionpolicybinding", "stranger"]).await?;
-    run.scene.roll_back().await?;
-    delete(cluster, &["validatingadmissionpolicy", "stranger"]).await?;
+    go_back_without_it(cluster, &run).await?;
     delete(cluster, &["validatingwebhookconfiguration", "stranger"]).await?;
     delete(cluster, &["-n", NAMESPACE, "deployment", "--all"]).await
 }
@@ -147,9 +155,7 @@ async fn refusals(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result
 /// A budget over everything on the second node, which is set aside for it; on the third a pod with a finalizer, and one that comes back to a
 /// cordoned node as often as it is evicted.
 async fn pods_that_stay(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result<()> {
-    forget(cluster).await?;
-    let run = Run::begin(cluster, tools).await?;
-    let look = Looker::new(cluster);
+    let (run, look) = begin(cluster, tools).await?;
     let operator = &run.scene.operator;
     let [first, second, third] = order(cluster, &run, &by_drain()).await?;
     is_in_work(&look, &first).await?;
@@ -176,15 +182,8 @@ async fn pods_that_stay(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
         "strangers: a node finishes whose pods have a finalizer or come back to it",
         finishes,
     );
-    operator
-        .expect(Exit::Done, &["rollback", "--all", "--yes"])
-        .await?;
-    for node in [&first, &third] {
-        is_back(&look, node).await?;
-    }
-    delete(cluster, &["validatingadmissionpolicybinding", "stranger"]).await?;
-    run.scene.roll_back().await?;
-    delete(cluster, &["validatingadmissionpolicy", "stranger"]).await?;
+    go_back_under_the_policy(&run, &look, [&first, &third]).await?;
+    go_back_without_it(cluster, &run).await?;
     let pods = cluster
         .api()
         .kubectl(&["-n", NAMESPACE, "get", "pods", "-l", "app=endless", "-o", "name"])
@@ -205,9 +204,7 @@ async fn pods_that_stay(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
 
 /// In place, while the agent of the first node reports a pod with an address that no pod there can have.
 async fn lies(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result<()> {
-    forget(cluster).await?;
-    let run = Run::begin(cluster, tools).await?;
-    let look = Looker::new(cluster);
+    let (run, look) = begin(cluster, tools).await?;
     let operator = &run.scene.operator;
     let wanted = Wanted {
         strategy: Strategy::InPlace,

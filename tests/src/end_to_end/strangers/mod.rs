@@ -7,6 +7,7 @@ mod objects;
 mod quiet;
 mod services;
 
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::Tally;
@@ -20,6 +21,11 @@ const LONGEST_GAP: u32 = 10_000;
 /// Gates of the Migrations here, as a part of their spec.
 fn patient_gates() -> Value {
     json!({ "gates": { "maxGapMilliseconds": LONGEST_GAP, "maxLossRatio": 0.5 } })
+}
+
+/// Makes or changes an object as the stranger.
+async fn put(cluster: &Cluster, object: &Value) -> Result<()> {
+    cluster.api().apply(&object.to_string()).await
 }
 
 /// All of it, in one cluster of three nodes: from flannel to Calico and back three times, then another range for Services.

@@ -62,39 +62,35 @@ pub fn labelled() -> Value {
     list(&[pod, service, map])
 }
 
-/// Two hundred pods that no node is for.
-pub fn crowd() -> Value {
-    let labels = json!({ "app": "crowd" });
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "crowd", "namespace": NAMESPACE },
-        "spec": {
-            "replicas": 200, "selector": { "matchLabels": labels },
-            "template": { "metadata": { "labels": labels }, "spec": pod_that_waits("")["spec"] },
-        },
-    })
-}
-
-/// One pod on this node that a Deployment keeps, and its name as a label.
-pub fn kept(name: &str, node: &str) -> Value {
+/// A Deployment whose pods have its name as a label.
+fn deployment(name: &str, replicas: u32, pod: &Value) -> Value {
     let labels = json!({ "app": name });
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name, "namespace": NAMESPACE },
         "spec": {
-            "replicas": 1, "selector": { "matchLabels": labels },
-            "template": {
-                "metadata": { "labels": labels },
-                "spec": {
-                    "terminationGracePeriodSeconds": 1,
-                    "nodeSelector": { "kubernetes.io/hostname": node },
-                    "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }],
-                    "containers": [{
-                        "name": "c", "image": Images::default().busybox, "imagePullPolicy": "Never",
-                        "command": ["sh", "-c", "trap exit TERM; while true; do sleep 1; done"],
-                    }],
-                },
-            },
+            "replicas": replicas, "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": pod },
         },
     })
+}
+
+/// Two hundred pods that no node is for.
+pub fn crowd() -> Value {
+    deployment("crowd", 200, &pod_that_waits("")["spec"])
+}
+
+/// One pod on this node that a Deployment keeps, and its name as a label. It tolerates the cordon.
+pub fn kept(name: &str, node: &str) -> Value {
+    let pod = json!({
+        "terminationGracePeriodSeconds": 1,
+        "nodeSelector": { "kubernetes.io/hostname": node },
+        "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }],
+        "containers": [{
+            "name": "c", "image": Images::default().busybox, "imagePullPolicy": "Never",
+            "command": ["sh", "-c", "trap exit TERM; while true; do sleep 1; done"],
+        }],
+    });
+    deployment(name, 1, &pod)
 }
 
 /// The same with a finalizer on its pod, which nothing ever takes off.
@@ -165,23 +161,14 @@ pub fn flooder(pods: &[String], hosts: &[String]) -> Value {
         .chain(connections)
         .chain(to_pods)
         .collect();
-    let labels = json!({ "app": FLOODER });
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": FLOODER, "namespace": NAMESPACE },
-        "spec": {
-            "replicas": 1, "selector": { "matchLabels": labels },
-            "template": {
-                "metadata": { "labels": labels },
-                "spec": {
-                    "terminationGracePeriodSeconds": 0,
-                    "containers": [{
-                        "name": "c", "image": Images::default().traffic, "imagePullPolicy": "Never", "args": arguments,
-                        "resources": { "limits": { "cpu": "200m", "memory": "64Mi" }, "requests": { "cpu": "10m", "memory": "8Mi" } },
-                    }],
-                },
-            },
-        },
-    })
+    let pod = json!({
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{
+            "name": "c", "image": Images::default().traffic, "imagePullPolicy": "Never", "args": arguments,
+            "resources": { "limits": { "cpu": "200m", "memory": "64Mi" }, "requests": { "cpu": "10m", "memory": "8Mi" } },
+        }],
+    });
+    deployment(FLOODER, 1, &pod)
 }
 
 /// Several objects as one manifest.

@@ -6,12 +6,13 @@ use anyhow::{Context, Result, ensure};
 use api::migration::{MigrationPhase, Strategy};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::super::fair::start;
 use super::super::{Looker, Tally};
 use super::named::named;
 use super::objects::{self, FLOODER, NAMESPACE};
+use super::put;
 use crate::cluster::Cluster;
 use crate::demo::Tools;
 use crate::demo::flannel_to_calico::{Run, Wanted};
@@ -58,10 +59,6 @@ async fn before(cluster: &Cluster) -> Result<()> {
         put(cluster, &object).await?;
     }
     Ok(())
-}
-
-async fn put(cluster: &Cluster, object: &Value) -> Result<()> {
-    cluster.api().apply(&object.to_string()).await
 }
 
 async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {

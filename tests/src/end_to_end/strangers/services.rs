@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::super::{Looker, Tally};
 use super::named::named;
 use super::objects::{self, NAMESPACE};
+use super::put;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
 use crate::demo::breaking::forget;
@@ -122,7 +123,7 @@ async fn before(cluster: &Cluster) -> Result<()> {
         service(EDITED),
         service(TURNED),
     ] {
-        cluster.api().apply(&object.to_string()).await?;
+        put(cluster, &object).await?;
     }
     Ok(())
 }

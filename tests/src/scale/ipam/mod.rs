@@ -19,10 +19,11 @@ use kube::core::{ApiResource, Object};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
+use plan::evict::PodName;
 use serde::{Deserialize, Serialize};
 
 use super::calico;
-use node::{Job, OfNode, Outcome, PodName, Shared};
+use node::{Job, OfNode, Outcome, Shared, handle};
 
 /// Nodes that are written for at the same time.
 const NODES_AT_ONCE: usize = 16;
@@ -155,7 +156,7 @@ impl Ipam {
         let node = pod.spec.node_name.clone();
         let served = Served {
             node: node.clone(),
-            handle: name.handle(),
+            handle: handle(&name),
             address: None,
         };
         self.pods.insert(uid, served);

@@ -11,6 +11,8 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use plan::calico::{self as ipam, Allocation, handle_name};
+use plan::evict::PodName;
+use plan::flannel_to_calico::import::pod_handle;
 use plan::flannel_to_calico::objects::{ClaimState, block_affinity};
 use serde_json::{Value, json};
 
@@ -33,35 +35,22 @@ pub enum Job {
     Take(IpAddr, String),
 }
 
-/// One pod by its names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodName {
-    /// The namespace.
-    pub namespace: String,
-    /// The name.
-    pub name: String,
-    /// The UID.
-    pub uid: String,
+/// The handle by which a pod's address is released.
+pub fn handle(pod: &PodName) -> String {
+    pod_handle(&pod.uid)
 }
 
-impl PodName {
-    /// The handle by which the pod's address is released.
-    pub fn handle(&self) -> String {
-        format!("k8s-pod-network.{}", self.uid)
-    }
-
-    fn holder(&self, node: &str) -> Holder {
-        let attributes = [
-            ("namespace", self.namespace.as_str()),
-            ("pod", &self.name),
-            ("node", node),
-        ];
-        Holder {
-            handle: self.handle(),
-            attributes: attributes
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
-        }
+fn holder(pod: &PodName, node: &str) -> Holder {
+    let attributes = [
+        ("namespace", pod.namespace.as_str()),
+        ("pod", &pod.name),
+        ("node", node),
+    ];
+    Holder {
+        handle: handle(pod),
+        attributes: attributes
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
     }
 }
 
@@ -164,7 +153,7 @@ impl OfNode {
 
     fn holder(&self, job: &Job) -> Option<Holder> {
         match job {
-            Job::Give(pod, _) => Some(pod.holder(&self.node)),
+            Job::Give(pod, _) => Some(holder(pod, &self.node)),
             Job::Tunnel => Some(Holder {
                 handle: ipam::tunnel_handles(&self.node).into_iter().next()?,
                 attributes: [("node", self.node.as_str()), ("type", "vxlanTunnelAddress")]
