@@ -78,7 +78,7 @@ impl Kind {
         loop {
             let page = match api.list(&asked).await {
                 Ok(page) => page,
-                // A resource that nobody serves is answered with a plain text, without the reason NotFound.
+                // A resource that the API server does not have is answered with a plain text, without the reason NotFound.
                 Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
                 Err(source) => return Err(WriteError::of("listing", self.1, source)),
             };

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_selects_nobody_gives_to_who_names_it_and_a_closed_one_to_nobody() {
+    fn a_pool_that_selects_no_node_gives_to_pods_that_name_it_and_a_closed_one_gives_nothing() {
         let old = calico::pool("10.128.0.0/10")["spec"].clone();
         let mut new = created("new", &calico::pool("10.0.0.0/10")["spec"])["spec"].clone();
         let both = |old: &Value, new: &Value| {

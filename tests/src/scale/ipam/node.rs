@@ -54,7 +54,7 @@ fn holder(pod: &PodName, node: &str) -> Holder {
     }
 }
 
-/// Blocks and their nodes, for all who claim some.
+/// Blocks and their nodes, for every node that claims some.
 #[derive(Clone, Debug, Default)]
 pub struct Shared(Arc<Mutex<Claims>>);
 
