@@ -162,7 +162,7 @@ pub fn flooder(pods: &[String], hosts: &[String]) -> Value {
         .chain(to_pods)
         .collect();
     let pod = json!({
-        "terminationGracePeriodSeconds": 0,
+        "terminationGracePeriodSeconds": 1,
         "containers": [{
             "name": "c", "image": Images::default().traffic, "imagePullPolicy": "Never", "args": arguments,
             "resources": { "limits": { "cpu": "200m", "memory": "64Mi" }, "requests": { "cpu": "10m", "memory": "8Mi" } },
