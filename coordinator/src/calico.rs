@@ -124,13 +124,25 @@ impl Kind {
             return Ok(());
         }
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        if let Some(found) = self.get(client, name).await? {
-            let spec = found.data.get("spec").cloned().unwrap_or_default();
-            if let Some(change) = change(&spec) {
-                self.patch_spec(client, &found, &change).await?;
-            }
-        }
+        self.amend(client, name, change).await?;
         Ok(())
+    }
+
+    /// Patches what differs in the object of this name. Says whether it is there.
+    pub async fn amend(
+        self,
+        client: &Client,
+        name: &str,
+        change: impl Fn(&Value) -> Option<Value>,
+    ) -> Result<bool, WriteError> {
+        let Some(found) = self.get(client, name).await? else {
+            return Ok(false);
+        };
+        let spec = found.data.get("spec").cloned().unwrap_or_default();
+        if let Some(change) = change(&spec) {
+            self.patch_spec(client, &found, &change).await?;
+        }
+        Ok(true)
     }
 
     /// Merge-patches the object as it was read; `change` goes under `spec`.

@@ -121,8 +121,22 @@ async fn claim(
             Err(conflict) => return Ok(Outcome::Blocked(conflict.to_string())),
         }
     }
-    write_affinity(context, node, block, ClaimState::Confirmed).await?;
+    confirm_affinity(context, node, block).await?;
     Ok(Outcome::Written)
+}
+
+/// Confirms the claim that was announced; one that somebody took away meanwhile is made again.
+async fn confirm_affinity(context: &Context, node: &str, block: IpNet) -> Result<(), WriteError> {
+    let state = ClaimState::Confirmed;
+    let name = objects::affinity_name(node, block);
+    let change = |found: &Value| objects::block_affinity_change(found, state);
+    if calico::BLOCK_AFFINITY
+        .amend(&context.client, &name, change)
+        .await?
+    {
+        return Ok(());
+    }
+    write_affinity(context, node, block, state).await
 }
 
 async fn write_affinity(
