@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::cache::{Cache, Stores};
 use crate::context::Context;
+use crate::fake_json_patch;
 use crate::fake_lists::page;
 use crate::fake_schema::{unknown_fields, without};
 use crate::metrics::Metrics;
@@ -23,6 +24,8 @@ use crate::pod_index::PodStore;
 use crate::store::{Kept, Store};
 use crate::tell::Teller;
 
+/// What our own objects' paths begin with.
+const OUR_GROUP: &str = "/apis/replumb.dev/";
 /// The path of the Migration that is under way.
 pub const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
 
@@ -45,6 +48,8 @@ struct State {
     events: Vec<(String, Value)>,
     /// Changes of what begins so are refused, each with these words.
     refused: BTreeMap<String, String>,
+    /// The same of those changes alone that this is said of.
+    denials: Vec<Denial>,
     /// Reads of what begins so are refused, each with these words.
     unreadable: BTreeMap<String, String>,
     /// Requests for what begins so get no answer; how many have come.
@@ -56,6 +61,15 @@ struct State {
     meddling: Option<(String, String, Value)>,
     /// After this many changes more the server is away.
     budget: Option<usize>,
+}
+
+/// Changes of what begins so are refused where `is_meant` says so of the patch.
+#[derive(Clone)]
+struct Denial {
+    path: String,
+    words: String,
+    is_meant: fn(&Value) -> bool,
+    answer: (StatusCode, &'static str),
 }
 
 impl FakeApi {
@@ -107,7 +121,19 @@ impl FakeApi {
     /// Refuses changes of what begins so; of nothing, by default.
     pub fn refuse(&self, path: Option<&str>) {
         let refused = path.map(|path| (path.to_owned(), "Forbidden".to_owned()));
-        self.state.lock().unwrap().refused = refused.into_iter().collect();
+        let mut state = self.state.lock().unwrap();
+        state.refused = refused.into_iter().collect();
+        state.denials.clear();
+    }
+
+    /// Refuses changes of what begins so as the validation of a schema does.
+    pub fn deny_as_invalid(&self, path: &str, words: &str) {
+        self.state.lock().unwrap().denials.push(Denial {
+            path: path.to_owned(),
+            words: words.to_owned(),
+            is_meant: |_| true,
+            answer: (StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
+        });
     }
 
     /// Refuses changes of what begins so with these words, as a policy engine does.
@@ -147,14 +173,15 @@ impl FakeApi {
         self.state.lock().unwrap().below(path)
     }
 
-    /// Every object, without resourceVersions: what two runs are compared by.
+    /// Every object, without what counts its changes: what two runs are compared by.
     pub fn everything(&self) -> BTreeMap<String, Value> {
         let mut all = self.state.lock().unwrap().objects.clone();
-        for object in all.values_mut() {
-            object["metadata"]
-                .as_object_mut()
-                .unwrap()
-                .remove("resourceVersion");
+        for (path, object) in &mut all {
+            let metadata = object["metadata"].as_object_mut().unwrap();
+            metadata.remove("resourceVersion");
+            if path.starts_with(OUR_GROUP) {
+                metadata.remove("generation");
+            }
         }
         all
     }
@@ -261,6 +288,18 @@ impl State {
         if object["metadata"]["uid"].is_null() {
             object["metadata"]["uid"] = json!(format!("uid-of-{path}"));
         }
+        if path.starts_with(OUR_GROUP) {
+            // A change of the spec makes another generation, and one of the status does not.
+            let former = self.objects.get(path);
+            let generation = match former {
+                Some(former) => {
+                    let last = former["metadata"]["generation"].as_i64().unwrap_or(1);
+                    last + i64::from(former["spec"] != object["spec"])
+                }
+                None => object["metadata"]["generation"].as_i64().unwrap_or(1),
+            };
+            object["metadata"]["generation"] = json!(generation);
+        }
         self.objects.insert(path.to_owned(), object);
     }
 
@@ -305,6 +344,11 @@ impl State {
         } else {
             serde_json::from_slice(body).expect("JSON")
         };
+        // What it says as a merge patch: so it is checked, and written down.
+        let operations = body.as_array().cloned();
+        if let Some(operations) = &operations {
+            body = fake_json_patch::as_merge(operations);
+        }
         if ![Method::GET, Method::DELETE].contains(method) {
             let unknown = unknown_fields(path, &body);
             if !unknown.is_empty() && query.contains("fieldValidation=Strict") {
@@ -351,7 +395,7 @@ impl State {
             body["status"] = json!({ "allowed": true });
             return Some((StatusCode::CREATED, body));
         }
-        let answer = self.change(method, path, &body);
+        let answer = self.change(method, path, &body, operations.as_deref());
         if answer.0.is_success() {
             let call = format!("{method} {path}");
             if let Some((_, path, patch)) = self.meddling.take_if(|(after, ..)| call.starts_with(&**after)) {
@@ -367,13 +411,25 @@ impl State {
         Some(answer)
     }
 
-    fn change(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
+    fn change(
+        &mut self,
+        method: &Method,
+        path: &str,
+        body: &Value,
+        operations: Option<&[Value]>,
+    ) -> (StatusCode, Value) {
         let refused = self
             .refused
             .iter()
             .find(|(refused, _)| path.starts_with(&***refused));
         if let Some((_, words)) = refused {
             return failure_of(StatusCode::FORBIDDEN, "Forbidden", words);
+        }
+        let mut denials = self.denials.iter();
+        if let Some(denial) = denials.find(|denial| path.starts_with(&denial.path) && (denial.is_meant)(body))
+        {
+            let (status, reason) = denial.answer;
+            return failure_of(status, reason, &denial.words);
         }
         if let Some(pod) = path.strip_suffix("/eviction") {
             return self.evict(pod, body);
@@ -399,11 +455,18 @@ impl State {
             return (StatusCode::OK, found);
         }
         let version = &body["metadata"]["resourceVersion"];
-        if !version.is_null() && *version != found["metadata"]["resourceVersion"] {
+        if operations.is_none() && !version.is_null() && *version != found["metadata"]["resourceVersion"] {
             return failure(StatusCode::CONFLICT, "Conflict");
         }
         let mut object = found;
-        merge(&mut object, body);
+        match operations {
+            Some(operations) if !fake_json_patch::apply(&mut object, operations) => {
+                let words = "the server rejected our request due to an error in our request";
+                return failure_of(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", words);
+            }
+            Some(_) => {}
+            None => merge(&mut object, body),
+        }
         self.store(path, object);
         (StatusCode::OK, self.objects[path].clone())
     }

@@ -21,6 +21,8 @@ pub(crate) mod fake_api;
 #[cfg(test)]
 pub(crate) mod fake_etcd;
 #[cfg(test)]
+mod fake_json_patch;
+#[cfg(test)]
 mod fake_lists;
 #[cfg(test)]
 mod fake_schema;

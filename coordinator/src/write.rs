@@ -1,5 +1,5 @@
 //! Writes to the API: patches of single fields, each with the resourceVersion that the decision was made on; of Nodes and
-//! `DaemonSet`s, or of a later version in which nothing but the status differs.
+//! `DaemonSet`s, or of a later version in which nothing but the status differs; and of our own specs, with the generation.
 
 use datastore::error::StoreError;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
@@ -262,18 +262,75 @@ where
     Ok(true)
 }
 
-/// Writes the spec of an object as it was read; nothing is sent when it is the same.
-pub async fn patch_spec<K, S>(api: &Api<K>, read: &K, old: &S, new: &S) -> Result<bool, WriteError>
+/// Writes what differs in the spec of an object of ours, and returns it as it is then; nothing is sent when it is the same.
+///
+/// The object has to be the one that was read, with the spec that it had: a write of its status, which agents make all the time, changes
+/// no `metadata.generation`. What an agent says between look and write it could as well say after the write.
+pub async fn patch_spec<K, S>(api: &Api<K>, read: &K, old: &S, new: &S) -> Result<Option<K>, WriteError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
     S: Serialize + Sync,
 {
-    let Some(change) = change(Some(old), new) else {
-        return Ok(false);
+    let Some(operations) = operations(read, old, new) else {
+        return Ok(None);
     };
-    // What a NodeMigration has to do is decided on what its agent says in the status.
-    patch_as_read(api, read, "writing the spec of", json!({ "spec": change })).await?;
-    Ok(true)
+    let attempt = "writing the spec of";
+    let failed = |source| WriteError::of(attempt, describe(read), source);
+    let patch: Patch<()> = serde_json::from_value(operations)
+        .map(Patch::Json)
+        .map_err(|source| failed(kube::Error::SerdeError(source)))?;
+    match api.patch(&read.name_any(), &parameters(), &patch).await {
+        Ok(written) => Ok(Some(written)),
+        // A test that fails is answered like an object that is not valid, and without its words.
+        Err(kube::Error::Api(status)) if status.code == 422 && has_another_spec(api, read).await? => {
+            Err(WriteError::Conflict {
+                attempt: attempt.to_owned(),
+                object: describe(read),
+            })
+        }
+        Err(source) => Err(failed(source)),
+    }
+}
+
+/// The JSON patch (RFC 6902) that writes each field of the spec that differs, if the object has the UID and the generation that were read.
+fn operations<K: Resource, S: Serialize>(read: &K, old: &S, new: &S) -> Option<Value> {
+    let change = change(Some(old), new)?;
+    let [old, new] = [old, new].map(|spec| serde_json::to_value(spec).unwrap_or_default());
+    let mut operations = vec![
+        json!({ "op": "test", "path": "/metadata/uid", "value": read.meta().uid }),
+        json!({ "op": "test", "path": "/metadata/generation", "value": read.meta().generation }),
+    ];
+    for (field, change) in fields(&change) {
+        // Of what is there, the fields that differ; what is new comes as a whole.
+        let parts: Vec<String> = match (&old[field], &new[field]) {
+            (Value::Object(_), Value::Object(_)) => fields(change)
+                .map(|(part, _)| format!("/{field}/{part}"))
+                .collect(),
+            _ => vec![format!("/{field}")],
+        };
+        operations.extend(parts.into_iter().map(|part| match new.pointer(&part) {
+            Some(value) => json!({ "op": "add", "path": format!("/spec{part}"), "value": value }),
+            None => json!({ "op": "remove", "path": format!("/spec{part}") }),
+        }));
+    }
+    Some(Value::Array(operations))
+}
+
+fn fields(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flatten()
+}
+
+/// Whether the object is not the one that was read any more, or has another spec.
+async fn has_another_spec<K>(api: &Api<K>, read: &K) -> Result<bool, WriteError>
+where
+    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let now = api
+        .get_metadata_opt(&read.name_any())
+        .await
+        .map_err(|source| WriteError::of("looking again at", describe(read), source))?;
+    let read = read.meta();
+    Ok(now.is_none_or(|now| (&now.metadata.uid, now.metadata.generation) != (&read.uid, read.generation)))
 }
 
 /// Parameters of every patch of ours.
@@ -311,7 +368,9 @@ fn change<S: Serialize>(old: Option<&S>, new: &S) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use api::NodeMigration;
     use k8s_openapi::api::core::v1::Node;
+    use plan::flannel_to_calico::phase::Goal;
 
     use super::*;
     use crate::fake_api::FakeApi;
@@ -372,6 +431,71 @@ mod tests {
             );
             assert!(server.take_changes().is_empty(), "{meanwhile}");
         }
+    }
+
+    const NODE_MIGRATION: &str = "/apis/replumb.dev/v1alpha1/nodemigrations/a";
+
+    /// Somebody else merges this into a NodeMigration between our look and our write of its goal.
+    async fn goal_after(meanwhile: &Value) -> (FakeApi, Result<Option<NodeMigration>, WriteError>) {
+        let server = FakeApi::default();
+        server.put(
+            NODE_MIGRATION,
+            json!({
+                "metadata": { "name": "a" },
+                "spec": { "nodeName": "a", "migration": "m", "returnedAt": "2026-01-01T00:00:00Z" },
+            }),
+        );
+        let api: Api<NodeMigration> = Api::all(server.client());
+        let read = api.get("a").await.unwrap();
+        server.edit(NODE_MIGRATION, meanwhile);
+        let mut spec = read.spec.clone();
+        spec.goal = Goal::Held;
+        spec.returned_at = None;
+        let written = patch_spec(&api, &read, &read.spec, &spec).await;
+        (server, written)
+    }
+
+    #[tokio::test]
+    async fn a_report_of_an_agent_is_no_conflict_of_a_spec() {
+        let (server, written) = goal_after(&json!({ "status": { "message": "works" } })).await;
+        assert_eq!(written.unwrap().unwrap().spec.goal, Goal::Held);
+        let object = server.get(NODE_MIGRATION).unwrap();
+        assert_eq!(object["status"]["message"], "works");
+        assert_eq!(
+            object["spec"].get("returnedAt"),
+            None,
+            "what is gone is taken away"
+        );
+    }
+
+    #[tokio::test]
+    async fn another_spec_or_another_object_is_a_conflict() {
+        for meanwhile in [
+            json!({ "spec": { "goal": "Flannel" } }),
+            json!({ "metadata": { "uid": "another" } }),
+        ] {
+            let (server, written) = goal_after(&meanwhile).await;
+            let error = written.unwrap_err();
+            assert!(error.is_conflict(), "{meanwhile}: {error}");
+            assert!(server.take_changes().is_empty(), "{meanwhile}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_spec_that_is_not_valid_is_refused_and_no_conflict() {
+        let server = FakeApi::default();
+        server.put(
+            NODE_MIGRATION,
+            json!({ "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m" } }),
+        );
+        let api: Api<NodeMigration> = Api::all(server.client());
+        let read = api.get("a").await.unwrap();
+        server.deny_as_invalid(NODE_MIGRATION, "spec.goal: Invalid value");
+        let mut spec = read.spec.clone();
+        spec.goal = Goal::Held;
+        let error = patch_spec(&api, &read, &read.spec, &spec).await.unwrap_err();
+        assert_eq!(error.refusal(), Some("spec.goal: Invalid value"));
+        assert!(!error.is_conflict());
     }
 
     #[tokio::test]

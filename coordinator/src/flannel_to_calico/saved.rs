@@ -109,7 +109,7 @@ async fn write_of_nodes(
         };
         Some((object, spec))
     });
-    let written: Vec<Result<bool, WriteError>> = futures::stream::iter(writes)
+    let written: Vec<Result<Option<NodeMigration>, WriteError>> = futures::stream::iter(writes)
         .map(|(object, spec)| {
             let api = &api;
             async move { write::patch_spec(api, object.as_ref(), &object.spec, &spec).await }
@@ -337,10 +337,10 @@ mod tests {
             );
         }
         let (context, cache) = (api.context(), api.cache());
-        // Its agent reports between our look and our write: nobody says that everything is saved.
+        // Its spec changes between our look and our write: nobody says that everything is saved.
         api.edit(
             &scenarios::node_migration("b"),
-            &json!({ "status": { "message": "seen" } }),
+            &json!({ "spec": { "position": 1 } }),
         );
         let early = read(&context, &cache, &migration()).await;
         assert!(matches!(early, Err(WriteError::Conflict { .. })), "{early:?}");

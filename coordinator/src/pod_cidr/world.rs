@@ -399,6 +399,7 @@ fn agent_reports(api: &FakeApi, node: &str, number: usize) {
     api.edit(
         &path,
         &json!({ "status": {
+            "observedGeneration": object["metadata"]["generation"],
             "podCidr": {
                 "conflist": { "Absent": {} }, "inOld": { "pods": pods, "discards": discards, "addresses": addresses }, "inNew": {}, "tunnels": [],
             },

@@ -96,11 +96,10 @@ impl Act<'_> {
             label: spec.label.clone(),
             ..self.object.spec.clone()
         };
-        if announced != self.object.spec {
-            let api: Api<NodeMigration> = Api::all(self.context.client.clone());
-            let change = json!({ "spec": { "label": { "next": value } } });
-            let attempt = "announcing the label in";
-            self.object = Arc::new(write::patch_as_read(&api, self.object.as_ref(), attempt, change).await?);
+        let api: Api<NodeMigration> = Api::all(self.context.client.clone());
+        let (read, is) = (self.object.as_ref(), &self.object.spec);
+        if let Some(written) = write::patch_spec(&api, read, is, &announced).await? {
+            self.object = Arc::new(written);
         }
         Ok(())
     }
