@@ -92,7 +92,7 @@ pub struct NodeMigrationSpec {
     /// Whether the node in work is on its way back to the old network.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub returning: bool,
-    /// Whether the node was set aside by `drain.onBlocked: Skip` and comes after all others.
+    /// Whether the node was set aside, by `drain.onBlocked: Skip` or since it did not take its first step, and comes after all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
     /// What will be done for this node before the first node changes, in order.
@@ -118,6 +118,11 @@ pub struct NodeMigrationSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub finished_at: Option<Timestamp>,
+    /// When the node that is on its way back was done; absent of one that was not. It is done again since then where its first step
+    /// back is not taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub done_before: Option<Timestamp>,
     /// That its agent put the old network back by itself; absent once it is taken into work again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fell_back: Option<FellBack>,

@@ -126,6 +126,16 @@ impl FakeApi {
         state.denials.clear();
     }
 
+    /// Refuses those patches of what begins so of which `is_meant` is true, as a policy on single fields does.
+    pub fn deny_where(&self, path: &str, words: &str, is_meant: fn(&Value) -> bool) {
+        self.state.lock().unwrap().denials.push(Denial {
+            path: path.to_owned(),
+            words: words.to_owned(),
+            is_meant,
+            answer: (StatusCode::FORBIDDEN, "Forbidden"),
+        });
+    }
+
     /// Refuses changes of what begins so as the validation of a schema does.
     pub fn deny_as_invalid(&self, path: &str, words: &str) {
         self.state.lock().unwrap().denials.push(Denial {

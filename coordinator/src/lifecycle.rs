@@ -152,7 +152,8 @@ fn tell_refusals(context: &Context, status: &mut MigrationStatus) {
         && !needs_a_person
         && !status.phase.is_over()
     {
-        wait(status, refused.reason, refused.message);
+        refused.reason.clone_into(&mut status.blocked);
+        status.message = refused.message;
     }
 }
 

@@ -8,14 +8,17 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
-use plan::decision::{Wait, WaitReason};
+use plan::decision::WaitReason;
 
+use crate::summary::Held;
 use crate::write::WriteError;
 
 /// The pause after the first failure. It doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(1);
 /// The longest pause.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(30);
+/// So many times as long rests what is taken into work as a whole, and was given back: it costs more than a write.
+const REST: i32 = 10;
 
 /// Objects whose last write failed. Lost at a restart: then each is tried at once.
 #[derive(Debug, Default)]
@@ -25,6 +28,8 @@ pub struct Obstacles {
 
 #[derive(Debug)]
 struct Obstacle {
+    /// Enumerated.
+    reason: &'static str,
     /// What was attempted, and the API server's words.
     message: String,
     /// How often it failed; 0 where the object changed since it was read, which is no failure.
@@ -90,6 +95,19 @@ impl Obstacles {
         (now < obstacle.next_try).then(|| obstacle.message.clone())
     }
 
+    /// Whether it is not time to write this object. Says nothing of whether this pass wants to.
+    pub fn is_held(&self, object: &str, now: Timestamp) -> bool {
+        let objects = self.objects();
+        objects
+            .get(object)
+            .is_some_and(|obstacle| now < obstacle.next_try)
+    }
+
+    /// How often the object has failed, or has rested.
+    pub fn failures(&self, object: &str) -> u32 {
+        failures_of(&self.objects(), object)
+    }
+
     /// Keeps a failure. Returns its words; `None` where the object changed since it was read, which is no failure.
     ///
     /// # Errors
@@ -107,14 +125,14 @@ impl Obstacles {
         let is_failure = !error.is_conflict();
         let mut objects = self.objects();
         let failures = if is_failure {
-            let before = objects.get(object).map_or(0, |obstacle| obstacle.failures);
-            before.saturating_add(1)
+            failures_of(&objects, object).saturating_add(1)
         } else {
             0
         };
         objects.insert(
             object.to_owned(),
             Obstacle {
+                reason: WaitReason::RequestRefused.as_str(),
                 message: message.clone(),
                 failures,
                 next_try: if is_failure {
@@ -126,6 +144,22 @@ impl Obstacles {
             },
         );
         Ok(is_failure.then_some(message))
+    }
+
+    /// Lets an object rest that was taken into work and did not go on, for whatever reason. The pause grows with each time.
+    pub fn rest(&self, object: &str, held: &Held, now: Timestamp) {
+        let mut objects = self.objects();
+        let failures = failures_of(&objects, object).saturating_add(1);
+        objects.insert(
+            object.to_owned(),
+            Obstacle {
+                reason: held.reason,
+                message: held.message.clone(),
+                failures,
+                next_try: now + pause(object, failures) * REST,
+                is_wanted: true,
+            },
+        );
     }
 
     /// Every object may be tried at once, as if its pause were over.
@@ -147,7 +181,7 @@ impl Obstacles {
     }
 
     /// What has to be told: how many objects cannot be written, and the first of them.
-    pub fn wait(&self) -> Option<Wait> {
+    pub fn wait(&self) -> Option<Held> {
         let objects = self.objects();
         let mut refused = objects
             .values()
@@ -161,12 +195,17 @@ impl Obstacles {
                 first.message
             ),
         };
-        Some(Wait {
-            reason: WaitReason::RequestRefused,
+        Some(Held {
+            reason: first.reason,
             message,
-            until: None,
+            needs_a_person: true,
         })
     }
+}
+
+/// How often the object failed so far.
+fn failures_of(objects: &BTreeMap<String, Obstacle>, object: &str) -> u32 {
+    objects.get(object).map_or(0, |obstacle| obstacle.failures)
 }
 
 /// The pause after so many failures. It differs by up to a quarter from object to object, so that they do not come all at once.
@@ -238,7 +277,7 @@ mod tests {
                 .unwrap()
                 .is_some()
         );
-        assert_eq!(obstacles.wait(), None);
+        assert!(obstacles.wait().is_none());
     }
 
     #[test]
@@ -249,9 +288,30 @@ mod tests {
         assert_eq!(obstacles.holds("Node c", now), None, "it is tried at once");
         assert!(!obstacles.is_clear(), "it is not written");
         assert!(obstacles.note("Node a", unreachable(), now).is_err());
-        assert_eq!(obstacles.wait(), None);
+        assert!(obstacles.wait().is_none());
         // An admission webhook that hangs is behind one object's write.
         assert!(obstacles.note("Node a", timeout(), now).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_rests_keeps_its_reason_and_rests_longer_each_time() {
+        let obstacles = Obstacles::default();
+        let held = Held {
+            reason: WaitReason::AgentSilent.as_str(),
+            message: "no agent is Ready on node a".to_owned(),
+            needs_a_person: true,
+        };
+        let now = Timestamp::now();
+        let at = |seconds| now + SignedDuration::from_secs(seconds);
+        obstacles.rest("first step of Node a", &held, now);
+        let told = obstacles.wait().unwrap();
+        assert_eq!(told.reason, "AgentSilent");
+        assert_eq!(told.message, "no agent is Ready on node a; it is tried again");
+        assert!(obstacles.holds("first step of Node a", at(7)).is_some());
+        assert_eq!(obstacles.holds("first step of Node a", at(10)), None);
+        obstacles.rest("first step of Node a", &held, at(10));
+        assert!(obstacles.holds("first step of Node a", at(24)).is_some());
+        assert_eq!(obstacles.holds("first step of Node a", at(30)), None);
     }
 
     #[test]

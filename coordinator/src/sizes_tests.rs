@@ -209,6 +209,8 @@ fn as_long_as_can_be(status: &mut MigrationStatus) {
             standing: standing(number),
             ready: true,
             on_old: true,
+            rests: false,
+            tries: 0,
         })
         .collect();
     let held = |name: &String| {

@@ -12,6 +12,7 @@ use plan::words;
 const NAMED: usize = 100;
 
 /// Why a node in work does not go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Enumerated.
     pub reason: &'static str,
@@ -75,7 +76,9 @@ pub fn summarize(
     });
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let deferred = seats.iter().filter(|seat| {
-        seat.standing == Standing::Skipped || (seat.standing == Standing::Waiting && !seat.ready)
+        seat.rests
+            || seat.standing == Standing::Skipped
+            || (seat.standing == Standing::Waiting && !seat.ready)
     });
     status.progress = api::migration::Progress {
         text: format!("{done}/{}", seats.len()),

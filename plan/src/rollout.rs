@@ -62,7 +62,7 @@ impl MaxUnavailable {
 pub enum Standing {
     /// Not started.
     Waiting,
-    /// Set aside by `drain.onBlocked: Skip`; taken up again after all others.
+    /// Set aside, by `drain.onBlocked: Skip` or since it did not take its first step; taken up again after all others.
     Skipped,
     /// In work.
     Working,
@@ -89,6 +89,10 @@ pub struct Seat<'node> {
     pub ready: bool,
     /// Whether the Node is on the old network by its label.
     pub on_old: bool,
+    /// Whether it was given back a moment ago, and is tried again later: until then it takes no other's place.
+    pub rests: bool,
+    /// How often it was given back: those that were given back less often come first.
+    pub tries: u32,
 }
 
 /// The rules of a rollout.
@@ -123,16 +127,23 @@ pub struct Admission<'node> {
 /// NotReady at the same time.
 pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Admission<'node> {
     let mut admission = Admission::default();
-    let mut queue: Vec<&Seat<'node>> = waiting(seats, Standing::Waiting);
+    let in_turn = |standing| {
+        let mut queue = waiting(seats, standing);
+        queue.retain(|seat| !seat.rests);
+        queue.sort_by_key(|seat| seat.tries);
+        queue
+    };
+    let mut queue: Vec<&Seat<'node>> = in_turn(Standing::Waiting);
     // Skipped nodes come after every other one, even after those that are still in work.
     let others_done = seats.iter().all(|seat| {
-        matches!(
-            seat.standing,
-            Standing::Done(_) | Standing::Skipped | Standing::Kept
-        )
+        seat.rests
+            || matches!(
+                seat.standing,
+                Standing::Done(_) | Standing::Skipped | Standing::Kept
+            )
     });
     if others_done {
-        queue.extend(waiting(seats, Standing::Skipped));
+        queue.extend(in_turn(Standing::Skipped));
     }
     let hold = |reason, message: String, until| {
         Some(Wait {
@@ -332,6 +343,8 @@ mod tests {
             standing,
             ready: true,
             on_old: true,
+            rests: false,
+            tries: 0,
         }
     }
 
@@ -416,6 +429,25 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_rests_takes_no_others_place_and_comes_again() {
+        let mut seats = [
+            seat("a", Standing::Skipped),
+            seat("b", Standing::Skipped),
+            seat("c", Standing::Waiting),
+        ];
+        seats[0].rests = true;
+        seats[2].rests = true;
+        assert_eq!(admit(&seats, &rules(1), NOW).start, ["b"]);
+        seats[1].rests = true;
+        let admission = admit(&seats, &rules(1), NOW);
+        assert_eq!((admission.start, admission.held), (Vec::new(), None));
+        (seats[0].rests, seats[1].rests) = (false, false);
+        assert_eq!(admit(&seats, &rules(1), NOW).start, ["a"]);
+        (seats[0].tries, seats[1].tries) = (2, 1);
+        assert_eq!(admit(&seats, &rules(1), NOW).start, ["b"]);
+    }
+
+    #[test]
     fn a_node_that_is_kept_does_not_start_and_is_named() {
         let seats = [seat("a", Standing::Kept), seat("b", Standing::Done(NOW))];
         let admission = admit(&seats, &rules(1), NOW);
@@ -439,19 +471,21 @@ mod tests {
         /// R9: whatever the state, the limit is never exceeded by what starts now.
         #[test]
         fn never_more_than_the_limit(
-            nodes in proptest::collection::vec((standing(), any::<bool>()), 1..12),
+            nodes in proptest::collection::vec((standing(), any::<bool>(), any::<bool>()), 1..12),
             limit in 1u32..6,
         ) {
             let names: Vec<String> = (0..nodes.len()).map(|index| format!("n{index}")).collect();
             let seats: Vec<Seat<'_>> = nodes.iter().zip(&names)
-                .map(|((standing, ready), name)| Seat { name, standing: *standing, ready: *ready, on_old: true })
+                .map(|((standing, ready, rests), name)| Seat {
+                    name, standing: *standing, ready: *ready, on_old: true, rests: *rests, tries: 0,
+                })
                 .collect();
             let before = seats.iter().filter(|seat| is_unavailable(seat)).count();
             let admission = admit(&seats, &rules(limit), NOW);
             prop_assert!(admission.start.is_empty() || before + admission.start.len() <= limit as usize);
             for name in &admission.start {
                 let seat = seats.iter().find(|seat| &seat.name == name).unwrap();
-                prop_assert!(seat.ready);
+                prop_assert!(seat.ready && !seat.rests);
             }
         }
     }

@@ -8,8 +8,8 @@ use plan::flannel_to_calico::facts::{Bridge, CalicoTraces, Found, HostFacts, Leg
 use serde_json::{Value, json};
 
 use super::scenarios::{
-    CALICO_GROUP, MIGRATION, assert_in_order, assert_same, cluster, has_calicos_pod, run_to_the_end,
-    run_until, steady, story, world_moves,
+    CALICO_GROUP, MIGRATION, assert_in_order, assert_same, cluster, has_calicos_pod, number_of,
+    run_to_the_end, run_until, steady, story, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
@@ -28,7 +28,7 @@ pub(super) fn lives(api: &FakeApi, node: &str) -> bool {
 /// What the agent reports of the host; `None` where the test is not about it.
 pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
     api.get("/test/in-place")?;
-    let number = if node == "a" { 1 } else { 2 };
+    let number = number_of(node);
     let living = lives(api, node).then(|| LegacyPod {
         namespace: "default".to_owned(),
         name: format!("log-{node}"),

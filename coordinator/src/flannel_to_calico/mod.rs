@@ -4,6 +4,8 @@
 
 mod adopt;
 #[cfg(test)]
+mod aside_scenarios;
+#[cfg(test)]
 mod back_scenarios;
 mod blocks;
 #[cfg(test)]

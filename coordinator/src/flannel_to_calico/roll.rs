@@ -1,49 +1,47 @@
 //! The rollout: which nodes are in work, and the next step of each.
 
+mod aside;
 mod mixed;
 mod perform;
 mod record;
+mod round;
+mod seats;
 mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use api::migration::{Desired, FlannelToCalico, MigrationPhase, Strategy};
-use api::node_migration::{LabelRecord, NodeMigrationSpec};
+use api::migration::{FlannelToCalico, MigrationPhase, Strategy};
+use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use crash_point::Edge;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use mixed::{finish_or_stay, restart_pods, restarts};
-use perform::Act;
-use plan::decision::{Decision, Wait, WaitReason};
-use plan::flannel_to_calico::node::{
-    NetworkLabel, NodeStep, NodeView, Policy, Stage, at_deadline, decide, upkeep,
-};
+use plan::flannel_to_calico::node::{NetworkLabel, Policy, Stage};
 use plan::flannel_to_calico::phase::Phase;
 use plan::flannel_to_calico::settings::Settings;
-use plan::rollout::{self, Back, Seat, Standing};
-use record::{count_nodes, record, tell};
+use plan::rollout::{self, Back};
+use record::count_nodes;
+use round::{Round, Worked};
+use seats::seats;
 
-use super::node_objects::Outcome;
 use super::traffic::{fates, networks};
-use super::view::{network_label, view};
-use super::{adopt, drift, node_objects, undo};
+use super::view::network_label;
+use super::{adopt, drift, undo};
 use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::limits::{self, rules};
 use crate::memory::Memory;
-use crate::node_migrations::{bring_to, write_spec};
-use crate::probe::{self, Probes};
+use crate::node_migrations::write_spec;
+use crate::probe;
 use crate::snapshot::{Snapshot, node_order};
 use crate::steps::step_now;
-use crate::summary::{Held, summarize};
-use crate::tell::Tone;
+use crate::summary::summarize;
 use crate::traffic;
 use crate::write::{WriteError, describe};
-use crate::{evict, facts, stop};
+use crate::{evict, stop};
 
 /// One pass over every node. Returns why each node in work waits.
 pub async fn roll(
@@ -86,7 +84,7 @@ pub async fn roll(
     let lossy = traffic::stop(context, migration, &watched, status, now).await;
     let policy = policy(migration, kind.strategy, &memory.clock, now);
     let order = node_order(&snapshot, &context.node_name);
-    let mut seats = seats(&snapshot, migration, &order);
+    let mut seats = seats(context, &snapshot, migration, back.as_ref(), &order, now);
     // First of all: a node that turns around does not take one step more on the way there.
     let (turned, held_back) = turn::turn_around(
         context,
@@ -227,232 +225,6 @@ fn policy(migration: &Migration, strategy: Strategy, clock: &Clock, now: Timesta
     }
 }
 
-/// What every node in work, or done, is looked at with.
-struct Round<'pass> {
-    context: &'pass Context,
-    migration: &'pass Migration,
-    settings: &'pass Settings,
-    snapshot: &'pass Snapshot,
-    probes: &'pass Probes,
-    policy: &'pass Policy,
-    now: Timestamp,
-}
-
-/// What became of the nodes that were looked at.
-#[derive(Default)]
-struct Worked {
-    /// Why each of these does not go on.
-    waits: BTreeMap<String, Held>,
-    /// Those that are done, and of which Calico's objects do not say yet what they have to say.
-    blocked: BTreeMap<String, String>,
-}
-
-impl Round<'_> {
-    /// Takes the next step of each of these nodes that was ever taken into work.
-    async fn work(
-        &self,
-        memory: &mut Memory,
-        nodes: impl Iterator<Item = &String>,
-    ) -> Result<Worked, WriteError> {
-        let mut worked = Worked::default();
-        // As they are now: an eviction below adds to them.
-        let refusals = memory.refusals.clone();
-        for node in nodes {
-            let (Some(object), Some(node_object)) = (
-                self.snapshot.node_migrations.get(node),
-                self.snapshot.nodes.get(node),
-            ) else {
-                continue;
-            };
-            // Most nodes wait: nothing is made for them.
-            if !object.spec.admitted && !object.spec.skipped {
-                continue;
-            }
-            let key = describe(node_object.as_ref());
-            if !object.spec.admitted {
-                // Set aside, perhaps for a refusal: that is told until it has been tried again.
-                self.context.obstacles.holds(&key, self.now);
-                continue;
-            }
-            let probers = self.probes.probers.get(node).cloned().unwrap_or_default();
-            if let Some(message) = self.context.obstacles.holds(&key, self.now) {
-                worked
-                    .waits
-                    .insert(node.clone(), Held::waiting(&refusal(message)));
-                continue;
-            }
-            let name = self.migration.name_any();
-            let view = view(self.snapshot, self.settings, node, &name, &refusals, probers);
-            let Some(view) = view else {
-                continue;
-            };
-            let mut act = Act {
-                context: self.context,
-                memory,
-                migration: self.migration,
-                settings: self.settings,
-                node: node_object,
-                object: Arc::clone(object),
-                policy: self.policy,
-                now: self.now,
-            };
-            match work_on(&mut act, &view, object).await {
-                Ok(Looked::Held(held)) => worked.waits.extend(held.map(|held| (node.clone(), held))),
-                Ok(Looked::Blocked(message)) => {
-                    worked.blocked.insert(node.clone(), message);
-                }
-                Err(error) => {
-                    let refused = self.context.obstacles.note(&key, error, self.now)?;
-                    let Some(message) = refused else { continue };
-                    let held = self.refused(object, &view, message).await?;
-                    worked.waits.insert(node.clone(), held);
-                    continue;
-                }
-            }
-            self.context.obstacles.clear(&key);
-        }
-        Ok(worked)
-    }
-}
-
-impl Round<'_> {
-    /// Writes down that the API server refuses a write of this node: a wait like any other, with the deadline of its stage. A node
-    /// of which nothing has changed is set aside: it takes no other's place.
-    async fn refused(
-        &self,
-        object: &Arc<NodeMigration>,
-        view: &NodeView<'_>,
-        message: String,
-    ) -> Result<Held, WriteError> {
-        if view.can_be_set_aside() {
-            let spec = NodeMigrationSpec {
-                admitted: false,
-                skipped: true,
-                step: None,
-                ..object.spec.clone()
-            };
-            bring_to(self.context, object, &spec).await?;
-            if let Some(node) = self.snapshot.nodes.get(&object.spec.node_name) {
-                let reason = WaitReason::RequestRefused.as_str();
-                let note = format!("node {} is set aside and tried again: {message}", view.name);
-                self.context.teller.node(node, Tone::Warning, reason, &note).await;
-            }
-            return Ok(Held::waiting(&refusal(message)));
-        }
-        let stage = decide(view, self.policy, self.now).stage;
-        let decision = at_deadline(view, self.policy, stage, refusal(message), self.now);
-        let mut spec = object.spec.clone();
-        record(self.context, &mut spec, stage, &decision, self.policy, self.now);
-        if let Some(node) = self.snapshot.nodes.get(&object.spec.node_name) {
-            tell(self.context, node, &decision).await;
-        }
-        // Where this one is refused, too, the status of the Migration says so.
-        bring_to(self.context, object, &spec).await?;
-        Ok(Held::of(&decision).unwrap_or_else(|| Held::waiting(&refusal(String::new()))))
-    }
-}
-
-/// The wait for an API server that refuses.
-fn refusal(message: String) -> Wait {
-    Wait {
-        reason: WaitReason::RequestRefused,
-        message,
-        until: None,
-    }
-}
-
-/// What became of one look at a node.
-enum Looked {
-    /// Why it does not go on, if it does not.
-    Held(Option<Held>),
-    /// It is done, and Calico's objects do not say yet what they have to say of it.
-    Blocked(String),
-}
-
-/// The next step of one node, or what a node that is done needs still.
-async fn work_on(
-    act: &mut Act<'_>,
-    view: &NodeView<'_>,
-    object: &Arc<NodeMigration>,
-) -> Result<Looked, WriteError> {
-    let mut spec = object.spec.clone();
-    settle_label(&mut spec, &view.network);
-    if let Some(step) = &mut spec.step {
-        step.since = act.memory.clock.since(step.since);
-    }
-    let kept_up = upkeep(view).filter(|_| act.policy.strategy == Strategy::InPlace);
-    let mut made = None;
-    let worked = match (kept_up, object.spec.finished_at) {
-        (Some(step), Some(_)) => match act.perform(&step, &mut spec).await? {
-            Outcome::Written => {
-                made = Some(step.name());
-                Looked::Held(None)
-            }
-            Outcome::Blocked(message) => Looked::Blocked(message),
-        },
-        (Some(step), None) => {
-            let stage = view.stage.map_or(Stage::Import, |(stage, _)| stage);
-            let decision = act.decided(view, stage, Decision::Run(step), &mut spec).await?;
-            made = name_of(&decision);
-            Looked::Held(Held::of(&decision))
-        }
-        (None, Some(_)) => Looked::Held(None),
-        (None, None) => {
-            let next = decide(view, act.policy, act.now);
-            record(
-                act.context,
-                &mut spec,
-                next.stage,
-                &next.decision,
-                act.policy,
-                act.now,
-            );
-            tell(act.context, act.node, &next.decision).await;
-            let decision = act.decided(view, next.stage, next.decision, &mut spec).await?;
-            made = name_of(&decision);
-            Looked::Held(Held::of(&decision).or_else(|| refused_still(&decision, &spec)))
-        }
-    };
-    // A label is announced in between.
-    write_spec(act.context, &act.object, &spec).await?;
-    if let Some(step) = made {
-        crash_point::reach(step, Edge::Recorded, Some(&object.spec.node_name)).await;
-    }
-    Ok(worked)
-}
-
-/// A label that was announced and is there was written, whatever came in between.
-fn settle_label(spec: &mut NodeMigrationSpec, label: &NetworkLabel) {
-    if spec.label.next.is_some() && spec.label.next.as_deref() == label.value() {
-        spec.label = LabelRecord {
-            written: spec.label.next.take(),
-            next: None,
-        };
-    }
-}
-
-/// Why an eviction that is under way again was refused before: the words stay until it is answered.
-fn refused_still(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<Held> {
-    let step = spec.step.as_ref().filter(|step| !step.reason.is_empty())?;
-    let reason = WaitReason::read(&step.reason)?;
-    let is_eviction = matches!(decision, Decision::Run(NodeStep::Evict(_)));
-    is_eviction.then(|| {
-        Held::waiting(&Wait {
-            reason,
-            message: step.message.clone(),
-            until: None,
-        })
-    })
-}
-
-/// The step that was made, if one was.
-fn name_of(decision: &Decision<NodeStep>) -> Option<&'static str> {
-    match decision {
-        Decision::Run(step) => Some(step.name()),
-        Decision::Wait(_) | Decision::Settled | Decision::Halt(_) => None,
-    }
-}
-
 /// Whether a node that was named is to go back and is not back.
 pub fn is_asked_back(cache: &Cache, migration: &Migration) -> bool {
     let names = &migration.spec.rollback_nodes;
@@ -494,39 +266,6 @@ async fn start_nodes(
         }
     }
     Ok(())
-}
-
-fn seats<'order>(snapshot: &Snapshot, migration: &Migration, order: &'order [String]) -> Vec<Seat<'order>> {
-    order
-        .iter()
-        .filter_map(|name| {
-            let object = snapshot.node_migrations.get(name)?;
-            let node = snapshot.nodes.get(name)?;
-            let spec = &object.spec;
-            let kept = migration.spec.rollback_nodes.contains(name);
-            let fallen = turn::has_fallen(spec, migration);
-            let standing = match (spec.finished_at, spec.admitted, spec.skipped) {
-                (Some(at), _, _) => Standing::Done(at),
-                (None, true, _) if spec.step.as_ref().is_some_and(|step| step.halted) => Standing::Halted,
-                (None, true, _) if spec.returning => Standing::Returning,
-                (None, true, _) => Standing::Working,
-                (None, false, _) if fallen => Standing::Fallen,
-                (None, false, _) if kept => Standing::Kept,
-                (None, false, true) => Standing::Skipped,
-                (None, false, false) => Standing::Waiting,
-            };
-            // A node that Calico does not know yet (it joined a moment ago) cannot start either.
-            let starts = matches!(standing, Standing::Waiting | Standing::Skipped)
-                && migration.spec.desired != Desired::Rollback;
-            let prepared = !starts || node_objects::is_prepared(node, migration);
-            Some(Seat {
-                name,
-                standing,
-                ready: facts::nodes::is_ready(node) && prepared,
-                on_old: is_on_flannel(node),
-            })
-        })
-        .collect()
 }
 
 /// Whether the Node's label says that flannel runs on it.

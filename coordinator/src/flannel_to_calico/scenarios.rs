@@ -49,7 +49,12 @@ fn settings() -> Settings {
     }
 }
 
-fn put_node(api: &FakeApi, name: &str, number: u8) {
+/// The node's number, by its one letter: its range of pods has it.
+pub(super) fn number_of(node: &str) -> u8 {
+    node.as_bytes()[0] - b'a' + 1
+}
+
+pub(super) fn put_node(api: &FakeApi, name: &str, number: u8) {
     api.put(
         &format!("{NODES}/{name}"),
         json!({
@@ -227,7 +232,7 @@ pub(super) fn world_moves(api: &FakeApi) {
             put_pod(api, "default", &format!("log-{name}"), name, "log", false, None);
         }
         let phase = api.get(&node_migration(name)).unwrap_or_default()["status"]["phase"].clone();
-        let number = if name == "a" { 1 } else { 2 };
+        let number = number_of(name);
         if api.get(&log).unwrap()["status"]["podIP"].is_null() {
             let address = match phase.as_str() {
                 Some("Calico" | "Mixed") => Some(format!("10.244.{number}.20")),

@@ -112,7 +112,7 @@ async fn a_strangers_objects_stop_no_node(#[case] what: &str, #[case] passes: us
 }
 
 /// Passes with one context, as the loop makes them.
-async fn passes_of_one(api: &FakeApi, number: usize, until: impl Fn() -> bool) {
+pub(super) async fn passes_of_one(api: &FakeApi, number: usize, mut until: impl FnMut() -> bool) {
     let (context, mut memory) = (api.context(), Memory::default());
     for _ in 0..number {
         if until() {

@@ -43,6 +43,7 @@ pub fn view<'snapshot>(
         } else {
             Direction::There
         },
+        done_before: object.spec.done_before,
         ready: facts::nodes::is_ready(node),
         ready_changed: facts::nodes::ready_changed(node),
         unschedulable: cordon::is_unschedulable(node),

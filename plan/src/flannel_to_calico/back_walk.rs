@@ -217,6 +217,7 @@ impl World {
         NodeView {
             name: "a",
             direction: Direction::Back,
+            done_before: None,
             ready: self.node_ready,
             ready_changed: None,
             unschedulable: self.cordon != Cordon::Nobody,

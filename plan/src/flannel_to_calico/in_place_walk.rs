@@ -105,6 +105,7 @@ impl World {
         NodeView {
             name: "a",
             direction: Direction::There,
+            done_before: None,
             ready: true,
             ready_changed: None,
             unschedulable: false,

@@ -1,6 +1,7 @@
 //! The next step of one node, as the coordinator sees it. Level-triggered: the same facts give the same step,
 //! whatever was decided before, so that a restart or a crash changes nothing.
 
+mod aside;
 mod back;
 mod decide;
 mod evict;
@@ -10,6 +11,7 @@ mod label;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+pub use aside::{held_by_agent, is_unchanged};
 pub use decide::{at_deadline, decide};
 pub use in_place::{restart, upkeep};
 use jiff::{SignedDuration, Timestamp};
@@ -122,6 +124,8 @@ pub struct NodeView<'facts> {
     pub name: &'facts str,
     /// Where it is led.
     pub direction: Direction,
+    /// When it was done before it turned around: it is that again if it is given back.
+    pub done_before: Option<Timestamp>,
     /// Whether the Node reports Ready.
     pub ready: bool,
     /// Since when it reports that; `None` when it has never reported.
@@ -158,17 +162,6 @@ pub struct NodeView<'facts> {
     pub probers: Vec<Prober>,
     /// The stage that was recorded last, and since when.
     pub stage: Option<(Stage, Timestamp)>,
-}
-
-impl NodeView<'_> {
-    /// Whether nothing of the node has changed yet, so that it can be set aside as it is.
-    pub fn can_be_set_aside(&self) -> bool {
-        let is_on_flannel = match &self.network {
-            NetworkLabel::Missing | NetworkLabel::Flannel => true,
-            NetworkLabel::Neither | NetworkLabel::Calico | NetworkLabel::Other(_) => false,
-        };
-        self.direction == Direction::There && !self.cordoned_by_us && is_on_flannel && self.goal == Goal::Hold
-    }
 }
 
 /// Limits and permissions.

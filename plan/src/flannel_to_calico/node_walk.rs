@@ -182,6 +182,7 @@ impl World {
         NodeView {
             name: "a",
             direction: Direction::There,
+            done_before: None,
             ready: self.node_ready,
             ready_changed: Some(at(0)),
             unschedulable: !matches!(self.cordon, Cordon::Nobody | Cordon::Lifted),
@@ -573,6 +574,7 @@ fn past_the_deadline_each_policy_does_as_it_says() {
     let view = NodeView {
         name: "a",
         direction: Direction::There,
+        done_before: None,
         ready: true,
         ready_changed: Some(at(0)),
         unschedulable: true,

@@ -59,8 +59,10 @@ pub fn turn_back<'node>(seats: &[Seat<'node>], back: &Back, limit: MaxUnavailabl
     };
     let limit = limit.resolve(seats.len());
     let mut unavailable = seats.iter().filter(|seat| is_unavailable(seat)).count();
-    for seat in seats.iter().rev().filter(|seat| back.means(seat)) {
-        if in_work(&seat) || seat.standing == Standing::Returning {
+    let mut queue: Vec<&Seat<'node>> = seats.iter().rev().filter(|seat| back.means(seat)).collect();
+    queue.sort_by_key(|seat| seat.tries);
+    for seat in queue {
+        if in_work(&seat) || seat.standing == Standing::Returning || seat.rests {
             continue;
         }
         let hold = |reason, message| {
@@ -112,6 +114,8 @@ mod tests {
             standing,
             ready: true,
             on_old: matches!(standing, Standing::Waiting),
+            rests: false,
+            tries: 0,
         }
     }
 
@@ -160,6 +164,20 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_rests_lets_another_turn_around() {
+        let mut seats = [seat("a", Standing::Done(NOW)), seat("b", Standing::Done(NOW))];
+        seats[1].rests = true;
+        let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(1));
+        assert_eq!((turned.now, turned.held), (vec!["a"], None));
+        seats[1].rests = false;
+        let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(1));
+        assert_eq!(turned.now, ["b"]);
+        seats[1].tries = 1;
+        let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(1));
+        assert_eq!(turned.now, ["a"]);
+    }
+
+    #[test]
     fn a_node_that_somebody_else_has_moved_goes_back_too() {
         let mut seats = [seat("a", Standing::Waiting), seat("b", Standing::Skipped)];
         (seats[0].on_old, seats[1].on_old) = (false, false);
@@ -177,7 +195,9 @@ mod tests {
         ) {
             let names: Vec<String> = (0..nodes.len()).map(|index| format!("n{index}")).collect();
             let seats: Vec<Seat<'_>> = nodes.iter().zip(&names)
-                .map(|((standing, ready), name)| Seat { name, standing: *standing, ready: *ready, on_old: true })
+                .map(|((standing, ready), name)| Seat {
+                    name, standing: *standing, ready: *ready, on_old: true, rests: false, tries: 0,
+                })
                 .collect();
             let before = seats.iter().filter(|seat| is_unavailable(seat)).count();
             let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(limit)).now;

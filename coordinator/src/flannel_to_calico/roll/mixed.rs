@@ -10,8 +10,8 @@ use plan::flannel_to_calico::node::restart;
 use plan::flannel_to_calico::phase::Phase;
 
 use super::super::view::view;
-use super::Round;
 use super::perform::Act;
+use super::round::Round;
 use crate::limits::rules;
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;

@@ -158,6 +158,7 @@ impl Act<'_> {
                     },
                     started_at: None,
                     finished_at: None,
+                    done_before: None,
                     returned_at: Some(now),
                     ..spec.clone()
                 };

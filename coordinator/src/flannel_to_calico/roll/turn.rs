@@ -183,6 +183,7 @@ async fn turn(
         skipped: false,
         returning: true,
         finished_at: None,
+        done_before: spec.finished_at,
         fell_back,
         step: Some(step_now(Stage::StopCalico.as_str(), now)),
         ..spec

@@ -31,6 +31,16 @@ pub(super) fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Ne
 
 /// The node is on Calico: who has an address of Calico's leaves while Calico still runs.
 fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
+    if !view.agent.ready {
+        return wait(
+            Stage::StopCalico,
+            WaitReason::AgentSilent,
+            format!(
+                "no agent is Ready on node {}; Calico is not ended before",
+                view.name
+            ),
+        );
+    }
     // Until Calico's conflist wins nobody has an address of Calico's: one that is not known yet is a late one of flannel's.
     let movable = if gives_addresses(view) {
         not_come_late(view, &of_calico(view, &view.residents.movable))

@@ -172,20 +172,25 @@ pub(super) fn foreign_label(view: &NodeView<'_>, value: &str) -> Next {
     )
 }
 
-/// The node is on flannel: cordon, drain, label away.
+/// The node is on flannel: cordon, drain, label away. Without an agent not even the cordon is made.
 fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
-    if !view.unschedulable {
-        return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
-    }
     if !view.agent.ready {
+        let stage = if view.unschedulable {
+            Stage::Drain
+        } else {
+            Stage::Cordon
+        };
         return wait(
-            Stage::Drain,
+            stage,
             WaitReason::AgentSilent,
             format!(
                 "no agent is Ready on node {}; nothing is evicted before",
                 view.name
             ),
         );
+    }
+    if !view.unschedulable {
+        return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
     }
     let leaving = not_come_late(view, &view.residents.movable);
     match evict(view, &leaving, policy, now) {
