@@ -12,6 +12,7 @@ mod calico_datastore;
 pub mod clock;
 pub mod context;
 pub mod cordon;
+pub mod drafts;
 pub mod drift;
 mod etcd_access;
 pub mod evict;

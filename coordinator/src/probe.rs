@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use api::node_migration::{NodeMigrationSpec, ProbeTarget};
+use api::node_migration::ProbeTarget;
 use api::{Migration, NodeMigration, names};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -11,7 +11,7 @@ use plan::probe::{ProbePod, Prober};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::node_migrations::bring_to;
+use crate::drafts::Drafts;
 use crate::snapshot::Snapshot;
 use crate::write::WriteError;
 use crate::{facts, own_pods};
@@ -133,18 +133,13 @@ fn result(snapshot: &Snapshot, prober: &str, side: &'static str, target: &ProbeT
 }
 
 /// Gives every agent the targets that it should probe now, and takes back the others.
-pub async fn ask_probers(context: &Context, snapshot: &Snapshot, probes: &Probes) -> Result<(), WriteError> {
+pub fn ask_probers(snapshot: &Snapshot, probes: &Probes, drafts: &mut Drafts) {
     for (node, object) in &snapshot.node_migrations {
-        let wanted = probes.wanted.get(node).cloned().unwrap_or_default();
+        let wanted = probes.wanted.get(node).map(Vec::as_slice).unwrap_or_default();
         if object.spec.probes != wanted {
-            let spec = NodeMigrationSpec {
-                probes: wanted,
-                ..object.spec.clone()
-            };
-            bring_to(context, object, &spec).await?;
+            drafts.change(object, |spec| spec.probes = wanted.to_vec());
         }
     }
-    Ok(())
 }
 
 /// A probe pod whose node is done or not in work any more has served, and one whose network goes (`outlived`).

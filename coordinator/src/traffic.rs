@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::migration::Desired;
-use api::node_migration::NodeMigrationSpec;
 use api::traffic::{GateBreach, Gates, TrafficGate};
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::Timestamp;
@@ -24,7 +23,7 @@ use reports::{breaches, sums, unwatched};
 pub use services::Services;
 
 use crate::context::Context;
-use crate::node_migrations::bring_to;
+use crate::drafts::Drafts;
 use crate::snapshot::Snapshot;
 use crate::tell::Tone;
 use crate::write::WriteError;
@@ -61,6 +60,8 @@ pub struct Watched {
     pub unwatched: Option<Wait>,
     /// Paths that lose more than they may, in words.
     pub breaches: Vec<String>,
+    /// What agents are asked to send, where it is not that yet: whoever watches writes it.
+    pub asks: Drafts,
 }
 
 /// Brings pods and flows to what they should be, and reads what the agents found.
@@ -90,11 +91,17 @@ pub async fn watch(
         }
         TrafficGate::Off => BTreeMap::new(),
     };
-    // Nobody sends to a pod any more when it goes.
     let judged_since = migration.spec.resumed_at;
-    ask(context, snapshot, &flows, rules.gates(), judged_since).await?;
+    let asks = ask(snapshot, &flows, rules.gates(), judged_since);
+    // Nobody sends to a pod any more when it goes.
+    let sent_to = targets(snapshot);
     for pod in &snapshot.traffic_pods {
-        if pods::fate_of(pod, networks, &fates) == Fate::Unwanted {
+        let is_sent_to = pod
+            .metadata
+            .uid
+            .as_deref()
+            .is_some_and(|uid| sent_to.contains(uid));
+        if pods::fate_of(pod, networks, &fates) == Fate::Unwanted && !is_sent_to {
             own_pods::delete(context, pod).await?;
         }
     }
@@ -114,14 +121,26 @@ pub async fn watch(
     Ok(Watched {
         unwatched: unwatched(snapshot, networks, &fates, &staying, &flows, judged_since),
         breaches: breaches(snapshot, &flows, judged_since),
+        asks,
     })
+}
+
+/// UIDs of the pods that agents are asked to send to, by what is written.
+fn targets(snapshot: &Snapshot) -> BTreeSet<&str> {
+    let flows = snapshot
+        .node_migrations
+        .values()
+        .flat_map(|object| &object.spec.flows);
+    flows.filter_map(|flow| flow.pod_uid.as_deref()).collect()
 }
 
 /// Ends all of it: after the last node, or when everything has been taken back.
 pub async fn end(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
+    let mut asks = Drafts::default();
     for object in snapshot.node_migrations.values() {
-        ask_one(context, object, Vec::new(), None, None).await?;
+        ask_one(&mut asks, object, Vec::new(), None, None);
     }
+    asks.write(context).await?;
     for pod in &snapshot.traffic_pods {
         own_pods::delete(context, pod).await?;
     }
@@ -271,47 +290,46 @@ fn wanted_flows(
     flows
 }
 
-/// Gives every agent its flows, and takes back the others.
-async fn ask(
-    context: &Context,
+/// What every agent has to be asked that is not asked for that.
+fn ask(
     snapshot: &Snapshot,
     flows: &BTreeMap<String, Vec<Flow>>,
     gates: Gates,
     judged_since: Option<Timestamp>,
-) -> Result<(), WriteError> {
+) -> Drafts {
+    let mut asks = Drafts::default();
     let mut left = WRITES_AT_ONCE;
     for (node, object) in &snapshot.node_migrations {
         let wanted = flows.get(node).cloned().unwrap_or_default();
         let limits = (!wanted.is_empty()).then_some(gates);
         let judged_since = judged_since.filter(|_| limits.is_some());
-        if ask_one(context, object, wanted, limits, judged_since).await? {
+        if ask_one(&mut asks, object, wanted, limits, judged_since) {
             left -= 1;
         }
         if left == 0 {
             break;
         }
     }
-    Ok(())
+    asks
 }
 
-async fn ask_one(
-    context: &Context,
+/// Says whether the agent is not asked for that yet.
+fn ask_one(
+    asks: &mut Drafts,
     object: &Arc<NodeMigration>,
     flows: Vec<Flow>,
     gates: Option<Gates>,
     judged_since: Option<Timestamp>,
-) -> Result<bool, WriteError> {
+) -> bool {
     let there = &object.spec;
     // Every pass asks this of every node: nothing is copied for it.
     if there.flows == flows && there.gates == gates && there.judged_since == judged_since {
-        return Ok(false);
+        return false;
     }
-    let spec = NodeMigrationSpec {
-        flows,
-        gates,
-        judged_since,
-        ..there.clone()
-    };
-    bring_to(context, object, &spec).await?;
-    Ok(true)
+    asks.change(object, |spec| {
+        spec.flows = flows;
+        spec.gates = gates;
+        spec.judged_since = judged_since;
+    });
+    true
 }

@@ -34,18 +34,7 @@ impl Pass<'_> {
         status: &mut MigrationStatus,
     ) -> Held {
         let watched = match adopted {
-            Ok(()) => {
-                traffic::watch(
-                    self.context,
-                    &mut memory.services,
-                    self.migration,
-                    &networks(),
-                    self.fates(),
-                    self.snapshot,
-                    status,
-                )
-                .await
-            }
+            Ok(()) => self.watch(memory, status).await,
             Err(error) => Err(error),
         };
         // Nobody sees the traffic then; that keeps nobody from leading Calico out of its pause.
@@ -75,6 +64,21 @@ impl Pass<'_> {
             watched.unwatched.filter(|_| is_before)
         };
         Held { hold, stop }
+    }
+
+    async fn watch(&self, memory: &mut Memory, status: &mut MigrationStatus) -> Result<Watched, WriteError> {
+        let mut watched = traffic::watch(
+            self.context,
+            &mut memory.services,
+            self.migration,
+            &networks(),
+            self.fates(),
+            self.snapshot,
+            status,
+        )
+        .await?;
+        std::mem::take(&mut watched.asks).write(self.context).await?;
+        Ok(watched)
     }
 
     fn fates(&self) -> Fates<'_> {

@@ -32,6 +32,7 @@ use super::{adopt, drift, undo};
 use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::context::Context;
+use crate::drafts::Drafts;
 use crate::limits::{self, rules};
 use crate::memory::Memory;
 use crate::node_migrations::write_spec;
@@ -67,11 +68,10 @@ pub async fn roll(
         snapshot.pods().iter().any(|pod| pod.uid == uid)
     });
     let probes = probe::choose(&snapshot, is_untouched);
-    probe::ask_probers(context, &snapshot, &probes).await?;
     probe::delete_spent_probe_pods(context, &snapshot, goes_with_calico).await?;
     let services = &mut memory.services;
     let fates = fates(context, migration, kind.strategy, &snapshot);
-    let watched = traffic::watch(
+    let mut watched = traffic::watch(
         context,
         services,
         migration,
@@ -81,6 +81,11 @@ pub async fn roll(
         status,
     )
     .await?;
+    let mut drafts = std::mem::take(&mut watched.asks);
+    if is_kept_written(status) {
+        drift::record(&snapshot, &mut drafts);
+    }
+    probe::ask_probers(&snapshot, &probes, &mut drafts);
     let lossy = traffic::stop(context, migration, &watched, status, now).await;
     let policy = policy(migration, kind.strategy, &memory.clock, now);
     let order = node_order(&snapshot, &context.node_name);
@@ -93,7 +98,7 @@ pub async fn roll(
         &order,
         &mut seats,
         back.as_ref(),
-        now,
+        &mut drafts,
     )
     .await?;
     let goes_on = |node: &&String| !turned.contains(&node.as_str()) && !relabelled.contains(*node);
@@ -106,13 +111,16 @@ pub async fn roll(
         policy: &policy,
         now,
     };
-    let Worked { mut waits, blocked } = round.work(memory, order.iter().filter(goes_on)).await?;
+    let Worked { mut waits, blocked } = round
+        .work(memory, &mut drafts, order.iter().filter(goes_on))
+        .await?;
     unprepared.extend(blocked);
     waits.extend(turn::fallen(&snapshot, &seats).map(|(node, held)| (node.to_owned(), held)));
     let stop = stop::stop(crate::drift::stop(migration, status), status, lossy);
     let rules = stop::held(rules(migration), status, &seats, &watched, stop.as_ref());
     let admission = rollout::admit(&seats, &rules, now);
-    start_nodes(context, &snapshot, &admission.start, now).await?;
+    start_nodes(context, &snapshot, &admission.start, &drafts, now).await?;
+    drafts.write(context).await?;
     let held = match &back {
         Some(Back::All) => held_back,
         Some(Back::InWork | Back::Named(_)) | None => held_back.or(admission.held),
@@ -166,6 +174,11 @@ enum Kept {
     Restored(BTreeSet<String>),
 }
 
+/// Whether all of what was written for the cluster is there, and is not being taken back.
+fn is_kept_written(status: &MigrationStatus) -> bool {
+    status.prepared_at.is_some() && status.undone_since.is_none()
+}
+
 /// Finds and writes again what somebody else changed, from when all of it is there until it is being taken back.
 async fn keep_written(
     context: &Context,
@@ -176,10 +189,9 @@ async fn keep_written(
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
 ) -> Result<Kept, WriteError> {
-    if status.prepared_at.is_none() || status.undone_since.is_some() {
+    if !is_kept_written(status) {
         return Ok(Kept::Restored(BTreeSet::new()));
     }
-    drift::record(context, snapshot).await?;
     let found = drift::look(context, cache, memory, migration, settings, snapshot, status).await?;
     let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
     if crate::drift::announce(context, migration, &what, status).await {
@@ -241,12 +253,17 @@ async fn start_nodes(
     context: &Context,
     snapshot: &Snapshot,
     nodes: &[&str],
+    drafts: &Drafts,
     now: Timestamp,
 ) -> Result<(), WriteError> {
     for node in nodes {
         let Some(object) = snapshot.node_migrations.get(*node) else {
             continue;
         };
+        // First its agent is told what it is asked: what the node before has brought along is seen before this one changes.
+        if drafts.has(node) {
+            continue;
+        }
         let spec = NodeMigrationSpec {
             admitted: true,
             skipped: false,

@@ -29,7 +29,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         status: &mut MigrationStatus,
     ) -> Result<Held, WriteError> {
-        let watched = traffic::watch(
+        let mut watched = traffic::watch(
             self.context,
             &mut memory.services,
             self.migration,
@@ -39,6 +39,7 @@ impl Pass<'_> {
             status,
         )
         .await?;
+        std::mem::take(&mut watched.asks).write(self.context).await?;
         let lossy = traffic::stop(self.context, self.migration, &watched, status, self.now).await;
         let stop = stop::stop(None, status, lossy);
         let hold = if let Some(stop) = &stop {

@@ -3,23 +3,21 @@
 use std::sync::Arc;
 
 use api::NodeMigration;
-use api::node_migration::{LabelRecord, NodeMigrationSpec};
+use api::node_migration::LabelRecord;
 use k8s_openapi::api::core::v1::Node;
 use plan::flannel_to_calico::node::{NetworkLabel, drift};
 
 use super::super::view::network_label;
 use super::{Found, Mend};
-use crate::context::Context;
-use crate::node_migrations::bring_to;
+use crate::drafts::Drafts;
 use crate::snapshot::Snapshot;
-use crate::write::WriteError;
 
 /// More writes than this are left to the next pass.
 const WRITES_AT_ONCE: usize = 100;
 
 /// Records the label of each node that none is recorded of: it was labelled while the migration was prepared, or by a tool whose
 /// half-done work is taken over.
-pub async fn record(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
+pub fn record(snapshot: &Snapshot, drafts: &mut Drafts) {
     let unrecorded = snapshot
         .node_migrations
         .iter()
@@ -32,16 +30,13 @@ pub async fn record(context: &Context, snapshot: &Snapshot) -> Result<(), WriteE
             }
             Some(NetworkLabel::Missing | NetworkLabel::Other(_)) | None => continue,
         };
-        let spec = NodeMigrationSpec {
-            label: LabelRecord {
+        drafts.change(object, |spec| {
+            spec.label = LabelRecord {
                 written: written.map(str::to_owned),
                 next: None,
-            },
-            ..object.spec.clone()
-        };
-        bring_to(context, object, &spec).await?;
+            };
+        });
     }
-    Ok(())
 }
 
 /// Labels that say something else than what is recorded.

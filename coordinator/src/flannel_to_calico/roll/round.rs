@@ -23,6 +23,7 @@ use super::perform::Act;
 use super::record::{record, tell};
 use crate::context::Context;
 use crate::cordon;
+use crate::drafts::Drafts;
 use crate::memory::Memory;
 use crate::node_migrations::{bring_to, write_spec};
 use crate::probe::Probes;
@@ -55,6 +56,7 @@ impl Round<'_> {
     pub(super) async fn work(
         &self,
         memory: &mut Memory,
+        drafts: &mut Drafts,
         nodes: impl Iterator<Item = &String>,
     ) -> Result<Worked, WriteError> {
         let mut worked = Worked::default();
@@ -105,9 +107,14 @@ impl Round<'_> {
                 policy: self.policy,
                 now: self.now,
             };
-            let looked = work_on(&mut act, &view, object.spec.clone()).await;
+            let draft = drafts.take(object);
+            let looked = work_on(&mut act, &view, NodeMigrationSpec::clone(&draft)).await;
             let object = act.object;
-            let draft = || object.spec.clone();
+            // A label is announced before it is written.
+            let draft = || NodeMigrationSpec {
+                label: object.spec.label.clone(),
+                ..NodeMigrationSpec::clone(&draft)
+            };
             match looked {
                 Ok(Looked::Held(held)) => worked.waits.extend(held.map(|held| (node.clone(), held))),
                 Ok(Looked::Blocked(message)) => {

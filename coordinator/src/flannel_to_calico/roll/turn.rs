@@ -18,6 +18,7 @@ use super::write_spec;
 use crate::bounds;
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::drafts::Drafts;
 use crate::limits::rules;
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
@@ -61,13 +62,13 @@ pub(super) async fn turn_around<'node>(
     order: &'node [String],
     seats: &mut [Seat<'node>],
     back: Option<&Back>,
-    now: Timestamp,
+    drafts: &mut Drafts,
 ) -> Result<(Vec<&'node str>, Option<Wait>), WriteError> {
-    let mut turned = turn_fallen(context, migration, snapshot, order, now).await?;
+    let mut turned = turn_fallen(context, migration, snapshot, order, drafts).await?;
     let mut held = None;
     if let Some(back) = back {
         let turn = rollout::turn_back(seats, back, rules(migration).max_unavailable);
-        turned.extend(turn_back(context, snapshot, &turn.now, now).await?);
+        turned.extend(turn_back(context, snapshot, &turn.now, drafts).await?);
         held = turn.held;
     }
     for seat in seats.iter_mut().filter(|seat| turned.contains(&seat.name)) {
@@ -82,13 +83,13 @@ async fn turn_back<'node>(
     context: &Context,
     snapshot: &Snapshot,
     nodes: &[&'node str],
-    now: Timestamp,
+    drafts: &mut Drafts,
 ) -> Result<Vec<&'node str>, WriteError> {
     let mut turned = Vec::new();
     for node in nodes.iter().copied() {
         if let Some(object) = snapshot.node_migrations.get(node)
             && !object.spec.returning
-            && turn(context, object, None, now).await?
+            && turn(context, object, None, drafts).await?
         {
             crash_point::reach("TurnAround", Edge::Recorded, Some(node)).await;
             turned.push(node);
@@ -103,8 +104,9 @@ async fn turn_fallen<'node>(
     migration: &Migration,
     snapshot: &Snapshot,
     order: &'node [String],
-    now: Timestamp,
+    drafts: &mut Drafts,
 ) -> Result<Vec<&'node str>, WriteError> {
+    let now = Timestamp::now();
     let mut turned = Vec::new();
     for node in order {
         let Some(object) = snapshot.node_migrations.get(node) else {
@@ -124,7 +126,7 @@ async fn turn_fallen<'node>(
                 why: cut(why, bounds::REASON).into_owned(),
                 resumed_at: migration.spec.resumed_at,
             };
-            if !turn(context, object, Some(fell_back), now).await? {
+            if !turn(context, object, Some(fell_back), drafts).await? {
                 continue;
             }
             if let Some(node) = snapshot.nodes.get(node) {
@@ -172,9 +174,10 @@ async fn turn(
     context: &Context,
     object: &Arc<NodeMigration>,
     fell_back: Option<FellBack>,
-    now: Timestamp,
+    drafts: &mut Drafts,
 ) -> Result<bool, WriteError> {
-    let mut spec = object.spec.clone();
+    let now = Timestamp::now();
+    let mut spec = drafts.take(object).into_owned();
     if let Some(step) = spec.step.take() {
         finish_stage(context, &mut spec, step, now);
     }
