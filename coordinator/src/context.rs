@@ -7,6 +7,7 @@ use kube::{Client, Config};
 use crate::metrics::Metrics;
 use crate::obstacles::Obstacles;
 use crate::tell::Teller;
+use crate::words::Pace;
 
 /// What every part of a pass needs. Nothing here is a decision.
 pub struct Context {
@@ -28,4 +29,6 @@ pub struct Context {
     pub teller: Teller,
     /// Objects whose last write failed.
     pub obstacles: Obstacles,
+    /// How soon and how often words are written.
+    pub pace: Pace,
 }

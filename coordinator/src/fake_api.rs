@@ -23,6 +23,7 @@ use crate::obstacles::Obstacles;
 use crate::pod_index::PodStore;
 use crate::store::{Kept, Store};
 use crate::tell::Teller;
+use crate::words::Pace;
 
 /// What our own objects' paths begin with.
 const OUR_GROUP: &str = "/apis/replumb.dev/";
@@ -259,6 +260,7 @@ impl FakeApi {
         Context {
             teller: Teller::new(client.clone(), "coordinator-0"),
             obstacles: Obstacles::default(),
+            pace: Pace::OF_TESTS,
             watching: client.clone(),
             client,
             config: kube::Config::new("http://192.0.2.1".parse().unwrap()),

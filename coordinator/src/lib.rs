@@ -57,5 +57,6 @@ pub mod tell;
 pub mod traffic;
 mod warnings;
 mod watching;
+pub mod words;
 mod workloads;
 pub mod write;

@@ -15,6 +15,7 @@ use coordinator::metrics::Metrics;
 use coordinator::obstacles::Obstacles;
 use coordinator::pass;
 use coordinator::tell::Teller;
+use coordinator::words::Pace;
 use jiff::Timestamp;
 use kube::Config;
 use tokio::signal::unix::{SignalKind, signal};
@@ -69,6 +70,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let context = Context {
         teller: Teller::new(client.clone(), &pod_name),
         obstacles: Obstacles::default(),
+        pace: Pace::OF_PEOPLE,
         client: client.clone(),
         watching: watching.clone(),
         config,

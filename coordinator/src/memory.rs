@@ -11,6 +11,7 @@ use crate::flannel_to_calico::undo::Undone;
 use crate::records::Records;
 use crate::tell::Tone;
 use crate::traffic::Services;
+use crate::words::Words;
 use crate::workloads::Workloads;
 use crate::{calico_datastore, pod_cidr, service_cidr, warnings};
 
@@ -39,6 +40,8 @@ pub struct Memory {
     pub undone: Undone,
     /// Workloads, and what others need pods for.
     pub workloads: Workloads,
+    /// When words were written last.
+    pub words: Words,
     /// What objects of others cost, as the status says it.
     pub warnings: warnings::Looks,
     /// What no watch brings, of a change of the pods' range.

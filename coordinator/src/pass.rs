@@ -22,6 +22,7 @@ use crate::context::Context;
 use crate::lifecycle;
 use crate::memory::Memory;
 use crate::tell::{self, Tone};
+use crate::words::differ_in_words;
 use crate::write::{self, WriteError};
 
 /// How often a pass is made without a change: deadlines and retries are looked at.
@@ -112,7 +113,7 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
                     Err(error) => {
                         // What was decided is decided again, and what was written is found again.
                         if error.is_of_the_object() && !error.is_conflict() {
-                            publish(context, migration, not_finished(migration, &error)).await?;
+                            publish(context, memory, migration, not_finished(migration, &error)).await?;
                         }
                         return Err(error);
                     }
@@ -127,7 +128,7 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
             ),
             Some(_) | None => continue,
         };
-        publish(context, migration, status).await?;
+        publish(context, memory, migration, status).await?;
     }
     count_phase(context, &migrations, active.as_deref());
     Ok(())
@@ -260,17 +261,28 @@ fn not_finished(migration: &Migration, error: &WriteError) -> MigrationStatus {
     }
 }
 
-/// Writes the status when it differs, and tells about a new phase.
+/// Writes the status when it differs, and tells about a new phase. Words and counts alone are written at most once in a while: the next
+/// pass says them.
 pub(crate) async fn publish(
     context: &Context,
+    memory: &mut Memory,
     migration: &Migration,
     mut status: MigrationStatus,
 ) -> Result<(), WriteError> {
     let old = migration.status.clone().unwrap_or_default();
     bounds::cut_texts(&mut status);
     status.conditions = conditions::of(&status, &old.conditions, Timestamp::now());
+    let now = Timestamp::now();
+    if migration.status.is_some()
+        && differ_in_words(&old, &status)
+        && !memory.words.may_be_written(context.pace, now)
+    {
+        return Ok(());
+    }
     let api: Api<Migration> = Api::all(context.client.clone());
-    write::patch_status(&api, migration, migration.status.as_ref(), &status).await?;
+    if write::patch_status(&api, migration, migration.status.as_ref(), &status).await? {
+        memory.words.written(now);
+    }
     if old.phase != status.phase || old.blocked != status.blocked {
         let tone = match status.phase {
             MigrationPhase::Refused | MigrationPhase::Halted => Tone::Warning,

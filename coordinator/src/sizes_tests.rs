@@ -144,7 +144,9 @@ async fn write_and_measure<K: Kind>(
     kind.save(settings, &mut status);
     of_kind(&mut status);
     as_long_as_can_be(&mut status);
-    crate::pass::publish(&context, &migration, status).await.unwrap();
+    crate::pass::publish(&context, &mut Memory::default(), &migration, status)
+        .await
+        .unwrap();
 
     let mut largest: BTreeMap<String, usize> = BTreeMap::new();
     for plural in ["migrations", "nodemigrations", "migrationrecords"] {

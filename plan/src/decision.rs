@@ -1,6 +1,6 @@
 //! What to do next with one node: run a step, wait with a reason and a deadline, rest, or halt.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,14 @@ pub struct Wait {
     pub message: String,
     /// When the wait turns into a [`Halt`]. `None` only while nothing has begun on the node.
     pub until: Option<Timestamp>,
+}
+
+impl Wait {
+    /// Whether people are told of the wait by now, in a stage that began at `since`: one that passes by itself is told when the stage has
+    /// lasted for `after`.
+    pub fn is_told(&self, since: Timestamp, after: SignedDuration, now: Timestamp) -> bool {
+        self.reason.needs_a_person() || now >= since + after
+    }
 }
 
 /// A halt: the enumerated reason and one sentence with the object and the fix.
@@ -321,5 +329,26 @@ impl HaltReason {
             Self::GateBreached => "GateBreached",
             Self::DatastoreRefused => "DatastoreRefused",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_that_passes_by_itself_is_told_when_it_lasts() {
+        let wait = |reason| Wait {
+            reason,
+            message: String::new(),
+            until: None,
+        };
+        let since = Timestamp::UNIX_EPOCH;
+        let at = |seconds| since + SignedDuration::from_secs(seconds);
+        let is_told =
+            |reason, seconds| wait(reason).is_told(since, SignedDuration::from_secs(3), at(seconds));
+        assert!(!is_told(WaitReason::AgentWorking, 2));
+        assert!(is_told(WaitReason::AgentWorking, 3));
+        assert!(is_told(WaitReason::DisruptionBudget, 0));
     }
 }

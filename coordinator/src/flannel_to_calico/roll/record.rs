@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::node_migration::{NodeMigrationSpec, Patience};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use plan::decision::Decision;
+use plan::decision::{Decision, Wait};
 use plan::flannel_to_calico::node::{NodeStep, Policy, Stage};
 
 use crate::bounds;
@@ -14,7 +14,8 @@ use crate::snapshot::Snapshot;
 use crate::steps::{finish_stage, step_now};
 use crate::tell::Tone;
 
-/// Writes what the node does now into its spec; a stage that is over goes to the history.
+/// Writes what the node does now into its spec; a stage that is over goes to the history. A wait that may be over in a moment is not
+/// written yet.
 pub(super) fn record(
     context: &Context,
     spec: &mut NodeMigrationSpec,
@@ -32,8 +33,10 @@ pub(super) fn record(
         None => step_now(stage.as_str(), now),
     };
     let (reason, message, halted) = match decision {
-        Decision::Run(_) | Decision::Settled => (String::new(), String::new(), false),
-        Decision::Wait(wait) => (wait.reason.as_str().to_owned(), wait.message.clone(), false),
+        Decision::Wait(wait) if wait.is_told(step.since, context.pace.told_after, now) => {
+            (wait.reason.as_str().to_owned(), wait.message.clone(), false)
+        }
+        Decision::Run(_) | Decision::Settled | Decision::Wait(_) => (String::new(), String::new(), false),
         Decision::Halt(halt) => (halt.reason.as_str().to_owned(), halt.message.clone(), true),
     };
     // An eviction that is under way keeps the words of the last refusal: they say who blocks.
@@ -52,9 +55,16 @@ pub(super) fn record(
     spec.step = Some(step);
 }
 
-pub(super) async fn tell(context: &Context, node: &Node, decision: &Decision<NodeStep>) {
+/// Tells what the node waits for, as far as it is written in the spec, and why it halts.
+pub(super) async fn tell(
+    context: &Context,
+    node: &Node,
+    decision: &Decision<NodeStep>,
+    spec: &NodeMigrationSpec,
+) {
     match decision {
         Decision::Run(_) | Decision::Settled => {}
+        Decision::Wait(wait) if !is_written(wait, spec) => {}
         Decision::Wait(wait) => {
             context
                 .teller
@@ -68,6 +78,13 @@ pub(super) async fn tell(context: &Context, node: &Node, decision: &Decision<Nod
                 .await;
         }
     }
+}
+
+/// Whether the wait is what the spec says.
+pub(super) fn is_written(wait: &Wait, spec: &NodeMigrationSpec) -> bool {
+    spec.step
+        .as_ref()
+        .is_some_and(|step| step.reason == wait.reason.as_str())
 }
 
 /// Nodes by where they stand, for the metrics.

@@ -20,7 +20,7 @@ use super::super::node_objects::Outcome;
 use super::super::view::view;
 use super::aside::first_step;
 use super::perform::Act;
-use super::record::{record, tell};
+use super::record::{is_written, record, tell};
 use crate::context::Context;
 use crate::cordon;
 use crate::drafts::Drafts;
@@ -170,7 +170,7 @@ impl Round<'_> {
         let decision = at_deadline(view, self.policy, stage, refusal(message), self.now);
         record(self.context, &mut spec, stage, &decision, self.policy, self.now);
         if let Some(node) = self.snapshot.nodes.get(&object.spec.node_name) {
-            tell(self.context, node, &decision).await;
+            tell(self.context, node, &decision, &spec).await;
         }
         // Where this one is refused, too, the status of the Migration says so.
         bring_to(self.context, object, &spec).await?;
@@ -221,7 +221,7 @@ async fn work_on(
             let stage = view.stage.map_or(Stage::Import, |(stage, _)| stage);
             let decision = act.decided(view, stage, Decision::Run(step), &mut spec).await?;
             made = name_of(&decision);
-            Looked::Held(Held::of(&decision))
+            Looked::Held(told(&decision, &spec))
         }
         (None, Some(_)) => Looked::Held(None),
         (None, None) => {
@@ -241,10 +241,10 @@ async fn work_on(
                 act.policy,
                 act.now,
             );
-            tell(act.context, act.node, &next.decision).await;
+            tell(act.context, act.node, &next.decision, &spec).await;
             let decision = act.decided(view, next.stage, next.decision, &mut spec).await?;
             made = name_of(&decision);
-            Looked::Held(Held::of(&decision).or_else(|| refused_still(&decision, &spec)))
+            Looked::Held(told(&decision, &spec).or_else(|| refused_still(&decision, &spec)))
         }
     };
     // A label is announced in between.
@@ -262,6 +262,14 @@ fn settle_label(spec: &mut NodeMigrationSpec, label: &NetworkLabel) {
             written: spec.label.next.take(),
             next: None,
         };
+    }
+}
+
+/// Why a node with this decision does not go on, as far as it is written in its spec.
+fn told(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<Held> {
+    match decision {
+        Decision::Wait(wait) if !is_written(wait, spec) => None,
+        Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_) => Held::of(decision),
     }
 }
 

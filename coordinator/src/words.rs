@@ -1,0 +1,110 @@
+//! What of a status is for people alone, and how often it is written.
+
+use api::MigrationStatus;
+use jiff::{SignedDuration, Timestamp};
+
+/// How soon and how often words are written for people. Each is another write for the API server and every watcher.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Words and counts alone are written into a status so often at most.
+    pub words: SignedDuration,
+    /// What a node waits for is told when its stage has lasted for so long, where it passes by itself: most is over by then.
+    pub told_after: SignedDuration,
+}
+
+impl Pace {
+    /// As people read.
+    pub const OF_PEOPLE: Self = Self {
+        words: SignedDuration::from_secs(1),
+        told_after: SignedDuration::from_secs(3),
+    };
+    /// At once: passes of tests take no time.
+    #[cfg(test)]
+    pub const OF_TESTS: Self = Self {
+        words: SignedDuration::ZERO,
+        told_after: SignedDuration::ZERO,
+    };
+}
+
+/// When the status was written last. Lost at a restart: then it is written at once.
+#[derive(Debug, Default)]
+pub struct Words {
+    at: Option<Timestamp>,
+}
+
+impl Words {
+    /// Whether it is time. After the clock was set back it is.
+    pub fn may_be_written(&self, pace: Pace, now: Timestamp) -> bool {
+        self.at.is_none_or(|at| now < at || now >= at + pace.words)
+    }
+
+    /// It was written.
+    pub fn written(&mut self, now: Timestamp) {
+        self.at = Some(now);
+    }
+}
+
+/// Whether these differ in nothing but words and counts, on which nothing is decided.
+pub fn differ_in_words(old: &MigrationStatus, new: &MigrationStatus) -> bool {
+    old != new && without_words(old) == without_words(new)
+}
+
+fn without_words(status: &MigrationStatus) -> MigrationStatus {
+    let mut status = status.clone();
+    status.message.clear();
+    status.progress = api::migration::Progress::default();
+    status.traffic.clear();
+    status.warnings = None;
+    if let Some(standstill) = &mut status.standstill {
+        standstill.message.clear();
+        standstill.since = Timestamp::UNIX_EPOCH;
+    }
+    if let Some(pods) = &mut status.pod_cidr {
+        (pods.pods_in_old_range, pods.pods_in_new_range) = (0, 0);
+    }
+    for condition in &mut status.conditions {
+        condition.message.clear();
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use api::migration::MigrationPhase;
+
+    use super::*;
+
+    #[test]
+    fn another_reason_or_phase_is_more_than_words() {
+        let old = MigrationStatus {
+            message: "12 of 40 pods are new".to_owned(),
+            blocked: "DaemonSetRollout".to_owned(),
+            ..MigrationStatus::default()
+        };
+        let mut new = old.clone();
+        assert!(!differ_in_words(&old, &new), "they are the same");
+        new.message = "13 of 40 pods are new".to_owned();
+        new.progress.done = 7;
+        assert!(differ_in_words(&old, &new));
+        let of_another_phase = MigrationStatus {
+            phase: MigrationPhase::Halted,
+            ..new.clone()
+        };
+        assert!(!differ_in_words(&old, &of_another_phase));
+        new.blocked = "AgentSilent".to_owned();
+        assert!(!differ_in_words(&old, &new));
+    }
+
+    #[test]
+    fn words_have_a_pace() {
+        let pace = Pace::OF_PEOPLE;
+        let mut words = Words::default();
+        let at = |milliseconds| Timestamp::UNIX_EPOCH + SignedDuration::from_millis(milliseconds);
+        assert!(words.may_be_written(pace, at(0)));
+        words.written(at(0));
+        assert!(!words.may_be_written(pace, at(999)));
+        assert!(words.may_be_written(pace, at(1000)));
+        words.written(at(5000));
+        assert!(words.may_be_written(pace, at(0)), "the clock was set back");
+    }
+}
