@@ -28,7 +28,7 @@ impl Drafts {
         change(spec);
     }
 
-    /// The draft of this object, for who writes it; without one, the spec that is there.
+    /// Takes the draft of this object out, for a caller that writes it; without one, the spec that is there.
     pub fn take<'object>(&mut self, object: &'object NodeMigration) -> Cow<'object, NodeMigrationSpec> {
         match self.changed.remove(&object.spec.node_name) {
             Some((_, spec)) => Cow::Owned(spec),
@@ -61,7 +61,7 @@ mod tests {
     use crate::fake_api::FakeApi;
 
     #[tokio::test]
-    async fn what_two_say_of_a_node_is_one_write() {
+    async fn what_two_parts_say_of_a_node_is_one_write() {
         let api = FakeApi::default();
         let path = "/apis/replumb.dev/v1alpha1/nodemigrations/a";
         api.put(
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_written_by_who_took_it() {
+    fn a_draft_that_is_taken_is_not_written_again() {
         let spec = json!({ "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m" } });
         let object: Arc<NodeMigration> = Arc::new(serde_json::from_value(spec).unwrap());
         let mut drafts = Drafts::default();

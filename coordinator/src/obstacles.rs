@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rests_keeps_its_reason_and_rests_longer_each_time() {
+    fn an_object_that_rests_keeps_its_reason_and_rests_longer_each_time() {
         let obstacles = Obstacles::default();
         let held = Held {
             reason: WaitReason::AgentSilent.as_str(),

@@ -60,7 +60,7 @@ pub struct Watched {
     pub unwatched: Option<Wait>,
     /// Paths that lose more than they may, in words.
     pub breaches: Vec<String>,
-    /// What agents are asked to send, where it is not that yet: whoever watches writes it.
+    /// What agents are asked to send, where it is not that yet. The caller of [`watch`] writes it.
     pub asks: Drafts,
 }
 

@@ -33,12 +33,12 @@ pub struct Words {
 }
 
 impl Words {
-    /// Whether it is time. After the clock was set back it is.
+    /// Whether words alone may be written by now. After the clock was set back they may.
     pub fn may_be_written(&self, pace: Pace, now: Timestamp) -> bool {
         self.at.is_none_or(|at| now < at || now >= at + pace.words)
     }
 
-    /// It was written.
+    /// Notes that the status was written.
     pub fn written(&mut self, now: Timestamp) {
         self.at = Some(now);
     }

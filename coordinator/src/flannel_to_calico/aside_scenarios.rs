@@ -1,4 +1,5 @@
-//! A node that does not take its first step, there or back, keeps no other from it: whatever of it is refused, and whoever holds it.
+//! A node that does not take its first step, there or back, keeps no other node from it, whichever of its writes is refused, and where its
+//! agent holds it.
 
 use api::names;
 use rstest::rstest;
@@ -14,7 +15,7 @@ const WORDS: &str = "denied by policy: the node is frozen";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
-    /// Its agent is not Ready.
+    /// The agent of the node is not Ready.
     ByTheAgent,
     /// The cordon is refused.
     AtTheCordon,
@@ -83,7 +84,7 @@ fn set_agent(api: &FakeApi, node: &str, ready: &str) {
     );
 }
 
-/// A pod that an eviction moves: without one nothing is cordoned on the way back.
+/// Puts a pod that an eviction moves: without one nothing is cordoned on the way back.
 fn put_web(api: &FakeApi, node: &str, address: &str) {
     let name = format!("web-{node}");
     api.put(

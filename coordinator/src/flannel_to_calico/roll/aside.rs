@@ -43,7 +43,7 @@ impl Round<'_> {
                 return Ok(held);
             }
             let message = format!(
-                "{}. It keeps its place, since its cordon cannot be lifted: {}",
+                "{}. The node keeps its place, since its cordon cannot be lifted: {}",
                 held.message,
                 error.words()
             );
@@ -65,7 +65,7 @@ impl Round<'_> {
     }
 }
 
-/// As it was before it was taken into work; on the way there it comes after all others.
+/// The spec as it was before the node was taken into work; on the way there the node comes after all others.
 fn given_back(spec: NodeMigrationSpec) -> NodeMigrationSpec {
     let spec = NodeMigrationSpec { step: None, ..spec };
     if spec.returning {
