@@ -35,6 +35,7 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
             history: Vec::new(),
             started_at: None,
             finished_at: None,
+            done_before: None,
             returning: false,
             returned_at: None,
             fell_back: None,

@@ -112,6 +112,7 @@ async fn context() -> Context {
         agent_image: agent_image(lab),
         metrics: Arc::new(Metrics::new().unwrap()),
         obstacles: coordinator::obstacles::Obstacles::default(),
+        pace: coordinator::words::Pace::OF_PEOPLE,
         teller: Teller::new(client, "coordinator"),
     }
 }

@@ -14,6 +14,7 @@ use coordinator::memory::Memory;
 use coordinator::metrics::Metrics;
 use coordinator::obstacles::Obstacles;
 use coordinator::tell::Teller;
+use coordinator::words::Pace;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Config, ResourceExt};
@@ -62,6 +63,7 @@ async fn context(lab: &ApiLab) -> Context {
         metrics,
         teller: Teller::new(client, "coordinator"),
         obstacles: Obstacles::default(),
+        pace: Pace::OF_PEOPLE,
     }
 }
 
