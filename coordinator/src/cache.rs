@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::pod_index::PodStore;
+use crate::service_cidr::index::{Index, ServiceStore};
 use crate::store::{Kept, Store};
 use crate::watching::watch;
 
@@ -41,6 +42,8 @@ pub struct Stores {
     pub daemon_sets: Store<DaemonSet>,
     /// `PodDisruptionBudget`s of every namespace.
     pub budgets: Store<PodDisruptionBudget>,
+    /// Services of every namespace, watched while a Migration needs them: [`Cache::services`].
+    pub services: ServiceStore,
 }
 
 impl Deref for Cache {
@@ -102,6 +105,7 @@ impl Cache {
             pods,
             daemon_sets: watches.store("DaemonSet"),
             budgets: watches.store("PodDisruptionBudget"),
+            services: ServiceStore::default(),
         };
         Self { stores, changed }
     }
@@ -124,6 +128,16 @@ impl Cache {
             self.daemon_sets.filled(),
             self.budgets.filled(),
         );
+    }
+
+    /// Every Service, watched from now on until [`ServiceStore::stop`]; `None` where the watches have not told of all there is yet.
+    pub async fn services(&self, client: &Client) -> Option<Arc<Index>> {
+        self.stores.services.index(client, &self.changed).await
+    }
+
+    /// Lets the next pass begin at once.
+    pub fn wake(&self) {
+        self.changed.notify_one();
     }
 
     /// Waits until something changed since the last call.

@@ -21,6 +21,7 @@ use crate::fake_schema::{unknown_fields, without};
 use crate::metrics::Metrics;
 use crate::obstacles::Obstacles;
 use crate::pod_index::PodStore;
+use crate::service_cidr::index::ServiceStore;
 use crate::store::{Kept, Store};
 use crate::tell::Teller;
 use crate::words::Pace;
@@ -280,6 +281,10 @@ impl FakeApi {
             pods: PodStore::of("replumb-system", self.objects("/api/v1/namespaces/*/pods/")),
             daemon_sets: self.store("/apis/apps/v1/namespaces/*/daemonsets/"),
             budgets: self.store("/apis/policy/v1/namespaces/*/poddisruptionbudgets/"),
+            services: ServiceStore::of(
+                self.objects("/api/v1/namespaces/*/services/"),
+                self.objects("/apis/discovery.k8s.io/v1/namespaces/*/endpointslices/"),
+            ),
         })
     }
 
@@ -479,6 +484,7 @@ impl State {
             Some(_) => {}
             None => merge(&mut object, body),
         }
+        give_up_addresses(path, &mut object);
         self.store(path, object);
         (StatusCode::OK, self.objects[path].clone())
     }
@@ -530,8 +536,9 @@ fn policies(path: &str) -> Option<Vec<Value>> {
 
 /// A path without an object at it is a collection when its last part is a plural of ours.
 fn is_collection(path: &str) -> bool {
-    const PLURALS: [&str; 21] = [
+    const PLURALS: [&str; 22] = [
         "deployments",
+        "endpointslices",
         "globalnetworkpolicies",
         "globalnetworksets",
         "migrationrecords",
@@ -554,6 +561,15 @@ fn is_collection(path: &str) -> bool {
         "mutatingwebhookconfigurations",
     ];
     PLURALS.iter().any(|plural| path.ends_with(plural))
+}
+
+/// A Service that becomes a name gives up its addresses.
+fn give_up_addresses(path: &str, object: &mut Value) {
+    let is_service = path.starts_with("/api/v1/namespaces/") && path.contains("/services/");
+    if is_service && object["spec"]["type"] == "ExternalName" {
+        let spec = object["spec"].as_object_mut().expect("a spec");
+        spec.retain(|field, _| !["clusterIP", "clusterIPs"].contains(&field.as_str()));
+    }
 }
 
 fn failure(status: StatusCode, reason: &str) -> (StatusCode, Value) {

@@ -94,7 +94,8 @@ pub(crate) async fn reconcile(
     context.obstacles.begin_pass();
     let mut status = migration.status.clone().unwrap_or_default();
     status.observed_generation = migration.metadata.generation.unwrap_or_default();
-    status.warnings = memory.warnings.look(cache, &migration.name_any());
+    let told = &memory.service_cidr.told;
+    status.warnings = memory.warnings.look(cache, &migration.name_any(), told);
     let started = status.started_at.is_some();
     status.paused = started
         && match migration.spec.desired {

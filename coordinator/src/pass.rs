@@ -49,6 +49,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
         context.metrics.leading.set(i64::from(*leading.borrow()));
         if !*leading.borrow() {
             memory.stop();
+            cache.services.stop();
             continue;
         }
         context.metrics.passes.inc();
@@ -104,7 +105,12 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
         }
     }
     migrations.retain(|migration| migration.metadata.deletion_timestamp.is_none());
-    let active = choose(&migrations).map(ResourceExt::name_any);
+    let active = choose(&migrations);
+    if active.is_none_or(|active| active.spec.service_cidr.is_none()) {
+        cache.services.stop();
+        memory.service_cidr.told.clear();
+    }
+    let active = active.map(ResourceExt::name_any);
     for migration in &migrations {
         let status = match &active {
             Some(active) if *active == migration.name_any() => {

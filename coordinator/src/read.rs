@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::NodeMigration;
 use api::node_migration::NodeMigrationStatus;
+use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
     ValidatingWebhookConfiguration,
@@ -12,7 +13,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use plan::calico::API_VERSION;
@@ -21,8 +22,12 @@ use plan::check::policies::{POLICIES, PolicyState};
 
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::facts::workloads::NAME_SERVERS;
 use crate::snapshot::has_agent;
 use crate::write::WriteError;
+
+/// So many reads by name are under way at the same time.
+const AT_ONCE: usize = 16;
 
 /// `NodeMigration`s whose agent is Ready: what an agent said before it died is no fact any more.
 pub fn reports<'objects>(
@@ -85,6 +90,30 @@ where
         .await
         .map_err(|source| WriteError::of("listing", what, source))?;
     Ok(list.items)
+}
+
+/// The Services of the name servers.
+pub async fn name_services(context: &Context) -> Result<Vec<Service>, WriteError> {
+    let (label, value) = NAME_SERVERS;
+    let api: Api<Service> = Api::namespaced(context.client.clone(), "kube-system");
+    let labelled = ListParams::default().labels(&format!("{label}={value}"));
+    let list = api.list(&labelled).await;
+    let list = list.map_err(|source| WriteError::of("listing", "Services of the name servers", source))?;
+    Ok(list.items)
+}
+
+/// The Services of these namespaces and names that are there.
+pub async fn services(
+    context: &Context,
+    names: impl IntoIterator<Item = (String, String)>,
+) -> Result<Vec<Service>, WriteError> {
+    let read = stream::iter(names).map(|(namespace, name)| async move {
+        let api: Api<Service> = Api::namespaced(context.client.clone(), &namespace);
+        let found = api.get_opt(&name).await;
+        found.map_err(|source| WriteError::of("reading", format!("Service {namespace}/{name}"), source))
+    });
+    let found: Vec<Option<Service>> = read.buffer_unordered(AT_ONCE).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// The same of a kind that not every cluster serves: none then.

@@ -25,11 +25,17 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// The warnings as they are now, or as they were up to five seconds ago. `migration` is the name of the Migration that goes on.
-    pub fn look(&mut self, cache: &Cache, migration: &str) -> Option<Warnings> {
+    /// The warnings as they are now, or as they were up to five seconds ago. `migration` is the name of the Migration that goes on, and
+    /// `told` what its kind has to say: what each line is about, and the line.
+    pub fn look(&mut self, cache: &Cache, migration: &str, told: &[(String, String)]) -> Option<Warnings> {
         if self.looked.is_none_or(|looked| looked.elapsed() >= INTERVAL) {
             self.looked = Some(Instant::now());
-            self.warnings = listed(read(cache, migration));
+            let mut warnings = read(cache, migration);
+            for (about, line) in told {
+                let about = warnings.entry(about.clone()).or_default();
+                about.add(|| line.clone());
+            }
+            self.warnings = listed(warnings);
         }
         self.warnings.clone()
     }
@@ -122,7 +128,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_not_understood_is_named_with_what_it_counts_as() {
         let api = api([pod("shop", "peta", "20P"), pod("shop", "fair", "2")]);
-        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
+        let warnings = Looks::default().look(&api.cache(), "demo", &[]).unwrap();
         assert_eq!(warnings.count, 1);
         assert_eq!(
             warnings.first,
@@ -137,7 +143,7 @@ mod tests {
     fn one_tenant_does_not_hide_another() {
         let many = (0..1000).map(|number| pod("aaa", &format!("odd-{number}"), "abc"));
         let api = api(many.chain([pod("shop", "peta", "20P")]));
-        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
+        let warnings = Looks::default().look(&api.cache(), "demo", &[]).unwrap();
         assert_eq!((warnings.count, warnings.first.len()), (1001, OF_ONE + 1));
         assert!(warnings.first[OF_ONE].contains("shop/peta"), "{warnings:?}");
     }
@@ -155,7 +161,7 @@ mod tests {
                 object,
             );
         }
-        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
+        let warnings = Looks::default().look(&api.cache(), "demo", &[]).unwrap();
         assert_eq!(warnings.first, ["node a: 10.244.1.9 sends too much"]);
     }
 
@@ -163,11 +169,14 @@ mod tests {
     fn what_was_corrected_is_told_no_more_at_the_next_look() {
         let api = api([pod("shop", "peta", "20P")]);
         let mut looks = Looks::default();
-        assert!(looks.look(&api.cache(), "demo").is_some());
+        assert!(looks.look(&api.cache(), "demo", &[]).is_some());
         let (path, corrected) = pod("shop", "peta", "2");
         api.put(&path, corrected);
-        assert!(looks.look(&api.cache(), "demo").is_some(), "the look is not due");
+        assert!(
+            looks.look(&api.cache(), "demo", &[]).is_some(),
+            "the look is not due"
+        );
         looks.forget();
-        assert_eq!(looks.look(&api.cache(), "demo"), None);
+        assert_eq!(looks.look(&api.cache(), "demo", &[]), None);
     }
 }

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::Service;
 use plan::moves::{Workload, WorkloadFacts};
 use plan::pods::Pods;
 use plan::residents::Needed;
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::facts::workloads::{backends, is_name_service};
+use crate::facts::workloads::backends;
 use crate::looks::{Pace, is_old};
 use crate::pod_index::Index;
 use crate::write::WriteError;
@@ -76,12 +75,11 @@ pub async fn workloads(
 
 /// What others need pods for. `pods` are those of the cluster.
 async fn needed(context: &Context, pods: &Pods) -> Result<Needed, WriteError> {
-    let (services, webhooks) = tokio::try_join!(
-        read::list::<Service>(context, "Services"),
-        read::webhooks(context)
-    )?;
-    let webhooks = facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &services, pods);
-    let of_name_servers: Vec<Service> = services.into_iter().filter(is_name_service).collect();
+    let (of_name_servers, webhooks) =
+        tokio::try_join!(read::name_services(context), read::webhooks(context))?;
+    let named = facts::webhooks::services(&webhooks.0, &webhooks.1);
+    let of_webhooks = read::services(context, named).await?;
+    let webhooks = facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &of_webhooks, pods);
     Ok(Needed {
         coordinator: (context.namespace.clone(), "coordinator".to_owned()),
         name_servers: backends(&of_name_servers, pods),

@@ -273,7 +273,8 @@ const DONE_BY_COORDINATOR: &[(&str, &str, &str)] = &[
     ("list", "networking.k8s.io", "servicecidrs"),
     ("create", "networking.k8s.io", "servicecidrs"),
     ("delete", "networking.k8s.io", "servicecidrs"),
-    ("list", "networking.k8s.io", "ipaddresses"),
+    ("watch", "", "services"),
+    ("watch", "discovery.k8s.io", "endpointslices"),
     ("list", "", "services"),
     (
         "list",

@@ -1,6 +1,6 @@
 //! Fail-closed admission webhooks that a Service of the cluster answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhookConfiguration, WebhookClientConfig,
@@ -18,23 +18,23 @@ struct Entry<'object> {
     rules: &'object [RuleWithOperations],
 }
 
-/// The fail-closed webhooks of both kinds with the pods behind them.
-pub fn webhooks(
+/// Namespaces and names of the Services that answer fail-closed webhooks of both kinds.
+pub fn services(
     validating: &[ValidatingWebhookConfiguration],
     mutating: &[MutatingWebhookConfiguration],
-    services: &[Service],
-    pods: &Pods,
-) -> Vec<Webhook> {
-    let selectors: BTreeMap<(&str, &str), &BTreeMap<String, String>> = services
-        .iter()
-        .filter_map(|service| {
-            let key = (
-                service.metadata.namespace.as_deref()?,
-                service.metadata.name.as_deref()?,
-            );
-            Some((key, service.spec.as_ref()?.selector.as_ref()?))
+) -> BTreeSet<(String, String)> {
+    fail_closed(validating, mutating)
+        .filter_map(|entry| {
+            let service = entry.client.service.as_ref()?;
+            Some((service.namespace.clone(), service.name.clone()))
         })
-        .collect();
+        .collect()
+}
+
+fn fail_closed<'object>(
+    validating: &'object [ValidatingWebhookConfiguration],
+    mutating: &'object [MutatingWebhookConfiguration],
+) -> impl Iterator<Item = Entry<'object>> {
     let validating = validating.iter().flat_map(|configuration| {
         configuration.webhooks.iter().flatten().map(|webhook| Entry {
             object: object(
@@ -59,10 +59,30 @@ pub fn webhooks(
             rules: webhook.rules.as_deref().unwrap_or_default(),
         })
     });
+    // The API server's default is to fail closed.
     validating
         .chain(mutating)
-        // The API server's default is to fail closed.
         .filter(|entry| entry.failure_policy != Some("Ignore"))
+}
+
+/// The fail-closed webhooks of both kinds with the pods behind them. `services` are those that answer them, or more.
+pub fn webhooks(
+    validating: &[ValidatingWebhookConfiguration],
+    mutating: &[MutatingWebhookConfiguration],
+    services: &[Service],
+    pods: &Pods,
+) -> Vec<Webhook> {
+    let selectors: BTreeMap<(&str, &str), &BTreeMap<String, String>> = services
+        .iter()
+        .filter_map(|service| {
+            let key = (
+                service.metadata.namespace.as_deref()?,
+                service.metadata.name.as_deref()?,
+            );
+            Some((key, service.spec.as_ref()?.selector.as_ref()?))
+        })
+        .collect();
+    fail_closed(validating, mutating)
         .filter_map(|entry| {
             let service = entry.client.service.as_ref()?;
             let selector = selectors.get(&(service.namespace.as_str(), service.name.as_str()));

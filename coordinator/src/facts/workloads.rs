@@ -11,7 +11,7 @@ use plan::moves::{Workload, WorkloadFacts};
 use plan::pods::Pods;
 
 /// The label that every distribution gives to its name servers.
-const NAME_SERVERS: (&str, &str) = ("k8s-app", "kube-dns");
+pub const NAME_SERVERS: (&str, &str) = ("k8s-app", "kube-dns");
 
 /// Workloads of every kind that makes pods again, as far as the API says how many.
 pub fn workloads(

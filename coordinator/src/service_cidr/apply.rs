@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 
 use api::migration::ServiceCidrStatus;
 use crash_point::Edge;
@@ -12,9 +13,10 @@ use plan::service_cidr::ranges::{DEFAULT, listed};
 use plan::service_cidr::step::Step;
 use plan::service_cidr::swap;
 use plan::words;
+use serde_json::Value;
 
 use super::drive::Pass;
-use super::exchange::{Exchange, Seen, Subject};
+use super::exchange::{Exchange, Seen, Subject, Written};
 use super::objects::{create_range, delete_range};
 use crate::evict::evict;
 use crate::memory::Memory;
@@ -23,14 +25,14 @@ use crate::write::WriteError;
 /// What a step is made with.
 pub(super) struct Hands<'pass> {
     pub(super) pass: &'pass Pass<'pass>,
-    /// Every Service that changes, as it was read.
+    /// The Services that were looked at.
     pub(super) seen: BTreeMap<String, (Subject, Seen)>,
 }
 
 impl Hands<'_> {
     /// Makes the step, and says for people what was done. [`Step::Complete`] is not made here.
     pub(super) async fn make(
-        self,
+        &mut self,
         step: &Step,
         known: &ServiceCidrStatus,
         memory: &mut Memory,
@@ -51,7 +53,12 @@ impl Hands<'_> {
                 };
                 format!("ServiceCIDR {name} is deleted: it gives out nothing more, and {what}")
             }
-            Step::Exchange(steps) => self.exchange(steps, known).await?,
+            Step::Exchange(steps) if steps.is_empty() => {
+                // This pass has looked at as many as it may, and nothing was to be done for them.
+                self.pass.cache.wake();
+                "Services are looked at".to_owned()
+            }
+            Step::Exchange(steps) => self.exchange(steps, known, memory).await?,
             Step::Evict(pods) => {
                 let grace = self.pass.migration.spec.drain.grace_period_seconds;
                 evict(self.pass.context, pods, grace, memory).await;
@@ -68,15 +75,29 @@ impl Hands<'_> {
     }
 
     /// Each Service goes on by itself: what one cannot do keeps no other from it.
-    async fn exchange(
-        mut self,
+    pub(super) async fn exchange(
+        &mut self,
         steps: &[(String, swap::Step)],
         known: &ServiceCidrStatus,
+        memory: &mut Memory,
     ) -> Result<String, WriteError> {
+        let store = &self.pass.cache.services;
+        let stored: Mutex<Vec<Value>> = Mutex::default();
         let exchange = Exchange {
             client: &self.pass.context.client,
             domain: &known.settings.domain.value,
             ground: &self.pass.ground(known),
+            // The watches tell of these writes later: the next pass knows them already.
+            tell: &|written| match written {
+                Written::Stored(service) => {
+                    store.wrote(service);
+                    stored
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(service.clone());
+                }
+                Written::Deleted(service) => store.deleted(service),
+            },
         };
         let found: Vec<(Subject, Seen, swap::Step)> = steps
             .iter()
@@ -85,15 +106,25 @@ impl Hands<'_> {
                 Some((subject, seen, *step))
             })
             .collect();
+        let looks = &mut memory.service_cidr;
+        for (name, step) in steps {
+            looks.waits.goes_on(name, *step);
+        }
         let made = found.iter().map(|(subject, seen, step)| async {
             let object = format!("Service {}/{}", subject.namespace, subject.name);
             let write = exchange.make(subject, seen.clone(), *step);
             self.pass.context.obstacles.attempt(&object, write).await
         });
-        join_all(made)
-            .await
-            .into_iter()
-            .collect::<Result<Vec<Option<()>>, _>>()?;
+        let made = join_all(made).await;
+        for service in stored.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            looks.whole.wrote(service);
+        }
+        for ((subject, _, _), made) in found.iter().zip(&made) {
+            if !matches!(made, Ok(Some(()))) {
+                looks.whole.forget(&subject.namespace, &subject.name);
+            }
+        }
+        made.into_iter().collect::<Result<Vec<Option<()>>, _>>()?;
         let names: Vec<String> = steps
             .iter()
             .map(|(name, step)| format!("{name} {}", step.name()))

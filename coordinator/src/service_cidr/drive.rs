@@ -13,15 +13,13 @@ use plan::moves::Workload;
 use plan::service_cidr::ranges::{ServiceCidr as Range, listed};
 use plan::service_cidr::side::Side;
 use plan::service_cidr::step::{Stage, Step};
-use plan::service_cidr::subjects::{self, Booked, counts};
-use plan::service_cidr::swap::Own;
+use plan::service_cidr::subjects::{self, Booked, Ground, counts};
 
 use super::adopt;
 use super::apply::Hands;
 use super::book;
-use super::exchange::{Seen, Subject};
+use super::index::Index;
 use super::objects::{all_ranges, api_version};
-use super::observed::Observed;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::lifecycle::wait;
@@ -75,7 +73,8 @@ pub(super) struct Pass<'pass> {
     /// Pods that were not Ready before the first change.
     pub(super) ill: &'pass BTreeMap<Workload, usize>,
     pub(super) snapshot: &'pass Snapshot,
-    pub(super) observed: &'pass Observed,
+    /// Every Service.
+    pub(super) index: &'pass Index,
     pub(super) ranges: &'pass [Range],
     /// Every Service that changes, as it is written down.
     pub(super) booked: &'pass Booked,
@@ -110,26 +109,24 @@ pub async fn go_on(
         wait(status, WaitReason::ServiceRanges, message.to_owned());
         return Ok(());
     };
-    let (observed, ranges) = tokio::try_join!(
-        Observed::read(&context.client, &version),
-        all_ranges(&context.client, &version)
-    )?;
-    let ranges = match ranges {
+    let Some(index) = cache.services(&context.watching).await else {
+        let message = "Services and EndpointSlices are not known yet: the API server has not told of all of them. The coordinator \
+                       needs the right to watch both (deploy/service-cidr)";
+        wait(status, WaitReason::RequestRefused, message.to_owned());
+        return Ok(());
+    };
+    let ranges = match all_ranges(&context.client, &version).await? {
         Ok(ranges) => ranges,
         Err(malformed) => {
             wait(status, WaitReason::ServiceRanges, not_understood(&malformed));
             return Ok(());
         }
     };
-    let services: Vec<_> = observed.services().cloned().collect();
-    let found = counts(&services, &known.settings);
+    let found = counts(index.services(), &known.settings);
     known.services_in_old_range = u32::try_from(found.old).unwrap_or(u32::MAX);
     known.services_in_new_range = u32::try_from(found.new).unwrap_or(u32::MAX);
     let records = &mut memory.records;
-    let booked = write_down(
-        context, records, migration, &mut known, &services, &observed, goal,
-    )
-    .await?;
+    let booked = write_down(context, records, migration, &mut known, &index, goal).await?;
     let before = migration
         .status
         .as_ref()
@@ -142,7 +139,7 @@ pub async fn go_on(
         kind,
         ill,
         snapshot: &snapshot,
-        observed: &observed,
+        index: &index,
         ranges: &ranges,
         booked: &booked,
         version: &version,
@@ -151,7 +148,7 @@ pub async fn go_on(
             .is_some_and(|stage| stage.name == Stage::CleanUp && stage.direction == direction(goal)),
         now: Timestamp::now(),
     };
-    let (next, stop, seen) = Box::pin(pass.look(memory, &mut known, status)).await?;
+    let (next, stop, services) = Box::pin(pass.look(memory, &mut known, status)).await?;
     stages::enter(
         &mut known.stage,
         &mut known.history,
@@ -160,9 +157,14 @@ pub async fn go_on(
         pass.now,
     );
     status.phase = phase(next.stage, goal);
-    let there = |(_, seen): &&(Subject, Seen)| seen.view.own == Own::At(goal);
-    status.progress.text = format!("{}/{} services", seen.values().filter(there).count(), seen.len());
-    let hands = Hands { pass: &pass, seen };
+    status.progress.text = format!("{}/{} services", services.arrived(), services.views.len());
+    let mut hands = Hands {
+        pass: &pass,
+        seen: services.seen,
+    };
+    if !next.beside.is_empty() {
+        Box::pin(hands.exchange(&next.beside, &known, memory)).await?;
+    }
     match next.decision {
         Decision::Run(Step::Complete) => pass.complete(&mut known, status).await?,
         Decision::Run(step) => {
@@ -207,12 +209,17 @@ async fn write_down(
     records: &mut Records,
     migration: &Migration,
     known: &mut ServiceCidrStatus,
-    services: &[serde_json::Value],
-    observed: &Observed,
+    index: &Index,
     goal: Side,
 ) -> Result<Booked, WriteError> {
     let written = book::read(records, known.written_here());
-    let booked = subjects::book(&written, services, &observed.taken(), goal, &known.settings);
+    let ground = Ground {
+        goal,
+        settings: &known.settings,
+        since: migration.status.as_ref().and_then(|status| status.started_at),
+        holder: &|address| index.holder(address),
+    };
+    let booked = subjects::book(&written, index.services(), &ground);
     if booked.book != written || !known.addresses.is_empty() {
         book::write(&context.client, records, migration, &booked.book).await?;
         crash_point::reach("WriteAddresses", Edge::Recorded, None).await;

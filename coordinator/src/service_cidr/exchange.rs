@@ -7,15 +7,19 @@ use std::net::IpAddr;
 use crash_point::Edge;
 use kube::Client;
 use plan::service_cidr::endpoints::{self, Copy};
-use plan::service_cidr::objects::{Ground, Objects, Request, Spare};
+use plan::service_cidr::objects::{Ground, Objects, Request, Spare, own};
 use plan::service_cidr::side::{Side, Sides};
-use plan::service_cidr::swap::{Role, Step, View};
+use plan::service_cidr::swap::{Role, Step, View, Write};
 use serde_json::Value;
 
 use super::objects::{
-    create_service, delete_service, delete_slice, patch_service, patch_service_status, write_slice,
+    create_service, delete_service, delete_slice, get_service, patch_service, patch_service_status,
+    write_slice,
 };
 use crate::write::WriteError;
+
+/// So often a write is made again when the owner of the Service was faster.
+const CONFLICTS: usize = 5;
 
 /// One Service that has, or is to have, another address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub struct Subject {
     pub goal: Side,
     /// Whether somebody may still use the other one.
     pub left_is_used: bool,
+    /// Whether its owner edits it without pause: its exchange does not wait for helpers that say the newest words.
+    pub is_restless: bool,
 }
 
 /// A Service and its helpers as they were read.
@@ -49,10 +55,21 @@ pub struct Seen {
     pub view: View,
 }
 
+/// What was written, for whoever keeps what is known of Services.
+#[derive(Clone, Copy, Debug)]
+pub enum Written<'write> {
+    /// This Service is stored so now.
+    Stored(&'write Value),
+    /// This one, as it was read, is gone.
+    Deleted(&'write Value),
+}
+
 /// Writes one Service after the other.
 pub struct Exchange<'pass> {
     /// A client.
     pub client: &'pass Client,
+    /// Is told of every write to a Service.
+    pub tell: &'pass (dyn Fn(Written<'_>) + Sync),
     /// The domain of the cluster: `cluster.local`.
     pub domain: &'pass str,
     /// How bridges stand.
@@ -63,6 +80,9 @@ impl Exchange<'_> {
     /// Makes a step, write by write.
     pub async fn make(&self, subject: &Subject, mut seen: Seen, step: Step) -> Result<(), WriteError> {
         crash_point::reach(step.name(), Edge::Announced, None).await;
+        // An owner who edits the Service between look and first write may have meant its helpers, too: they are told before. Once it has
+        // begun, or where no helper answers for it, or where the owner never rests, the exchange goes on with the newest words.
+        let mut goes_on = subject.is_restless || matches!(step, Step::Move | Step::MoveBack);
         for write in step.writes(subject.goal) {
             let objects = Objects {
                 domain: self.domain,
@@ -78,13 +98,20 @@ impl Exchange<'_> {
             match request {
                 Request::Create(role, helper) => {
                     let made = create_service(self.client, &subject.namespace, &helper).await?;
+                    (self.tell)(Written::Stored(&made));
                     seen.helpers.insert(role, made);
                 }
                 Request::PatchService(change) => {
-                    seen.service = patch_service(self.client, &seen.service, &change).await?;
+                    seen.service = match patch_service(self.client, &seen.service, &change).await {
+                        Err(error) if error.is_conflict() && goes_on => {
+                            self.patch_newest(subject, &seen, write).await?.ok_or(error)?
+                        }
+                        patched => patched?,
+                    };
+                    (self.tell)(Written::Stored(&seen.service));
                 }
                 Request::PatchHelper(side, change) => {
-                    seen.patch(self.client, Role::Address(side), &change).await?;
+                    self.patch(&mut seen, Role::Address(side), &change).await?;
                 }
                 Request::Answer(part) => {
                     let role = Role::Bridge(part);
@@ -92,25 +119,62 @@ impl Exchange<'_> {
                         && let Some(change) = objects.answer(part, bridge)
                     {
                         *bridge = patch_service_status(self.client, bridge, &change).await?;
+                        (self.tell)(Written::Stored(bridge));
                     }
                 }
                 Request::RefreshHelper(role) => {
                     let helper = seen.helpers.get(&role);
                     if let Some(change) = helper.and_then(|helper| objects.refresh(role, helper)) {
-                        seen.patch(self.client, role, &change).await?;
+                        self.patch(&mut seen, role, &change).await?;
                     }
                 }
                 Request::CopyEndpoints(role) => self.copy(subject, &seen, role).await?,
                 Request::DeleteHelper(role) => {
                     if let Some(helper) = seen.helpers.remove(&role) {
                         delete_service(self.client, &helper).await?;
+                        (self.tell)(Written::Deleted(&helper));
                     }
                 }
             }
+            goes_on = true;
             crash_point::reach(write.name(), Edge::Changed, None).await;
         }
         crash_point::reach(step.name(), Edge::Changed, None).await;
         Ok(())
+    }
+
+    /// Makes a write of the Service as it is by now, if it is where it was. `None` where it is not, or its owner was faster again.
+    async fn patch_newest(
+        &self,
+        subject: &Subject,
+        seen: &Seen,
+        write: Write,
+    ) -> Result<Option<Value>, WriteError> {
+        for _ in 0..CONFLICTS {
+            let service = get_service(self.client, &subject.namespace, &subject.name).await?;
+            let is_where_it_was = |service: &Value| {
+                service["metadata"]["uid"] == seen.service["metadata"]["uid"]
+                    && own(service, &subject.addresses) == own(&seen.service, &subject.addresses)
+            };
+            let Some(service) = service.filter(is_where_it_was) else {
+                return Ok(None);
+            };
+            let objects = Objects {
+                domain: self.domain,
+                service: &service,
+                addresses: &subject.addresses,
+                spare: &subject.spare,
+                ground: self.ground,
+            };
+            let Some(Request::PatchService(change)) = objects.request(write) else {
+                return Ok(None);
+            };
+            match patch_service(self.client, &service, &change).await {
+                Err(error) if error.is_conflict() => {}
+                patched => return patched.map(Some),
+            }
+        }
+        Ok(None)
     }
 
     async fn copy(&self, subject: &Subject, seen: &Seen, role: Role) -> Result<(), WriteError> {
@@ -126,13 +190,12 @@ impl Exchange<'_> {
         }
         Ok(())
     }
-}
 
-impl Seen {
     /// Patches a helper as it was read; the next patch is of what it is then.
-    async fn patch(&mut self, client: &Client, role: Role, change: &Value) -> Result<(), WriteError> {
-        if let Some(helper) = self.helpers.get_mut(&role) {
-            *helper = patch_service(client, helper, change).await?;
+    async fn patch(&self, seen: &mut Seen, role: Role, change: &Value) -> Result<(), WriteError> {
+        if let Some(helper) = seen.helpers.get_mut(&role) {
+            *helper = patch_service(self.client, helper, change).await?;
+            (self.tell)(Written::Stored(helper));
         }
         Ok(())
     }

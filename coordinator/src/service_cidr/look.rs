@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use plan::decision::{Wait, WaitReason};
 use plan::service_cidr::class::addresses;
 use plan::service_cidr::endpoints;
+use plan::service_cidr::entry::node_ports;
 use plan::service_cidr::objects::{self, Ground, Objects, helper_name};
 use plan::service_cidr::side::Sides;
 use plan::service_cidr::swap::{Bridge, Endpoints, Helper, Own, Parts, Role, Taken, View};
@@ -25,10 +26,10 @@ pub struct Around<'pass> {
 }
 
 /// Looks at a Service and its helpers. `None` when the Service is gone: its helpers go with it.
-pub fn look(observed: &Observed, subject: &Subject, around: &Around<'_>) -> Option<Seen> {
+pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> Option<Seen> {
     let (namespace, name) = (subject.namespace.as_str(), subject.name.as_str());
     let service = observed.service(namespace, name)?.clone();
-    let slices = observed.slices(namespace, name).to_vec();
+    let slices = observed.slices(namespace, name);
     // Another Service that has the name of a helper is left alone: the API server says so when the helper is to be made.
     let found = |role: Role| {
         let found = observed.service(namespace, &helper_name(name, role))?;
@@ -37,12 +38,7 @@ pub fn look(observed: &Observed, subject: &Subject, around: &Around<'_>) -> Opti
     let helpers: BTreeMap<Role, Value> = Role::ALL.into_iter().filter_map(found).collect();
     let of_helpers: BTreeMap<Role, Vec<Value>> = Role::ALL
         .into_iter()
-        .map(|role| {
-            (
-                role,
-                observed.slices(namespace, &helper_name(name, role)).to_vec(),
-            )
-        })
+        .map(|role| (role, observed.slices(namespace, &helper_name(name, role))))
         .collect();
     let of_helper = |role: Role| of_helpers.get(&role).map_or(&[][..], Vec::as_slice);
     let is_selected = service["spec"]["selector"]
@@ -64,7 +60,9 @@ pub fn look(observed: &Observed, subject: &Subject, around: &Around<'_>) -> Opti
     let endpoints = |role: Role, helper: &Value| {
         let families = objects.families(role);
         let families: Vec<&str> = families.iter().map(String::as_str).collect();
-        if objects.refresh(role, helper).is_some() {
+        // A helper that follows every word of a restless owner would never be ready; it is told once its Service has arrived.
+        let is_followed = !subject.is_restless || own == Own::At(subject.goal);
+        if is_followed && objects.refresh(role, helper).is_some() {
             Endpoints::Edited
         } else if is_selected {
             endpoints::difference(wanted, of_helper(role), &families)
@@ -110,11 +108,12 @@ pub fn look(observed: &Observed, subject: &Subject, around: &Around<'_>) -> Opti
         name: format!("{namespace}/{name}"),
         goal: subject.goal,
         taken: taken(observed, subject, &service, &own),
-        own,
+        own: own.clone(),
         helpers: Sides::each(helper),
         bridge: Parts::each(bridge),
         is_marked: objects::before(&service).is_some(),
         left_is_used: subject.left_is_used,
+        is_served: is_answered,
     };
     Some(Seen {
         service,
@@ -126,7 +125,7 @@ pub fn look(observed: &Observed, subject: &Subject, around: &Around<'_>) -> Opti
 }
 
 /// Who else has what this Service has to get.
-fn taken(observed: &Observed, subject: &Subject, service: &Value, own: &Own) -> Taken {
+fn taken(observed: &Observed<'_>, subject: &Subject, service: &Value, own: &Own) -> Taken {
     let (namespace, name) = (&subject.namespace, &subject.name);
     let helpers = Role::ALL.map(|role| format!("{namespace}/{}", helper_name(name, role)));
     let is_ours =
@@ -142,17 +141,17 @@ fn taken(observed: &Observed, subject: &Subject, service: &Value, own: &Own) -> 
     let addresses = Sides::each(|side| {
         let mut wanted = subject.addresses.of(side).iter().chain(&unchanged);
         wanted.find_map(|address| {
-            let holder = observed.holder(address).filter(|holder| !is_ours(holder))?;
+            let holder = observed
+                .holder(address)
+                .filter(|holder| !is_ours(holder.as_str()))?;
             Some(format!("Service {holder} has address {address}"))
         })
     });
-    let node_port = match &before {
-        Some(before) => {
-            let ports = node_ports(before);
-            observed.services().find_map(|other| has_one_of(other, &ports))
-        }
-        None => None,
-    };
+    let ports = before.as_ref().map(node_ports).unwrap_or_default();
+    let node_port = ports.iter().find_map(|port| {
+        let holder = observed.has_node_port(port)?;
+        Some(format!("Service {holder} has node port {}/{}", port.1, port.0))
+    });
     Taken { addresses, node_port }
 }
 
@@ -165,29 +164,4 @@ fn not_yet(namespace: &str, name: &str, role: Role, missing: usize, other: usize
         ),
         until: None,
     }
-}
-
-fn node_ports(spec: &Value) -> Vec<(String, u64)> {
-    let ports = spec["ports"].as_array().into_iter().flatten();
-    ports
-        .filter_map(|port| {
-            let protocol = port["protocol"].as_str().unwrap_or("TCP").to_owned();
-            Some((protocol, port["nodePort"].as_u64()?))
-        })
-        .collect()
-}
-
-/// Which of these node ports this Service has.
-fn has_one_of(service: &Value, ports: &[(String, u64)]) -> Option<String> {
-    let has = node_ports(&service["spec"]);
-    // A load balancer's port for checks of its nodes is one, too, of whatever protocol.
-    let checks = service["spec"]["healthCheckNodePort"].as_u64();
-    let mut ports = ports.iter();
-    let (protocol, port) = ports.find(|port| has.contains(port) || checks == Some(port.1))?;
-    let text = |field: &str| service["metadata"][field].as_str().unwrap_or_default();
-    Some(format!(
-        "Service {}/{} has node port {port}/{protocol}",
-        text("namespace"),
-        text("name")
-    ))
 }

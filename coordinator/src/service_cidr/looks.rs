@@ -7,9 +7,15 @@ use std::time::Instant;
 use jiff::{SignedDuration, Timestamp};
 use plan::decision::{Decision, WaitReason};
 use plan::service_cidr::facts::{ApiServer, Mention};
+use plan::service_cidr::host::Asked;
+use plan::service_cidr::subjects::Book;
+use plan::service_cidr::swap;
 
+use super::decided::Decided;
+use super::index::Index;
 use super::knowledge::Confirmed;
 use super::trial::Trials;
+use super::whole::Whole;
 use super::{api_servers, mentions};
 use crate::cache::Cache;
 use crate::context::Context;
@@ -25,39 +31,109 @@ pub struct Looks {
     pub confirmed: Confirmed,
     /// Which writes the API server would take.
     pub trials: Trials,
-    /// Services that wait in the middle of their exchange.
+    /// Services that are on their way.
     pub waits: Waits,
+    /// What was decided of Services and stands.
+    pub decided: Decided,
+    /// The whole objects of Services that are worked on.
+    pub whole: Whole,
+    /// What agents were asked last.
+    asked: Asked,
+    /// What a person is told of Services: what it is about, and a line.
+    pub told: Vec<(String, String)>,
 }
 
-/// Since when Services wait in the middle of their exchange.
+/// How long Services have been on their way, and how often their owners edited them.
 #[derive(Default)]
-pub struct Waits(BTreeMap<String, Timestamp>);
+pub struct Waits(BTreeMap<String, Way>);
+
+#[derive(Default)]
+struct Way {
+    /// When it had to wait first.
+    waits_since: Option<Timestamp>,
+    /// How often a helper was told anew what its Service says.
+    refreshes: usize,
+}
 
 /// A Service that has waited for so long leaves its place to another.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+/// So does one whose helpers were told so often what it says. One edit concerns five helpers at most.
+const REFRESHES: usize = 12;
+
+impl Way {
+    fn is_restless(&self) -> bool {
+        self.refreshes >= REFRESHES
+    }
+}
 
 impl Waits {
-    /// Whether this Service has waited so long that another one may take its place. One whose writes are refused has.
-    pub fn is_slow<Step>(&mut self, service: &str, decision: &Decision<Step>, now: Timestamp) -> bool {
+    /// Whether this Service is on its way for so long that another one may take its place. One whose writes are refused is.
+    pub fn is_slow<Step>(
+        &mut self,
+        service: &str,
+        decision: Option<&Decision<Step>>,
+        now: Timestamp,
+    ) -> bool {
         match decision {
-            Decision::Wait(wait) => {
-                let since = *self.0.entry(service.to_owned()).or_insert(now);
-                wait.reason == WaitReason::RequestRefused || now.duration_since(since) >= PATIENCE
+            Some(Decision::Wait(wait)) => {
+                let way = self.0.entry(service.to_owned()).or_default();
+                let since = *way.waits_since.get_or_insert(now);
+                way.is_restless()
+                    || wait.reason == WaitReason::RequestRefused
+                    || now.duration_since(since) >= PATIENCE
             }
             // One that goes on after a long wait still has no place.
-            Decision::Run(_) => self
-                .0
-                .get(service)
-                .is_some_and(|since| now.duration_since(*since) >= PATIENCE),
-            Decision::Settled | Decision::Halt(_) => {
+            Some(Decision::Run(_)) => self.0.get(service).is_some_and(|way| {
+                let has_waited = |since| now.duration_since(since) >= PATIENCE;
+                way.is_restless() || way.waits_since.is_some_and(has_waited)
+            }),
+            Some(Decision::Settled | Decision::Halt(_)) => {
                 self.0.remove(service);
                 false
             }
+            None => false,
         }
+    }
+
+    /// Takes in that this step is made.
+    pub fn goes_on(&mut self, service: &str, step: swap::Step) {
+        if matches!(step, swap::Step::Refresh(_)) {
+            self.0.entry(service.to_owned()).or_default().refreshes += 1;
+        }
+    }
+
+    /// Whether the owner edits this Service without pause.
+    pub fn is_restless(&self, service: &str) -> bool {
+        self.0.get(service).is_some_and(Way::is_restless)
     }
 }
 
 impl Looks {
+    /// Lets go what is known of all but the Services of the book; of objects, of all but those that were looked at now.
+    pub fn keep_only<'name>(
+        &mut self,
+        index: &Index,
+        book: &Book,
+        seen: impl Iterator<Item = &'name String>,
+    ) {
+        self.decided.keep_only(book);
+        self.waits.0.retain(|name, _| book.contains_key(name));
+        let seen = seen.filter_map(|name| {
+            let (namespace, name) = name.split_once('/')?;
+            Some((namespace.to_owned(), name.to_owned()))
+        });
+        self.whole.keep_only(index, &seen.collect());
+    }
+
+    /// What agents are asked, so that they are asked all of this. A question that was answered goes with the next one that comes: each change
+    /// is a write to every node.
+    pub fn ask(&mut self, needed: Asked) -> &Asked {
+        if !self.asked.covers(&needed) {
+            self.asked = needed;
+        }
+        &self.asked
+    }
+
     /// Every API server.
     pub async fn api_servers(
         &mut self,
@@ -72,6 +148,12 @@ impl Looks {
         Ok(found.map(|(_, found)| found.clone()).unwrap_or_default())
     }
 
+    /// Takes these for all API servers, as if they had just been asked.
+    #[cfg(test)]
+    pub fn has_asked(&mut self, api_servers: BTreeMap<IpAddr, ApiServer>) {
+        self.api_servers = Some((Instant::now(), api_servers));
+    }
+
     /// Who else says addresses of Services.
     pub async fn mentions(
         &mut self,
@@ -84,5 +166,33 @@ impl Looks {
         }
         let found = self.mentions.as_ref();
         Ok(found.map(|(_, found)| found.clone()).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::service_cidr::host::ServicePort;
+
+    use super::*;
+
+    fn asked(ports: &[u16]) -> Asked {
+        let port = |port: &u16| ServicePort {
+            address: "172.30.0.5".parse().unwrap(),
+            protocol: "TCP".to_owned(),
+            port: *port,
+        };
+        Asked {
+            known: ports.iter().map(port).collect(),
+            balanced: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_answer_alone_is_no_reason_to_write_to_every_node() {
+        let mut looks = Looks::default();
+        assert_eq!(*looks.ask(asked(&[80, 81])), asked(&[80, 81]));
+        assert_eq!(*looks.ask(asked(&[81])), asked(&[80, 81]));
+        assert_eq!(*looks.ask(asked(&[])), asked(&[80, 81]));
+        assert_eq!(*looks.ask(asked(&[82])), asked(&[82]), "what was answered goes");
     }
 }

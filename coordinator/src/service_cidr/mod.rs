@@ -6,8 +6,12 @@ mod adopt;
 mod api_servers;
 mod apply;
 pub mod book;
+#[cfg(test)]
+mod crowd_scenarios;
+mod decided;
 mod drive;
 pub mod exchange;
+pub mod index;
 mod knowledge;
 pub mod look;
 mod looks;
@@ -15,11 +19,13 @@ mod mentions;
 mod objects;
 pub mod observed;
 mod read;
+mod services;
 mod trial;
 mod view;
 mod watched;
+pub mod whole;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -32,10 +38,11 @@ use plan::document::Document;
 use plan::service_cidr::checks::{self, CheckPolicy};
 use plan::service_cidr::detect::detect;
 use plan::service_cidr::document::{Wishes, document};
+use plan::service_cidr::entry::Entry;
 use plan::service_cidr::facts::ClusterFacts;
 use plan::service_cidr::settings::Settings;
 use plan::service_cidr::side::Side;
-use plan::service_cidr::subjects::{self, Book};
+use plan::service_cidr::subjects::{self, Book, Ground};
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -116,9 +123,19 @@ impl Kind for ServiceCidr {
     }
 
     fn document(&self, settings: &Settings, facts: &ClusterFacts, _coordinator_node: &str) -> Document {
-        let taken: BTreeSet<IpAddr> = facts.services.iter().flat_map(addresses_of).collect();
+        let services: Vec<Entry> = facts.services.iter().map(Entry::of).collect();
+        let holders: BTreeMap<IpAddr, &Entry> = services
+            .iter()
+            .flat_map(|service| service.addresses.iter().map(move |address| (*address, service)))
+            .collect();
+        let ground = Ground {
+            goal: Side::New,
+            settings,
+            since: None,
+            holder: &|address| holders.get(address).copied(),
+        };
         // A range that has no room was refused by a check.
-        let booked = subjects::book(&Book::new(), &facts.services, &taken, Side::New, settings);
+        let booked = subjects::book(&Book::new(), &services, &ground);
         let wishes = Wishes {
             book: &booked.book,
             order: &self.order,

@@ -33,10 +33,6 @@ fn slice_kind() -> ApiResource {
     kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
 }
 
-fn ip_address_kind(version: &str) -> ApiResource {
-    kind(GROUP, version, "IPAddress", "ipaddresses")
-}
-
 fn range_kind(version: &str) -> ApiResource {
     kind(GROUP, version, "ServiceCIDR", RANGES)
 }
@@ -64,14 +60,30 @@ pub async fn all_services(client: &Client) -> Result<Vec<Value>, WriteError> {
     all(client, &service_kind(), "Services").await
 }
 
-/// Every `EndpointSlice`.
-pub async fn all_slices(client: &Client) -> Result<Vec<Value>, WriteError> {
-    all(client, &slice_kind(), "EndpointSlices").await
+/// A Service by its name; `None` where there is none.
+pub async fn get_service(client: &Client, namespace: &str, name: &str) -> Result<Option<Value>, WriteError> {
+    get(
+        services(client, namespace),
+        &format!("Service {namespace}/{name}"),
+        name,
+    )
+    .await
 }
 
-/// Every address of a Service, by Kubernetes' own record.
-pub async fn all_addresses(client: &Client, version: &str) -> Result<Vec<Value>, WriteError> {
-    all(client, &ip_address_kind(version), "IPAddresses").await
+/// An `EndpointSlice` by its name; `None` where there is none.
+pub async fn get_slice(client: &Client, namespace: &str, name: &str) -> Result<Option<Value>, WriteError> {
+    get(
+        slices(client, namespace),
+        &format!("EndpointSlice {namespace}/{name}"),
+        name,
+    )
+    .await
+}
+
+async fn get(api: Api<DynamicObject>, what: &str, name: &str) -> Result<Option<Value>, WriteError> {
+    let found = api.get_opt(name).await;
+    let found = found.map_err(|source| WriteError::of("reading", what, source))?;
+    Ok(found.as_ref().map(stored))
 }
 
 /// The newest version of the API that has ranges of Services as objects; `None` where none does.

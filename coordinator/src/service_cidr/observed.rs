@@ -1,85 +1,48 @@
-//! Every Service, its endpoints, and who has which address: read at once, so that a look at a thousand Services is three requests.
+//! What was read of Services: the whole objects of those that are worked on, and of all others who has which address and which port.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use kube::Client;
-use plan::service_cidr::endpoints::OF_SERVICE_LABEL;
+use plan::service_cidr::entry::NodePort;
 use serde_json::Value;
 
-use super::objects::{all_addresses, all_services, all_slices};
-use crate::write::WriteError;
-
-/// Namespace and name.
-type Name = (String, String);
+use super::index::{Index, Name};
+use super::whole::Whole;
 
 /// What was read.
-#[derive(Clone, Debug, Default)]
-pub struct Observed {
-    services: BTreeMap<Name, Value>,
-    slices: BTreeMap<Name, Vec<Value>>,
-    holders: BTreeMap<IpAddr, String>,
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'pass> {
+    /// All Services.
+    pub index: &'pass Index,
+    /// Those that are worked on.
+    pub whole: &'pass Whole,
 }
 
-impl Observed {
-    /// Reads the cluster. `version` is the one of the API that has addresses of Services as objects.
-    pub async fn read(client: &Client, version: &str) -> Result<Self, WriteError> {
-        // Addresses last: a Service that has none in the first list and one in the last has been given it meanwhile, and whoever
-        // writes by the older of the two is refused.
-        let (services, slices) = tokio::try_join!(all_services(client), all_slices(client))?;
-        let addresses = all_addresses(client, version).await?;
-        let mut by_service: BTreeMap<Name, Vec<Value>> = BTreeMap::new();
-        for slice in slices {
-            if let Some(service) = slice["metadata"]["labels"][OF_SERVICE_LABEL].as_str() {
-                let name = (text(&slice, "namespace"), service.to_owned());
-                by_service.entry(name).or_default().push(slice);
-            }
-        }
-        Ok(Self {
-            services: services
-                .into_iter()
-                .map(|service| ((text(&service, "namespace"), text(&service, "name")), service))
-                .collect(),
-            slices: by_service,
-            holders: addresses.iter().filter_map(holder).collect(),
-        })
-    }
-
-    /// Every Service.
-    pub fn services(&self) -> impl Iterator<Item = &Value> {
-        self.services.values()
-    }
-
-    /// Every address that somebody has, by Kubernetes' own record.
-    pub fn taken(&self) -> BTreeSet<IpAddr> {
-        self.holders.keys().copied().collect()
-    }
-
+impl Observed<'_> {
     /// A Service, if there is one.
     pub fn service(&self, namespace: &str, name: &str) -> Option<&Value> {
-        self.services.get(&(namespace.to_owned(), name.to_owned()))
+        self.whole.service(&named(namespace, name))
     }
 
     /// The slices of a Service.
-    pub fn slices(&self, namespace: &str, service: &str) -> &[Value] {
-        let name = (namespace.to_owned(), service.to_owned());
-        self.slices.get(&name).map_or(&[], Vec::as_slice)
+    pub fn slices(&self, namespace: &str, service: &str) -> Vec<Value> {
+        self.whole.slices(self.index, &named(namespace, service))
     }
 
-    /// Who has this address, by Kubernetes' own record: `namespace/name`; `None` when nobody has.
-    pub fn holder(&self, address: &IpAddr) -> Option<&str> {
-        self.holders.get(address).map(String::as_str)
+    /// The Service that has this address: `namespace/name`; `None` where no Service has it.
+    pub fn holder(&self, address: &IpAddr) -> Option<String> {
+        self.index
+            .holder(address)
+            .map(plan::service_cidr::entry::Entry::key)
+    }
+
+    /// The Service that has this node port: `namespace/name`; `None` where no Service has it.
+    pub fn has_node_port(&self, port: &NodePort) -> Option<String> {
+        self.index
+            .has_node_port(port)
+            .map(plan::service_cidr::entry::Entry::key)
     }
 }
 
-fn text(object: &Value, field: &str) -> String {
-    object["metadata"][field].as_str().unwrap_or_default().to_owned()
-}
-
-/// An `IPAddress`, and the Service that has it.
-fn holder(object: &Value) -> Option<(IpAddr, String)> {
-    let parent = &object["spec"]["parentRef"];
-    let of = |field: &str| parent[field].as_str().unwrap_or_default();
-    let address = text(object, "name").parse().ok()?;
-    Some((address, format!("{}/{}", of("namespace"), of("name"))))
+fn named(namespace: &str, name: &str) -> Name {
+    (namespace.to_owned(), name.to_owned())
 }

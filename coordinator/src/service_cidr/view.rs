@@ -6,29 +6,26 @@ use std::net::IpAddr;
 use api::MigrationStatus;
 use api::migration::ServiceCidrStatus;
 use jiff::{SignedDuration, Timestamp};
-use plan::decision::{Decision, Wait, WaitReason};
+use plan::decision::{Wait, WaitReason};
 use plan::evict;
 use plan::found::Found;
 use plan::moves::{self, Movers};
 use plan::residents::{health, residents, workloads_of};
 use plan::service_cidr::addresses::first;
 use plan::service_cidr::class::Class;
-use plan::service_cidr::decide::{Next, Policy, ServiceView, View, decide};
+use plan::service_cidr::decide::{Next, Policy, View, decide};
+use plan::service_cidr::entry;
 use plan::service_cidr::facts::ApiServer;
 use plan::service_cidr::mentions;
-use plan::service_cidr::objects::Spare;
 use plan::service_cidr::ranges::listed;
 use plan::service_cidr::side::Side;
 use plan::service_cidr::step::{Missing, Stage};
-use plan::service_cidr::subjects::{key, of_migration, sort, spare, turn};
-use plan::service_cidr::swap::{self, Own, Part, Parts, Role};
 use plan::words::{self, lines, names};
 
 use super::adopt;
 use super::drive::Pass;
-use super::exchange::{Seen, Subject};
-use super::knowledge::{Answer, Answers, By, Knowledge};
-use super::look::{Around, look};
+use super::knowledge::{Answer, Answers};
+use super::services::Services;
 use super::watched::Held;
 use super::{services_at_once, soak_seconds};
 use crate::looks::Pace;
@@ -40,8 +37,8 @@ use crate::{facts, limits};
 /// Pods that may start again at the same time, when nobody says.
 const PODS_AT_ONCE: u32 = 5;
 
-/// What comes next, what a person has to look at first, and every Service that changes, as it was read.
-pub(super) type Looked = (Next, Option<Stop>, BTreeMap<String, (Subject, Seen)>);
+/// What comes next, what a person has to look at first, and the Services that change.
+pub(super) type Looked = (Next, Option<Stop>, Services);
 
 impl Pass<'_> {
     /// What comes next.
@@ -84,58 +81,21 @@ impl Pass<'_> {
         );
         let left_is_used = follow_up.is_some() || carriers.is_some() || soak.is_some();
 
-        let subjects = self.subjects(known, left_is_used);
-        let knowledge = Knowledge::new(&answers, &memory.service_cidr.confirmed);
-        let mut seen = BTreeMap::new();
-        let mut services = Vec::new();
-        let around = Around {
-            domain: &known.settings.domain.value,
-            ground: &self.ground(known),
-            unknown: &|role, helper| match role {
-                Role::Address(_) => knowledge.unknown(helper, By::Address),
-                Role::Bridge(_) => knowledge.unknown(helper, By::Balancer),
-            },
-        };
-        for subject in subjects {
-            let name = format!("{}/{}", subject.namespace, subject.name);
-            let Some(found) = look(self.observed, &subject, &around) else {
-                continue;
-            };
-            let refused = self.context.obstacles.holds(&format!("Service {name}"), self.now);
-            let decision = match refused {
-                Some(message) => Decision::Wait(Wait {
-                    reason: WaitReason::RequestRefused,
-                    message,
-                    until: None,
-                }),
-                None => swap::decide(&found.view),
-            };
-            services.push(ServiceView {
-                turn: turn(&name, &found.service),
-                is_slow: memory.service_cidr.waits.is_slow(&name, &decision, self.now),
-                is_there: found.view.own == Own::At(self.goal) && subject.goal == self.goal,
-                is_held_back: subject.goal != self.goal,
-                is_away: matches!(found.view.own, Own::Away(_)),
-                decision,
-                name: name.clone(),
-            });
-            seen.insert(name, (subject, found));
-        }
-        let (confirmed, asked) = knowledge.finish();
-        memory.service_cidr.confirmed = confirmed;
+        let services = self.services(memory, known, &answers, left_is_used).await?;
         let mut wanted = adopt::look(&known.settings, self.goal);
         wanted.left.kept = self.kept(known);
-        wanted.asked = asked;
+        wanted.asked = if is_at_the_end {
+            services.asked.clone()
+        } else {
+            memory.service_cidr.ask(services.asked.clone()).clone()
+        };
         adopt::ask(self.context, &self.snapshot.node_migrations, &wanted).await?;
-        sort(&mut services, &self.kind.order, |service| {
-            (service.turn, service.name.clone())
-        });
         let view = View {
             goal: self.goal,
             settings: &known.settings,
             ranges: self.ranges,
             api_servers,
-            services: &services,
+            services: &services.views,
             without_room: &self.booked.without_room,
             kept: &self.kept(known),
             follow_up,
@@ -146,7 +106,7 @@ impl Pass<'_> {
             services_at_once: services_at_once(self.kind),
             hold: self.not_held_back(known).or(hold),
         };
-        Ok((decide(&view, &policy), stop, seen))
+        Ok((decide(&view, &policy), stop, services))
     }
 
     /// What every node says to what it is asked now.
@@ -182,39 +142,8 @@ impl Pass<'_> {
         answers
     }
 
-    fn subjects(&self, known: &ServiceCidrStatus, left_is_used: bool) -> Vec<Subject> {
-        let book = self.booked.book.clone();
-        // Each has its own, in an order that stays as long as nobody comes or goes.
-        let count = book.len() * (1 + Part::ALL.len());
-        let spares = spare(count, self.goal, &book, &self.observed.taken(), &known.settings);
-        let mut spares = spares.into_iter();
-        let held = self.held_back(known);
-        book.into_iter()
-            .filter_map(|(name, addresses)| {
-                let goal = if held.contains(&name) {
-                    self.goal.other()
-                } else {
-                    self.goal
-                };
-                let (namespace, name) = name.split_once('/')?;
-                Some(Subject {
-                    namespace: namespace.to_owned(),
-                    name: name.to_owned(),
-                    addresses,
-                    spare: Spare {
-                        helper: spares.next().unwrap_or_default(),
-                        bridge: Parts::each(|_| spares.next().unwrap_or_default()),
-                    },
-                    goal,
-                    // Whoever is wanted back has been at the other address, and may go there again.
-                    left_is_used: left_is_used || goal != self.goal,
-                })
-            })
-            .collect()
-    }
-
     /// Services that somebody wants back while the others go on: as long as the range that they leave gives addresses.
-    fn held_back(&self, known: &ServiceCidrStatus) -> BTreeSet<String> {
+    pub(super) fn held_back(&self, known: &ServiceCidrStatus) -> BTreeSet<String> {
         if self.goal == Side::Old || self.is_closed(known) {
             return BTreeSet::new();
         }
@@ -263,14 +192,11 @@ impl Pass<'_> {
 
     fn load_balancers(&self, known: &ServiceCidrStatus) -> Vec<(String, Vec<IpAddr>)> {
         let changed = known.settings.changed();
-        let services: Vec<_> = self.observed.services().cloned().collect();
-        of_migration(&services)
-            .filter_map(
-                |service| match Class::of(&service["spec"], changed.of(self.goal.other())) {
-                    Class::LoadBalancer(addresses) => Some((key(service), addresses)),
-                    Class::Moves(_) | Class::Headless | Class::ExternalName | Class::Elsewhere => None,
-                },
-            )
+        entry::of_migration(self.index.services())
+            .filter_map(|service| match service.class(changed.of(self.goal.other())) {
+                Class::LoadBalancer(addresses) => Some((service.key(), addresses)),
+                Class::Moves(_) | Class::Headless | Class::ExternalName | Class::Elsewhere => None,
+            })
             .collect()
     }
 

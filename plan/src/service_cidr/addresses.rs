@@ -73,7 +73,7 @@ pub fn assign(
     to: &IpNet,
     taken: &BTreeSet<IpAddr>,
 ) -> Result<BTreeMap<IpAddr, IpAddr>, NoRoom> {
-    let assigned = assign_some(addresses, from, to, taken);
+    let assigned = assign_some(addresses, from, to, |address, _| taken.contains(address));
     if assigned.without.is_empty() {
         return Ok(assigned.given);
     }
@@ -84,20 +84,21 @@ pub fn assign(
 }
 
 /// Gives each of these addresses of `from` one of `to`, as long as there is room: at the same place where that is free, and else at
-/// the first free place that none of the others has. `taken` are addresses of `to` that somebody has.
+/// the first free place that none of the others has. `is_taken` says of an address of `to` whether
+/// another Service has it than the one with this address of `from`.
 ///
-/// The same addresses get the same answer; who asks later, when some have moved, says so by `taken`.
+/// The same addresses get the same answer; a later question, when some have moved, says so by `is_taken`.
 pub fn assign_some(
     addresses: &BTreeSet<IpAddr>,
     from: &IpNet,
     to: &IpNet,
-    taken: &BTreeSet<IpAddr>,
+    is_taken: impl Fn(&IpAddr, Option<&IpAddr>) -> bool,
 ) -> Assigned {
     let mut assigned = Assigned::default();
-    let mut used = taken.clone();
+    let mut used: BTreeSet<IpAddr> = BTreeSet::new();
     for address in addresses {
         let same = place(from, address).and_then(|place| at(to, place));
-        if let Some(same) = same.filter(|same| !taken.contains(same)) {
+        if let Some(same) = same.filter(|same| !is_taken(same, Some(address))) {
             assigned.given.insert(*address, same);
             used.insert(same);
         }
@@ -106,7 +107,7 @@ pub fn assign_some(
         .take_while(|place| at(to, *place).is_some())
         .filter(|place| !RESERVED.contains(place))
         .filter_map(|place| at(to, place))
-        .filter(|found| !used.contains(found));
+        .filter(|found| !used.contains(found) && !is_taken(found, None));
     for address in addresses {
         if assigned.given.contains_key(address) {
             continue;

@@ -151,7 +151,9 @@ impl From<CheckName> for &'static str {
 }
 
 /// Everything that the coordinator must be allowed to do.
-pub const PERMISSIONS: [Permission; 9] = [
+pub const PERMISSIONS: [Permission; 11] = [
+    Permission::new("watch", "", "services", ""),
+    Permission::new("watch", "discovery.k8s.io", "endpointslices", ""),
     Permission::new("create", "", "services", ""),
     Permission::new("patch", "", "services", ""),
     Permission::new("patch", "", "services", "status"),

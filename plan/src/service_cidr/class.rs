@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
+use super::entry::{Entry, Kind};
+
 /// Value of `clusterIP` of a Service without an address.
 const NONE: &str = "None";
 
@@ -33,27 +35,30 @@ pub enum Class {
 }
 
 impl Class {
-    /// What is done with a Service of this spec while these ranges are left.
-    pub fn of(spec: &Value, left: &[IpNet]) -> Self {
-        let kind = spec["type"].as_str().unwrap_or("ClusterIP");
-        if kind == "ExternalName" {
-            return Self::ExternalName;
-        }
-        if spec["clusterIP"].as_str() == Some(NONE) {
-            return Self::Headless;
-        }
-        let found: Vec<IpAddr> = addresses(spec)
-            .into_iter()
-            .filter(|address| left.iter().any(|range| range.contains(address)))
-            .collect();
-        if found.is_empty() {
-            Self::Elsewhere
-        } else if kind == "LoadBalancer" {
-            Self::LoadBalancer(found)
-        } else {
-            Self::Moves(found)
+    /// What is done with a Service of this kind and these addresses while these ranges are left.
+    pub(super) fn new(kind: Kind, addresses: &[IpAddr], left: &[IpNet]) -> Self {
+        let found = || -> Vec<IpAddr> {
+            let is_left = |address: &&IpAddr| left.iter().any(|range| range.contains(*address));
+            addresses.iter().filter(is_left).copied().collect()
+        };
+        match (kind, found()) {
+            (Kind::Name, _) => Self::ExternalName,
+            (Kind::Headless, _) => Self::Headless,
+            (Kind::Plain | Kind::LoadBalancer, found) if found.is_empty() => Self::Elsewhere,
+            (Kind::Plain, found) => Self::Moves(found),
+            (Kind::LoadBalancer, found) => Self::LoadBalancer(found),
         }
     }
+
+    /// What is done with a Service of this spec while these ranges are left.
+    pub fn of(spec: &Value, left: &[IpNet]) -> Self {
+        Entry::of(&serde_json::json!({ "spec": spec })).class(left)
+    }
+}
+
+/// Whether a Service of this spec has no address of its own.
+pub(super) fn is_headless(spec: &Value) -> bool {
+    spec["clusterIP"].as_str() == Some(NONE)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::ranges::{DEFAULT, ServiceCidr, goes_with, listed};
 use super::settings::{Settings, cover_name, is_ours, range_names};
 use super::side::Side;
 use super::step::{Missing, Stage, Step};
-use super::swap;
+use super::swap::{self, Role};
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 use crate::words;
 
@@ -43,11 +43,16 @@ pub struct ServiceView {
     pub is_away: bool,
     /// Whether somebody wants it to have the address that the others leave: by itself it goes back, and stays.
     pub is_held_back: bool,
-    /// Whether it has waited so long, or its writes are refused, that another Service may take its place.
+    /// Whether it has been on its way for so long, or its writes are refused, that another Service may take its place.
     pub is_slow: bool,
-    /// What comes next for it.
-    pub decision: Decision<swap::Step>,
+    /// Whether an endpoint of it answers. Where none does, nothing can be lost.
+    pub is_served: bool,
+    /// What comes next for it; `None` where it was not looked at in this pass.
+    pub decision: Option<Decision<swap::Step>>,
 }
+
+/// How many Services without endpoints exchange their addresses at the same time, and how many helpers go: no answer depends on them.
+pub const LIGHT_AT_ONCE: usize = 64;
 
 /// Everything that the decision depends on.
 #[derive(Clone, Debug)]
@@ -92,6 +97,8 @@ pub struct Next {
     pub decision: Decision<Step>,
     /// Which Services cannot go on while the others do; `None` where all can.
     pub aside: Option<Halt>,
+    /// What is done for Services that have their address, beside the decision: helpers say what their Services say by now.
+    pub beside: Vec<(String, swap::Step)>,
 }
 
 /// Chooses the next step.
@@ -108,7 +115,23 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
     if !matches!(next.decision, Decision::Halt(_)) {
         next.aside = halted(view);
     }
+    if policy.hold.is_none() {
+        next.beside = beside(view);
+    }
     next
+}
+
+/// What helpers of Services that have their address are told anew. No stage waits for that: an owner may edit a Service for ever.
+fn beside(view: &View<'_>) -> Vec<(String, swap::Step)> {
+    let mends = |service: &ServiceView| match &service.decision {
+        Some(Decision::Run(step)) if service.mends() => Some((service.name.clone(), *step)),
+        Some(Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_)) | None => None,
+    };
+    view.services
+        .iter()
+        .filter_map(mends)
+        .take(LIGHT_AT_ONCE)
+        .collect()
 }
 
 /// The Services that a person has to look at, in one sentence.
@@ -172,13 +195,29 @@ impl ServiceView {
 
     fn halt(&self) -> Option<&Halt> {
         match &self.decision {
-            Decision::Halt(halt) => Some(halt),
-            Decision::Run(_) | Decision::Wait(_) | Decision::Settled => None,
+            Some(Decision::Halt(halt)) => Some(halt),
+            Some(Decision::Run(_) | Decision::Wait(_) | Decision::Settled) | None => None,
         }
     }
 
     fn is_on_the_way(&self) -> bool {
-        self.is_away || matches!(&self.decision, Decision::Run(_) | Decision::Wait(_))
+        self.is_away || matches!(&self.decision, Some(Decision::Run(_) | Decision::Wait(_)))
+    }
+
+    /// Whether it has its address, and a helper of it is told anew what it says.
+    fn mends(&self) -> bool {
+        let step = matches!(
+            self.decision,
+            Some(Decision::Run(swap::Step::Refresh(_) | swap::Step::Copy(_)))
+        );
+        self.is_there && step
+    }
+
+    /// Whether no answer depends on what comes next for it.
+    fn is_light(&self) -> bool {
+        let removes = Some(Decision::Run(swap::Step::Remove(Role::Address(Side::Old))));
+        let removes_other = Some(Decision::Run(swap::Step::Remove(Role::Address(Side::New))));
+        !self.is_served || (self.is_there && (self.decision == removes || self.decision == removes_other))
     }
 }
 
@@ -219,14 +258,11 @@ fn range_is_there(view: &View<'_>) -> Option<Next> {
             listed(&range.ranges),
             listed(&target)
         );
-        Next {
-            stage: Stage::Range,
-            decision: Decision::Halt(Halt {
-                reason: HaltReason::Drift,
-                message,
-            }),
-            aside: None,
-        }
+        let halt = Halt {
+            reason: HaltReason::Drift,
+            message,
+        };
+        Next::of(Stage::Range, Decision::Halt(halt))
     })
 }
 
@@ -253,63 +289,71 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
     {
         return Some(self::wait(Stage::ControlPlane, wait.clone()));
     }
-    let mut batch: Vec<&ServiceView> = Vec::new();
-    let first_turn = view
-        .services
-        .iter()
-        .filter(|service| !service.is_there && !service.is_held_back)
-        .map(|service| service.turn)
-        .min();
-    for service in view.services {
-        let is_in_turn =
-            service.is_there || service.is_held_back || first_turn.is_none_or(|turn| service.turn <= turn);
-        if service.is_on_the_way() && is_in_turn {
-            batch.push(service);
-        }
-    }
-    // Whoever is in the middle of it is nobody's to wait for, nor whoever is wanted back.
-    batch.sort_by_key(|service| (!service.is_away, !service.is_held_back));
-    // A slow Service goes on when it can, and takes no other Service's place: nobody stops the others by keeping their own waiting.
-    let mut places = policy.services_at_once.max(1);
-    batch.retain(|service| {
-        let has_place = service.is_slow || places > 0;
-        places = places.saturating_sub(usize::from(!service.is_slow));
-        has_place
-    });
-    // Whoever has no address is brought back, also when all else is held.
-    if policy.hold.is_some() && batch.iter().any(|service| service.goes_although_held()) {
-        batch.retain(|service| service.goes_although_held());
-    }
+    let mut batch = on_the_way(view, policy);
     // Each goes on by itself: whoever is ready does not wait for the others.
     let steps: Vec<(String, swap::Step)> = batch
         .iter()
         .filter_map(|service| match &service.decision {
-            Decision::Run(step) => Some((service.name.clone(), *step)),
-            Decision::Wait(_) | Decision::Settled | Decision::Halt(_) => None,
+            Some(Decision::Run(step)) => Some((service.name.clone(), *step)),
+            Some(Decision::Wait(_) | Decision::Settled | Decision::Halt(_)) | None => None,
         })
         .collect();
     if !steps.is_empty() {
         return Some(run(stage, Step::Exchange(steps)));
     }
-    let waiting = batch.iter().find_map(|service| match &service.decision {
-        Decision::Wait(wait) => Some(wait),
-        Decision::Run(_) | Decision::Settled | Decision::Halt(_) => None,
-    });
-    match waiting {
-        // Who follows his Service by some moments keeps nobody from what comes next.
-        Some(_) if there && !is_left => None,
-        Some(found) => Some(wait(stage, found.clone())),
-        None => match halted(view) {
-            Some(halt) => Some(Next {
-                stage,
-                decision: Decision::Halt(halt),
-                aside: None,
-            }),
-            None => without_room(view)
-                .or_else(|| held_back(view))
-                .map(|found| wait(stage, found)),
-        },
+    let follows_later = there && !is_left;
+    batch.retain(|service| matches!(service.decision, Some(Decision::Wait(_))));
+    if let Some(Decision::Wait(found)) = batch.first().and_then(|service| service.decision.as_ref()) {
+        // A helper that follows its Service by some moments keeps no other from what comes next.
+        return (!follows_later).then(|| wait(stage, found.clone()));
     }
+    if let Some(halt) = halted(view) {
+        return Some(Next::of(stage, Decision::Halt(halt)));
+    }
+    let is_unseen = view.services.iter().any(|service| service.decision.is_none());
+    if is_unseen && !follows_later {
+        return Some(run(stage, Step::Exchange(Vec::new())));
+    }
+    without_room(view)
+        .or_else(|| held_back(view))
+        .map(|found| wait(stage, found))
+}
+
+/// The Services that are on their way in this pass.
+fn on_the_way<'view>(view: &View<'view>, policy: &Policy) -> Vec<&'view ServiceView> {
+    let first_turn = view
+        .services
+        .iter()
+        .filter(|service| !service.is_there && !service.is_held_back && service.halt().is_none())
+        .map(|service| service.turn)
+        .min();
+    let is_in_turn = |service: &&ServiceView| {
+        service.is_there || service.is_held_back || first_turn.is_none_or(|turn| service.turn <= turn)
+    };
+    let services = view.services.iter();
+    let mut batch: Vec<&ServiceView> = services
+        .filter(|service| service.is_on_the_way() && !service.mends())
+        .filter(is_in_turn)
+        .collect();
+    // A Service in the middle of its exchange waits for no other, nor does one that is wanted back.
+    batch.sort_by_key(|service| (!service.is_away, !service.is_held_back));
+    // A slow Service goes on when it can, and takes no other Service's place: no owner stops the others by keeping one waiting.
+    let (mut places, mut light_places) = (policy.services_at_once.max(1), LIGHT_AT_ONCE);
+    batch.retain(|service| {
+        let left = if service.is_light() {
+            &mut light_places
+        } else {
+            &mut places
+        };
+        let has_place = service.is_slow || *left > 0;
+        *left = left.saturating_sub(usize::from(!service.is_slow));
+        has_place
+    });
+    // A Service without an address is brought back, also when all else is held.
+    if policy.hold.is_some() && batch.iter().any(|service| service.goes_although_held()) {
+        batch.retain(|service| service.goes_although_held());
+    }
+    batch
 }
 
 /// Whoever has no place in the ranges that Services come to: as long as there is somebody, the others are not left.
@@ -463,18 +507,21 @@ fn waits(reason: WaitReason, message: String) -> Wait {
 }
 
 fn run(stage: Stage, step: Step) -> Next {
-    Next {
-        stage,
-        decision: Decision::Run(step),
-        aside: None,
-    }
+    Next::of(stage, Decision::Run(step))
 }
 
 fn wait(stage: Stage, wait: Wait) -> Next {
-    Next {
-        stage,
-        decision: Decision::Wait(wait),
-        aside: None,
+    Next::of(stage, Decision::Wait(wait))
+}
+
+impl Next {
+    fn of(stage: Stage, decision: Decision<Step>) -> Self {
+        Self {
+            stage,
+            decision,
+            aside: None,
+            beside: Vec::new(),
+        }
     }
 }
 

@@ -46,7 +46,8 @@ fn service(name: &str, turn: Turn, decision: Decision<swap::Step>) -> ServiceVie
         is_away: false,
         is_held_back: false,
         is_slow: false,
-        decision,
+        is_served: true,
+        decision: Some(decision),
     }
 }
 
@@ -163,7 +164,7 @@ fn kubernetes_goes_first_then_name_servers_then_two_at_a_time() {
             .iter_mut()
             .filter(|service| expected.contains(&service.name.as_str()))
         {
-            service.decision = Decision::Settled;
+            service.decision = Some(Decision::Settled);
             service.is_there = true;
         }
     }
@@ -210,7 +211,7 @@ fn whoever_is_ready_does_not_wait_for_others() {
     assert_eq!(written(&services), ["shop/a"], "two at once are on the way");
     services[0] = service("shop/a", Turn::Other, Decision::Settled);
     assert_eq!(written(&services), ["shop/c"]);
-    services[2].decision = Decision::Wait(missing("rules"));
+    services[2].decision = Some(Decision::Wait(missing("rules")));
     let next = with(&services, |_, _| {});
     assert_eq!(next.decision, Decision::Wait(missing("endpoints")));
 }
@@ -230,7 +231,7 @@ fn a_service_that_cannot_go_on_is_named_and_keeps_no_other_from_it() {
     // Once it alone is left, it is what the migration halts for.
     for service in &mut services[1..] {
         (service.is_there, service.is_away) = (true, false);
-        service.decision = Decision::Settled;
+        service.decision = Some(Decision::Settled);
     }
     let next = with(&services, |_, _| {});
     let Decision::Halt(halt) = &next.decision else {
@@ -362,4 +363,87 @@ fn decide_on(services: &[ServiceView], kept: &[IpAddr], ranges: &[ServiceCidr]) 
         hold: None,
     };
     decide(&view, &policy).decision
+}
+
+#[test]
+fn a_crowd_without_endpoints_takes_no_place_of_others() {
+    let crowd = (0..1000).map(|number| ServiceView {
+        is_served: false,
+        ..service(
+            &format!("crowd/{number}"),
+            Turn::Other,
+            Decision::Run(swap::Step::Move),
+        )
+    });
+    let shop = ["shop/a", "shop/b", "shop/c"].map(|name| service(name, Turn::Other, MAKE));
+    let services: Vec<ServiceView> = crowd.chain(shop).collect();
+    let written = written(&services);
+    assert_eq!(written.len(), LIGHT_AT_ONCE + 2);
+    assert_eq!(written[LIGHT_AT_ONCE..], ["shop/a", "shop/b"], "two at once");
+}
+
+#[test]
+fn helpers_that_go_take_no_place_of_others() {
+    let mut done = service(
+        "shop/a",
+        Turn::Other,
+        Decision::Run(swap::Step::Remove(Role::Address(Side::Old))),
+    );
+    done.is_there = true;
+    let going = [
+        done,
+        service("shop/b", Turn::Other, SWAP),
+        service("shop/c", Turn::Other, SWAP),
+    ];
+    assert_eq!(written(&going), ["shop/a", "shop/b", "shop/c"]);
+}
+
+#[test]
+fn an_owner_who_edits_a_service_for_ever_keeps_no_stage_from_ending() {
+    let mut edited = service(
+        "shop/a",
+        Turn::Other,
+        Decision::Run(swap::Step::Refresh(Role::Address(Side::Old))),
+    );
+    edited.is_there = true;
+    let services = [edited, service("shop/b", Turn::Other, Decision::Settled)];
+    let next = with(&services, |_, _| {});
+    assert_eq!(next.stage, Stage::Close, "{next:?}");
+    let told = ("shop/a".to_owned(), swap::Step::Refresh(Role::Address(Side::Old)));
+    assert_eq!(next.beside, [told]);
+    let paused = with(&services, |_, policy| policy.hold = Some(missing("paused")));
+    assert_eq!(paused.beside, []);
+}
+
+#[test]
+fn what_was_not_looked_at_keeps_the_exchange_going_and_no_later_stage_from_beginning() {
+    let unseen = |is_there| ServiceView {
+        is_there,
+        decision: None,
+        ..service("shop/b", Turn::Other, Decision::Settled)
+    };
+    let there = service("shop/a", Turn::Other, Decision::Settled);
+    let next = with(&[there.clone(), unseen(false)], |_, _| {});
+    assert_eq!(
+        (next.stage, next.decision),
+        (Stage::Exchange, Decision::Run(Step::Exchange(Vec::new())))
+    );
+    let next = with(&[there.clone(), unseen(true)], |_, _| {});
+    assert_eq!(next.stage, Stage::Close, "{next:?}");
+    // Addresses are given up once the last helper is gone.
+    let next = with(&[there, unseen(true)], |view, _| view.soak = None);
+    assert_eq!(
+        (next.stage, next.decision),
+        (Stage::Release, Decision::Run(Step::Exchange(Vec::new())))
+    );
+}
+
+#[test]
+fn a_stranger_who_has_the_first_address_keeps_only_kubernetes_waiting() {
+    let services = [
+        service("default/kubernetes", Turn::Kubernetes, halted()),
+        service("kube-system/kube-dns", Turn::NameServer, Decision::Settled),
+        service("shop/a", Turn::Other, MAKE),
+    ];
+    assert_eq!(written(&services), ["shop/a"]);
 }

@@ -6,13 +6,14 @@ use serde_json::Value;
 
 use super::class::Class;
 use super::covers::covers;
+use super::entry::Entry;
 use super::facts::ClusterFacts;
 use super::mentions::follow_up;
 use super::objects::BRIDGE_CLASS;
 use super::ranges::{DEFAULT, listed};
 use super::settings::{Settings, cover_name, range_names};
 use super::side::Side;
-use super::subjects::{Book, key, of_migration, sort, turn};
+use super::subjects::{Book, key, of_migration, sort};
 use crate::document::{Action, Document, NodeActions};
 use crate::words::names;
 
@@ -87,7 +88,7 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Ve
         .map(|service| (key(service), &service["spec"]))
         .collect();
     let mut ordered: Vec<(super::decide::Turn, String)> = of_migration(&facts.services)
-        .map(|service| (turn(&key(service), service), key(service)))
+        .map(|service| (Entry::of(service).turn(), key(service)))
         .filter(|(_, name)| wishes.book.contains_key(name))
         .collect();
     sort(&mut ordered, wishes.order, Clone::clone);

@@ -1,20 +1,23 @@
-use std::collections::BTreeSet;
-
 use super::*;
 use crate::service_cidr::checks::fixture;
 use crate::service_cidr::facts::Mention;
-use crate::service_cidr::subjects::book;
+use crate::service_cidr::side::Side;
+use crate::service_cidr::subjects::{Ground, book};
 
 fn planned(change: impl FnOnce(&mut ClusterFacts), keep_load_balancers: bool, order: &[&str]) -> Document {
     let mut facts = fixture::cluster();
     change(&mut facts);
     let settings = fixture::settings(&facts);
+    let services: Vec<Entry> = facts.services.iter().map(Entry::of).collect();
     let book = book(
         &Book::new(),
-        &facts.services,
-        &BTreeSet::new(),
-        Side::New,
-        &settings,
+        &services,
+        &Ground {
+            goal: Side::New,
+            settings: &settings,
+            since: None,
+            holder: &|_| None,
+        },
     )
     .book;
     let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();

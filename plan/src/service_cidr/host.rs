@@ -56,9 +56,15 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Whether nobody asks.
+    /// Whether there is no question.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty() && self.balanced.is_empty()
+    }
+
+    /// Whether all of these questions are among its own.
+    pub fn covers(&self, other: &Self) -> bool {
+        other.known.iter().all(|port| self.known.contains(port))
+            && other.balanced.iter().all(|port| self.balanced.contains(port))
     }
 }
 

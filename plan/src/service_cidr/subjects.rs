@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::addresses::assign_some;
-use super::class::{Class, addresses};
+use super::class::Class;
 use super::decide::Turn;
+use super::entry::{self, Entry};
 use super::objects::is_helper;
 use super::settings::Settings;
 use super::side::{Side, Sides};
@@ -30,38 +33,62 @@ pub fn key(object: &Value) -> String {
     format!("{}/{}", text("namespace"), text("name"))
 }
 
-/// Services that are nobody's helper.
+/// Services that are no helpers.
 pub fn of_migration(services: &[Value]) -> impl Iterator<Item = &Value> {
     services.iter().filter(|service| !is_helper(service))
 }
 
-/// The book with every Service that has an address of a range that is left, and without those that are gone. `taken` are addresses
-/// that somebody has. What was written into it once stays: somebody may be half way there. Whoever comes when there is no room is
-/// named, and takes no other's place.
-pub fn book(
+/// What a book is made on.
+pub struct Ground<'ground> {
+    /// The addresses that Services are led to.
+    pub goal: Side,
+    /// What the migration works with.
+    pub settings: &'ground Settings,
+    /// When the migration began; `None` before that. A Service that came later may be led to any address.
+    pub since: Option<Timestamp>,
+    /// Which Service has this address.
+    pub holder: &'ground dyn Fn(&IpAddr) -> Option<&'ground Entry>,
+}
+
+/// The book with every Service that has an address of a range that is left, and without those that are gone. What was written of a
+/// Service stays, since its exchange may have begun, with two exceptions: the owner has given it another address of a range that is left;
+/// or another Service has taken the address that was meant for it, and no client knows that one yet. A Service that comes when there is
+/// no room is named, and takes no other's place.
+pub fn book<'entry>(
     before: &Book,
-    services: &[Value],
-    taken: &BTreeSet<IpAddr>,
-    goal: Side,
-    settings: &Settings,
+    services: impl IntoIterator<Item = &'entry Entry>,
+    ground: &Ground<'_>,
 ) -> Booked {
-    let mut book = before.clone();
-    let names: BTreeSet<String> = services.iter().map(key).collect();
-    book.retain(|name, _| names.contains(name));
-    let changed = settings.changed();
+    let goal = ground.goal;
+    let changed = ground.settings.changed();
     let (left, target) = (changed.of(goal.other()), changed.of(goal));
+    let mut book = Book::new();
     let mut found: Vec<(String, Vec<IpAddr>)> = Vec::new();
-    for service in of_migration(services) {
-        let name = key(service);
-        if book.contains_key(&name) {
-            continue;
-        }
-        if let Class::Moves(addresses) = Class::of(&service["spec"], left) {
+    for service in entry::of_migration(services) {
+        let name = service.key();
+        let written = before.get(&name);
+        if let Some(both) = written
+            && !is_to_be_booked_anew(service, both, left, ground)
+        {
+            book.insert(name, both.clone());
+        } else if let Class::Moves(addresses) = service.class(left) {
             found.push((name, addresses));
         }
     }
-    let written: BTreeSet<IpAddr> = book.values().flat_map(|both| both.of(goal)).copied().collect();
-    let taken: BTreeSet<IpAddr> = taken.union(&written).copied().collect();
+    let booked: BTreeSet<IpAddr> = book.values().flat_map(|both| both.of(goal)).copied().collect();
+    let by_address: BTreeMap<IpAddr, &str> = found
+        .iter()
+        .flat_map(|(name, addresses)| addresses.iter().map(|address| (*address, name.as_str())))
+        .collect();
+    let is_taken = |address: &IpAddr, by: Option<&IpAddr>| {
+        let service = by.and_then(|by| by_address.get(by).copied());
+        // A helper keeps the address for its Service.
+        let is_kept = |holder: &Entry| {
+            let of = holder.helper_of.as_ref();
+            of.is_some_and(|of| service == Some(format!("{}/{of}", holder.namespace).as_str()))
+        };
+        (ground.holder)(address).is_some_and(|holder| !is_kept(holder)) || booked.contains(address)
+    };
     let mut assigned: BTreeMap<IpAddr, IpAddr> = BTreeMap::new();
     for (from, to) in left.iter().zip(target) {
         let of_family: BTreeSet<IpAddr> = found
@@ -70,7 +97,9 @@ pub fn book(
             .filter(|address| from.contains(*address))
             .copied()
             .collect();
-        assigned.extend(assign_some(&of_family, from, to, &taken).given);
+        if !of_family.is_empty() {
+            assigned.extend(assign_some(&of_family, from, to, is_taken).given);
+        }
     }
     let mut without_room = Vec::new();
     for (name, here) in found {
@@ -90,42 +119,78 @@ pub fn book(
     Booked { book, without_room }
 }
 
-/// When this Service goes.
-pub fn turn(name: &str, service: &Value) -> Turn {
-    let is_name_service = service["metadata"]["namespace"] == "kube-system"
-        && service["metadata"]["labels"]["k8s-app"] == "kube-dns";
-    if name == "default/kubernetes" {
-        Turn::Kubernetes
-    } else if is_name_service {
-        Turn::NameServer
-    } else {
-        Turn::Other
+/// Whether what was written of this Service is of no use any more, and nothing has begun that depends on it.
+fn is_to_be_booked_anew(
+    service: &Entry,
+    both: &Sides<Vec<IpAddr>>,
+    left: &[IpNet],
+    ground: &Ground<'_>,
+) -> bool {
+    let Class::Moves(own) = service.class(left) else {
+        return false;
+    };
+    if service.is_at(both.of(ground.goal)) {
+        return false;
     }
+    if own != *both.of(ground.goal.other()) {
+        return true;
+    }
+    // Clients of a Service from before know its old address, and the API servers' Service has the first one of its range.
+    let may_have_any = ground.goal == Side::New
+        || service
+            .created
+            .is_some_and(|at| ground.since.is_some_and(|since| at > since));
+    let is_of_another = |holder: &Entry| {
+        holder.namespace != service.namespace
+            || (holder.name != service.name && holder.helper_of.as_ref() != Some(&service.name))
+    };
+    let mut wanted = both.of(ground.goal).iter();
+    may_have_any
+        && service.turn() != Turn::Kubernetes
+        && wanted.any(|address| (ground.holder)(address).is_some_and(is_of_another))
 }
 
-/// In which order Services go: by their turn, then as somebody wrote, then by name.
+/// In which order Services go: by their turn, then as somebody wrote, then the first of each namespace, the second of each, and so on.
+/// A tenant with thousands of Services keeps no other tenant waiting.
 pub fn sort<T>(services: &mut [T], order: &[String], of: impl Fn(&T) -> (Turn, String)) {
+    services.sort_by_cached_key(&of);
+    let mut count: BTreeMap<String, usize> = BTreeMap::new();
+    let places: BTreeMap<&str, usize> = order
+        .iter()
+        .enumerate()
+        .map(|(place, name)| (name.as_str(), place))
+        .collect();
+    let ranks: BTreeMap<String, (usize, usize)> = services
+        .iter()
+        .map(|service| {
+            let (_, name) = of(service);
+            let namespace = name.split('/').next().unwrap_or_default().to_owned();
+            let place = places.get(name.as_str()).copied().unwrap_or(order.len());
+            let rank = count.entry(namespace).or_default();
+            *rank += 1;
+            (name, (place, *rank))
+        })
+        .collect();
     services.sort_by_cached_key(|service| {
         let (turn, name) = of(service);
-        let place = order
-            .iter()
-            .position(|wanted| *wanted == name)
-            .unwrap_or(order.len());
-        (turn, place, name)
+        (turn, ranks.get(&name).copied(), name)
     });
 }
 
 /// How many Services have an address of either side's ranges: those of the old one, and those of the new one.
-pub fn counts(services: &[Value], settings: &Settings) -> Sides<usize> {
+pub fn counts<'entry>(
+    services: impl IntoIterator<Item = &'entry Entry>,
+    settings: &Settings,
+) -> Sides<usize> {
     let changed = settings.changed();
-    Sides::each(|side| {
-        of_migration(services)
-            .filter(|service| {
-                let mut said = addresses(&service["spec"]).into_iter();
-                said.any(|address| changed.of(side).iter().any(|range| range.contains(&address)))
-            })
-            .count()
-    })
+    let mut counts = Sides::default();
+    for service in entry::of_migration(services) {
+        for side in Side::ALL {
+            let is_of = |address: &IpAddr| changed.of(side).iter().any(|range| range.contains(address));
+            *counts.of_mut(side) += usize::from(service.addresses.iter().any(is_of));
+        }
+    }
+    counts
 }
 
 /// Addresses at the end of the ranges that Services come to, which nobody has and nobody is to have: for helpers that are only to
@@ -134,7 +199,7 @@ pub fn spare(
     count: usize,
     goal: Side,
     book: &Book,
-    taken: &BTreeSet<IpAddr>,
+    is_taken: impl Fn(&IpAddr) -> bool,
     settings: &Settings,
 ) -> Vec<Vec<IpAddr>> {
     let written: BTreeSet<&IpAddr> = book.values().flat_map(|both| both.of(goal)).collect();
@@ -144,7 +209,7 @@ pub fn spare(
         .iter()
         .map(|range| {
             super::addresses::from_the_end(range)
-                .filter(|address| !taken.contains(address) && !written.contains(address))
+                .filter(|address| !is_taken(address) && !written.contains(address))
                 .take(count)
                 .collect()
         })

@@ -189,6 +189,8 @@ pub struct View {
     pub is_marked: bool,
     /// Whether somebody may still use the address that is left.
     pub left_is_used: bool,
+    /// Whether an endpoint of it answers.
+    pub is_served: bool,
 }
 
 /// What somebody else has of what this Service has to get back; each the object and what it took.
@@ -227,6 +229,10 @@ pub enum Step {
     Lead(Side),
     /// The whole exchange.
     Swap,
+    /// The whole exchange of a Service that no endpoint answers for: nothing has to be ready before.
+    Move,
+    /// The same, where the helper of the goal's address has that: on the way back.
+    MoveBack,
     /// The second half of it.
     Finish,
     /// The Service takes back the address that its helper has.
@@ -252,6 +258,8 @@ impl Step {
             Self::Own(_) => "ServiceTakesAddress",
             Self::Lead(_) => "NameLeadsToHelper",
             Self::Swap => "Swap",
+            Self::Move => "Move",
+            Self::MoveBack => "MoveBack",
             Self::Finish => "FinishSwap",
             Self::Return => "ReturnAddress",
             Self::Unmark => "Unmark",
@@ -334,6 +342,17 @@ impl Step {
                 Write::HelperParked(goal),
                 Write::ServiceAt(goal),
             ],
+            Self::Move => vec![
+                Write::ServiceAway(left),
+                Write::CreateHome(left),
+                Write::ServiceAt(goal),
+            ],
+            Self::MoveBack => vec![
+                Write::ServiceAway(goal),
+                Write::CreateHome(left),
+                Write::HelperParked(goal),
+                Write::ServiceAt(goal),
+            ],
             Self::Finish => vec![Write::HelperParked(goal), Write::ServiceAt(goal)],
             Self::Return => vec![Write::HelperParked(left), Write::ServiceAt(left)],
             Self::Unmark => vec![Write::ServiceUnmarked],
@@ -346,18 +365,28 @@ impl Step {
 pub fn decide(view: &View) -> Decision<Step> {
     let (goal, left) = (view.goal, view.goal.other());
     match &view.own {
-        Own::Elsewhere(words) => Decision::Halt(Halt {
-            reason: HaltReason::Drift,
-            message: format!(
-                "Service {} {words}: somebody else changed it meanwhile, and it is left alone. Give it {} addresses as before, or delete its \
-                 helpers, which carry label {ROLE_LABEL}",
-                view.name,
-                left.as_str()
-            ),
-        }),
+        Own::Elsewhere(_) => elsewhere(view, goal, left),
         Own::At(side) if *side == goal => arrived(view, left),
         Own::At(_) => prepare(view, goal, left),
         Own::Away(leads_to) => come_back(view, goal, left, *leads_to),
+    }
+}
+
+/// The owner has made something else of the Service: there is nothing to exchange. Its helpers go, but for one that answers at the address
+/// that is left as long as a client may use that.
+fn elsewhere(view: &View, goal: Side, left: Side) -> Decision<Step> {
+    if let Some(part) = view.standing() {
+        return Decision::Run(Step::Remove(Role::Bridge(part)));
+    }
+    if *view.helper(goal) != Helper::Absent {
+        return Decision::Run(Step::Remove(Role::Address(goal)));
+    }
+    match view.helper(left) {
+        Helper::Absent => Decision::Settled,
+        Helper::Home(_) if view.left_is_used => Decision::Settled,
+        Helper::Home(_) | Helper::Parked(_) | Helper::Warming(_) => {
+            Decision::Run(Step::Remove(Role::Address(left)))
+        }
     }
 }
 
@@ -445,6 +474,8 @@ fn arrived(view: &View, left: Side) -> Decision<Step> {
     let goal = view.goal;
     if view.left_is_used {
         match view.helper(left) {
+            // Nothing has answered there that a client could miss.
+            Helper::Absent if view.taken(left).is_some() && !view.is_served => {}
             Helper::Absent | Helper::Parked(_) if view.taken(left).is_some() => {
                 return view.halt_bridgeless(view.taken(left).map_or("", String::as_str));
             }
@@ -488,6 +519,13 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
         && !view.is_home(goal)
     {
         return view.halt_bridgeless(taken);
+    }
+    if !view.is_served && view.standing().is_none() && *view.helper(left) == Helper::Absent {
+        match view.helper(goal) {
+            Helper::Absent => return Decision::Run(Step::Move),
+            Helper::Home(_) => return Decision::Run(Step::MoveBack),
+            Helper::Parked(_) | Helper::Warming(_) => {}
+        }
     }
     // All of them get ready at the same time.
     if let Some(step) = view.bridged() {

@@ -50,6 +50,8 @@ struct World {
     stolen_port: bool,
     is_marked: bool,
     left_is_used: bool,
+    /// Whether the Service has endpoints at all.
+    is_served: bool,
     goal: Side,
 }
 
@@ -69,6 +71,7 @@ impl World {
             stolen_port: false,
             is_marked: false,
             left_is_used: true,
+            is_served: true,
             goal,
         };
         world.sync();
@@ -290,6 +293,7 @@ impl World {
             },
             is_marked: self.is_marked,
             left_is_used: self.left_is_used,
+            is_served: self.is_served,
         }
     }
 
@@ -731,18 +735,136 @@ fn whose_old_address_is_somebody_elses_takes_the_new_one() {
 }
 
 #[test]
-fn what_somebody_else_changed_is_left_alone() {
-    let mut world = World::start(Side::New);
-    world.service = Place::Spare;
-    let Decision::Halt(halt) = decide(&world.view()) else {
-        panic!("{:?}", decide(&world.view()));
-    };
-    assert_eq!(halt.reason, HaltReason::Drift);
-    assert!(
-        halt.message.contains("shop/web has address 10.1.1.1") && halt.message.contains("old addresses"),
-        "{}",
-        halt.message
-    );
+fn what_its_owner_changed_is_left_alone_and_its_helpers_go() {
+    for (mut world, left_is_used) in every_state()
+        .into_iter()
+        .flat_map(|world| [true, false].map(|used| (world.clone(), used)))
+    {
+        let left = world.goal.other();
+        let was_home = world.helper(left) == Place::At(left);
+        world.service = Place::Spare;
+        world.left_is_used = left_is_used;
+        assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled, "{world:?}");
+        assert_eq!(world.service, Place::Spare, "the owner's word stays: {world:?}");
+        assert!(
+            Part::ALL
+                .iter()
+                .all(|part| *world.bridge.of(*part) == Pier::Absent)
+        );
+        assert_eq!(world.helper(world.goal), Place::Absent, "{world:?}");
+        // Clients that know the address that is left are answered there as long as there may be any.
+        let kept = world.helper(left) == Place::At(left);
+        assert_eq!(kept, was_home && left_is_used, "{world:?}");
+    }
+}
+
+/// One that no endpoint answers for.
+fn unserved(goal: Side) -> World {
+    World {
+        is_served: false,
+        ..World::start(goal)
+    }
+}
+
+#[test]
+fn a_service_without_endpoints_goes_by_three_writes_and_both_its_addresses_stay_its_own() {
+    for goal in Side::ALL {
+        let mut world = unserved(goal);
+        let mut writes = 0;
+        let mut look = |world: &World, write: Option<Write>| {
+            writes += usize::from(write.is_some());
+            if write.is_none() {
+                assert!(Side::ALL.iter().all(|side| !world.is_free(*side)), "{world:?}");
+            }
+        };
+        assert_eq!(world.go_on(None, &mut look), Ended::Settled);
+        assert_eq!(writes, 3);
+        is_arrived(&world);
+        let mut back = World {
+            goal: goal.other(),
+            ..world.clone()
+        };
+        let mut writes = 0;
+        let mut look = |world: &World, write: Option<Write>| {
+            writes += usize::from(write.is_some());
+            let name = world.name();
+            assert!(name.is_some(), "its name leads to an address: {world:?}");
+        };
+        assert_eq!(back.go_on(None, &mut look), Ended::Settled);
+        assert_eq!(writes, 5, "four writes, and a helper that goes");
+        is_arrived(&back);
+        world.left_is_used = false;
+        assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled);
+        assert_eq!(world.helper(goal.other()), Place::Absent);
+    }
+}
+
+#[test]
+fn a_service_without_endpoints_arrives_whenever_its_exchange_is_cut_and_turned_around() {
+    for (step, goal, killed_after, gets_endpoints, turns) in Side::ALL.into_iter().flat_map(|goal| {
+        [Step::Move, Step::MoveBack].into_iter().flat_map(move |step| {
+            (1..=4).flat_map(move |killed| {
+                [false, true]
+                    .into_iter()
+                    .flat_map(move |served| [false, true].map(|turns| (step, goal, killed, served, turns)))
+            })
+        })
+    }) {
+        let mut world = unserved(goal);
+        if step == Step::MoveBack {
+            world.set(goal, Place::At(goal));
+        }
+        assert_eq!(decide(&world.view()), Decision::Run(step));
+        for write in step.writes(goal).into_iter().take(killed_after) {
+            world.write(write).unwrap();
+        }
+        world.is_served = gets_endpoints;
+        if turns {
+            world.goal = goal.other();
+        }
+        assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled, "{world:?}");
+        is_arrived(&world);
+    }
+}
+
+#[test]
+fn a_service_without_endpoints_whose_old_address_is_taken_halts_nothing() {
+    for goal in Side::ALL {
+        let mut world = unserved(goal);
+        world.service = Place::At(goal);
+        world.stolen.insert(goal.other());
+        assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled);
+        world.is_served = true;
+        assert!(
+            matches!(world.go_on(None, |_, _| {}), Ended::Halted(_)),
+            "a person is told"
+        );
+    }
+}
+
+#[test]
+fn whatever_is_taken_of_a_service_without_endpoints_it_gets_an_address() {
+    for (goal, stolen, after) in Side::ALL.into_iter().flat_map(|goal| {
+        Side::ALL
+            .into_iter()
+            .flat_map(move |stolen| (0..=3).map(move |after| (goal, stolen, after)))
+    }) {
+        let mut world = unserved(goal);
+        for (number, write) in Step::Move.writes(goal).into_iter().enumerate() {
+            if number == after && world.is_free(stolen) {
+                world.stolen.insert(stolen);
+            }
+            if world.write(write).is_err() {
+                break;
+            }
+        }
+        world.go_on(None, |_, _| {});
+        let has_one = matches!(world.service, Place::At(_));
+        assert!(has_one, "{goal:?} {stolen:?} {after}: {world:?}");
+        world.stolen.clear();
+        assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled, "{world:?}");
+        is_arrived(&world);
+    }
 }
 
 #[test]

@@ -146,13 +146,14 @@ impl World {
             is_held_back: false,
             is_away: false,
             is_slow: false,
-            decision: match (side == self.goal, shadow) {
+            is_served: true,
+            decision: Some(match (side == self.goal, shadow) {
                 (false, _) => Decision::Run(swap::Step::Swap),
                 (true, true) if !self.left_is_used() => {
                     Decision::Run(swap::Step::Remove(Role::Address(self.goal.other())))
                 }
                 (true, _) => Decision::Settled,
-            },
+            }),
         };
         let pod = PodName {
             namespace: "shop".to_owned(),

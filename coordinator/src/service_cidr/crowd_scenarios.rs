@@ -1,0 +1,346 @@
+//! One tenant makes thousands of Services in mid-exchange: whole passes on an API server in memory, which counts what is read and written.
+//! Nothing is lost here that traffic could tell of; `tests/tests/api_services.rs` has single exchanges on the real API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use api::MigrationStatus;
+use api::migration::{MigrationPhase, ServiceAddresses, ServiceCidrStatus, StageNow};
+use plan::decision::Direction;
+use plan::service_cidr::decide::LIGHT_AT_ONCE;
+use plan::service_cidr::facts::ApiServer;
+use plan::service_cidr::objects::is_helper;
+use plan::service_cidr::settings::Settings;
+use plan::service_cidr::step::Stage;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::fake_api::{FakeApi, MIGRATION};
+use crate::memory::Memory;
+use crate::pass::pass;
+
+const SERVICES: &str = "/api/v1/namespaces";
+const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+
+struct World {
+    api: FakeApi,
+    context: Context,
+    memory: Memory,
+    /// The API servers; none, where nothing is said of them.
+    api_servers: BTreeMap<IpAddr, ApiServer>,
+}
+
+fn settings() -> Settings {
+    let sourced = |value: Value| json!({ "value": value, "source": "User" });
+    serde_json::from_value(json!({
+        "from": sourced(json!(["10.96.0.0/12"])), "to": sourced(json!(["172.16.0.0/12"])),
+        "domain": sourced(json!("cluster.local")), "bridgePolicy": sourced(json!("Local")),
+    }))
+    .unwrap()
+}
+
+fn path(name: &str) -> String {
+    let (namespace, name) = name.split_once('/').unwrap();
+    format!("{SERVICES}/{namespace}/services/{name}")
+}
+
+impl World {
+    fn new() -> Self {
+        let api = FakeApi::default();
+        let resources = json!([{ "name": "servicecidrs", "kind": "ServiceCIDR", "namespaced": false, "singularName": "", "verbs": [] }]);
+        api.put(
+            "/apis/networking.k8s.io/v1",
+            json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "networking.k8s.io/v1", "resources": resources }),
+        );
+        for (name, range) in [("kubernetes", "10.96.0.0/12"), ("replumb-new", "172.16.0.0/12")] {
+            api.put(
+                &format!("{RANGES}/{name}"),
+                json!({
+                    "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": name },
+                    "spec": { "cidrs": [range] }, "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+                }),
+            );
+        }
+        let mut known = ServiceCidrStatus::of(settings());
+        known.stage = Some(StageNow {
+            name: Stage::Exchange,
+            since: jiff::Timestamp::now(),
+            direction: Direction::There,
+        });
+        let of_kubernetes: ServiceAddresses =
+            serde_json::from_value(json!({ "old": ["10.96.0.1"], "new": ["172.16.0.1"] })).unwrap();
+        known
+            .addresses
+            .insert("default/kubernetes".to_owned(), of_kubernetes);
+        let status = MigrationStatus {
+            phase: MigrationPhase::Rolling,
+            started_at: Some("2026-03-01T10:00:00Z".parse().unwrap()),
+            service_cidr: Some(known),
+            before: [("pods not Ready".to_owned(), "[]".to_owned())].into(),
+            ..MigrationStatus::default()
+        };
+        let spec = json!({
+            "serviceCidr": { "to": ["172.16.0.0/12"], "servicesAtOnce": 2 }, "desired": "Run", "gates": { "traffic": "Off" },
+        });
+        api.put_migration(&spec, &status);
+        let context = api.context();
+        let world = Self {
+            api,
+            context,
+            memory: Memory::default(),
+            api_servers: BTreeMap::new(),
+        };
+        // Those that others wait for are there.
+        world.service("default/kubernetes", "172.16.0.1");
+        world
+    }
+
+    fn service(&self, name: &str, address: &str) {
+        let (namespace, short) = name.split_once('/').unwrap();
+        self.api.put(
+            &path(name),
+            json!({
+                "apiVersion": "v1", "kind": "Service",
+                "metadata": { "namespace": namespace, "name": short, "creationTimestamp": "2026-03-01T11:00:00Z" },
+                "spec": {
+                    "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ipFamilies": ["IPv4"],
+                    "ports": [{ "port": 80, "protocol": "TCP", "targetPort": 80 }], "selector": { "app": short },
+                },
+            }),
+        );
+    }
+
+    /// Lets an endpoint answer for this Service.
+    fn serve(&self, name: &str) {
+        let (namespace, short) = name.split_once('/').unwrap();
+        self.api.put(
+            &format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{short}-1"),
+            json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "metadata": { "namespace": namespace, "name": format!("{short}-1"), "labels": { "kubernetes.io/service-name": short } },
+                "addressType": "IPv4", "endpoints": [{ "addresses": ["10.244.0.9"], "conditions": { "ready": true } }],
+                "ports": [{ "port": 80, "protocol": "TCP", "name": "" }],
+            }),
+        );
+    }
+
+    fn crowd(&self, count: usize) {
+        for number in 0..count {
+            let address = format!("10.97.{}.{}", number / 250, number % 250 + 1);
+            self.service(&format!("crowd/many-{number:05}"), &address);
+        }
+    }
+
+    /// An API server runs with this range.
+    fn api_server_serves(&mut self, range: &str) {
+        let server = ApiServer {
+            ranges: Ok(vec![range.parse().unwrap()]),
+            addresses: Ok(["10.96.0.1", "172.16.0.1"]
+                .map(|address| address.parse().unwrap())
+                .into()),
+        };
+        self.api_servers = BTreeMap::from([("192.0.2.1".parse().unwrap(), server)]);
+    }
+
+    async fn pass(&mut self) {
+        let cache = self.api.cache();
+        self.memory.service_cidr.has_asked(self.api_servers.clone());
+        pass(&self.context, &cache, &mut self.memory).await.unwrap();
+    }
+
+    /// Services of a namespace, but for helpers, by whether they have an address of the new range.
+    fn count(&self, namespace: &str, is_there: bool) -> usize {
+        let all = self.api.below(&format!("{SERVICES}/{namespace}/services"));
+        let own = all.iter().filter(|service| !is_helper(service));
+        own.filter(|service| {
+            let address = service["spec"]["clusterIP"].as_str().unwrap_or_default();
+            address.starts_with("172.") == is_there
+        })
+        .count()
+    }
+
+    fn status(&self) -> MigrationStatus {
+        serde_json::from_value(self.api.get(MIGRATION).unwrap()["status"].clone()).unwrap()
+    }
+
+    /// Names of Services that were written since the last call, without those of helpers.
+    fn written(&self) -> BTreeSet<String> {
+        let changes = self.api.take_changes();
+        changes
+            .iter()
+            .filter_map(|(call, _)| call.split_once("/services/"))
+            .map(|(_, name)| name.to_owned())
+            .collect()
+    }
+}
+
+#[tokio::test]
+async fn a_crowd_without_endpoints_goes_by_and_by_and_no_pass_lists_services() {
+    let mut world = World::new();
+    // The helper of default/kubernetes is made.
+    world.pass().await;
+    world.crowd(1000);
+    for (name, address) in [("shop/web", "10.96.0.5"), ("shop/db", "10.96.0.6")] {
+        world.service(name, address);
+        world.serve(name);
+    }
+    world.api.take_reads();
+    world.pass().await;
+    assert_eq!(world.count("crowd", true), LIGHT_AT_ONCE, "so many go at once");
+    let of_shop = world.api.below(&format!("{SERVICES}/shop/services"));
+    let bridges = of_shop.iter().filter(|service| is_helper(service)).count();
+    assert_eq!(bridges, 2, "each of the others begins in the first pass");
+    for _ in 0..20 {
+        world.pass().await;
+    }
+    assert_eq!(world.count("crowd", true), 1000);
+    let reads = world.api.take_reads();
+    let of_all = [
+        "/api/v1/services?",
+        "/apis/discovery.k8s.io/v1/endpointslices?",
+        "/ipaddresses?",
+    ];
+    let is_of_all = |read: &&String| of_all.iter().any(|list| read.contains(list));
+    let lists: Vec<&String> = reads.iter().filter(is_of_all).collect();
+    assert_eq!(lists, Vec::<&String>::new());
+    // What has been looked at once is not read again.
+    world.pass().await;
+    world.api.take_reads();
+    world.pass().await;
+    let again: Vec<String> = world
+        .api
+        .take_reads()
+        .into_iter()
+        .filter(|read| read.contains("/namespaces/crowd/"))
+        .collect();
+    assert_eq!(again, Vec::<String>::new());
+    // Both addresses are the Services' own.
+    let helpers = world.api.below(&format!("{SERVICES}/crowd/services"));
+    assert_eq!(helpers.iter().filter(|service| is_helper(service)).count(), 1000);
+}
+
+#[tokio::test]
+async fn a_crowd_is_named_and_the_way_back_leads_it_back() {
+    let mut world = World::new();
+    world.crowd(200);
+    world.pass().await;
+    world.memory.warnings.forget();
+    world.pass().await;
+    let warnings = world.status().warnings.unwrap();
+    assert!(
+        warnings
+            .first
+            .iter()
+            .any(|line| line.starts_with("namespace crowd: ")),
+        "{warnings:?}"
+    );
+    world
+        .api
+        .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    let there = world.count("crowd", true);
+    assert!(there > 0 && there < 200, "{there}");
+    // The range that they go back to is open already.
+    for _ in 0..6 {
+        world.pass().await;
+    }
+    assert_eq!(world.count("crowd", true), 0);
+}
+
+#[tokio::test]
+async fn a_service_that_its_owner_edits_without_pause_holds_no_place_and_arrives() {
+    let mut world = World::new();
+    world.crowd(70);
+    let mut number = 1000;
+    for _ in 0..40 {
+        number += 1;
+        let ports = json!({ "spec": { "ports": [{ "port": number, "protocol": "TCP", "targetPort": 80 }] } });
+        world.api.edit(&path("crowd/many-00000"), &ports);
+        world.pass().await;
+    }
+    assert_eq!(world.count("crowd", true), 70);
+    let service = world.api.get(&path("crowd/many-00000")).unwrap();
+    assert_eq!(
+        service["spec"]["ports"][0]["port"], number,
+        "the owner's words stay"
+    );
+}
+
+#[tokio::test]
+async fn an_owner_who_makes_a_name_of_a_service_or_deletes_it_stops_nothing() {
+    let mut world = World::new();
+    for number in 0..8 {
+        let name = format!("shop/web-{number}");
+        world.service(&name, &format!("10.96.0.{}", number + 5));
+    }
+    world.pass().await;
+    world.service("tenant/turned", "10.96.9.9");
+    world.serve("tenant/turned");
+    world.pass().await;
+    let name = json!({ "spec": { "type": "ExternalName", "externalName": "stranger.example" } });
+    world.api.edit(&path("tenant/turned"), &name);
+    world.service("tenant/gone", "10.96.9.10");
+    world.pass().await;
+    world.api.remove(&path("tenant/gone"));
+    world.memory.warnings.forget();
+    for _ in 0..4 {
+        world.pass().await;
+        world.memory.warnings.forget();
+    }
+    let status = world.status();
+    assert_ne!(status.phase, MigrationPhase::Halted, "{}", status.message);
+    // Next comes the end of the old range, which the API servers' flag is asked for.
+    let stage = status.service_cidr.unwrap().stage.unwrap().name;
+    assert_eq!(
+        (stage, status.progress.text.as_str()),
+        (Stage::ControlPlane, "10/10 services")
+    );
+    let warnings = status.warnings.unwrap();
+    assert!(
+        warnings.first.iter().any(|line| line.contains("tenant/turned")),
+        "{warnings:?}"
+    );
+    let turned = world.api.get(&path("tenant/turned")).unwrap();
+    assert_eq!(turned["spec"]["externalName"], "stranger.example");
+}
+
+/// Addresses are given up once the last helper is gone, and no earlier.
+#[tokio::test]
+async fn helpers_go_and_the_end_is_reached() {
+    let mut world = World::new();
+    world.crowd(150);
+    for _ in 0..4 {
+        world.pass().await;
+    }
+    assert_eq!(world.count("crowd", true), 150);
+    // On the way back no time passes until the addresses that are left are given up.
+    world
+        .api
+        .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    world.api_server_serves("10.96.0.0/12");
+    for _ in 0..30 {
+        world.pass().await;
+    }
+    let all = world.api.below(&format!("{SERVICES}/crowd/services"));
+    assert_eq!(all.len(), 150, "no helper is left: {}", world.status().message);
+    // What gives addresses of the range that is left was deleted, and goes.
+    let status = world.status();
+    assert_eq!(status.phase, MigrationPhase::RolledBack, "{}", status.message);
+}
+
+#[tokio::test]
+async fn an_address_that_a_stranger_takes_is_given_up_before_it_is_needed() {
+    let mut world = World::new();
+    world.service("shop/web", "10.96.0.5");
+    world.serve("shop/web");
+    world.service("tenant/thief", "172.16.0.5");
+    for _ in 0..6 {
+        world.pass().await;
+    }
+    let helper = world.api.get(&path("shop/web-replumb-new")).unwrap();
+    assert_ne!(helper["spec"]["clusterIP"], "172.16.0.5");
+    assert_ne!(world.status().phase, MigrationPhase::Halted);
+    assert!(
+        world.written().contains("web-replumb-bridge/status"),
+        "the bridge answers"
+    );
+}

@@ -1,0 +1,107 @@
+//! What was decided of Services at earlier looks and stands: as long as nothing has changed that the decision depends on, a pass does not
+//! look again.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use plan::decision::Decision;
+use plan::service_cidr::line::Standing;
+use plan::service_cidr::subjects::Book;
+use plan::service_cidr::swap;
+
+/// A Service that cannot go on is looked at again so soon: what keeps it may be another object.
+const STUCK: Duration = Duration::from_secs(2);
+
+/// Decisions by `namespace/name`. Lost at a restart: then each Service is looked at once.
+#[derive(Debug, Default)]
+pub struct Decided(BTreeMap<String, Stands>);
+
+#[derive(Debug)]
+struct Stands {
+    /// A hash of what the decision depends on.
+    fingerprint: u64,
+    decision: Decision<swap::Step>,
+    standing: Standing,
+    at: Instant,
+}
+
+impl Decided {
+    /// Keeps a decision that may stand.
+    pub fn keep(&mut self, service: &str, fingerprint: u64, decision: &Decision<swap::Step>) {
+        let standing = match decision {
+            Decision::Settled => Standing::Settled,
+            Decision::Halt(_) => Standing::Stuck,
+            Decision::Run(_) | Decision::Wait(_) => {
+                self.0.remove(service);
+                return;
+            }
+        };
+        let stands = Stands {
+            fingerprint,
+            decision: decision.clone(),
+            standing,
+            at: Instant::now(),
+        };
+        self.0.insert(service.to_owned(), stands);
+    }
+
+    /// What was decided of this Service, if it stands.
+    pub fn of(&self, service: &str, fingerprint: u64) -> (Option<Decision<swap::Step>>, Option<Standing>) {
+        let known = self.0.get(service).filter(|known| {
+            let is_recent = match known.standing {
+                Standing::Settled => true,
+                Standing::Stuck => known.at.elapsed() < STUCK,
+            };
+            is_recent && known.fingerprint == fingerprint
+        });
+        match known {
+            Some(known) => (Some(known.decision.clone()), Some(known.standing)),
+            None => (None, None),
+        }
+    }
+
+    /// Lets go all but the Services of the book.
+    pub fn keep_only(&mut self, book: &Book) {
+        self.0.retain(|name, _| book.contains_key(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::decision::{Halt, HaltReason};
+
+    use super::*;
+
+    #[test]
+    fn a_decision_stands_until_something_changes_that_it_depends_on() {
+        let mut decided = Decided::default();
+        decided.keep("shop/web", 1, &Decision::Settled);
+        assert_eq!(
+            decided.of("shop/web", 1),
+            (Some(Decision::Settled), Some(Standing::Settled))
+        );
+        assert_eq!(decided.of("shop/web", 2), (None, None));
+        assert_eq!(decided.of("shop/db", 1), (None, None));
+        let halt = Decision::Halt(Halt {
+            reason: HaltReason::Drift,
+            message: "taken".to_owned(),
+        });
+        decided.keep("shop/web", 1, &halt);
+        assert_eq!(
+            decided.of("shop/web", 1),
+            (Some(halt.clone()), Some(Standing::Stuck))
+        );
+        decided.0.get_mut("shop/web").unwrap().at -= STUCK;
+        assert_eq!(decided.of("shop/web", 1), (None, None), "another look is due");
+        decided.keep("shop/web", 1, &Decision::Run(swap::Step::Swap));
+        assert_eq!(decided.of("shop/web", 1), (None, None), "steps are decided anew");
+    }
+
+    #[test]
+    fn what_is_gone_is_forgotten() {
+        let mut decided = Decided::default();
+        decided.keep("shop/web", 1, &Decision::Settled);
+        decided.keep_only(&Book::new());
+        assert_eq!(decided.of("shop/web", 1), (None, None));
+    }
+}

@@ -1,0 +1,346 @@
+//! The Services of one pass: those whose turn it is are looked at, the others are known by what the watches tell.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+
+use api::migration::ServiceCidrStatus;
+use plan::decision::{Decision, Wait, WaitReason};
+use plan::service_cidr::class::Class;
+use plan::service_cidr::decide::{LIGHT_AT_ONCE, ServiceView};
+use plan::service_cidr::entry::Entry;
+use plan::service_cidr::host::Asked;
+use plan::service_cidr::line::{Place, Standing, to_look};
+use plan::service_cidr::objects::{Ground, Spare};
+use plan::service_cidr::side::{Side, Sides};
+use plan::service_cidr::subjects::{sort, spare};
+use plan::service_cidr::swap::{self, Own, Part, Parts, Role};
+
+use super::drive::Pass;
+use super::exchange::{Seen, Subject};
+use super::index::Name;
+use super::knowledge::{Answers, By, Knowledge};
+use super::look::{Around, look};
+use super::looks::{Looks, Waits};
+use super::observed::Observed;
+use super::services_at_once;
+use crate::memory::Memory;
+use crate::write::WriteError;
+
+/// So many Services are looked at in one pass at most.
+const MOST_LOOKS: usize = 512;
+/// With so many Services of one namespace that came after the start, a person is told why the migration takes longer.
+const CROWD: usize = 100;
+
+/// The Services that change, as this pass sees them.
+#[derive(Default)]
+pub(super) struct Services {
+    /// Each of them, in the order in which they go.
+    pub(super) views: Vec<ServiceView>,
+    /// Those that were looked at.
+    pub(super) seen: BTreeMap<String, (Subject, Seen)>,
+    /// What agents have to be asked.
+    pub(super) asked: Asked,
+}
+
+impl Services {
+    /// How many have the address that they are to have.
+    pub(super) fn arrived(&self) -> usize {
+        self.views.iter().filter(|view| view.is_there).count()
+    }
+}
+
+/// One Service that changes, besides its place in the line.
+struct Listed<'pass> {
+    name: Name,
+    addresses: &'pass Sides<Vec<IpAddr>>,
+    goal: Side,
+    left_is_used: bool,
+    /// A hash of all that the decision about it depends on.
+    fingerprint: u64,
+    decision: Option<Decision<swap::Step>>,
+    /// Whether it is gone.
+    is_gone: bool,
+}
+
+impl Pass<'_> {
+    /// Looks at the Services whose turn it is. `left_is_used` says whether a client may use addresses that are left.
+    pub(super) async fn services(
+        &self,
+        memory: &mut Memory,
+        known: &ServiceCidrStatus,
+        answers: &Answers<'_>,
+        left_is_used: bool,
+    ) -> Result<Services, WriteError> {
+        let ground = self.ground(known);
+        let looks = &mut memory.service_cidr;
+        let mut listed = self.listed(looks, known, left_is_used, &ground);
+        sort(&mut listed, &self.kind.order, |(place, _)| {
+            (place.turn, place.name.clone())
+        });
+        let (mut line, mut listed): (Vec<Place>, Vec<Listed<'_>>) = listed.into_iter().unzip();
+        let knowledge = Knowledge::new(answers, &looks.confirmed);
+        let mut spares = Spares::default();
+        let mut seen = BTreeMap::new();
+        let mut at_once = services_at_once(self.kind);
+        let mut left = MOST_LOOKS;
+        loop {
+            let is_seen = |index: usize| listed[index].decision.is_some() || listed[index].is_gone;
+            let mut window = to_look(&line, is_seen, at_once);
+            window.truncate(left);
+            left -= window.len();
+            let mut steps = 0;
+            let names = window.iter().map(|index| listed[*index].name.clone());
+            looks
+                .whole
+                .read(&self.context.client, &self.cache.services, self.index, names)
+                .await?;
+            let observed = Observed {
+                index: self.index,
+                whole: &looks.whole,
+            };
+            let around = Around {
+                domain: &known.settings.domain.value,
+                ground: &ground,
+                unknown: &|role, helper| match role {
+                    Role::Address(_) => knowledge.unknown(helper, By::Address),
+                    Role::Bridge(_) => knowledge.unknown(helper, By::Balancer),
+                },
+            };
+            for index in &window {
+                let (place, listed) = (&mut line[*index], &mut listed[*index]);
+                let subject = Subject {
+                    namespace: listed.name.0.clone(),
+                    name: listed.name.1.clone(),
+                    addresses: listed.addresses.clone(),
+                    spare: spares.next(self, known),
+                    goal: listed.goal,
+                    left_is_used: listed.left_is_used,
+                    is_restless: looks.waits.is_restless(&place.name),
+                };
+                let Some(found) = look(&observed, &subject, &around) else {
+                    listed.is_gone = true;
+                    continue;
+                };
+                let decision = swap::decide(&found.view);
+                steps += usize::from(matches!(decision, Decision::Run(_)));
+                looks.decided.keep(&place.name, listed.fingerprint, &decision);
+                place.is_there = match found.view.own {
+                    Own::At(side) => side == self.goal && listed.goal == self.goal,
+                    Own::Elsewhere(_) => true,
+                    Own::Away(_) => false,
+                };
+                place.is_away = matches!(found.view.own, Own::Away(_));
+                place.is_served = found.view.is_served;
+                if !place.is_begun && place.is_served && !matches!(decision, Decision::Halt(_)) {
+                    at_once = at_once.saturating_sub(1);
+                }
+                listed.decision = Some(decision);
+                seen.insert(place.name.clone(), (subject, found));
+            }
+            if window.is_empty() || left == 0 || steps >= LIGHT_AT_ONCE {
+                break;
+            }
+        }
+        let (confirmed, asked) = knowledge.finish();
+        looks.confirmed = confirmed;
+        looks.keep_only(self.index, &self.booked.book, seen.keys());
+        let there = line.into_iter().zip(listed).filter(|(_, listed)| !listed.is_gone);
+        let views: Vec<ServiceView> = there
+            .map(|(place, listed)| ServiceView {
+                turn: place.turn,
+                is_slow: looks
+                    .waits
+                    .is_slow(&place.name, listed.decision.as_ref(), self.now),
+                is_there: place.is_there,
+                is_held_back: place.is_held_back,
+                is_away: place.is_away,
+                is_served: place.is_served,
+                decision: listed.decision,
+                name: place.name,
+            })
+            .collect();
+        looks.told = self.told(known, &views, &looks.waits);
+        Ok(Services { views, seen, asked })
+    }
+
+    /// Every Service of the book that is there, with what was decided of it and stands.
+    fn listed(
+        &self,
+        looks: &Looks,
+        known: &ServiceCidrStatus,
+        left_is_used: bool,
+        ground: &Ground,
+    ) -> Vec<(Place, Listed<'_>)> {
+        let held = self.held_back(known);
+        let changed = known.settings.changed();
+        let surroundings = hash(&(ground.policy.as_str(), &ground.node_addresses));
+        let book = self.booked.book.iter();
+        book.filter_map(|(key, addresses)| {
+            let (namespace, name) = key.split_once('/')?;
+            let name = (namespace.to_owned(), name.to_owned());
+            let entry = self.index.service(&name)?;
+            let is_held_back = held.contains(key);
+            let goal = if is_held_back {
+                self.goal.other()
+            } else {
+                self.goal
+            };
+            // One that is wanted back has been at the other address, and may go there again.
+            let left_is_used = left_is_used || is_held_back;
+            let mut versions = DefaultHasher::new();
+            (surroundings, left_is_used, goal, &addresses.old, &addresses.new).hash(&mut versions);
+            let mut of = |entry: &Entry| {
+                entry.version.hash(&mut versions);
+                let name = (entry.namespace.clone(), entry.name.clone());
+                for (_, slice) in self.index.slices(&name) {
+                    slice.version.hash(&mut versions);
+                }
+            };
+            of(entry);
+            let mut is_begun = entry.is_marked;
+            for helper in self.index.helpers(&name) {
+                is_begun = true;
+                of(helper);
+            }
+            let fingerprint = versions.finish();
+            let refused = self.context.obstacles.holds(&format!("Service {key}"), self.now);
+            // What its owner has made something else of has nothing to exchange.
+            let is_elsewhere = !entry.is_away()
+                && !entry.is_at(addresses.of(goal))
+                && !matches!(entry.class(changed.of(goal.other())), Class::Moves(_));
+            let is_arrived = is_elsewhere || (entry.is_at(addresses.of(goal)) && !left_is_used);
+            let (decision, stands) = match refused {
+                Some(message) => (Some(refusal(message)), Some(Standing::Stuck)),
+                // Nothing of ours is left of it, and nothing is missed.
+                None if is_arrived && !is_begun => (Some(Decision::Settled), Some(Standing::Settled)),
+                None => looks.decided.of(key, fingerprint),
+            };
+            let place = Place {
+                name: key.clone(),
+                turn: entry.turn(),
+                is_there: !is_held_back && (is_elsewhere || entry.is_at(addresses.of(goal))),
+                is_away: entry.is_away(),
+                is_held_back,
+                is_begun,
+                is_served: self.index.is_served(&name),
+                stands,
+            };
+            let listed = Listed {
+                name,
+                addresses,
+                goal,
+                left_is_used,
+                fingerprint,
+                decision,
+                is_gone: false,
+            };
+            Some((place, listed))
+        })
+        .collect()
+    }
+
+    /// What a person is told of Services that cost the migration time, or that their owners have changed: what it is about, and a line.
+    fn told(&self, known: &ServiceCidrStatus, views: &[ServiceView], waits: &Waits) -> Vec<(String, String)> {
+        let started = self
+            .migration
+            .status
+            .as_ref()
+            .and_then(|status| status.started_at);
+        let changed = known.settings.changed();
+        let (mut crowds, mut told) = (BTreeMap::<&str, usize>::new(), Vec::new());
+        for view in views {
+            let Some((namespace, name)) = view.name.split_once('/') else {
+                continue;
+            };
+            let entry = self.index.service(&(namespace.to_owned(), name.to_owned()));
+            let Some(entry) = entry else { continue };
+            let about = || format!("namespace {namespace}");
+            let is_late = entry
+                .created
+                .is_some_and(|at| started.is_some_and(|started| at > started));
+            if is_late && !view.is_there {
+                *crowds.entry(namespace).or_default() += 1;
+            }
+            let both = self.booked.book.get(&view.name);
+            let is_at_either =
+                both.is_some_and(|both| Side::ALL.iter().any(|side| entry.is_at(both.of(*side))));
+            let moves = matches!(entry.class(changed.of(self.goal.other())), Class::Moves(_));
+            if !is_at_either && !moves && !entry.is_away() {
+                told.push((
+                    about(),
+                    format!(
+                        "Service {}: its owner changed it after the migration had begun, and it has no address to exchange; it is left as it is",
+                        view.name
+                    ),
+                ));
+            } else if view.is_slow {
+                let why = match &view.decision {
+                    _ if waits.is_restless(&view.name) => "its owner edits it again and again",
+                    Some(Decision::Wait(wait)) => wait.message.as_str(),
+                    Some(Decision::Run(_) | Decision::Settled | Decision::Halt(_)) | None => continue,
+                };
+                told.push((
+                    about(),
+                    format!(
+                        "Service {}: its exchange takes long, and keeps no other waiting: {why}",
+                        view.name
+                    ),
+                ));
+            }
+        }
+        let crowds = crowds.into_iter().filter(|(_, count)| *count >= CROWD);
+        told.extend(crowds.map(|(namespace, count)| {
+            (
+                format!("namespace {namespace}"),
+                format!(
+                    "namespace {namespace}: {count} Services that came after the migration had begun have an address to exchange; the Services \
+                     of other namespaces do not wait for them"
+                ),
+            )
+        }));
+        told
+    }
+}
+
+fn refusal(message: String) -> Decision<swap::Step> {
+    Decision::Wait(Wait {
+        reason: WaitReason::RequestRefused,
+        message,
+        until: None,
+    })
+}
+
+fn hash(what: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Addresses for helpers that are to have any: no two get the same in one pass.
+#[derive(Default)]
+struct Spares(Option<std::vec::IntoIter<Vec<IpAddr>>>);
+
+/// As many as a pass may need.
+const MOST_SPARES: usize = MOST_LOOKS * (1 + Part::ALL.len());
+
+impl Spares {
+    fn next(&mut self, pass: &Pass<'_>, known: &ServiceCidrStatus) -> Spare {
+        let spares = self.0.get_or_insert_with(|| {
+            let is_taken = |address: &IpAddr| pass.index.holder(address).is_some();
+            spare(
+                MOST_SPARES,
+                pass.goal,
+                &pass.booked.book,
+                is_taken,
+                &known.settings,
+            )
+            .into_iter()
+        });
+        let mut next = || spares.next().unwrap_or_default();
+        Spare {
+            helper: next(),
+            bridge: Parts::each(|_| next()),
+        }
+    }
+}
