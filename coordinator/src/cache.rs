@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use api::{Migration, NodeMigration};
+use api::Migration;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::guarded::NodeMigrations;
 use crate::pod_index::PodStore;
 use crate::service_cidr::index::{Index, ServiceStore};
 use crate::store::{Kept, Store};
@@ -32,8 +33,8 @@ pub struct Cache {
 pub struct Stores {
     /// Migrations; one that does not parse is kept as its error, so that it can be told.
     pub migrations: Store<DeserializeGuard<Migration>>,
-    /// `NodeMigration`s.
-    pub node_migrations: Store<NodeMigration>,
+    /// `NodeMigration`s, those without a status whose status is not understood.
+    pub node_migrations: NodeMigrations,
     /// Nodes.
     pub nodes: Store<Node>,
     /// Pods of every namespace.
@@ -100,7 +101,7 @@ impl Cache {
         watches.start("Pod", move |event| kept.keep(event));
         let stores = Stores {
             migrations: watches.store("Migration"),
-            node_migrations: watches.store("NodeMigration"),
+            node_migrations: NodeMigrations::in_store(watches.store("NodeMigration")),
             nodes: watches.store("Node"),
             pods,
             daemon_sets: watches.store("DaemonSet"),

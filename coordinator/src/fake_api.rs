@@ -18,6 +18,7 @@ use crate::context::Context;
 use crate::fake_json_patch;
 use crate::fake_lists::page;
 use crate::fake_schema::{unknown_fields, without};
+use crate::guarded::NodeMigrations;
 use crate::metrics::Metrics;
 use crate::obstacles::Obstacles;
 use crate::pod_index::PodStore;
@@ -276,7 +277,9 @@ impl FakeApi {
     pub fn cache(&self) -> Cache {
         Cache::of(Stores {
             migrations: self.store("/apis/replumb.dev/v1alpha1/migrations/"),
-            node_migrations: self.store("/apis/replumb.dev/v1alpha1/nodemigrations/"),
+            node_migrations: NodeMigrations::in_store(
+                self.store("/apis/replumb.dev/v1alpha1/nodemigrations/"),
+            ),
             nodes: self.store("/api/v1/nodes/"),
             pods: PodStore::of("replumb-system", self.objects("/api/v1/namespaces/*/pods/")),
             daemon_sets: self.store("/apis/apps/v1/namespaces/*/daemonsets/"),

@@ -28,6 +28,7 @@ mod fake_lists;
 #[cfg(test)]
 mod fake_schema;
 pub mod flannel_to_calico;
+pub mod guarded;
 mod ill;
 mod intern;
 pub mod lease;

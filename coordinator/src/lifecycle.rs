@@ -94,8 +94,6 @@ pub(crate) async fn reconcile(
     context.obstacles.begin_pass();
     let mut status = migration.status.clone().unwrap_or_default();
     status.observed_generation = migration.metadata.generation.unwrap_or_default();
-    let told = &memory.service_cidr.told;
-    status.warnings = memory.warnings.look(cache, &migration.name_any(), told);
     let started = status.started_at.is_some();
     status.paused = started
         && match migration.spec.desired {
@@ -104,6 +102,7 @@ pub(crate) async fn reconcile(
         };
     if !started {
         planning::plan(kind, context, cache, memory, migration, &mut status).await?;
+        status.warnings = memory.warnings.look(cache, &migration.name_any());
         count_blocked(context, &status, &[]);
         return Ok(status);
     }
@@ -126,6 +125,8 @@ pub(crate) async fn reconcile(
     };
     let inline = std::mem::replace(&mut status.before, whole);
     let reasons = kind.go_on(context, cache, memory, migration, &mut status).await?;
+    // What this pass has read is told in it.
+    status.warnings = memory.warnings.look(cache, &migration.name_any());
     context.obstacles.end_pass();
     status.before = inline;
     tell_refusals(context, &mut status);

@@ -38,10 +38,23 @@ pub async fn adopt(
                 .await?;
         }
     }
-    for name in linux_nodes(cache)
-        .keys()
-        .filter(|name| !existing.contains_key(*name))
-    {
+    let unclear = cache.node_migrations.unclear();
+    let lost: BTreeMap<&str, &str> = unclear
+        .iter()
+        .filter(|unclear| unclear.is_lost)
+        .map(|unclear| (unclear.name.as_str(), unclear.words.as_str()))
+        .collect();
+    for name in linux_nodes(cache).keys() {
+        if existing.contains_key(name) {
+            continue;
+        }
+        if let Some(words) = lost.get(name.as_str()) {
+            // It is there. Its node waits like one whose object cannot be made.
+            let object = format!("NodeMigration {name}");
+            let message = format!("{object}: {words}; correct it, or delete it: it is made again then");
+            context.obstacles.hold(&object, message);
+            continue;
+        }
         let creation = create(context, migration, name, &ask);
         let object = format!("NodeMigration {name}");
         context.obstacles.attempt(&object, creation).await?;

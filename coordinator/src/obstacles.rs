@@ -170,6 +170,18 @@ impl Obstacles {
         }
     }
 
+    /// Keeps an object that cannot be read, and so not be written either. It is held as long as each pass says so.
+    pub fn hold(&self, object: &str, message: String) {
+        let held = Obstacle {
+            reason: WaitReason::RequestRefused.as_str(),
+            message,
+            failures: 1,
+            next_try: Timestamp::now(),
+            is_wanted: true,
+        };
+        self.objects().insert(object.to_owned(), held);
+    }
+
     /// The object was written.
     pub fn clear(&self, object: &str) {
         self.objects().remove(object);

@@ -108,7 +108,6 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
     let active = choose(&migrations);
     if active.is_none_or(|active| active.spec.service_cidr.is_none()) {
         cache.services.stop();
-        memory.service_cidr.told.clear();
     }
     let active = active.map(ResourceExt::name_any);
     for migration in &migrations {
@@ -119,7 +118,12 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
                     Err(error) => {
                         // What was decided is decided again, and what was written is found again.
                         if error.is_of_the_object() && !error.is_conflict() {
-                            publish(context, memory, migration, not_finished(migration, &error)).await?;
+                            let warnings = memory.warnings.look(cache, &migration.name_any());
+                            let status = MigrationStatus {
+                                warnings,
+                                ..not_finished(migration, &error)
+                            };
+                            publish(context, memory, migration, status).await?;
                         }
                         return Err(error);
                     }

@@ -76,7 +76,8 @@ fn candidates(
     let others: Vec<(&String, bool, bool)> = snapshot
         .node_migrations
         .iter()
-        .filter(|(name, _)| usable(name))
+        // One that has said nothing, or nothing that is understood, would answer no question either.
+        .filter(|(name, object)| object.status.is_some() && usable(name))
         .map(|(name, object)| {
             let new = object.spec.finished_at.is_some();
             (name, is_old(object), new)

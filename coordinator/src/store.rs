@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use api::{Migration, NodeMigration};
+use api::Migration;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -145,7 +145,7 @@ fn is_the_same_version<K: Resource<DynamicType = ()>>(one: &K, other: &K) -> boo
 }
 
 /// All but the version, and when and by whom it was written.
-fn same_metadata(one: &ObjectMeta, other: &ObjectMeta) -> bool {
+pub fn same_metadata(one: &ObjectMeta, other: &ObjectMeta) -> bool {
     one.uid == other.uid
         && one.labels == other.labels
         && one.annotations == other.annotations
@@ -204,18 +204,6 @@ impl Kept for PodDisruptionBudget {
             status.conditions = None;
             status.disrupted_pods = None;
         }
-    }
-
-    fn says_the_same(&self, other: &Self) -> bool {
-        same_metadata(&self.metadata, &other.metadata)
-            && self.spec == other.spec
-            && self.status == other.status
-    }
-}
-
-impl Kept for NodeMigration {
-    fn prune(&mut self) {
-        self.metadata.managed_fields = None;
     }
 
     fn says_the_same(&self, other: &Self) -> bool {

@@ -21,23 +21,32 @@ const LINE_BYTES: usize = 512;
 #[derive(Default)]
 pub struct Looks {
     looked: Option<Instant>,
-    warnings: Option<Warnings>,
+    /// By namespace or node.
+    of_cluster: BTreeMap<String, About>,
+    /// What the kind of a Migration has found, by what it is about; and the name of the Migration.
+    of_kind: (String, BTreeMap<String, About>),
 }
 
 impl Looks {
-    /// The warnings as they are now, or as they were up to five seconds ago. `migration` is the name of the Migration that goes on, and
-    /// `told` what its kind has to say: what each line is about, and the line.
-    pub fn look(&mut self, cache: &Cache, migration: &str, told: &[(String, String)]) -> Option<Warnings> {
+    /// The warnings as they are now, or as they were up to five seconds ago. `migration` is the name of the Migration that goes on.
+    pub fn look(&mut self, cache: &Cache, migration: &str) -> Option<Warnings> {
         if self.looked.is_none_or(|looked| looked.elapsed() >= INTERVAL) {
             self.looked = Some(Instant::now());
-            let mut warnings = read(cache, migration);
-            for (about, line) in told {
-                let about = warnings.entry(about.clone()).or_default();
-                about.add(|| line.clone());
-            }
-            self.warnings = listed(warnings);
+            self.of_cluster = read(cache, migration);
         }
-        self.warnings.clone()
+        let (of, of_kind) = &self.of_kind;
+        let of_kind = of_kind.values().filter(|_| of == migration);
+        listed(self.of_cluster.values().chain(of_kind))
+    }
+
+    /// What this Migration's kind has found at its last look in the objects that it reads: what each warning is about, like their kind or a
+    /// namespace, and the words.
+    pub fn of_kind(&mut self, migration: &str, found: impl IntoIterator<Item = (impl Into<String>, String)>) {
+        let mut warnings: BTreeMap<String, About> = BTreeMap::new();
+        for (about, line) in found {
+            warnings.entry(about.into()).or_default().add(|| line);
+        }
+        self.of_kind = (migration.to_owned(), warnings);
     }
 
     /// The next look is a new one.
@@ -75,6 +84,18 @@ fn read(cache: &Cache, migration: &str) -> BTreeMap<String, About> {
             about.add(|| format!("Pod {}: {field}; {}", pod.key(), field.needed.meanwhile()));
         }
     }
+    for unclear in cache.node_migrations.unclear() {
+        let name = &unclear.name;
+        let about = warnings.entry(format!("node {name}")).or_default();
+        about.add(|| {
+            let meanwhile = if unclear.is_lost {
+                "nothing is asked of its node"
+            } else {
+                "its node counts as one whose agent is silent"
+            };
+            format!("NodeMigration {name}: {}; {meanwhile}", unclear.words)
+        });
+    }
     let objects = cache.node_migrations.state();
     for object in objects.iter().filter(|object| object.spec.migration == migration) {
         let node = &object.spec.node_name;
@@ -88,15 +109,14 @@ fn read(cache: &Cache, migration: &str) -> BTreeMap<String, About> {
 }
 
 /// As many of them as a status has room for, and the number of all.
-fn listed(warnings: BTreeMap<String, About>) -> Option<Warnings> {
-    let count: usize = warnings.values().map(|about| about.count).sum();
+fn listed<'warnings>(warnings: impl Iterator<Item = &'warnings About> + Clone) -> Option<Warnings> {
+    let count: usize = warnings.clone().map(|about| about.count).sum();
     (count > 0).then(|| Warnings {
         count: u32::try_from(count).unwrap_or(u32::MAX),
         first: warnings
-            .into_values()
-            .flat_map(|about| about.lines)
+            .flat_map(|about| &about.lines)
             .take(LISTED)
-            .map(|line| cut(&line, LINE_BYTES).into_owned())
+            .map(|line| cut(line, LINE_BYTES).into_owned())
             .collect(),
     })
 }
@@ -128,7 +148,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_not_understood_is_named_with_what_it_counts_as() {
         let api = api([pod("shop", "peta", "20P"), pod("shop", "fair", "2")]);
-        let warnings = Looks::default().look(&api.cache(), "demo", &[]).unwrap();
+        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
         assert_eq!(warnings.count, 1);
         assert_eq!(
             warnings.first,
@@ -143,7 +163,7 @@ mod tests {
     fn one_tenant_does_not_hide_another() {
         let many = (0..1000).map(|number| pod("aaa", &format!("odd-{number}"), "abc"));
         let api = api(many.chain([pod("shop", "peta", "20P")]));
-        let warnings = Looks::default().look(&api.cache(), "demo", &[]).unwrap();
+        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
         assert_eq!((warnings.count, warnings.first.len()), (1001, OF_ONE + 1));
         assert!(warnings.first[OF_ONE].contains("shop/peta"), "{warnings:?}");
     }
@@ -161,7 +181,7 @@ mod tests {
                 object,
             );
         }
-        let warnings = Looks::default().look(&api.cache(), "demo", &[]).unwrap();
+        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
         assert_eq!(warnings.first, ["node a: 10.244.1.9 sends too much"]);
     }
 
@@ -169,14 +189,11 @@ mod tests {
     fn what_was_corrected_is_told_no_more_at_the_next_look() {
         let api = api([pod("shop", "peta", "20P")]);
         let mut looks = Looks::default();
-        assert!(looks.look(&api.cache(), "demo", &[]).is_some());
+        assert!(looks.look(&api.cache(), "demo").is_some());
         let (path, corrected) = pod("shop", "peta", "2");
         api.put(&path, corrected);
-        assert!(
-            looks.look(&api.cache(), "demo", &[]).is_some(),
-            "the look is not due"
-        );
+        assert!(looks.look(&api.cache(), "demo").is_some(), "the look is not due");
         looks.forget();
-        assert_eq!(looks.look(&api.cache(), "demo", &[]), None);
+        assert_eq!(looks.look(&api.cache(), "demo"), None);
     }
 }

@@ -2,6 +2,7 @@
 //! `DaemonSet`s, or of a later version in which nothing but the status differs; and of our own specs, with the generation.
 
 use datastore::error::StoreError;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
@@ -176,7 +177,8 @@ where
         ..DeleteParams::default()
     };
     match api.delete(&read.name_any(), &parameters).await {
-        Ok(_) => Ok(()),
+        // It is answered with the object, which may be one that is not understood.
+        Ok(_) | Err(kube::Error::SerdeError(_)) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(source) => Err(WriteError::of("deleting", describe(read), source)),
     }
@@ -262,11 +264,16 @@ where
     Ok(true)
 }
 
-/// Writes what differs in the spec of an object of ours, and returns it as it is then; nothing is sent when it is the same.
+/// Writes what differs in the spec of an object of ours, and returns its metadata as they are then; nothing is sent when it is the same.
 ///
 /// The object has to be the one that was read, with the spec that it had: a write of its status, which agents make all the time, changes
 /// no `metadata.generation`. What an agent says between look and write it could as well say after the write.
-pub async fn patch_spec<K, S>(api: &Api<K>, read: &K, old: &S, new: &S) -> Result<Option<K>, WriteError>
+pub async fn patch_spec<K, S>(
+    api: &Api<K>,
+    read: &K,
+    old: &S,
+    new: &S,
+) -> Result<Option<ObjectMeta>, WriteError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
     S: Serialize + Sync,
@@ -279,8 +286,9 @@ where
     let patch: Patch<()> = serde_json::from_value(operations)
         .map(Patch::Json)
         .map_err(|source| failed(kube::Error::SerdeError(source)))?;
-    match api.patch(&read.name_any(), &parameters(), &patch).await {
-        Ok(written) => Ok(Some(written)),
+    // The answer is metadata alone: a status that is not understood keeps no spec from being written.
+    match api.patch_metadata(&read.name_any(), &parameters(), &patch).await {
+        Ok(written) => Ok(Some(written.metadata)),
         // A test that fails is answered like an object that is not valid, and without its words.
         Err(kube::Error::Api(status)) if status.code == 422 && has_another_spec(api, read).await? => {
             Err(WriteError::Conflict {
@@ -304,7 +312,7 @@ fn operations<K: Resource, S: Serialize>(read: &K, old: &S, new: &S) -> Option<V
         // Of what is there, the fields that differ; what is new comes as a whole.
         let parts: Vec<String> = match (&old[field], &new[field]) {
             (Value::Object(_), Value::Object(_)) => fields(change)
-                .map(|(part, _)| format!("/{field}/{part}"))
+                .map(|(part, _)| format!("/{field}/{}", escaped(part)))
                 .collect(),
             _ => vec![format!("/{field}")],
         };
@@ -314,6 +322,11 @@ fn operations<K: Resource, S: Serialize>(read: &K, old: &S, new: &S) -> Option<V
         }));
     }
     Some(Value::Array(operations))
+}
+
+/// A part of a JSON pointer (RFC 6901).
+fn escaped(part: &str) -> String {
+    part.replace('~', "~0").replace('/', "~1")
 }
 
 fn fields(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
@@ -436,7 +449,7 @@ mod tests {
     const NODE_MIGRATION: &str = "/apis/replumb.dev/v1alpha1/nodemigrations/a";
 
     /// Somebody else merges this into a NodeMigration between our look and our write of its goal.
-    async fn goal_after(meanwhile: &Value) -> (FakeApi, Result<Option<NodeMigration>, WriteError>) {
+    async fn goal_after(meanwhile: &Value) -> (FakeApi, Result<Option<ObjectMeta>, WriteError>) {
         let server = FakeApi::default();
         server.put(
             NODE_MIGRATION,
@@ -458,8 +471,12 @@ mod tests {
     #[tokio::test]
     async fn a_report_of_an_agent_is_no_conflict_of_a_spec() {
         let (server, written) = goal_after(&json!({ "status": { "message": "works" } })).await;
-        assert_eq!(written.unwrap().unwrap().spec.goal, Goal::Held);
         let object = server.get(NODE_MIGRATION).unwrap();
+        assert_eq!(object["spec"]["goal"], "Held");
+        assert_eq!(
+            json!(written.unwrap().unwrap().generation),
+            object["metadata"]["generation"]
+        );
         assert_eq!(object["status"]["message"], "works");
         assert_eq!(
             object["spec"].get("returnedAt"),

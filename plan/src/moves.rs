@@ -191,6 +191,9 @@ pub enum Movers<'facts> {
     /// Whoever has an address of a family of these ranges, and not of one of them: those of every pool that stays, of the one that
     /// pods are led to and of those that the migration is not about.
     OutOf(&'facts [IpNet]),
+    /// Whoever has an address of this range, which is left: while the range of a pool that stays is not known, a pod elsewhere may be of
+    /// that pool.
+    Within(&'facts IpNet),
     /// Whoever was told an address of a Service that is left, by UID.
     Told(&'facts BTreeSet<String>),
 }
@@ -201,6 +204,7 @@ impl Movers<'_> {
         self.counts(pod)
             && match self {
                 Self::OutOf(targets) => is_out_of(pod, targets),
+                Self::Within(range) => pod.addresses.iter().any(|address| range.contains(address)),
                 Self::Told(uids) => uids.contains(&pod.uid),
             }
     }
@@ -208,7 +212,7 @@ impl Movers<'_> {
     /// Whether this pod is one of those that others of its workload are Ready beside.
     fn counts(self, pod: &Pod) -> bool {
         match self {
-            Self::OutOf(_) => pod.uses_pod_network() && !pod.mirror,
+            Self::OutOf(_) | Self::Within(_) => pod.uses_pod_network() && !pod.mirror,
             // One on the host's network was told addresses of Services, too.
             Self::Told(_) => !pod.finished && !pod.mirror,
         }
@@ -217,7 +221,7 @@ impl Movers<'_> {
     /// What they leave, for people.
     fn place(self) -> &'static str {
         match self {
-            Self::OutOf(_) => "the old range",
+            Self::OutOf(_) | Self::Within(_) => "the old range",
             Self::Told(_) => "what they were told",
         }
     }
@@ -225,7 +229,7 @@ impl Movers<'_> {
     /// What is the matter with them, for people.
     fn matter(self) -> &'static str {
         match self {
-            Self::OutOf(_) => "have addresses of the old range",
+            Self::OutOf(_) | Self::Within(_) => "have addresses of the old range",
             Self::Told(_) => "were told addresses of the old range when they started",
         }
     }
@@ -233,7 +237,7 @@ impl Movers<'_> {
     /// The field by which somebody says that bare pods are deleted.
     fn field(self) -> &'static str {
         match self {
-            Self::OutOf(_) => "podCidr.deleteBarePods",
+            Self::OutOf(_) | Self::Within(_) => "podCidr.deleteBarePods",
             Self::Told(_) => "serviceCidr.deleteBarePods",
         }
     }
@@ -409,7 +413,7 @@ fn not_ours(wave: Wave, pods: &[&Resident<'_>], policy: &Policy, movers: Movers<
     if let Some(again) = pods.iter().find(|resident| resident.made_since) {
         let key = again.pod.key();
         return Some(refused(match movers {
-            Movers::OutOf(_) => format!(
+            Movers::OutOf(_) | Movers::Within(_) => format!(
                 "pod {key} was made after the pool was closed, and has an address of it all the same: evicted, it would get another such. \
                  See its annotations `cni.projectcalico.org/ipAddrs` and `…/ipv4pools`, and those of its namespace"
             ),

@@ -49,7 +49,10 @@ impl<'object> Reader<'object> {
     fn error(&self, field: &str, needed: &str) -> Malformed {
         Malformed {
             object: format!("{} {}", self.kind, self.name),
-            problem: format!("spec.{field}: found {}, needed {needed}", self.spec[field]),
+            problem: format!(
+                "spec.{field}: found {}, needed {needed}",
+                super::shown(&self.spec[field].to_string())
+            ),
         }
     }
 

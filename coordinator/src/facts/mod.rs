@@ -36,6 +36,16 @@ pub fn managers(metadata: &ObjectMeta) -> Vec<String> {
 /// More characters of a value that was not understood are not told.
 const TOLD: usize = 64;
 
+/// As much of a value as a line has room for.
+pub fn shown(value: &str) -> String {
+    let told: String = value.chars().take(TOLD).collect();
+    if told.len() == value.len() {
+        told
+    } else {
+        format!("{told} and so on, {} bytes in all", value.len())
+    }
+}
+
 /// A field that was not understood, with as much of its value as a line has room for.
 fn not_understood(field: impl Into<String>, found: &str, needed: Needed) -> NotUnderstood {
     let told: String = found.chars().take(TOLD).collect();

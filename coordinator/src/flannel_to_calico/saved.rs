@@ -109,7 +109,7 @@ async fn write_of_nodes(
         };
         Some((object, spec))
     });
-    let written: Vec<Result<Option<NodeMigration>, WriteError>> = futures::stream::iter(writes)
+    let written: Vec<Result<_, WriteError>> = futures::stream::iter(writes)
         .map(|(object, spec)| {
             let api = &api;
             async move { write::patch_spec(api, object.as_ref(), &object.spec, &spec).await }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::back_scenarios::{ask, drained};
 use super::in_place_scenarios::in_place;
-use super::scenarios::{NODES, node_migration, run_until, world_moves};
+use super::scenarios::{NODES, node_migration, put_node, run_until, world_moves};
 use crate::evict;
 use crate::fake_api::{FakeApi, MIGRATION};
 use crate::memory::Memory;
@@ -170,4 +170,27 @@ async fn a_status_is_published_although_a_read_is_refused() {
             .contains("ippools is forbidden"),
         "{status}"
     );
+}
+
+/// What an agent writes is its node's: the others go on without it, and it goes on once that is corrected.
+#[tokio::test]
+async fn a_report_that_is_not_understood_costs_its_node() {
+    for make in [drained as fn() -> FakeApi, in_place] {
+        let api = make();
+        // Node a is proved from another one than b.
+        put_node(&api, "c", 3);
+        run_until(&api, "Rolling").await.unwrap();
+        let report = |value: Value| {
+            let nonsense = json!({ "status": { "podCidr": value } });
+            api.edit(&node_migration("b"), &nonsense);
+        };
+        let is_done = |node: &str| !api.get(&node_migration(node)).unwrap()["spec"]["finishedAt"].is_null();
+        report(json!("nonsense"));
+        passes_of_one(&api, 200, || is_done("a")).await;
+        assert!(!is_done("b"));
+        let warnings = api.get(MIGRATION).unwrap()["status"]["warnings"].to_string();
+        assert!(warnings.contains("NodeMigration b: status: "), "{warnings}");
+        report(Value::Null);
+        passes_of_one(&api, 200, || is_done("b")).await;
+    }
 }

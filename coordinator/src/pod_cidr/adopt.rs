@@ -10,9 +10,9 @@ use ipnet::IpNet;
 use plan::pod_cidr::calico_node::{CalicoNode, Ends};
 use plan::pod_cidr::ends;
 use plan::pod_cidr::host::{HostSettings, TunnelEnd};
+use plan::pod_cidr::ipam::Ipam;
 use plan::pod_cidr::returns::{Standing, standing};
 
-use super::looks::IpamFound;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::node_migrations::{self, belongs_to};
@@ -61,14 +61,15 @@ fn somebody_keeps(cache: &Cache, is_meant: impl Fn(&TunnelEnd) -> bool) -> bool 
     })
 }
 
-/// Whether an address that this node's tunnel had can be given back to it. Where blocks are not understood nobody gives any out.
-fn comes_back(end: &TunnelEnd, node: &str, ipam: &IpamFound) -> bool {
-    match ipam {
-        Ok(ipam) => match standing(end, node, ipam) {
-            Standing::Held(_) | Standing::Free(_) => true,
-            Standing::Lost(_) => false,
-        },
-        Err(_) => true,
+/// Whether an address that this node's tunnel had can be given back to it. Where a block that is not understood may have it, that is
+/// not known yet.
+fn comes_back(end: &TunnelEnd, node: &str, ipam: &Ipam) -> bool {
+    match standing(end, node, ipam) {
+        Standing::Held(_) | Standing::Free(_) => true,
+        Standing::Lost(_) => {
+            let address = IpNet::from(IpAddr::V4(end.kept));
+            ipam.block_with(&address.addr()).is_none() && ipam.unclear.of_no_node(&address).is_some()
+        }
     }
 }
 
@@ -78,7 +79,7 @@ pub struct Tunnels<'pass> {
     /// Nodes as Calico has them.
     pub nodes: &'pass BTreeMap<String, CalicoNode>,
     /// What Calico's IPAM has given out.
-    pub ipam: &'pass IpamFound,
+    pub ipam: &'pass Ipam,
 }
 
 /// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not know of yet.

@@ -1,5 +1,7 @@
 //! One step of a change of the range. Each is idempotent, and looks once more at what it depends on before it writes.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use api::Migration;
 use api::migration::PodCidrStatus;
 use crash_point::Edge;
@@ -7,7 +9,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
-use kube::api::Patch;
+use kube::api::{DynamicObject, Patch};
 use plan::evict::PodName;
 use plan::pod_cidr::decide::{Off, Step, Which};
 use plan::pod_cidr::pools::{self, Openness};
@@ -15,7 +17,7 @@ use plan::words;
 use serde_json::{Value, json};
 
 use super::saved::Saved;
-use super::{calico_nodes, objects};
+use super::{calico_nodes, objects, unclear};
 use crate::calico::store::Store;
 use crate::calico::{self, BLOCK_AFFINITY, IP_POOL, IPAM_BLOCK};
 use crate::context::Context;
@@ -42,6 +44,14 @@ pub struct Hands<'pass> {
     pub wanted: &'pass Value,
     /// Grace period that overrides the pods' own, in seconds.
     pub grace_period_seconds: Option<u32>,
+}
+
+/// A block that is to be released, and its affinities.
+#[derive(Default)]
+struct Release<'read> {
+    block: Option<&'read DynamicObject>,
+    affinities: Vec<&'read DynamicObject>,
+    is_used: bool,
 }
 
 /// What has become of a step.
@@ -302,49 +312,64 @@ impl Hands<'_> {
     async fn release(&self, ranges: &[IpNet]) -> Result<String, WriteError> {
         let store = self.store;
         let (blocks, affinities) = tokio::try_join!(store.list(IPAM_BLOCK), store.list(BLOCK_AFFINITY))?;
+        // What is not understood is not released.
+        let wanted: BTreeSet<IpNet> = ranges.iter().copied().collect();
+        let mut found: BTreeMap<IpNet, Release<'_>> = BTreeMap::new();
+        for object in &affinities {
+            if let Ok(range) = objects::affinity(object)
+                && wanted.contains(&range)
+            {
+                found.entry(range).or_default().affinities.push(object);
+            }
+        }
+        for object in &blocks {
+            if let Ok(block) = objects::block(object)
+                && wanted.contains(&block.range)
+            {
+                let release = found.entry(block.range).or_default();
+                release.is_used |= !block.allocations.is_empty();
+                release.block = Some(object);
+            }
+        }
         let mut released = 0;
-        for range in ranges.iter().take(BLOCKS_AT_ONCE) {
-            let of_range = affinities
-                .iter()
-                .filter(|object| objects::affinity(object).is_ok_and(|found| found == *range));
-            let block = blocks
-                .iter()
-                .find(|object| objects::block(object).is_ok_and(|found| found.range == *range));
-            if let Some(block) = block {
-                // One that is not understood is not released.
-                let is_empty = objects::block(block).is_ok_and(|found| found.allocations.is_empty());
-                if !is_empty {
-                    continue;
-                }
-            }
-            let mut pending = Vec::new();
-            for affinity in of_range {
-                store
-                    .patch_spec(BLOCK_AFFINITY, affinity, &json!({ "state": "pendingDeletion" }))
-                    .await?;
-                crash_point::reach("AffinityPending", Edge::Changed, None).await;
-                pending.push(affinity);
-            }
-            if let Some(block) = block {
-                store.delete_marked(IPAM_BLOCK, block).await?;
-            }
-            for affinity in pending {
-                if let Some(affinity) = store.again(BLOCK_AFFINITY, affinity).await? {
-                    store.delete_marked(BLOCK_AFFINITY, &affinity).await?;
-                }
-            }
-            released += 1;
+        let empty = found.iter().filter(|(_, release)| !release.is_used);
+        for (range, release) in empty.take(BLOCKS_AT_ONCE) {
+            // What cannot be written keeps no other from it.
+            let object = format!("IPAMBlock {range}");
+            let made = self
+                .context
+                .obstacles
+                .attempt(&object, self.release_one(release))
+                .await?;
+            released += usize::from(made.is_some());
         }
         Ok(format!("{released} of {} blocks are released", ranges.len()))
     }
 
+    async fn release_one(&self, release: &Release<'_>) -> Result<(), WriteError> {
+        let store = self.store;
+        for affinity in &release.affinities {
+            store
+                .patch_spec(BLOCK_AFFINITY, affinity, &json!({ "state": "pendingDeletion" }))
+                .await?;
+            crash_point::reach("AffinityPending", Edge::Changed, None).await;
+        }
+        if let Some(block) = release.block {
+            store.delete_marked(IPAM_BLOCK, block).await?;
+        }
+        for affinity in &release.affinities {
+            if let Some(affinity) = store.again(BLOCK_AFFINITY, affinity).await? {
+                store.delete_marked(BLOCK_AFFINITY, &affinity).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn delete_pool(&self, name: &str, range: &IpNet) -> Result<String, WriteError> {
-        let blocks = self.store.list(IPAM_BLOCK).await?;
+        let (blocks, unclear) = unclear::blocks(&self.store.list(IPAM_BLOCK).await?);
+        let of_range = blocks.iter().filter(|block| range.contains(&block.range));
         // One that is not understood may be of this range.
-        let left = blocks
-            .iter()
-            .filter(|object| objects::block(object).map_or(true, |found| range.contains(&found.range)))
-            .count();
+        let left = of_range.count() + unclear.iter().filter(|block| block.may_touch(range)).count();
         if left > 0 {
             return Ok(format!(
                 "{left} blocks of {range} appeared a moment ago; they are looked at again"

@@ -13,13 +13,15 @@ use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::decide::{Step, Which};
 use plan::pod_cidr::facts::Pool;
 use plan::pod_cidr::host::HostSettings;
+use plan::pod_cidr::ipam::Ipam;
 use plan::pod_cidr::{choice, mentions, pools};
 
 use super::adopt::Tunnels;
 use super::apply::{Hands, Made};
-use super::looks::{IpamFound, IpamLook, Looks};
+use super::looks::{IpamLook, Looks};
 use super::redundancy::RAISED_TO;
 use super::saved::Saved;
+use super::unclear::{self, Pools};
 use super::{adopt, away, calico_nodes, progress, read};
 use crate::cache::Cache;
 use crate::calico::store::Store;
@@ -92,18 +94,22 @@ pub async fn go_on(
     });
     adopt::adopt(context, cache, migration, &look, tunnels).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
-    let ours = [&known.settings.old_pool.value, &known.settings.new_pool.value].map(String::as_str);
-    let pools = match read::pools(&store, ours).await? {
-        Ok(pools) => pools,
-        Err(malformed) => {
-            let message = format!(
-                "{}: {}; nothing is done until it is corrected",
-                malformed.object, malformed.problem
-            );
-            wait(status, WaitReason::CalicoObjects, message);
-            return Ok(());
-        }
-    };
+    let pools = read::pools(&store).await?;
+    let ranges = [kind.from, kind.to];
+    let seen = ipam.as_deref().map(|ipam| &ipam.unclear);
+    let told = unclear::told(&pools.unclear, seen, ranges);
+    memory.warnings.of_kind(&migration.name_any(), told);
+    let ours =
+        [&known.settings.old_pool.value, &known.settings.new_pool.value].map(|name| format!("IPPool {name}"));
+    if let Some(pool) = pools
+        .unclear
+        .iter()
+        .find(|pool| ours.contains(&pool.malformed.object))
+    {
+        let message = format!("{}; nothing is done until it is corrected", pool.words());
+        wait(status, WaitReason::CalicoObjects, message);
+        return Ok(());
+    }
     let pass = Pass {
         context,
         store: &store,
@@ -153,11 +159,10 @@ async fn ipam(
     }
     let found = looks.ipam(store, Pace::Seldom).await?;
     let mark = Which::left(direction).mark();
-    match &*found {
-        Ok(ipam) if choice::is_missing(calico_nodes, mark, ipam, &look.from, &look.to) => {
-            looks.ipam(store, Pace::Soon).await
-        }
-        Ok(_) | Err(_) => Ok(found),
+    if choice::is_missing(calico_nodes, mark, &found, &look.from, &look.to) {
+        looks.ipam(store, Pace::Soon).await
+    } else {
+        Ok(found)
     }
 }
 
@@ -171,11 +176,11 @@ pub(super) struct Pass<'pass> {
     pub(super) kind: &'pass PodCidr,
     pub(super) saved: &'pass Saved,
     pub(super) snapshot: &'pass Snapshot,
-    pub(super) pools: &'pass BTreeMap<String, Pool>,
+    pub(super) pools: &'pass Pools,
     /// Nodes as Calico has them.
     pub(super) calico_nodes: &'pass BTreeMap<String, CalicoNode>,
     /// What Calico's IPAM has given out, while agents keep addresses of tunnels.
-    pub(super) ipam: Option<&'pass IpamFound>,
+    pub(super) ipam: Option<&'pass Ipam>,
     pub(super) direction: Direction,
     pub(super) now: Timestamp,
 }
@@ -200,7 +205,7 @@ impl Pass<'_> {
             Which::Old => &known.settings.old_pool.value,
             Which::New => &known.settings.new_pool.value,
         };
-        self.pools.get(name)
+        self.pools.understood.get(name)
     }
 
     /// Nobody can lead pods to a pool that is not there any more.

@@ -13,7 +13,7 @@ use plan::evict::PodName;
 use plan::pod_cidr::by_node::{self, Cordon};
 use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::choice;
-use plan::pod_cidr::decide::Missing;
+use plan::pod_cidr::decide::{Missing, Which};
 use plan::pod_cidr::ends::{self, Keeping, NodeEnd};
 use plan::pod_cidr::holders::{Cluster, holders};
 use plan::pod_cidr::host::{self, HostFacts, TunnelEnd};
@@ -25,6 +25,7 @@ use plan::pods::Pods;
 
 use super::drive::Pass;
 use super::looks::Looks;
+use super::unclear;
 use crate::looks::Pace;
 use crate::memory::Memory;
 use crate::snapshot::is_of_daemon_set;
@@ -52,17 +53,8 @@ impl Pass<'_> {
         pace: Pace,
         known: &mut PodCidrStatus,
     ) -> Result<Left, WriteError> {
-        let found = memory.pod_cidr.ipam(self.store, pace).await?;
-        let ipam = match &*found {
-            Ok(ipam) => ipam,
-            Err(malformed) => {
-                known.empty_since = None;
-                return Ok(Left {
-                    blocks: Vec::new(),
-                    holders: vec![format!("{}: {}: correct it", malformed.object, malformed.problem)],
-                });
-            }
-        };
+        let ipam = memory.pod_cidr.ipam(self.store, pace).await?;
+        self.tell(memory, &ipam);
         let in_range: Vec<_> = ipam
             .blocks()
             .iter()
@@ -73,7 +65,10 @@ impl Pass<'_> {
         let holders = if have_to_move {
             Vec::new()
         } else {
-            self.holders(&allocations, &known.settings.calico_daemon_set_namespace.value)
+            let unclear = ipam.unclear.in_range(range);
+            let unclear = unclear.map(|unclear| format!("{}: correct it", unclear.words()));
+            let others = self.holders(&allocations, &known.settings.calico_daemon_set_namespace.value);
+            unclear.chain(others).collect()
         };
         let mut ranges: Vec<IpNet> = in_range
             .iter()
@@ -173,7 +168,7 @@ impl Pass<'_> {
 
     /// What the tunnels of this node get when it is taken off.
     fn gets(&self, node: &str, left: &IpNet, target: &IpNet) -> BTreeMap<String, Held> {
-        let (Some(ipam), Some(now)) = (self.known_ipam(), self.calico_nodes.get(node)) else {
+        let (Some(ipam), Some(now)) = (self.ipam, self.calico_nodes.get(node)) else {
             return BTreeMap::new();
         };
         let ends = self.told(node);
@@ -224,14 +219,9 @@ impl Pass<'_> {
             .collect()
     }
 
-    /// What Calico's IPAM has given out, where agents keep addresses and all of it is understood.
-    fn known_ipam(&self) -> Option<&Ipam> {
-        self.ipam?.as_ref().ok()
-    }
-
     /// Addresses that tunnels had in the range that is led to, and nobody has now.
     pub(super) fn to_hold(&self, target: &IpNet) -> Vec<Held> {
-        let Some(ipam) = self.known_ipam() else {
+        let Some(ipam) = self.ipam else {
             return Vec::new();
         };
         returns::to_hold(&self.all_told(), ipam, target)
@@ -239,7 +229,7 @@ impl Pass<'_> {
 
     /// Addresses in the range that is left of tunnels that have got back what they had.
     pub(super) fn to_release(&self, left: &IpNet, target: &IpNet) -> Vec<Held> {
-        let Some(ipam) = self.known_ipam() else {
+        let Some(ipam) = self.ipam else {
             return Vec::new();
         };
         let nodes = self.calico_nodes.iter();
@@ -248,22 +238,50 @@ impl Pass<'_> {
         returns::to_release(&nodes.collect(), ipam, left, target)
     }
 
-    /// Why nobody knows what Calico's IPAM has given out, where that has to be known.
-    pub(super) fn unread(&self) -> Option<Wait> {
-        let malformed = self.ipam?.as_ref().err()?;
+    /// Why it is not known which addresses that tunnels had are free, where some are to be given back.
+    pub(super) fn unread(&self, target: &IpNet) -> Option<Wait> {
+        let told = self.all_told();
+        let mut ends = told.iter().flat_map(|told| told.ends);
+        ends.find(|end| target.contains(&IpAddr::V4(end.kept)))?;
+        let unclear = self.ipam?.unclear.of_no_node(target)?;
         Some(Wait {
             reason: WaitReason::CalicoObjects,
             message: format!(
-                "{}: {}; until it is corrected nobody knows which addresses are free, and no tunnel exchanges its own",
-                malformed.object, malformed.problem
+                "{}; until it is corrected or deleted it is not known which addresses of {target} are free, and tunnels have some to get back",
+                unclear.words()
             ),
             until: None,
         })
     }
 
+    /// A pool that may share an address with one of both ranges, and is neither's.
+    pub(super) fn strange_pool(&self) -> Option<Wait> {
+        let ranges = [Which::Old, Which::New].map(|which| self.range(which));
+        let mut unclear = self.pools.unclear.iter();
+        let strange = unclear.find(|pool| ranges.iter().any(|range| pool.may_touch(range)))?;
+        Some(Wait {
+            reason: WaitReason::CalicoObjects,
+            message: format!(
+                "{}; until it is corrected or deleted no pool is opened, closed or deleted: whether it shares an address with {} or {} is \
+                 not known",
+                strange.words(),
+                ranges[0],
+                ranges[1]
+            ),
+            until: None,
+        })
+    }
+
+    /// What of Calico's objects is not understood, for the status.
+    fn tell(&self, memory: &mut Memory, ipam: &Ipam) {
+        let ranges = [Which::Old, Which::New].map(|which| self.range(which));
+        let told = unclear::told(&self.pools.unclear, Some(&ipam.unclear), ranges);
+        memory.warnings.of_kind(&self.migration.name_any(), told);
+    }
+
     /// Whether an address that this node's tunnel had is the node's in Calico's IPAM: nobody else can get it.
     pub(super) fn is_held(&self, node: &str, end: &TunnelEnd) -> bool {
-        self.known_ipam()
+        self.ipam
             .is_some_and(|ipam| matches!(standing(end, node, ipam), Standing::Held(_)))
     }
 

@@ -49,9 +49,14 @@ impl Pass<'_> {
         let workloads = workloads_of(pods);
         let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
         let residents = residents(pods, &workloads, &needed, known.closed_at);
-        let ranges = self.pools.values().map(|pool| (pool.name.as_str(), pool.range));
-        let targets = known.settings.stay(&target, ranges);
-        let have_to_move = !moves::left(&residents, moves::Movers::OutOf(&targets)).is_empty();
+        let targets = known.settings.stay(&target, self.pools.ranges());
+        let strange_pool = self.strange_pool();
+        let movers = if strange_pool.is_some() {
+            moves::Movers::Within(&left_range)
+        } else {
+            moves::Movers::OutOf(&targets)
+        };
+        let have_to_move = !moves::left(&residents, movers).is_empty();
         let (while_moving, once_moved) = if have_to_move {
             (Pace::Soon, Pace::Seldom)
         } else {
@@ -94,7 +99,8 @@ impl Pass<'_> {
             kept_in_target: self.kept(&target, |node, end| self.is_held(node, end)),
             to_hold: &self.to_hold(&target),
             to_release: &self.to_release(&left_range, &target),
-            unread: self.unread(),
+            unread: self.unread(&target),
+            strange_pool,
             switched: self.switched(&left_range),
             canary: self.canary(known, &unwatched),
             redundancy,
@@ -102,7 +108,7 @@ impl Pass<'_> {
             rolling: self.rolling(known),
             moves: moves::View {
                 residents: &residents,
-                movers: moves::Movers::OutOf(&targets),
+                movers,
                 budgets: &self.snapshot.budgets,
                 refusals: &memory.refusals,
                 workloads: &workload_health,

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use api::migration::PodCidr;
 use jiff::Timestamp;
 use plan::calico_datastore::cluster::facts::StoreProblem;
-use plan::cluster::Malformed;
 use plan::pod_cidr::datastore::{Datastore, moved};
 use plan::pod_cidr::ipam::Ipam;
 use plan::pod_cidr::mentions::Mention;
@@ -19,11 +18,8 @@ use crate::context::Context;
 use crate::looks::{Pace, is_old};
 use crate::write::WriteError;
 
-/// What Calico's IPAM has given out, or the object that is not understood.
-pub type IpamFound = Result<Ipam, Malformed>;
-
-/// The same as it was read last. Shared: in a large cluster it is hundreds of thousands of addresses, and is read once for many passes.
-pub type IpamLook = Arc<IpamFound>;
+/// What Calico's IPAM has given out, as it was read last. Shared: in a large cluster it is hundreds of thousands of addresses, and is read once for many passes.
+pub type IpamLook = Arc<Ipam>;
 
 /// Connections to etcd are made anew after so long: certificates change.
 const CONNECTION: Duration = Duration::from_mins(5);

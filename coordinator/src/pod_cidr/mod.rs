@@ -20,8 +20,11 @@ mod redundancy;
 mod saved;
 #[cfg(test)]
 mod scenarios;
+#[cfg(test)]
+mod stranger_scenarios;
 mod traffic;
 mod tunnels;
+mod unclear;
 mod watched;
 #[cfg(test)]
 mod world;

@@ -14,8 +14,12 @@ use plan::pod_cidr::ipam::{Allocation, Block};
 use plan::pod_cidr::mentions::ranges_in;
 use serde_json::Value;
 
+use super::unclear::shown;
 use crate::facts;
 use crate::pod_index::Index;
+
+/// The most bits of an address that differ within a block, by Calico's schema of a pool: /20 is its largest in IPv4, /116 in IPv6.
+const LARGEST_BLOCK: u8 = 12;
 
 /// An `IPPool`.
 pub fn pool(object: &DynamicObject) -> Result<Pool, Malformed> {
@@ -46,8 +50,11 @@ pub fn block(object: &DynamicObject) -> Result<Block, Malformed> {
     let spec = &object.data["spec"];
     let malformed = |field: &str, needed: &str| Malformed {
         object: format!("IPAMBlock {}", object.name_any()),
-        problem: format!("spec.{field}: found {}, needed {needed}", spec[field]),
+        problem: format!("spec.{field}: found {}, needed {needed}", shown(&spec[field])),
     };
+    if range.max_prefix_len() - range.prefix_len() > LARGEST_BLOCK {
+        return Err(malformed("cidr", "a range that a block may have"));
+    }
     let empty = Vec::new();
     let listed = |field: &str| match &spec[field] {
         Value::Null => Ok(&empty),
@@ -109,22 +116,31 @@ pub fn affinity(object: &DynamicObject) -> Result<IpNet, Malformed> {
         .map(|range| range.trunc())
         .ok_or_else(|| Malformed {
             object: format!("BlockAffinity {}", object.name_any()),
-            problem: format!("spec.cidr: found {range}, needed a range"),
+            problem: format!("spec.cidr: found {}, needed a range", shown(range)),
         })
 }
 
-/// The ranges of an `IPReservation`.
-pub fn reserved(object: &DynamicObject) -> Result<Vec<IpNet>, Malformed> {
+/// The ranges of an `IPReservation`, and what of it is not understood. Calico passes over such an entry
+/// (libcalico-go, `ipam.getReservedIPs`): the others hold all the same.
+pub fn reserved(object: &DynamicObject) -> (Vec<IpNet>, Option<Malformed>) {
     let found = &object.data["spec"]["reservedCIDRs"];
-    let ranges = match found {
-        Value::Null => Some(Vec::new()),
-        Value::Array(list) => list.iter().map(|entry| range_of(entry.as_str()?)).collect(),
-        _ => None,
+    let (ranges, odd): (Vec<IpNet>, Option<&Value>) = match found {
+        Value::Null => (Vec::new(), None),
+        Value::Array(list) => {
+            let of = |entry: &Value| range_of(entry.as_str()?);
+            let odd = list.iter().find(|entry| of(entry).is_none());
+            (list.iter().filter_map(of).collect(), odd)
+        }
+        other => (Vec::new(), Some(other)),
     };
-    ranges.ok_or_else(|| Malformed {
+    let malformed = odd.map(|odd| Malformed {
         object: format!("IPReservation {}", object.name_any()),
-        problem: format!("spec.reservedCIDRs: found {found}, needed a list of ranges"),
-    })
+        problem: format!(
+            "spec.reservedCIDRs: found {}, needed a list of ranges",
+            shown(odd)
+        ),
+    });
+    (ranges, malformed)
 }
 
 /// A range, or an address that stands for one.
@@ -277,15 +293,19 @@ mod tests {
     #[test]
     fn what_is_reserved() {
         let of = |ranges: Value| reserved(&object(&json!({ "reservedCIDRs": ranges })));
-        let found = of(json!(["10.200.0.0/24", "10.200.1.7", "fd00::1"])).unwrap();
+        let (found, odd) = of(json!(["10.200.0.0/24", "10.200.1.7", "fd00::1"]));
+        assert_eq!(odd, None);
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(found, ["10.200.0.0/24", "10.200.1.7/32", "fd00::1/128"]);
-        assert_eq!(of(Value::Null).unwrap(), []);
+        assert_eq!(of(Value::Null), (Vec::new(), None));
         for broken in [json!("10.200.0.0/24"), json!(["ten"]), json!([7])] {
-            let refused = of(broken).unwrap_err();
+            let refused = of(broken).1.unwrap();
             assert_eq!(refused.object, "IPReservation x");
             assert!(refused.problem.contains("reservedCIDRs"), "{}", refused.problem);
         }
+        // The others hold.
+        let (found, odd) = of(json!(["10.200.0.0/24", "ten"]));
+        assert_eq!((found.len(), odd.is_some()), (1, true));
     }
 
     #[test]
@@ -294,6 +314,7 @@ mod tests {
             json!({ "cidr": "10.244.1.0/31", "allocations": [null, null, 0] }),
             json!({ "cidr": "10.244.1.0/31", "allocations": "none" }),
             json!({ "cidr": 1 }),
+            json!({ "cidr": "10.0.0.0/8" }),
         ] {
             assert_eq!(block(&object(&spec)).unwrap_err().object, "IPAMBlock x");
         }

@@ -14,11 +14,13 @@ use plan::cluster::{DaemonSet, Malformed};
 use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::checks::permissions;
 use plan::pod_cidr::datastore::DatastoreFacts;
-use plan::pod_cidr::facts::{ClusterFacts, Pool};
+use plan::pod_cidr::facts::ClusterFacts;
 use plan::pod_cidr::ipam::Ipam;
 use plan::pod_cidr::mentions::Mention;
+use plan::pod_cidr::unclear::Unclear;
 
-use super::looks::{IpamFound, Looks};
+use super::looks::Looks;
+use super::unclear::{self, Pools};
 use super::{calico_nodes, datastore, objects, places};
 use crate::cache::Cache;
 use crate::calico::store::Store;
@@ -59,14 +61,17 @@ pub async fn cluster(
         read::policies(context),
         workloads::workloads(context, cache),
     )?;
-    let mut malformed = Vec::new();
     let nodes = cache.nodes.state();
     let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
     let index = cache.pods.index();
     let mut pods = index.pods();
     pods.sort_by_name();
-    let pools = facts::understood(in_calico.pools.iter().map(objects::pool), &mut malformed);
-    let blocks = facts::understood(in_calico.blocks.iter().map(objects::block), &mut malformed);
+    let pools = unclear::pools(&in_calico.pools);
+    // Of one whose range is not known nothing is.
+    let (unclear_pools, of_no_range): (Vec<Unclear>, Vec<Unclear>) =
+        pools.unclear.into_iter().partition(|pool| pool.range.is_some());
+    let mut malformed: Vec<Malformed> = of_no_range.into_iter().map(|pool| pool.malformed).collect();
+    let (blocks, unclear_blocks) = unclear::blocks(&in_calico.blocks);
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
     let controller_managers = objects::controller_managers(&index);
     let reports = read::reports(context, cache, node_migrations);
@@ -92,8 +97,10 @@ pub async fn cluster(
         name_servers,
         corefiles,
         pods,
-        pools: pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect(),
+        pools: pools.understood,
+        unclear_pools,
         blocks,
+        unclear_blocks,
         ipam: objects::ipam(in_calico.ipam.as_ref()),
         services: objects::service_ranges(&ranges, &services),
         mentions: in_calico.mentions,
@@ -175,44 +182,19 @@ async fn in_calico(
     }
 }
 
-/// Every `IPPool` that is understood, by name. One that is not is an error if it is one of `ours`; any other is not this
-/// migration's business.
-pub async fn pools(
-    store: &Store,
-    ours: [&str; 2],
-) -> Result<Result<BTreeMap<String, Pool>, Malformed>, WriteError> {
-    let mut pools = BTreeMap::new();
-    for object in store.list(calico::IP_POOL).await? {
-        match objects::pool(&object) {
-            Ok(pool) => {
-                pools.insert(pool.name.clone(), pool);
-            }
-            Err(malformed) if ours.contains(&object.name_any().as_str()) => return Ok(Err(malformed)),
-            Err(_) => {}
-        }
-    }
-    Ok(Ok(pools))
+/// Every `IPPool`.
+pub async fn pools(store: &Store) -> Result<Pools, WriteError> {
+    Ok(unclear::pools(&store.list(calico::IP_POOL).await?))
 }
 
 /// What Calico's IPAM has given out, and what it gives to nobody.
-pub async fn ipam(store: &Store) -> Result<IpamFound, WriteError> {
+pub async fn ipam(store: &Store) -> Result<Ipam, WriteError> {
     let (blocks, affinities, reservations) = tokio::try_join!(
         store.list(calico::IPAM_BLOCK),
         store.list(calico::BLOCK_AFFINITY),
         store.list(calico::IP_RESERVATION),
     )?;
-    let understood = || {
-        let reserved: Result<Vec<_>, Malformed> = reservations.iter().map(objects::reserved).collect();
-        Ok(Ipam::new(
-            blocks.iter().map(objects::block).collect::<Result<_, _>>()?,
-            affinities
-                .iter()
-                .map(objects::affinity)
-                .collect::<Result<_, _>>()?,
-            reserved?.concat(),
-        ))
-    };
-    Ok(understood())
+    Ok(unclear::ipam(&blocks, &affinities, &reservations))
 }
 
 /// Who else says a range.

@@ -318,7 +318,7 @@ fn tunnel_ends(api: &FakeApi) -> [String; 2] {
     })
 }
 
-async fn until_closed(api: &FakeApi, pool: &str) {
+pub(super) async fn until_closed(api: &FakeApi, pool: &str) {
     for _ in 0..60 {
         if api.get(&format!("{POOLS}/{pool}")).unwrap()["spec"]["disabled"] == true {
             return;

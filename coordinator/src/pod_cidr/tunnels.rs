@@ -18,7 +18,7 @@ impl Hands<'_> {
         let mut refused = None;
         for end in ends {
             // One that cannot be held holds up no other.
-            refused = refused.or(self.hold_end(end).await?);
+            refused = refused.or(self.attempt(end, self.hold_end(end)).await?);
         }
         let said: Vec<String> = ends
             .iter()
@@ -34,6 +34,17 @@ impl Hands<'_> {
             },
             Made::Refused,
         ))
+    }
+
+    /// Makes the writes of one address: what the API server refuses of it keeps no other from being written.
+    async fn attempt(
+        &self,
+        end: &Held,
+        writes: impl Future<Output = Result<Option<String>, WriteError>>,
+    ) -> Result<Option<String>, WriteError> {
+        let object = format!("IPAMBlock {}", end.block);
+        let made = self.context.obstacles.attempt(&object, writes).await?;
+        Ok(made.flatten())
     }
 
     /// Why it cannot be held; `None` when it is.
@@ -73,7 +84,7 @@ impl Hands<'_> {
     pub(super) async fn release_ends(&self, ends: &[Held]) -> Result<Made, WriteError> {
         let mut refused = None;
         for end in ends {
-            refused = refused.or(self.release_end(end).await?);
+            refused = refused.or(self.attempt(end, self.release_end(end)).await?);
         }
         Ok(refused.map_or_else(
             || {

@@ -39,8 +39,6 @@ pub struct Looks {
     pub whole: Whole,
     /// What agents were asked last.
     asked: Asked,
-    /// What a person is told of Services: what it is about, and a line.
-    pub told: Vec<(String, String)>,
 }
 
 /// How long Services have been on their way, and how often their owners edited them.

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use api::migration::ServiceCidrStatus;
+use kube::ResourceExt;
 use plan::decision::{Decision, Wait, WaitReason};
 use plan::service_cidr::class::Class;
 use plan::service_cidr::decide::{LIGHT_AT_ONCE, ServiceView};
@@ -160,7 +161,8 @@ impl Pass<'_> {
                 name: place.name,
             })
             .collect();
-        looks.told = self.told(known, &views, &looks.waits);
+        let told = self.told(known, &views, &looks.waits);
+        memory.warnings.of_kind(&self.migration.name_any(), told);
         Ok(Services { views, seen, asked })
     }
 

@@ -9,6 +9,7 @@ mod configuration;
 pub(super) mod datastore;
 mod hosts;
 mod name_servers;
+mod objects;
 mod pods;
 mod pools;
 mod room;
@@ -208,12 +209,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
     let leaving = pods::leaving(settings, facts, &residents);
     let raised = with_one_pod(&residents, &facts.workloads, facts.places());
     [
-        access::malformed(
-            CheckName::MalformedObjects,
-            &facts.malformed,
-            facts.nodes.values(),
-            &facts.pods,
-        ),
+        objects::check(settings, facts),
         access::permissions(
             CheckName::Permissions,
             &permissions(&facts.datastore),

@@ -166,8 +166,11 @@ pub struct View<'facts> {
     pub kept_in_left: Option<Wait>,
     /// Which agents keep addresses of the range that pods are led to: a pod that got one would not be reached from there.
     pub kept_in_target: Option<Wait>,
-    /// Why nobody knows what Calico's IPAM has given out; `None` when it is known.
+    /// Why it is not known which addresses that tunnels had are free in the range that pods are led to; `None` when it is known.
     pub unread: Option<Wait>,
+    /// A pool of no known range: whether it is apart from both is not known. On the way there no pool is opened, closed or deleted
+    /// meanwhile; on the way back each of the two is as it was before.
+    pub strange_pool: Option<Wait>,
     /// Addresses that tunnels had in the range that is led to, which nobody has now.
     pub to_hold: &'facts [Held],
     /// Addresses that Calico's IPAM has as a tunnel's still, in the range that is left, and that the tunnel has no more.
@@ -253,6 +256,23 @@ pub enum Step {
 }
 
 impl Step {
+    /// Whether it makes, opens, closes or deletes a pool.
+    fn is_of_a_pool(&self) -> bool {
+        match self {
+            Self::CreatePool | Self::Open(..) | Self::Narrow(..) | Self::DeletePool(_) => true,
+            Self::Scale(..)
+            | Self::TakeOff(..)
+            | Self::RestartCalicoNode(_)
+            | Self::HoldEnds(_)
+            | Self::ReleaseEnds(_)
+            | Self::Cordon(_)
+            | Self::Evict(_)
+            | Self::Uncordon(_)
+            | Self::ReleaseBlocks(_)
+            | Self::Complete => false,
+        }
+    }
+
     /// The step by name; bounded, without names of objects.
     pub fn name(&self) -> &'static str {
         match self {
@@ -299,7 +319,20 @@ pub fn decide(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
         (Decision::Run(step), Some(hold)) if !opens_the_only_pool(step, view) => {
             wait(next.stage, hold.clone())
         }
-        (Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_), _) => next,
+        (Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_), _) => {
+            beside_a_strange_pool(next, view)
+        }
+    }
+}
+
+fn beside_a_strange_pool(next: Next, view: &View<'_>) -> Next {
+    match (&next.decision, &view.strange_pool, view.direction) {
+        (Decision::Run(step), Some(strange), Direction::There)
+            if step.is_of_a_pool() && !opens_the_only_pool(step, view) =>
+        {
+            wait(next.stage, strange.clone())
+        }
+        _ => next,
     }
 }
 
@@ -333,9 +366,9 @@ fn there(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
         (Openness::ToEverybody, Openness::Closed) => agrees(view)
             .or_else(|| widened(view, view.new.range))
             .unwrap_or_else(|| run(Stage::Canary, Step::Open(Which::New, Openness::ToWhoNamesIt))),
-        (Openness::ToEverybody, Openness::ToWhoNamesIt | Openness::Narrowed) => {
-            proved(view).unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::New, Openness::ToEverybody)))
-        }
+        (Openness::ToEverybody, Openness::ToWhoNamesIt | Openness::Narrowed) => proved(view)
+            .or_else(|| waited(Stage::Switch, view.unread.as_ref()))
+            .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::New, Openness::ToEverybody))),
         // Somebody else may have opened it.
         (Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt, Openness::ToEverybody) => {
             proved(view)
@@ -386,9 +419,6 @@ fn proved(view: &View<'_>) -> Option<Next> {
 
 /// Before anybody may get an address of the pool, those that tunnels had are theirs again.
 fn held(view: &View<'_>) -> Option<Next> {
-    if let Some(next) = waited(Stage::Switch, view.unread.as_ref()) {
-        return Some(next);
-    }
     (!view.to_hold.is_empty()).then(|| run(Stage::Switch, Step::HoldEnds(view.to_hold.to_vec())))
 }
 
@@ -413,6 +443,7 @@ fn back(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
         ),
         (Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed, Openness::ToEverybody) => {
             widened(view, view.old.range)
+                .or_else(|| waited(Stage::Switch, view.unread.as_ref()))
                 .or_else(|| held(view))
                 .or_else(|| waited(Stage::Switch, view.kept_in_target.as_ref()))
                 .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody)))

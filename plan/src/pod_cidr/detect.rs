@@ -27,6 +27,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
             .malformed
             .iter()
             .filter(|found| found.object.starts_with("IPPool "))
+            .chain(facts.unclear_pools.iter().map(|pool| &pool.malformed))
             .cloned()
             .collect();
         match malformed.as_slice() {

@@ -150,10 +150,9 @@ fn moving(
     residents: &[Resident<'_>],
     wishes: &Wishes<'_>,
 ) -> Vec<Action> {
-    let pools = facts.pools.values().map(|pool| (pool.name.as_str(), pool.range));
     let left = moves::left(
         residents,
-        Movers::OutOf(&settings.stay(&settings.to.value, pools)),
+        Movers::OutOf(&settings.stay(&settings.to.value, facts.ranges())),
     );
     let nodes = match wishes.mode {
         Mode::ByWorkload => None,

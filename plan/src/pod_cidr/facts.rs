@@ -10,6 +10,7 @@ use super::datastore::DatastoreFacts;
 use super::host::HostFacts;
 use super::ipam::Block;
 use super::mentions::Mention;
+use super::unclear::Unclear;
 use crate::calico::ConfigMaps;
 use crate::check::policies::PolicyState;
 use crate::cluster::{DaemonSet, Malformed, Node, Webhook};
@@ -43,8 +44,12 @@ pub struct ClusterFacts {
     pub calico_nodes: BTreeMap<String, CalicoNode>,
     /// Every `IPPool`, by name.
     pub pools: BTreeMap<String, Pool>,
+    /// `IPPool`s whose range is known, and that are not understood otherwise.
+    pub unclear_pools: Vec<Unclear>,
     /// Every block of Calico's IPAM.
     pub blocks: Vec<Block>,
+    /// Blocks that are not understood.
+    pub unclear_blocks: Vec<Unclear>,
     /// `IPAMConfig default`.
     pub ipam: IpamConfiguration,
     /// Ranges of Services, each with the object that says it.
@@ -77,6 +82,14 @@ impl ClusterFacts {
             admission: Needed::admission_of(&self.webhooks),
             ..Needed::default()
         }
+    }
+
+    /// The name and the range of every pool of which the range is known.
+    pub fn ranges(&self) -> impl Iterator<Item = (&str, IpNet)> {
+        let understood = self.pools.values().map(|pool| (pool.name.as_str(), pool.range));
+        let unclear = self.unclear_pools.iter();
+        // Under a name that no pool has: neither of the two pools of a migration is among them.
+        understood.chain(unclear.filter_map(|pool| Some((pool.malformed.object.as_str(), pool.range?))))
     }
 
     /// Nodes whose pods Calico serves.

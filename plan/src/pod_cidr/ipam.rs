@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::unclear::UnclearIpam;
 use crate::calico::affinity;
 
 /// Attributes of an allocation that Calico writes (libcalico-go, `lib/backend/model/block.go`).
@@ -74,6 +75,8 @@ pub struct Ipam {
     pub affinities: Vec<IpNet>,
     /// What `IPReservation`s keep free.
     pub reserved: Vec<IpNet>,
+    /// What is there beside all this, and is not understood.
+    pub unclear: UnclearIpam,
 }
 
 impl Ipam {
@@ -93,6 +96,7 @@ impl Ipam {
             owned,
             affinities,
             reserved,
+            unclear: UnclearIpam::default(),
         }
     }
 

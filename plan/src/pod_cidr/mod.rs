@@ -20,5 +20,6 @@ pub mod pools;
 pub mod returns;
 pub mod settings;
 pub mod tunnel;
+pub mod unclear;
 #[cfg(test)]
 mod walk;

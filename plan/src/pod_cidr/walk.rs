@@ -214,7 +214,6 @@ impl World {
         let wanted = pools::wanted(&open, &ranges[1], 26);
         let specs = [spec(&open, self.old), spec(&wanted, self.new)];
         let blocks = [some(self.old_block, ranges[0]), some(self.new_block, ranges[1])];
-        let nothing: Vec<String> = Vec::new();
         let leaks = some(self.leak, "handle k8s-pod-network.1".to_owned());
         let routes = some(self.routes, "node a".to_owned());
         let follow_up = some(!self.followed, "ConfigMap kubeadm-config".to_owned());
@@ -225,7 +224,7 @@ impl World {
             spec: specs[index].as_ref(),
             terminating: false,
             blocks: &blocks[index],
-            holders: if which == self.left() { &leaks } else { &nothing },
+            holders: if which == self.left() { &leaks } else { &[] },
             empty_since: self.empty_since(),
             routes: &routes,
         };
@@ -243,6 +242,7 @@ impl World {
             kept_in_left: self.is_kept(self.left()),
             kept_in_target: self.is_kept(self.target()),
             unread: None,
+            strange_pool: None,
             to_hold: &[],
             to_release: &[],
             switched: None,

@@ -98,8 +98,12 @@ impl Act<'_> {
         };
         let api: Api<NodeMigration> = Api::all(self.context.client.clone());
         let (read, is) = (self.object.as_ref(), &self.object.spec);
-        if let Some(written) = write::patch_spec(&api, read, is, &announced).await? {
-            self.object = Arc::new(written);
+        if let Some(metadata) = write::patch_spec(&api, read, is, &announced).await? {
+            self.object = Arc::new(NodeMigration {
+                metadata,
+                spec: announced,
+                status: self.object.status.clone(),
+            });
         }
         Ok(())
     }

@@ -85,8 +85,7 @@ fn ready(set: &DaemonSet, facts: &ClusterFacts, report: &mut Report) {
 /// closed, or come back as they were.
 fn pins(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Pins);
-    let pools = facts.pools.values().map(|pool| (pool.name.as_str(), pool.range));
-    let stay = settings.stay(&settings.to.value, pools);
+    let stay = settings.stay(&settings.to.value, facts.ranges());
     for pin in &facts.pins {
         match asked(&pin.value) {
             Ok(asked) if asked.iter().any(|text| is_of_old(pin, text, settings, &stay)) => report.fail(

@@ -39,8 +39,7 @@ pub(super) fn leaving<'facts>(
     facts: &ClusterFacts,
     residents: &'facts [Resident<'facts>],
 ) -> Vec<&'facts Resident<'facts>> {
-    let pools = facts.pools.values().map(|pool| (pool.name.as_str(), pool.range));
-    let targets = settings.stay(&settings.to.value, pools);
+    let targets = settings.stay(&settings.to.value, facts.ranges());
     residents
         .iter()
         .filter(|resident| resident.pod.deleted_at.is_none() && Movers::OutOf(&targets).has(resident.pod))

@@ -1,0 +1,372 @@
+//! Objects of others, of every kind that the coordinator reads: malformed, absurdly large, absurdly many, changing all the time, or with
+//! names and labels of ours. Each is named and costs what is decided about it: every pod moves, there and back.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::scenarios::{assert_gone, desire, until_closed};
+use super::world::{
+    AFFINITIES, BLOCKS, MIGRATION, NODE_NAMES, PODS, POOLS, RANGES, cluster, run_until, turn,
+};
+use crate::fake_api::FakeApi;
+
+const GROUP: &str = "/apis/crd.projectcalico.org/v1";
+const SHOP: &str = "/api/v1/namespaces/shop";
+/// More than a person would ever make of them.
+const MANY: usize = 400;
+
+#[expect(clippy::needless_pass_by_value, reason = "every caller has a literal")]
+fn calicos(path: &str, name: &str, spec: Value) -> (String, Value) {
+    let object =
+        json!({ "apiVersion": "crd.projectcalico.org/v1", "metadata": { "name": name }, "spec": spec });
+    (format!("{path}/{name}"), object)
+}
+
+fn pod(name: &str, labels: &Value, spec: &Value, address: &str) -> (String, Value) {
+    let object = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": "shop", "labels": labels },
+        "spec": spec, "status": { "phase": "Pending", "podIP": address },
+    });
+    (format!("{SHOP}/pods/{name}"), object)
+}
+
+fn requests(cpu: &str) -> Value {
+    json!({ "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }] })
+}
+
+fn budget(name: &str) -> (String, Value) {
+    let object = json!({
+        "metadata": { "name": name, "namespace": "shop" }, "spec": { "maxUnavailable": 0, "selector": {} },
+        "status": { "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1 },
+    });
+    (
+        format!("/apis/policy/v1/namespaces/shop/poddisruptionbudgets/{name}"),
+        object,
+    )
+}
+
+/// The objects by what is wrong with them; those that change say `round`.
+fn strange(what: &str, round: usize) -> Vec<(String, Value)> {
+    let pools = |name: &str, spec: Value| calicos(POOLS, name, spec);
+    let handles = format!("{GROUP}/ipamhandles");
+    let reservations = format!("{GROUP}/ipreservations");
+    let many = |of: &dyn Fn(usize) -> (String, Value)| (0..MANY).map(of).collect();
+    let large = "x".repeat(100_000);
+    match what {
+        "pool, malformed" => vec![pools("odd", json!({ "cidr": "10.99.0.0/16", "blockSize": 99 }))],
+        "pool, large" => vec![pools(
+            "odd",
+            json!({ "cidr": "10.99.0.0/16", "blockSize": 26, "nodeSelector": large }),
+        )],
+        "pools, many" => many(&|number| {
+            let cidr = format!("10.{}.{}.0/24", 100 + number / 250, number % 250);
+            pools(&format!("odd-{number}"), json!({ "cidr": cidr, "blockSize": 26 }))
+        }),
+        "pool, changing" => vec![pools(
+            "odd",
+            json!({ "cidr": "10.99.0.0/16", "blockSize": 20 + 70 * (round % 2) }),
+        )],
+        "pool, ours by its labels" => {
+            let (path, mut pool) = pools("replumb-new", json!({ "cidr": "10.99.0.0/16", "disabled": true }));
+            pool["metadata"]["labels"] = json!({ "replumb.dev/off-pool": "old" });
+            vec![(path, pool)]
+        }
+        "pool, of no range" => vec![pools("odd", json!({ "cidr": "everything" }))],
+        "block, malformed elsewhere" => {
+            vec![calicos(
+                BLOCKS,
+                "odd",
+                json!({ "cidr": "10.99.0.0/26", "allocations": "none" }),
+            )]
+        }
+        "block, malformed" => vec![calicos(
+            BLOCKS,
+            "odd",
+            json!({ "cidr": "10.244.9.0/26", "affinity": "host:z", "allocations": "none" }),
+        )],
+        "block, large" => vec![calicos(
+            BLOCKS,
+            "odd",
+            json!({ "cidr": "10.0.0.0/8", "affinity": "host:z", "allocations": vec![0; 20_000], "attributes": [] }),
+        )],
+        "blocks, many" => many(&|number| {
+            let cidr = format!("10.99.{}.{}/26", number / 4, 64 * (number % 4));
+            let spec = json!({ "cidr": cidr, "affinity": "host:a", "allocations": [], "attributes": [] });
+            calicos(BLOCKS, &format!("odd-{number}"), spec)
+        }),
+        "block, changing" => {
+            let allocations = if round.is_multiple_of(2) {
+                json!([])
+            } else {
+                json!("none")
+            };
+            let spec = json!({ "cidr": "10.99.0.0/26", "affinity": "host:a", "allocations": allocations });
+            vec![calicos(BLOCKS, "odd", spec)]
+        }
+        "claim, malformed" => vec![calicos(AFFINITIES, "odd", json!({ "node": "z", "cidr": 7 }))],
+        "claims, many" => many(&|number| {
+            let cidr = format!("10.99.{}.{}/26", number / 4, 64 * (number % 4));
+            calicos(
+                AFFINITIES,
+                &format!("odd-{number}"),
+                json!({ "node": "z", "cidr": cidr }),
+            )
+        }),
+        "handle, malformed" => vec![calicos(
+            &handles,
+            "odd",
+            json!({ "handleID": 7, "block": "none" }),
+        )],
+        "handle, large" => vec![calicos(
+            &handles,
+            "odd",
+            json!({ "handleID": large, "block": {} }),
+        )],
+        "handles, many" => {
+            many(&|number| calicos(&handles, &format!("odd-{number}"), json!({ "block": {} })))
+        }
+        "reservation, malformed" => vec![
+            calicos(&reservations, "odd", json!({ "reservedCIDRs": ["ten", 7] })),
+            calicos(&reservations, "odder", json!({ "reservedCIDRs": "everything" })),
+        ],
+        "reservations, many" => many(&|number| {
+            let ranges = json!([format!("10.99.{}.7", number % 250)]);
+            calicos(
+                &reservations,
+                &format!("odd-{number}"),
+                json!({ "reservedCIDRs": ranges }),
+            )
+        }),
+        "policy, malformed" => {
+            vec![calicos(
+                &format!("{GROUP}/globalnetworksets"),
+                "odd",
+                json!({ "nets": "everything" }),
+            )]
+        }
+        other => of_a_tenant(other, round),
+    }
+}
+
+/// The same of what a tenant has in its own namespace.
+fn of_a_tenant(what: &str, round: usize) -> Vec<(String, Value)> {
+    let many = |of: &dyn Fn(usize) -> (String, Value)| (0..MANY).map(of).collect();
+    match what {
+        "pods, malformed" => vec![
+            pod("letters", &json!({}), &requests("abc"), ""),
+            pod("nowhere", &json!({}), &requests("1"), "not an address"),
+        ],
+        "pods, large" => vec![pod("peta", &json!({}), &requests("20P"), "")],
+        "pods, many" => many(&|number| pod(&format!("many-{number}"), &json!({}), &requests("1"), "")),
+        "pod, changing" => vec![pod(
+            "busy",
+            &json!({ "round": round.to_string() }),
+            &requests("1"),
+            "",
+        )],
+        "pod, ours by its labels" => {
+            let labels = json!({ "app.kubernetes.io/component": "traffic", "app.kubernetes.io/name": "replumb-agent" });
+            vec![pod("traffic", &labels, &requests("1"), "")]
+        }
+        "budgets, many" => many(&|number| budget(&format!("all-{number}"))),
+        "policies, many" => many(&|number| {
+            let path = format!("/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies/odd-{number}");
+            (
+                path,
+                json!({ "metadata": { "name": format!("odd-{number}"), "namespace": "shop" }, "spec": { "podSelector": {} } }),
+            )
+        }),
+        other => unreachable!("{other}"),
+    }
+}
+
+fn put(api: &FakeApi, what: &str, round: usize) {
+    for (path, object) in strange(what, round) {
+        api.put(&path, object);
+    }
+}
+
+fn status(api: &FakeApi) -> Value {
+    api.get(MIGRATION).unwrap()["status"].clone()
+}
+
+fn is_warned_of(api: &FakeApi, words: &str) -> bool {
+    status(api)["warnings"]["first"].to_string().contains(words)
+}
+
+/// Whether every pod of the cluster's own has an address of this range.
+fn have_moved(api: &FakeApi, prefix: &str) -> bool {
+    NODE_NAMES.iter().all(|node| {
+        let pod = api.get(&format!("{PODS}/web-{node}")).unwrap_or_default();
+        pod["status"]["podIP"]
+            .as_str()
+            .is_some_and(|address| address.starts_with(prefix))
+    })
+}
+
+/// Passes until that is so, in a world in which the objects change.
+async fn passes(api: &FakeApi, what: &str, until: impl Fn() -> bool) {
+    for round in 0..120 {
+        if until() {
+            return;
+        }
+        put(api, what, round);
+        turn(api).await;
+    }
+    panic!("{what}: not so after 120 passes: {:#}", status(api));
+}
+
+/// `named` is what the warnings say of it, where something is wrong with it.
+#[rstest]
+#[case::pool("pool, malformed", Some("IPPool odd: spec.blockSize"))]
+#[case::pool("pool, large", None)]
+#[case::pool("pools, many", None)]
+#[case::pool("pool, changing", Some("IPPool odd: spec.blockSize"))]
+#[case::pool("pool, ours by its labels", None)]
+#[case::block("block, malformed elsewhere", Some("IPAMBlock odd: spec.allocations"))]
+#[case::block("blocks, many", None)]
+#[case::block("block, changing", Some("IPAMBlock odd of node a: spec.allocations"))]
+#[case::claim("claims, many", None)]
+#[case::handle("handle, malformed", None)]
+#[case::handle("handle, large", None)]
+#[case::handle("handles, many", None)]
+#[case::reservation("reservation, malformed", Some("IPReservation odd: spec.reservedCIDRs"))]
+#[case::reservation("reservations, many", None)]
+#[case::pods("pods, malformed", Some("Pod shop/letters"))]
+#[case::pods("pods, large", Some("Pod shop/peta"))]
+#[case::pods("pods, many", None)]
+#[case::pod("pod, changing", None)]
+#[case::pod("pod, ours by its labels", None)]
+#[case::budgets("budgets, many", None)]
+#[case::policies("policies, many", None)]
+#[case::policy("policy, malformed", None)]
+#[tokio::test]
+async fn a_strangers_objects_hold_nothing(#[case] what: &str, #[case] named: Option<&str>) {
+    for is_back in [false, true] {
+        let api = cluster("Off");
+        if is_back {
+            until_closed(&api, "old").await;
+            put(&api, what, 0);
+            desire(&api, "Rollback");
+        } else {
+            put(&api, what, 0);
+        }
+        if let Some(words) = named {
+            passes(&api, what, || is_warned_of(&api, words)).await;
+        }
+        let end = if is_back { "RolledBack" } else { "Completed" };
+        passes(&api, what, || status(&api)["phase"] == end).await;
+        assert_gone(&api, usize::from(is_back));
+        for (path, object) in strange(what, 0) {
+            let there = api.get(&path).unwrap_or_else(|| panic!("{path} is gone"));
+            assert_eq!(there["metadata"]["name"], object["metadata"]["name"]);
+        }
+    }
+}
+
+/// What may be of the range that is left holds its end, by name, and nothing before.
+#[rstest]
+#[case::block("block, malformed")]
+#[case::block("block, large")]
+#[case::claim("claim, malformed")]
+#[tokio::test]
+async fn what_may_be_of_the_range_holds_its_end_alone(#[case] what: &str) {
+    for is_back in [false, true] {
+        let api = cluster("Off");
+        if is_back {
+            until_closed(&api, "old").await;
+            desire(&api, "Rollback");
+        }
+        put(&api, what, 0);
+        let is_held = || {
+            let status = status(&api);
+            status["blocked"] == "Leftovers" && status["message"].to_string().contains("odd")
+        };
+        // Of the range that is led to it holds nothing.
+        let touches_what_is_left = !(is_back && what == "block, malformed");
+        if touches_what_is_left {
+            passes(&api, what, is_held).await;
+            assert!(have_moved(&api, RANGES[1 - usize::from(is_back)].1));
+            assert!(is_warned_of(&api, "odd"), "{:#}", status(&api)["warnings"]);
+            let (path, _) = strange(what, 0).remove(0);
+            api.remove(&path);
+        }
+        let end = if is_back { "RolledBack" } else { "Completed" };
+        run_until(&api, end).await;
+    }
+}
+
+/// Whether it shares an address with either range is not known.
+#[tokio::test]
+async fn a_pool_of_no_known_range_holds_what_opens_or_closes_a_pool_on_the_way_there() {
+    let what = "pool, of no range";
+    let odd = format!("{POOLS}/odd");
+    let is_held = |api: &FakeApi| {
+        let status = status(api);
+        status["blocked"] == "CalicoObjects" && status["message"].to_string().contains("IPPool odd")
+    };
+    // Before anything is opened.
+    let api = cluster("Off");
+    passes(&api, what, || is_held(&api)).await;
+    assert!(is_warned_of(&api, "IPPool odd"));
+    assert_eq!(api.get(&format!("{POOLS}/{}", RANGES[1].0)), None);
+    // Once the pools are as they are to be, pods move, and the old one stays.
+    api.remove(&odd);
+    until_closed(&api, "old").await;
+    passes(&api, what, || is_held(&api) && have_moved(&api, RANGES[1].1)).await;
+    assert!(api.get(&format!("{POOLS}/old")).is_some());
+    // And nothing of the way back waits for it.
+    desire(&api, "Rollback");
+    passes(&api, what, || status(&api)["phase"] == "RolledBack").await;
+    assert_gone(&api, 1);
+    assert!(api.get(&odd).is_some());
+}
+
+/// Nothing says of which pool it is, as long as the range of one is not known.
+#[tokio::test]
+async fn a_pod_of_neither_range_stays_while_a_pool_is_of_no_known_range() {
+    let api = cluster("Off");
+    until_closed(&api, "old").await;
+    let (path, mut elsewhere) = pod("elsewhere", &json!({}), &requests("1"), "10.99.0.9");
+    elsewhere["metadata"]["ownerReferences"] = json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "x", "controller": true }]);
+    api.put(&path, elsewhere);
+    let what = "pool, of no range";
+    passes(&api, what, || have_moved(&api, RANGES[1].1)).await;
+    for _ in 0..5 {
+        turn(&api).await;
+    }
+    assert!(api.get(&path).is_some(), "it was evicted");
+}
+
+/// What an agent writes is its node's: pods of all nodes move, and the end waits for it by name, like for an agent that is silent.
+#[tokio::test]
+async fn a_report_that_is_not_understood_costs_its_node() {
+    let api = cluster("Off");
+    until_closed(&api, "old").await;
+    let report = |api: &FakeApi, phase: Value| {
+        api.edit(
+            "/apis/replumb.dev/v1alpha1/nodemigrations/b",
+            &json!({ "status": { "phase": phase } }),
+        );
+    };
+    report(&api, json!("nonsense"));
+    for _ in 0..60 {
+        turn(&api).await;
+    }
+    assert!(have_moved(&api, RANGES[1].1));
+    assert!(
+        is_warned_of(&api, "NodeMigration b: status"),
+        "{:#}",
+        status(&api)
+    );
+    assert_ne!(status(&api)["phase"], "Completed");
+    assert!(
+        status(&api)["message"].to_string().contains("node b"),
+        "{:#}",
+        status(&api)
+    );
+    report(&api, Value::Null);
+    run_until(&api, "Completed").await;
+    assert_gone(&api, 0);
+}
