@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
-use plan::decision::WaitReason;
+use plan::decision::{Wait, WaitReason};
 
 use crate::summary::Held;
 use crate::write::WriteError;
@@ -212,6 +212,15 @@ impl Obstacles {
             message,
             needs_a_person: true,
         })
+    }
+}
+
+/// The wait for an API server that refuses; the message has its words.
+pub fn refusal(message: String) -> Wait {
+    Wait {
+        reason: WaitReason::RequestRefused,
+        message,
+        until: None,
     }
 }
 

@@ -15,6 +15,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use kube::api::{ListParams, PostParams};
+use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, ResourceExt};
 use plan::calico::API_VERSION;
 use plan::check::Permission;
@@ -59,16 +60,28 @@ pub async fn config_maps(
     context: &Context,
     wanted: BTreeSet<(String, String)>,
 ) -> Result<Vec<ConfigMap>, WriteError> {
-    let mut found = Vec::new();
-    for (namespace, name) in wanted {
-        let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &namespace);
-        let map = maps
-            .get_opt(&name)
-            .await
-            .map_err(|source| WriteError::of("reading", format!("ConfigMap {namespace}/{name}"), source))?;
-        found.extend(map);
-    }
-    Ok(found)
+    by_name(context, wanted).await
+}
+
+/// The objects of a kind with these namespaces and names that are there, in this order.
+async fn by_name<K>(
+    context: &Context,
+    names: impl IntoIterator<Item = (String, String)>,
+) -> Result<Vec<K>, WriteError>
+where
+    K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + serde::de::DeserializeOwned
+        + std::fmt::Debug,
+{
+    let read = stream::iter(names).map(|(namespace, name)| async move {
+        let api: Api<K> = Api::namespaced(context.client.clone(), &namespace);
+        let found = api.get_opt(&name).await;
+        let object = || format!("{} {namespace}/{name}", K::kind(&()));
+        found.map_err(|source| WriteError::of("reading", object(), source))
+    });
+    let found: Vec<Option<K>> = read.buffered(AT_ONCE).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// The Node of this name, if there is one.
@@ -107,13 +120,7 @@ pub async fn services(
     context: &Context,
     names: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Vec<Service>, WriteError> {
-    let read = stream::iter(names).map(|(namespace, name)| async move {
-        let api: Api<Service> = Api::namespaced(context.client.clone(), &namespace);
-        let found = api.get_opt(&name).await;
-        found.map_err(|source| WriteError::of("reading", format!("Service {namespace}/{name}"), source))
-    });
-    let found: Vec<Option<Service>> = read.buffer_unordered(AT_ONCE).try_collect().await?;
-    Ok(found.into_iter().flatten().collect())
+    by_name(context, names).await
 }
 
 /// The same of a kind that not every cluster serves: none then.

@@ -60,11 +60,10 @@ pub struct Watched {
     pub unwatched: Option<Wait>,
     /// Paths that lose more than they may, in words.
     pub breaches: Vec<String>,
-    /// What agents are asked to send, where it is not that yet. The caller of [`watch`] writes it.
-    pub asks: Drafts,
 }
 
-/// Brings pods and flows to what they should be, and reads what the agents found.
+/// Brings pods to what they should be, and reads what the agents found. Returns as well what agents have to be asked to send, where they are
+/// not asked for that yet: the caller writes it, perhaps together with more.
 pub async fn watch(
     context: &Context,
     services: &mut Services,
@@ -73,7 +72,7 @@ pub async fn watch(
     wanted: Fates<'_>,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
-) -> Result<Watched, WriteError> {
+) -> Result<(Watched, Drafts), WriteError> {
     let rules = &migration.spec.gates;
     let fates = match rules.traffic {
         TrafficGate::Watch => wanted,
@@ -118,11 +117,11 @@ pub async fn watch(
         context.obstacles.attempt(&object, creation).await?;
     }
     status.traffic = sums(snapshot);
-    Ok(Watched {
+    let watched = Watched {
         unwatched: unwatched(snapshot, networks, &fates, &staying, &flows, judged_since),
         breaches: breaches(snapshot, &flows, judged_since),
-        asks,
-    })
+    };
+    Ok((watched, asks))
 }
 
 /// UIDs of the pods that agents are asked to send to, by what is written.

@@ -8,7 +8,7 @@ use plan::words::cut;
 
 use crate::cache::Cache;
 
-/// The time from one look to the next. Objects that change all the time cause no more writes than this.
+/// The time from one look at the cluster to the next. What a kind has found is told at once; the pace of words bounds its writes.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// More warnings than this are counted, not listed.
 const LISTED: usize = 20;

@@ -67,7 +67,7 @@ impl Pass<'_> {
     }
 
     async fn watch(&self, memory: &mut Memory, status: &mut MigrationStatus) -> Result<Watched, WriteError> {
-        let mut watched = traffic::watch(
+        let (watched, asks) = traffic::watch(
             self.context,
             &mut memory.services,
             self.migration,
@@ -77,7 +77,7 @@ impl Pass<'_> {
             status,
         )
         .await?;
-        std::mem::take(&mut watched.asks).write(self.context).await?;
+        asks.write(self.context).await?;
         Ok(watched)
     }
 

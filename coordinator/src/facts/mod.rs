@@ -38,25 +38,27 @@ const TOLD: usize = 64;
 
 /// As much of a value as a line has room for.
 pub fn shown(value: &str) -> String {
+    let (told, rest) = abridged(value);
+    format!("{told}{rest}")
+}
+
+/// The beginning of a value, and words for the rest; none where that is all.
+fn abridged(value: &str) -> (String, String) {
     let told: String = value.chars().take(TOLD).collect();
-    if told.len() == value.len() {
-        told
+    let rest = if told.len() == value.len() {
+        String::new()
     } else {
-        format!("{told} and so on, {} bytes in all", value.len())
-    }
+        format!(" and so on, {} bytes in all", value.len())
+    };
+    (told, rest)
 }
 
 /// A field that was not understood, with as much of its value as a line has room for.
 fn not_understood(field: impl Into<String>, found: &str, needed: Needed) -> NotUnderstood {
-    let told: String = found.chars().take(TOLD).collect();
-    let found = if told.len() == found.len() {
-        format!("{told:?}")
-    } else {
-        format!("{told:?} and so on, {} bytes in all", found.len())
-    };
+    let (told, rest) = abridged(found);
     NotUnderstood {
         field: field.into(),
-        found,
+        found: format!("{told:?}{rest}"),
         needed,
     }
 }

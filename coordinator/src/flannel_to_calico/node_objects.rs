@@ -125,7 +125,7 @@ async fn claim(
     Ok(Outcome::Written)
 }
 
-/// Confirms the claim that was announced; one that somebody took away meanwhile is made again.
+/// Confirms the claim that was announced; a claim that was taken away meanwhile is made again.
 async fn confirm_affinity(context: &Context, node: &str, block: IpNet) -> Result<(), WriteError> {
     let state = ClaimState::Confirmed;
     let name = objects::affinity_name(node, block);

@@ -71,7 +71,7 @@ pub async fn roll(
     probe::delete_spent_probe_pods(context, &snapshot, goes_with_calico).await?;
     let services = &mut memory.services;
     let fates = fates(context, migration, kind.strategy, &snapshot);
-    let mut watched = traffic::watch(
+    let (watched, mut drafts) = traffic::watch(
         context,
         services,
         migration,
@@ -81,7 +81,6 @@ pub async fn roll(
         status,
     )
     .await?;
-    let mut drafts = std::mem::take(&mut watched.asks);
     if is_kept_written(status) {
         drift::record(&snapshot, &mut drafts);
     }

@@ -53,7 +53,7 @@ impl Pass<'_> {
         } else {
             fates::fates(self.snapshot, self.direction, of, have_to_move)
         };
-        let mut watched = traffic::watch(
+        let (watched, asks) = traffic::watch(
             self.context,
             &mut memory.services,
             self.migration,
@@ -63,7 +63,7 @@ impl Pass<'_> {
             status,
         )
         .await?;
-        std::mem::take(&mut watched.asks).write(self.context).await?;
+        asks.write(self.context).await?;
         let is_open = of(Which::New) >= Openness::ToWhoNamesIt;
         let is_watched = watched.unwatched.is_none() && watched.breaches.is_empty();
         if !is_open && self.direction == Direction::There {

@@ -21,43 +21,32 @@ struct Stands {
     /// A hash of what the decision depends on.
     fingerprint: u64,
     decision: Decision<swap::Step>,
-    standing: Standing,
     at: Instant,
 }
 
 impl Decided {
     /// Keeps a decision that may stand.
     pub fn keep(&mut self, service: &str, fingerprint: u64, decision: &Decision<swap::Step>) {
-        let standing = match decision {
-            Decision::Settled => Standing::Settled,
-            Decision::Halt(_) => Standing::Stuck,
-            Decision::Run(_) | Decision::Wait(_) => {
-                self.0.remove(service);
-                return;
-            }
-        };
+        if Standing::of(decision).is_none() {
+            self.0.remove(service);
+            return;
+        }
         let stands = Stands {
             fingerprint,
             decision: decision.clone(),
-            standing,
             at: Instant::now(),
         };
         self.0.insert(service.to_owned(), stands);
     }
 
     /// What was decided of this Service, if it stands.
-    pub fn of(&self, service: &str, fingerprint: u64) -> (Option<Decision<swap::Step>>, Option<Standing>) {
-        let known = self.0.get(service).filter(|known| {
-            let is_recent = match known.standing {
-                Standing::Settled => true,
-                Standing::Stuck => known.at.elapsed() < STUCK,
-            };
-            is_recent && known.fingerprint == fingerprint
-        });
-        match known {
-            Some(known) => (Some(known.decision.clone()), Some(known.standing)),
-            None => (None, None),
-        }
+    pub fn of(&self, service: &str, fingerprint: u64) -> Option<Decision<swap::Step>> {
+        let known = self.0.get(service)?;
+        let is_recent = match Standing::of(&known.decision)? {
+            Standing::Settled => true,
+            Standing::Stuck => known.at.elapsed() < STUCK,
+        };
+        (is_recent && known.fingerprint == fingerprint).then(|| known.decision.clone())
     }
 
     /// Lets go all but the Services of the book.
@@ -76,25 +65,21 @@ mod tests {
     fn a_decision_stands_until_something_changes_that_it_depends_on() {
         let mut decided = Decided::default();
         decided.keep("shop/web", 1, &Decision::Settled);
-        assert_eq!(
-            decided.of("shop/web", 1),
-            (Some(Decision::Settled), Some(Standing::Settled))
-        );
-        assert_eq!(decided.of("shop/web", 2), (None, None));
-        assert_eq!(decided.of("shop/db", 1), (None, None));
+        assert_eq!(decided.of("shop/web", 1), Some(Decision::Settled));
+        assert_eq!(Standing::of(&Decision::Settled), Some(Standing::Settled));
+        assert_eq!(decided.of("shop/web", 2), None);
+        assert_eq!(decided.of("shop/db", 1), None);
         let halt = Decision::Halt(Halt {
             reason: HaltReason::Drift,
             message: "taken".to_owned(),
         });
         decided.keep("shop/web", 1, &halt);
-        assert_eq!(
-            decided.of("shop/web", 1),
-            (Some(halt.clone()), Some(Standing::Stuck))
-        );
+        assert_eq!(decided.of("shop/web", 1), Some(halt.clone()));
+        assert_eq!(Standing::of(&halt), Some(Standing::Stuck));
         decided.0.get_mut("shop/web").unwrap().at -= STUCK;
-        assert_eq!(decided.of("shop/web", 1), (None, None), "another look is due");
+        assert_eq!(decided.of("shop/web", 1), None, "another look is due");
         decided.keep("shop/web", 1, &Decision::Run(swap::Step::Swap));
-        assert_eq!(decided.of("shop/web", 1), (None, None), "steps are decided anew");
+        assert_eq!(decided.of("shop/web", 1), None, "steps are decided anew");
     }
 
     #[test]
@@ -102,6 +87,6 @@ mod tests {
         let mut decided = Decided::default();
         decided.keep("shop/web", 1, &Decision::Settled);
         decided.keep_only(&Book::new());
-        assert_eq!(decided.of("shop/web", 1), (None, None));
+        assert_eq!(decided.of("shop/web", 1), None);
     }
 }

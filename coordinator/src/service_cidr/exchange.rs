@@ -55,7 +55,7 @@ pub struct Seen {
     pub view: View,
 }
 
-/// What was written, for whoever keeps what is known of Services.
+/// What was written, for the keeper of what is known of Services.
 #[derive(Clone, Copy, Debug)]
 pub enum Written<'write> {
     /// This Service is stored so now.

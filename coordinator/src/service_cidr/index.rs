@@ -25,6 +25,12 @@ const FIRST_LIST: Duration = Duration::from_secs(10);
 /// Namespace and name.
 pub type Name = (String, String);
 
+/// The namespace and the name of `namespace/name`.
+pub fn name_of(key: &str) -> Option<Name> {
+    let (namespace, name) = key.split_once('/')?;
+    Some((namespace.to_owned(), name.to_owned()))
+}
+
 /// An `EndpointSlice`, as decisions about all Services read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {

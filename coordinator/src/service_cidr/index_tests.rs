@@ -124,7 +124,7 @@ fn whether_an_endpoint_answers_is_known_of_each_service() {
         !store.keep_slice(Event::Apply(slice("web-2", "web", 2, true))),
         "wakes no pass"
     );
-    // Somebody makes it the slice of another Service.
+    // Its owner makes it the slice of another Service.
     store.keep_slice(Event::Apply(slice("web-2", "db", 3, true)));
     assert!(!served("web") && served("db"));
     store.keep_slice(Event::Init);

@@ -12,7 +12,7 @@ use plan::service_cidr::subjects::Book;
 use plan::service_cidr::swap;
 
 use super::decided::Decided;
-use super::index::Index;
+use super::index::{Index, name_of};
 use super::knowledge::Confirmed;
 use super::trial::Trials;
 use super::whole::Whole;
@@ -116,11 +116,8 @@ impl Looks {
     ) {
         self.decided.keep_only(book);
         self.waits.0.retain(|name, _| book.contains_key(name));
-        let seen = seen.filter_map(|name| {
-            let (namespace, name) = name.split_once('/')?;
-            Some((namespace.to_owned(), name.to_owned()))
-        });
-        self.whole.keep_only(index, &seen.collect());
+        self.whole
+            .keep_only(index, &seen.filter_map(|name| name_of(name)).collect());
     }
 
     /// What agents are asked, so that they are asked all of this. A question that was answered goes with the next one that comes: each change

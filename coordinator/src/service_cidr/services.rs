@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use api::migration::ServiceCidrStatus;
 use kube::ResourceExt;
-use plan::decision::{Decision, Wait, WaitReason};
+use plan::decision::Decision;
 use plan::service_cidr::class::Class;
 use plan::service_cidr::decide::{LIGHT_AT_ONCE, ServiceView};
 use plan::service_cidr::entry::Entry;
@@ -19,13 +19,14 @@ use plan::service_cidr::swap::{self, Own, Part, Parts, Role};
 
 use super::drive::Pass;
 use super::exchange::{Seen, Subject};
-use super::index::Name;
+use super::index::{Name, name_of};
 use super::knowledge::{Answers, By, Knowledge};
 use super::look::{Around, look};
 use super::looks::{Looks, Waits};
 use super::observed::Observed;
 use super::services_at_once;
 use crate::memory::Memory;
+use crate::obstacles::refusal;
 use crate::write::WriteError;
 
 /// So many Services are looked at in one pass at most.
@@ -179,8 +180,7 @@ impl Pass<'_> {
         let surroundings = hash(&(ground.policy.as_str(), &ground.node_addresses));
         let book = self.booked.book.iter();
         book.filter_map(|(key, addresses)| {
-            let (namespace, name) = key.split_once('/')?;
-            let name = (namespace.to_owned(), name.to_owned());
+            let name = name_of(key)?;
             let entry = self.index.service(&name)?;
             let is_held_back = held.contains(key);
             let goal = if is_held_back {
@@ -212,11 +212,17 @@ impl Pass<'_> {
                 && !entry.is_at(addresses.of(goal))
                 && !matches!(entry.class(changed.of(goal.other())), Class::Moves(_));
             let is_arrived = is_elsewhere || (entry.is_at(addresses.of(goal)) && !left_is_used);
-            let (decision, stands) = match refused {
-                Some(message) => (Some(refusal(message)), Some(Standing::Stuck)),
+            let is_refused = refused.is_some();
+            let decision = match refused {
+                Some(message) => Some(Decision::Wait(refusal(message))),
                 // Nothing of ours is left of it, and nothing is missed.
-                None if is_arrived && !is_begun => (Some(Decision::Settled), Some(Standing::Settled)),
+                None if is_arrived && !is_begun => Some(Decision::Settled),
                 None => looks.decided.of(key, fingerprint),
+            };
+            let stands = if is_refused {
+                Some(Standing::Stuck)
+            } else {
+                decision.as_ref().and_then(Standing::of)
             };
             let place = Place {
                 name: key.clone(),
@@ -252,11 +258,9 @@ impl Pass<'_> {
         let changed = known.settings.changed();
         let (mut crowds, mut told) = (BTreeMap::<&str, usize>::new(), Vec::new());
         for view in views {
-            let Some((namespace, name)) = view.name.split_once('/') else {
-                continue;
-            };
-            let entry = self.index.service(&(namespace.to_owned(), name.to_owned()));
+            let entry = name_of(&view.name).and_then(|name| self.index.service(&name));
             let Some(entry) = entry else { continue };
+            let namespace = entry.namespace.as_str();
             let about = || format!("namespace {namespace}");
             let is_late = entry
                 .created
@@ -303,14 +307,6 @@ impl Pass<'_> {
         }));
         told
     }
-}
-
-fn refusal(message: String) -> Decision<swap::Step> {
-    Decision::Wait(Wait {
-        reason: WaitReason::RequestRefused,
-        message,
-        until: None,
-    })
 }
 
 fn hash(what: &impl Hash) -> u64 {

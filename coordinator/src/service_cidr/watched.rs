@@ -29,7 +29,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         status: &mut MigrationStatus,
     ) -> Result<Held, WriteError> {
-        let mut watched = traffic::watch(
+        let (watched, asks) = traffic::watch(
             self.context,
             &mut memory.services,
             self.migration,
@@ -39,7 +39,7 @@ impl Pass<'_> {
             status,
         )
         .await?;
-        std::mem::take(&mut watched.asks).write(self.context).await?;
+        asks.write(self.context).await?;
         let lossy = traffic::stop(self.context, self.migration, &watched, status, self.now).await;
         let stop = stop::stop(None, status, lossy);
         let hold = if let Some(stop) = &stop {

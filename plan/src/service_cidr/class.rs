@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::entry::{Entry, Kind};
+use super::entry::Kind;
 
 /// Value of `clusterIP` of a Service without an address.
 const NONE: &str = "None";
@@ -52,7 +52,7 @@ impl Class {
 
     /// What is done with a Service of this spec while these ranges are left.
     pub fn of(spec: &Value, left: &[IpNet]) -> Self {
-        Entry::of(&serde_json::json!({ "spec": spec })).class(left)
+        Self::new(Kind::of(spec), &addresses(spec), left)
     }
 }
 

@@ -24,7 +24,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn of(spec: &Value) -> Self {
+    /// The kind of a Service of this spec.
+    pub(super) fn of(spec: &Value) -> Self {
         match spec["type"].as_str() {
             Some("ExternalName") => Self::Name,
             _ if class::is_headless(spec) => Self::Headless,

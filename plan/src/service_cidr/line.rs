@@ -2,6 +2,8 @@
 //! tens of thousands of Services.
 
 use super::decide::{LIGHT_AT_ONCE, Turn};
+use super::swap;
+use crate::decision::Decision;
 
 /// A Service by what is known of it without a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,17 @@ pub enum Standing {
     Settled,
     /// It cannot go on: a person has to see to it, or the API server refuses its writes for now.
     Stuck,
+}
+
+impl Standing {
+    /// How a decision stands; `None` for one that is made anew at every look.
+    pub fn of(decision: &Decision<swap::Step>) -> Option<Self> {
+        match decision {
+            Decision::Settled => Some(Self::Settled),
+            Decision::Halt(_) => Some(Self::Stuck),
+            Decision::Run(_) | Decision::Wait(_) => None,
+        }
+    }
 }
 
 /// Places of the Services that are looked at next, as indexes of `line`, which is in the order in which Services go. `seen` are those that

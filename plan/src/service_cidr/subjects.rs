@@ -150,7 +150,7 @@ fn is_to_be_booked_anew(
         && wanted.any(|address| (ground.holder)(address).is_some_and(is_of_another))
 }
 
-/// In which order Services go: by their turn, then as somebody wrote, then the first of each namespace, the second of each, and so on.
+/// In which order Services go: by their turn, then as the user wrote, then the first of each namespace, the second of each, and so on.
 /// A tenant with thousands of Services keeps no other tenant waiting.
 pub fn sort<T>(services: &mut [T], order: &[String], of: impl Fn(&T) -> (Turn, String)) {
     services.sort_by_cached_key(&of);

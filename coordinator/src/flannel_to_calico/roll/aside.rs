@@ -5,9 +5,10 @@ use api::node_migration::NodeMigrationSpec;
 use k8s_openapi::api::core::v1::Node;
 use plan::flannel_to_calico::node::NodeView;
 
-use super::round::{Round, refusal};
+use super::round::Round;
 use crate::cordon;
 use crate::node_migrations::bring_to;
+use crate::obstacles::refusal;
 use crate::summary::Held;
 use crate::tell::Tone;
 use crate::write::{WriteError, describe};

@@ -26,6 +26,7 @@ use crate::cordon;
 use crate::drafts::Drafts;
 use crate::memory::Memory;
 use crate::node_migrations::{bring_to, write_spec};
+use crate::obstacles::refusal;
 use crate::probe::Probes;
 use crate::snapshot::Snapshot;
 use crate::summary::Held;
@@ -175,15 +176,6 @@ impl Round<'_> {
         // Where this one is refused, too, the status of the Migration says so.
         bring_to(self.context, object, &spec).await?;
         Ok(Held::of(&decision).unwrap_or_else(|| Held::waiting(&refusal(String::new()))))
-    }
-}
-
-/// The wait for an API server that refuses.
-pub(super) fn refusal(message: String) -> Wait {
-    Wait {
-        reason: WaitReason::RequestRefused,
-        message,
-        until: None,
     }
 }
 
