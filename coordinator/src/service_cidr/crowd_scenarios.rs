@@ -327,6 +327,41 @@ async fn helpers_go_and_the_end_is_reached() {
     assert_eq!(status.phase, MigrationPhase::RolledBack, "{}", status.message);
 }
 
+/// At the end every agent's NodeMigration is written again, and for a moment none has answered.
+#[tokio::test]
+async fn addresses_that_are_given_up_are_not_asked_for_again_while_an_agent_is_silent() {
+    let mut world = World::new();
+    world.service("shop/web", "172.16.0.5");
+    world.serve("shop/web");
+    world.api_server_serves("172.16.0.0/12");
+    world.api.remove(&format!("{RANGES}/replumb-new"));
+    let range = json!({ "spec": { "cidrs": ["172.16.0.0/12"] } });
+    world.api.edit(&format!("{RANGES}/kubernetes"), &range);
+    let both: ServiceAddresses =
+        serde_json::from_value(json!({ "old": ["10.96.0.5"], "new": ["172.16.0.5"] })).unwrap();
+    let mut status = world.status();
+    let known = status.service_cidr.as_mut().unwrap();
+    known.addresses.insert("shop/web".to_owned(), both);
+    known.stage.as_mut().unwrap().name = Stage::CleanUp;
+    let status = json!({ "status": serde_json::to_value(&status).unwrap() });
+    world.api.edit(MIGRATION, &status);
+    // Its agent has said nothing.
+    world.api.put(
+        "/api/v1/nodes/a",
+        json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": { "name": "a" },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+        }),
+    );
+    world.api.take_changes();
+    for _ in 0..3 {
+        world.pass().await;
+    }
+    assert_eq!(world.written(), BTreeSet::new());
+    let status = world.status();
+    assert_eq!(status.phase, MigrationPhase::Completed, "{}", status.message);
+}
+
 #[tokio::test]
 async fn an_address_that_a_stranger_takes_is_given_up_before_it_is_needed() {
     let mut world = World::new();

@@ -38,7 +38,7 @@ fn goal(desired: Desired) -> Side {
     }
 }
 
-fn direction(goal: Side) -> Direction {
+pub(super) fn direction(goal: Side) -> Direction {
     match goal {
         Side::New => Direction::There,
         Side::Old => Direction::Back,

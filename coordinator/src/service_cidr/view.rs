@@ -23,7 +23,7 @@ use plan::service_cidr::step::{Missing, Stage};
 use plan::words::{self, lines, names};
 
 use super::adopt;
-use super::drive::Pass;
+use super::drive::{Pass, direction};
 use super::knowledge::{Answer, Answers};
 use super::services::Services;
 use super::watched::Held;
@@ -39,6 +39,14 @@ const PODS_AT_ONCE: u32 = 5;
 
 /// What comes next, what a person has to look at first, and the Services that change.
 pub(super) type Looked = (Next, Option<Stop>, Services);
+
+/// Who uses addresses that are left, as a view has it; nothing of it where they are given up.
+#[derive(Default)]
+struct LeftBehind {
+    follow_up: Option<Wait>,
+    carriers: Option<Missing>,
+    soak: Option<Wait>,
+}
 
 impl Pass<'_> {
     /// What comes next.
@@ -62,25 +70,20 @@ impl Pass<'_> {
             .api_servers(self.context, self.cache, api_pace)
             .await?;
         let api_servers = self.api_servers(&servers, known);
-        let mentions = memory
-            .service_cidr
-            .mentions(self.context, self.cache, end_pace)
-            .await?;
-        let follow_up = self.follow_up(&mentions, &answers, known);
         let is_closed = self.is_closed(known);
-        known.told_new_since = if is_closed && follow_up.is_none() {
-            known.told_new_since.or(Some(self.now))
+        let left = if is_closed && self.is_released(known) {
+            // No range gives these addresses again: nothing leads back, whatever an agent or a person says now.
+            LeftBehind::default()
         } else {
-            None
+            self.left_behind(memory, &answers, known, status, end_pace)
+                .await?
         };
-        let carriers = self.carriers(memory, &answers, known, status).await?;
-        let soak = self.soak(
-            &answers,
-            known,
-            is_closed && follow_up.is_none() && carriers.is_none(),
-        );
+        let LeftBehind {
+            follow_up,
+            carriers,
+            soak,
+        } = left;
         let left_is_used = follow_up.is_some() || carriers.is_some() || soak.is_some();
-
         let services = self.services(memory, known, &answers, left_is_used).await?;
         let mut wanted = adopt::look(&known.settings, self.goal);
         wanted.left.kept = self.kept(known);
@@ -107,6 +110,45 @@ impl Pass<'_> {
             hold: self.not_held_back(known).or(hold),
         };
         Ok((decide(&view, &policy), stop, services))
+    }
+
+    /// Who uses addresses that are left.
+    async fn left_behind(
+        &self,
+        memory: &mut Memory,
+        answers: &Answers<'_>,
+        known: &mut ServiceCidrStatus,
+        status: &MigrationStatus,
+        pace: Pace,
+    ) -> Result<LeftBehind, WriteError> {
+        let mentions = memory
+            .service_cidr
+            .mentions(self.context, self.cache, pace)
+            .await?;
+        let follow_up = self.follow_up(&mentions, answers, known);
+        let is_closed = self.is_closed(known);
+        known.told_new_since = if is_closed && follow_up.is_none() {
+            known.told_new_since.or(Some(self.now))
+        } else {
+            None
+        };
+        let carriers = self.carriers(memory, answers, known, status).await?;
+        let soak = self.soak(
+            answers,
+            known,
+            is_closed && follow_up.is_none() && carriers.is_none(),
+        );
+        Ok(LeftBehind {
+            follow_up,
+            carriers,
+            soak,
+        })
+    }
+
+    /// Whether the addresses that are left are being given up, or have been.
+    fn is_released(&self, known: &ServiceCidrStatus) -> bool {
+        let stage = known.stage.as_ref();
+        stage.is_some_and(|stage| stage.name >= Stage::Release && stage.direction == direction(self.goal))
     }
 
     /// What every node says to what it is asked now.
