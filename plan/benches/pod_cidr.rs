@@ -125,6 +125,17 @@ fn main() {
         let nodes = nodes.iter().map(|(name, node)| (name.as_str(), node)).collect();
         to_release(&nodes, &ipam, &old, &new)
     });
+    let unnamed: Vec<Allocation> = (0..NODES)
+        .map(|node| allocation(address(OLD, node, 0), &[]))
+        .collect();
+    median("who holds addresses of no name", || {
+        let cluster = Cluster {
+            pods: &pods,
+            nodes: &nodes,
+            calico: "kube-system",
+        };
+        holders(&unnamed, cluster)
+    });
     median("who holds addresses", || {
         let allocations = ipam.blocks().iter().flat_map(|block| &block.allocations);
         holders(

@@ -65,6 +65,8 @@ pub struct WorkloadFacts {
     pub made_at: Option<Timestamp>,
     /// Whether its controller replaces no pod by itself (`OnDelete`).
     pub on_delete: bool,
+    /// How many of its pods may be away at the same time, where it says so: a `DaemonSet`'s `maxUnavailable`. Of another one it is 1.
+    pub at_once: usize,
 }
 
 /// What is known of a workload that was there before the first pod moved. One that came later keeps nobody waiting.
@@ -74,6 +76,8 @@ pub struct Health {
     pub wanted: usize,
     /// How many of them were not Ready before the first pod moved: so many may still not be.
     pub ill: usize,
+    /// How many of them may be away at the same time; 0 is 1.
+    pub at_once: usize,
 }
 
 /// In which order pods move: what others need comes first, what has to be counted comes last.
@@ -322,7 +326,7 @@ pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::N
         let refusal = view.refusals.get(&pod.uid);
         drain::obstacle(pod, permissions).is_none() && refusal.is_none_or(|refusal| refusal.next_try <= now)
     };
-    let (go, stay): (Vec<&Pod>, Vec<&Pod>) = one_of_each(*wave, pods, &health.busy)
+    let (go, stay): (Vec<&Pod>, Vec<&Pod>) = whose_turn(*wave, pods, &health.busy, view.workloads)
         .into_iter()
         .partition(may_go);
     let seats = policy.pods_at_once.max(1).saturating_sub(health.lacking.len());
@@ -384,26 +388,47 @@ fn wait(reason: WaitReason, message: String) -> evict::Next {
 }
 
 /// Those whose turn it is: of a workload one, and only while every other one of it is Ready. One that is not Ready serves
-/// nobody, and waits for nobody; but one of a `StatefulSet` may hold what the others need.
-fn one_of_each<'facts>(
+/// nobody, and waits for nobody; but one of a `StatefulSet` may hold what the others need. Of a `DaemonSet` as many go as may be away by
+/// its own words, those that are away already among them, and none from a node on which another one of it is on its way.
+fn whose_turn<'facts>(
     wave: Wave,
     pods: &[&Resident<'facts>],
-    busy: &BTreeSet<&Workload>,
+    busy: &BTreeMap<&Workload, usize>,
+    workloads: &BTreeMap<Workload, Health>,
 ) -> Vec<&'facts Pod> {
-    let mut taken: BTreeSet<&Workload> = BTreeSet::new();
+    let at_once = |workload: &Workload| {
+        let known = workloads.get(workload).filter(|_| wave == Wave::DaemonSets);
+        known.map_or(1, |known| known.at_once.max(1))
+    };
+    let mut taken: BTreeMap<&Workload, usize> = BTreeMap::new();
+    let mut left: BTreeSet<(&Workload, &str)> = pods
+        .iter()
+        .filter(|resident| wave == Wave::DaemonSets && resident.pod.deleted_at.is_some())
+        .filter_map(|resident| Some((resident.workload?, resident.pod.node.as_str())))
+        .collect();
     let mut chosen = Vec::new();
     for resident in pods {
-        if resident.pod.deleted_at.is_some() {
+        let pod = resident.pod;
+        if pod.deleted_at.is_some() {
             continue;
         }
         if let Some(workload) = resident.workload {
-            let others = taken.contains(workload) || (resident.pod.ready && busy.contains(workload));
-            if others && (resident.pod.ready || wave == Wave::Stateful) {
+            let away = busy.get(workload).copied();
+            let taken = taken.entry(workload).or_default();
+            let of_others = away.filter(|_| pod.ready).unwrap_or_default();
+            let is_full = *taken + of_others >= at_once(workload);
+            if is_full && (pod.ready || wave == Wave::Stateful) {
                 continue;
             }
-            taken.insert(workload);
+            if wave == Wave::DaemonSets && !left.insert((workload, &pod.node)) {
+                continue;
+            }
+            // One that is not Ready is counted as away already.
+            if pod.ready || wave == Wave::Stateful || away.is_none() {
+                *taken += 1;
+            }
         }
-        chosen.push(resident.pod);
+        chosen.push(pod);
     }
     chosen
 }
@@ -483,14 +508,14 @@ impl Lacking<'_> {
 
 /// How the workloads are.
 struct HealthNow<'facts> {
-    /// Those of which a pod is not Ready or not there, in whichever range: no Ready one of them goes.
-    busy: BTreeSet<&'facts Workload>,
+    /// How many pods are not Ready or not there, in whichever range, of each of which one is so.
+    busy: BTreeMap<&'facts Workload, usize>,
     /// Pods that were moved and are not Ready again, in the order of the waves.
     lacking: Vec<Lacking<'facts>>,
 }
 
 fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
-    let mut busy = BTreeSet::new();
+    let mut busy = BTreeMap::new();
     let mut lacking = Vec::new();
     let mut of_workload: BTreeMap<&Workload, Vec<&Resident<'_>>> = BTreeMap::new();
     for resident in view.residents {
@@ -528,7 +553,7 @@ fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
             known.ill > 0 && there == pods.len() && missing == 0 && there - ready <= known.ill
         });
         if (ready < pods.len() || missing > 0) && !as_ill_as_before {
-            busy.insert(workload);
+            busy.insert(workload, pods.len() - ready + missing);
         }
         let Some(known) = known.filter(|_| wave != Wave::Jobs) else {
             continue;

@@ -411,3 +411,73 @@ fn jobs_end_by_themselves_and_bare_pods_are_somebodys() {
     world.policy.delete_bare_pods = true;
     assert_eq!(world.evicts(), ["shell"]);
 }
+
+/// A `DaemonSet` with a pod on each of these nodes, of which so many may be away.
+fn daemons(nodes: &[&str], at_once: usize) -> World {
+    let log = workload("DaemonSet", "log");
+    let on = |node: &&str| {
+        let pod = Pod {
+            node: (*node).to_owned(),
+            controller: Some(("DaemonSet".to_owned(), "log".to_owned())),
+            ..pod(&format!("log-{node}"), OLD)
+        };
+        (pod, Some(log.clone()))
+    };
+    let mut world = World::of(nodes.iter().map(on).collect());
+    world.workloads.entry(log).or_default().at_once = at_once;
+    world
+}
+
+#[rstest]
+#[case::nothing_said(0, 10, &["log-a"])]
+#[case::one(1, 10, &["log-a"])]
+#[case::several(3, 10, &["log-a", "log-b", "log-c"])]
+#[case::no_more_than_pods_at_once(3, 2, &["log-a", "log-b"])]
+#[case::all(9, 10, &["log-a", "log-b", "log-c", "log-d"])]
+fn as_many_of_a_daemon_set_go_as_may_be_away(
+    #[case] at_once: usize,
+    #[case] pods_at_once: usize,
+    #[case] expected: &[&str],
+) {
+    let mut world = daemons(&["a", "b", "c", "d"], at_once);
+    world.policy.pods_at_once = pods_at_once;
+    assert_eq!(world.evicts(), expected);
+}
+
+#[test]
+fn those_of_a_daemon_set_that_are_away_count() {
+    let mut world = daemons(&["a", "b", "c", "d"], 3);
+    world.policy.pods_at_once = 10;
+    // It serves nobody, and goes at no cost.
+    world.pods[3].0.ready = false;
+    assert_eq!(world.evicts(), ["log-a", "log-b", "log-d"]);
+    world.evict(&["log-a".to_owned(), "log-b".to_owned()]);
+    // Two are on their way, and the third is not Ready: it alone may go.
+    assert_eq!(world.evicts(), ["log-d"]);
+}
+
+#[test]
+fn no_two_of_a_daemon_set_go_from_one_node() {
+    let mut world = daemons(&["a", "b"], 3);
+    world.policy.pods_at_once = 10;
+    let twin = Pod {
+        name: "log-a2".to_owned(),
+        uid: "log-a2".to_owned(),
+        ..world.pods[0].0.clone()
+    };
+    let workload = world.pods[0].1.clone();
+    world.pods.push((twin, workload));
+    assert_eq!(world.evicts(), ["log-a", "log-b"]);
+    world.evict(&["log-a2".to_owned()]);
+    assert_eq!(world.evicts(), ["log-b"]);
+}
+
+#[test]
+fn a_deployment_goes_one_by_one_whatever_is_said_of_it() {
+    let web = workload("Deployment", "web");
+    let pods = ["web-1", "web-2"].map(|name| (pod(name, OLD), Some(web.clone())));
+    let mut world = World::of(pods.into());
+    world.policy.pods_at_once = 10;
+    world.workloads.entry(web).or_default().at_once = 2;
+    assert_eq!(world.evicts(), ["web-1"]);
+}

@@ -148,6 +148,7 @@ pub fn health(
             let health = Health {
                 wanted: facts.wanted,
                 ill: ill.get(workload).copied().unwrap_or_default(),
+                at_once: facts.at_once,
             };
             (workload.clone(), health)
         })
@@ -288,6 +289,16 @@ mod tests {
         };
         let known = BTreeMap::from([(db.clone(), facts(-1)), (new, facts(1))]);
         let health = health(&known, &ill, started);
-        assert_eq!(health, BTreeMap::from([(db, Health { wanted: 2, ill: 1 })]));
+        assert_eq!(
+            health,
+            BTreeMap::from([(
+                db,
+                Health {
+                    wanted: 2,
+                    ill: 1,
+                    at_once: 0
+                }
+            )])
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use plan::drain;
 use plan::moves::{Workload, WorkloadFacts};
@@ -30,6 +31,7 @@ pub fn workloads(
             wanted: usize::try_from(wanted).unwrap_or_default(),
             made_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
             on_delete,
+            at_once: 1,
         };
         (workload, facts)
     };
@@ -64,19 +66,34 @@ pub fn workloads(
         let strategy = object
             .spec
             .as_ref()
-            .and_then(|spec| spec.update_strategy.as_ref()?.type_.as_deref());
-        known(
-            "DaemonSet",
-            &object.metadata,
-            wanted,
-            strategy == Some("OnDelete"),
-        )
+            .and_then(|spec| spec.update_strategy.as_ref());
+        let on_delete = strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("OnDelete"));
+        let (workload, facts) = known("DaemonSet", &object.metadata, wanted, on_delete);
+        let most = strategy.and_then(|strategy| strategy.rolling_update.as_ref()?.max_unavailable.as_ref());
+        let at_once = most
+            .filter(|_| !on_delete)
+            .map_or(1, |most| at_once(most, facts.wanted));
+        (workload, WorkloadFacts { at_once, ..facts })
     });
     of_deployments
         .chain(of_stateful_sets)
         .chain(of_replica_sets)
         .chain(of_daemon_sets)
         .collect()
+}
+
+/// How many pods of a `DaemonSet` of so many may be away. A share is rounded up, as its controller does; what surges instead says 0.
+fn at_once(most: &IntOrString, wanted: usize) -> usize {
+    let number = match most {
+        IntOrString::Int(number) => usize::try_from(*number).ok(),
+        IntOrString::String(text) => {
+            let percent = text
+                .strip_suffix('%')
+                .and_then(|number| number.parse::<usize>().ok());
+            percent.map(|percent| wanted.saturating_mul(percent).div_ceil(100))
+        }
+    };
+    number.unwrap_or(1).max(1)
 }
 
 /// Whether this is the Service of the cluster's name servers.
@@ -137,5 +154,37 @@ mod tests {
         let (workload, facts) = found.first_key_value().unwrap();
         assert_eq!(workload.key(), "StatefulSet shop/db");
         assert!(facts.wanted == 3 && facts.on_delete);
+    }
+
+    #[test]
+    fn a_daemon_set_says_how_many_of_its_pods_may_be_away() {
+        let at_once = |strategy: serde_json::Value| {
+            let set: DaemonSet = serde_json::from_value(json!({
+                "metadata": { "namespace": "shop", "name": "log" },
+                "spec": { "selector": {}, "template": {}, "updateStrategy": strategy },
+                "status": {
+                    "currentNumberScheduled": 25, "desiredNumberScheduled": 25, "numberMisscheduled": 0, "numberReady": 25,
+                },
+            }))
+            .unwrap();
+            let found = workloads(&[], &[], &[], &[std::sync::Arc::new(set)]);
+            found.first_key_value().unwrap().1.at_once
+        };
+        let rolling = |most: serde_json::Value| json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": most } });
+        assert_eq!(at_once(json!(null)), 1);
+        assert_eq!(at_once(json!({ "type": "RollingUpdate" })), 1);
+        for (most, expected) in [
+            (json!(3), 3),
+            (json!("10%"), 3),
+            (json!("100%"), 25),
+            (json!(0), 1),
+            (json!(-3), 1),
+            (json!("some"), 1),
+        ] {
+            assert_eq!(at_once(rolling(most.clone())), expected, "{most}");
+        }
+        let mut on_delete = rolling(json!(5));
+        on_delete["type"] = json!("OnDelete");
+        assert_eq!(at_once(on_delete), 1);
     }
 }

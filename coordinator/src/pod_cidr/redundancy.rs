@@ -34,6 +34,15 @@ impl Pass<'_> {
             return None;
         }
         let wanted = usize::try_from(RAISED_TO).unwrap_or(usize::MAX);
+        let mut ready_of: BTreeMap<&Workload, usize> = BTreeMap::new();
+        for resident in residents {
+            if let Some(workload) = resident.workload
+                && resident.pod.ready
+                && resident.pod.deleted_at.is_none()
+            {
+                *ready_of.entry(workload).or_default() += 1;
+            }
+        }
         for resident in residents {
             match resident.role {
                 Role::NameServer | Role::Admission => {}
@@ -60,12 +69,7 @@ impl Pass<'_> {
                     "Deployment {key} has {has} pods, and {wanted} are needed while others move: somebody else scales it back"
                 ));
             }
-            let ready = residents
-                .iter()
-                .filter(|other| {
-                    other.workload == Some(workload) && other.pod.ready && other.pod.deleted_at.is_none()
-                })
-                .count();
+            let ready = ready_of.get(workload).copied().unwrap_or_default();
             if is_raised && ready < wanted {
                 return answer(format!("Deployment {key}: {ready} of {wanted} pods are Ready"));
             }

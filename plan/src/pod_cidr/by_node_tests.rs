@@ -87,7 +87,13 @@ impl Cluster {
             .iter()
             .map(|workload| {
                 let wanted = self.pods.iter().filter(|pod| of(pod) == Some(workload)).count();
-                (workload.clone(), Health { wanted, ill: 0 })
+                (
+                    workload.clone(),
+                    Health {
+                        wanted,
+                        ..Health::default()
+                    },
+                )
             })
             .collect();
         let targets: Vec<IpNet> = vec!["10.200.0.0/16".parse().unwrap()];

@@ -6,7 +6,7 @@
 //! chooses, at its start as a release before v3.31.6 does, Felix takes the old address off the link a tenth of a second after the
 //! Node says another one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4AddrRange};
@@ -79,11 +79,12 @@ fn free(block: &Block, reserved: &[IpNet]) -> Option<Ipv4Addr> {
     let IpNet::V4(range) = block.range else {
         return None;
     };
+    let given_out: HashSet<IpAddr> = block.allocations.iter().map(|found| found.address).collect();
     Ipv4AddrRange::new(range.network(), range.broadcast())
         .rev()
         .find(|address| {
             let address = IpAddr::V4(*address);
-            block.allocation(&address).is_none() && !reserved.iter().any(|range| range.contains(&address))
+            !given_out.contains(&address) && !reserved.iter().any(|range| range.contains(&address))
         })
 }
 

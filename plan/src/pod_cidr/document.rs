@@ -180,7 +180,11 @@ fn moving(
             ),
             // It has the host's network, unless somebody took that away.
             Wave::Coordinator => ("evict", "where it is on the pod network"),
-            Wave::NameServers | Wave::Admission | Wave::DaemonSets | Wave::Stateless => (
+            Wave::DaemonSets => (
+                "evict",
+                "as many of each at a time as its updateStrategy.rollingUpdate.maxUnavailable says, each on another node, under their budgets",
+            ),
+            Wave::NameServers | Wave::Admission | Wave::Stateless => (
                 "evict",
                 "of each workload one at a time, the next when every one of it is Ready, under their budgets",
             ),

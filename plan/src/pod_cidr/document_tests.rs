@@ -56,7 +56,7 @@ fn the_whole_plan_of_a_good_cluster() {
     evict the coordinator: where it is on the pod network; none now
     evict name servers: of each workload one at a time, the next when every one of it is Ready, under their budgets; 2 now: shop/dns-1, shop/dns-2
     evict admission webhooks: of each workload one at a time, the next when every one of it is Ready, under their budgets; 2 now: shop/guard-1, shop/guard-2
-    evict pods of DaemonSets: of each workload one at a time, the next when every one of it is Ready, under their budgets; 3 now: shop/log-a, shop/log-b, shop/log-c
+    evict pods of DaemonSets: as many of each at a time as its updateStrategy.rollingUpdate.maxUnavailable says, each on another node, under their budgets; 3 now: shop/log-a, shop/log-b, shop/log-c
     evict pods of Deployments: of each workload one at a time, the next when every one of it is Ready, under their budgets; 2 now: shop/web-1, shop/web-2
     evict pods of StatefulSets: the highest ordinal first, each after the one before is Ready; 2 now: shop/db-1, shop/db-0
     wait for pods of Jobs: they end by themselves; none now

@@ -38,16 +38,18 @@ pub struct Cluster<'facts> {
     pub calico: &'facts str,
 }
 
-/// Pods by what is asked of them for each address: a large cluster has hundreds of thousands of both.
+/// Pods and nodes by what is asked of them for each address: a large cluster has hundreds of thousands of all.
 struct Pods<'facts> {
     /// By namespace and name.
     named: HashMap<(&'facts str, &'facts str), &'facts Pod>,
     /// Addresses of those that run, but for those of their hosts.
     addresses: HashSet<IpAddr>,
+    /// Ends of tunnels: the node and the kind of each.
+    ends: HashMap<IpAddr, (&'facts str, &'facts str)>,
 }
 
 impl<'facts> Pods<'facts> {
-    fn of(pods: &'facts pods::Pods) -> Self {
+    fn of(Cluster { pods, nodes, .. }: Cluster<'facts>) -> Self {
         let run = pods.iter().filter(|pod| !pod.host_network && !pod.finished);
         Self {
             named: pods
@@ -55,6 +57,13 @@ impl<'facts> Pods<'facts> {
                 .map(|pod| ((pod.namespace.as_str(), pod.name.as_str()), pod))
                 .collect(),
             addresses: run.flat_map(|pod| pod.addresses.iter().copied()).collect(),
+            ends: nodes
+                .iter()
+                .flat_map(|(node, found)| {
+                    let ends = found.ends.iter();
+                    ends.map(move |(kind, end)| (*end, (node.as_str(), kind.as_str())))
+                })
+                .collect(),
         }
     }
 }
@@ -81,7 +90,7 @@ fn listed<'facts>(
     cluster: Cluster<'_>,
     wanted: impl Fn(Holder) -> bool,
 ) -> Vec<String> {
-    let pods = Pods::of(cluster.pods);
+    let pods = Pods::of(cluster);
     let mut words: Vec<String> = allocations
         .into_iter()
         .filter_map(|allocation| holder(allocation, &pods, cluster))
@@ -110,7 +119,7 @@ fn holder(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> Opt
         allocation.says(attribute::NAMESPACE),
         allocation.says(attribute::POD),
     ) else {
-        return (!pods.addresses.contains(&address)).then(|| unnamed(allocation, cluster));
+        return (!pods.addresses.contains(&address)).then(|| unnamed(allocation, pods, cluster));
     };
     match pods.named.get(&(namespace, name)) {
         // It has the address and runs: it moves. Or it is on its way, and gives the address back.
@@ -154,14 +163,9 @@ fn tunnel(node: &str, allocation: &Allocation, kind: &str, calico: &str) -> Stri
 }
 
 /// Whose an address is of which nothing is written, as Calico wrote none before v3.2, and which no pod has.
-fn unnamed(allocation: &Allocation, cluster: Cluster<'_>) -> (Holder, String) {
-    let of_tunnel = cluster.nodes.iter().find_map(|(node, found)| {
-        let mut ends = found.ends.iter();
-        let (kind, _) = ends.find(|(_, end)| **end == allocation.address)?;
-        Some(tunnel(node, allocation, kind, cluster.calico))
-    });
-    match of_tunnel {
-        Some(words) => (Holder::Tunnel, words),
+fn unnamed(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> (Holder, String) {
+    match pods.ends.get(&allocation.address) {
+        Some((node, kind)) => (Holder::Tunnel, tunnel(node, allocation, kind, cluster.calico)),
         None => (Holder::Other, nobody(allocation)),
     }
 }

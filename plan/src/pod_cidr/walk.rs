@@ -17,6 +17,12 @@ use crate::drain::{Permissions, Pod};
 use crate::evict::PodName;
 use crate::moves::{self, Health, Resident, Role, Workload};
 
+/// The two pods of the Deployment.
+const HEALTH: Health = Health {
+    wanted: 2,
+    ill: 0,
+    at_once: 1,
+};
 /// The nodes, in the order in which they are worked on.
 const NODES: [&str; 2] = ["a", "b"];
 const OLD: &str = "10.244.0.0/16";
@@ -208,7 +214,7 @@ impl World {
                 made_since: false,
             })
             .collect();
-        let health = BTreeMap::from([(workload.clone(), Health { wanted: 2, ill: 0 })]);
+        let health = BTreeMap::from([(workload.clone(), HEALTH)]);
         let ranges: [IpNet; 2] = [OLD.parse().unwrap(), NEW.parse().unwrap()];
         let open = json!({ "cidr": OLD, "vxlanMode": "Always", "natOutgoing": true });
         let wanted = pools::wanted(&open, &ranges[1], 26);

@@ -1,5 +1,7 @@
 //! Whether the new pool has room for the pods of every node.
 
+use std::collections::BTreeMap;
+
 use super::CheckName;
 use crate::check::{Check, Finding, Report};
 use crate::pod_cidr::capacity::{BLOCKS_PER_NODE, Need, Room, room};
@@ -9,16 +11,16 @@ use crate::pod_cidr::settings::Settings;
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Room);
     let (to, size) = (settings.to.value, settings.block_size.value);
+    let mut pods_of: BTreeMap<&str, u64> = BTreeMap::new();
+    for pod in facts.pods.iter().filter(|pod| pod.uses_pod_network()) {
+        *pods_of.entry(pod.node.as_str()).or_default() += 1;
+    }
     let of_nodes: Vec<u64> = facts
         .linux_nodes()
         .map(|node| {
-            let pods = facts
-                .pods
-                .iter()
-                .filter(|pod| pod.node == node.name && pod.uses_pod_network())
-                .count();
+            let pods = pods_of.get(node.name.as_str()).copied().unwrap_or_default();
             // One for the end of the tunnel, and one for each of our own pods that watch.
-            u64::try_from(pods).unwrap_or(u64::MAX).saturating_add(2)
+            pods.saturating_add(2)
         })
         .collect();
     let need = Need {
