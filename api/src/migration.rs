@@ -565,6 +565,11 @@ pub struct ServiceCidrStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub unused_since: Option<Timestamp>,
+    /// When Services began to exchange their addresses in this direction; absent before. The range that is left is closed without those
+    /// that were created later, and they exchange their addresses after that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub exchange_began: Option<Timestamp>,
 }
 
 impl ServiceCidrStatus {
@@ -581,6 +586,7 @@ impl ServiceCidrStatus {
             connections_to_left: None,
             told_new_since: None,
             unused_since: None,
+            exchange_began: None,
         }
     }
 

@@ -37,7 +37,7 @@ use plan::service_cidr::objects::{BridgePolicy, Ground, Spare, differences};
 use plan::service_cidr::ranges::{Fate, ServiceCidr, can_be_asked_for, fate, goes_with};
 use plan::service_cidr::side::{Side, Sides};
 use plan::service_cidr::subjects::Book;
-use plan::service_cidr::swap::{Parts, ROLE_LABEL, Role, Step, decide};
+use plan::service_cidr::swap::{Parts, ROLE_LABEL, Role, Step, decide, waits_for_left};
 use serde_json::{Value, json};
 
 const DOMAIN: &str = "cluster.local";
@@ -254,6 +254,7 @@ impl Bench {
             },
             goal: Side::New,
             left_is_used: true,
+            left_is_given: true,
             is_restless: false,
         }
     }
@@ -784,7 +785,7 @@ async fn a_range_that_is_deleted_holds_what_it_has_until_another_one_does() {
         let of = all.iter().find(|cidr| cidr.name == name).unwrap();
         (
             fate(of, &all, &[held]),
-            goes_with(of, &all).map(|other| other.name.clone()),
+            goes_with(of, &all, &[held]).map(|other| other.name.clone()),
         )
     };
     let delete = |name: &str| {
@@ -817,6 +818,87 @@ async fn a_range_that_is_deleted_holds_what_it_has_until_another_one_does() {
     bench.until_terminating(cover).await;
     bench.delete("held");
     bench.until_gone(cover).await;
+}
+
+/// The range of a Service that came late is closed before it goes. One without endpoints asks for nothing of it; one with endpoints goes by
+/// a cover of its address, which goes before the range.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn what_came_late_leaves_a_closed_range() {
+    let bench = Bench::new("late").await;
+    let (range, cover) = ("replumb-test-closed", "replumb-test-late");
+    bench.range(range, &["10.94.0.0/24"]).await;
+    let at = |address: &str, app: &str| json!({ "clusterIP": address, "selector": { "app": app }, "ports": [{ "port": 80 }] });
+    bench.service("stays", &at("10.94.0.9", "none"));
+    bench.service("bare", &at("10.94.0.21", "none"));
+    bench.service("web", &at("10.94.0.5", "web"));
+    bench.served("web").await;
+    bench
+        .lab
+        .kubectl(&["delete", "servicecidr", range, "--wait=false"])
+        .unwrap();
+    bench.until_terminating(range).await;
+
+    let late = |name: &str, new: &str, is_used: bool| Subject {
+        left_is_given: false,
+        left_is_used: is_used,
+        ..bench.subject(name, new)
+    };
+    let bare = late("bare", "172.30.12.1", false);
+    bench.go_on(&bare).await.unwrap();
+    assert_eq!(bench.read("service", "bare")["spec"]["clusterIP"], "172.30.12.1");
+    assert_eq!(bench.helpers(), "", "no helper asks for its address");
+
+    let web = late("web", "172.30.12.2", true);
+    let seen = loop {
+        let seen = bench.look(&bench.client, &web).await.unwrap();
+        match decide(&seen.view) {
+            decision if waits_for_left(&decision) => break seen,
+            Decision::Run(step) => exchange(&bench.client).make(&web, seen, step).await.unwrap(),
+            Decision::Wait(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(
+        seen.service["spec"]["clusterIP"], "10.94.0.5",
+        "it waits with its address"
+    );
+    let left = web.addresses.old.clone();
+    bench.range(cover, &[&covers(&left)[0].to_string()]).await;
+    assert!(can_be_asked_for(&left[0], &bench.ranges()));
+    bench
+        .go_on(&Subject {
+            left_is_given: true,
+            ..web
+        })
+        .await
+        .unwrap();
+    assert_eq!(bench.read("service", "web")["spec"]["clusterIP"], "172.30.12.2");
+    assert_eq!(
+        bench.read("service", "web-replumb-old")["spec"]["clusterIP"],
+        "10.94.0.5"
+    );
+
+    // The range holds more than the cover does: the cover goes, and the range stays and holds all.
+    let held = [left[0], "10.94.0.9".parse().unwrap()];
+    let all = bench.ranges();
+    let of = all.iter().find(|cidr| cidr.name == cover).unwrap();
+    assert_eq!(
+        (fate(of, &all, &held), goes_with(of, &all, &held)),
+        (Fate::Goes, None)
+    );
+    bench
+        .lab
+        .kubectl(&["delete", "servicecidr", cover, "--wait=false"])
+        .unwrap();
+    bench.until_gone(cover).await;
+    let all = bench.ranges();
+    let of = all.iter().find(|cidr| cidr.name == range).unwrap();
+    assert_eq!(fate(of, &all, &held), Fate::Holds(held.to_vec()));
+    bench.delete("web-replumb-old");
+    bench.patch("stays", &json!({ "metadata": { "finalizers": null } }));
+    bench.delete("stays");
+    bench.until_gone(range).await;
 }
 
 #[tokio::test]

@@ -303,6 +303,71 @@ async fn an_owner_who_makes_a_name_of_a_service_or_deletes_it_stops_nothing() {
     assert_eq!(turned["spec"]["externalName"], "stranger.example");
 }
 
+/// An owner who makes Services faster than they exchange their addresses, with endpoints and without.
+#[tokio::test]
+async fn the_range_is_closed_while_an_owner_makes_services_without_pause_and_they_leave_it_later() {
+    let mut world = World::new();
+    let mut status = world.status();
+    let known = status.service_cidr.as_mut().unwrap();
+    known.exchange_began = Some("2026-03-01T10:30:00Z".parse().unwrap());
+    let status = json!({ "status": serde_json::to_value(&status).unwrap() });
+    world.api.edit(MIGRATION, &status);
+    world.api_server_serves("172.16.0.0/12");
+    let mut number = 0;
+    let is_closed = |world: &World| {
+        let range = world.api.get(&format!("{RANGES}/kubernetes"));
+        range.is_none_or(|range| range["metadata"]["deletionTimestamp"].is_string())
+    };
+    while !is_closed(&world) {
+        for _ in 0..100 {
+            number += 1;
+            world.service(
+                &format!("crowd/many-{number:05}"),
+                &format!("10.97.{}.{}", number / 250, number % 250 + 1),
+            );
+        }
+        world.service(
+            &format!("crowd/web-{number:05}"),
+            &format!("10.98.0.{}", number / 100),
+        );
+        world.serve(&format!("crowd/web-{number:05}"));
+        world.pass().await;
+        assert!(number < 1000, "the range stays open: {}", world.status().message);
+    }
+    // Addresses of the old range are held by what is being deleted.
+    world.api.put(
+        &format!("{RANGES}/kubernetes"),
+        json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+            "metadata": { "name": "kubernetes", "deletionTimestamp": "2026-03-01T12:00:00Z" },
+            "spec": { "cidrs": ["10.96.0.0/12"] }, "status": { "conditions": [{ "type": "Ready", "status": "False" }] },
+        }),
+    );
+    for _ in 0..30 {
+        world.pass().await;
+    }
+    let all = world.api.below(&format!("{SERVICES}/crowd/services"));
+    let left = |service: &&Value| {
+        let name = service["metadata"]["name"].as_str().unwrap_or_default();
+        name.starts_with("many-")
+            && service["spec"]["clusterIP"]
+                .as_str()
+                .unwrap_or_default()
+                .starts_with("10.")
+    };
+    let left = all
+        .iter()
+        .filter(|service| !is_helper(service))
+        .filter(left)
+        .count();
+    assert_eq!(
+        left,
+        0,
+        "those without endpoints leave it, and ask for no address of it: {}",
+        world.status().message
+    );
+}
+
 /// Addresses are given up once the last helper is gone, and no earlier.
 #[tokio::test]
 async fn helpers_go_and_the_end_is_reached() {

@@ -148,14 +148,11 @@ pub async fn go_on(
             .is_some_and(|stage| stage.name == Stage::CleanUp && stage.direction == direction(goal)),
         now: Timestamp::now(),
     };
+    if stage.is_some_and(|stage| stage.direction != direction(goal)) {
+        known.exchange_began = None;
+    }
     let (next, stop, services) = Box::pin(pass.look(memory, &mut known, status)).await?;
-    stages::enter(
-        &mut known.stage,
-        &mut known.history,
-        next.stage,
-        direction(goal),
-        pass.now,
-    );
+    enter(&mut known, next.stage, goal, pass.now);
     status.phase = phase(next.stage, goal);
     status.progress.text = format!("{}/{} services", services.arrived(), services.views.len());
     let mut hands = Hands {
@@ -192,6 +189,14 @@ pub async fn go_on(
     }
     status.service_cidr = Some(known);
     Ok(())
+}
+
+/// Writes down where the migration is.
+fn enter(known: &mut ServiceCidrStatus, stage: Stage, goal: Side, now: Timestamp) {
+    if stage == Stage::Exchange {
+        known.exchange_began.get_or_insert(now);
+    }
+    stages::enter(&mut known.stage, &mut known.history, stage, direction(goal), now);
 }
 
 fn not_understood(malformed: &Malformed) -> String {

@@ -36,6 +36,8 @@ pub struct Subject {
     pub goal: Side,
     /// Whether somebody may still use the other one.
     pub left_is_used: bool,
+    /// Whether a helper can ask for that one.
+    pub left_is_given: bool,
     /// Whether its owner edits it without pause: its exchange does not wait for helpers that say the newest words.
     pub is_restless: bool,
 }
@@ -82,7 +84,8 @@ impl Exchange<'_> {
         crash_point::reach(step.name(), Edge::Announced, None).await;
         // An owner who edits the Service between look and first write may have meant its helpers, too: they are told before. Once it has
         // begun, or where no helper answers for it, or where the owner never rests, the exchange goes on with the newest words.
-        let mut goes_on = subject.is_restless || matches!(step, Step::Move | Step::MoveBack);
+        let mut goes_on =
+            subject.is_restless || matches!(step, Step::Move | Step::MoveBack | Step::MoveAlone);
         for write in step.writes(subject.goal) {
             let objects = Objects {
                 domain: self.domain,

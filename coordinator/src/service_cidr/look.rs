@@ -113,6 +113,7 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
         bridge: Parts::each(bridge),
         is_marked: objects::before(&service).is_some(),
         left_is_used: subject.left_is_used,
+        left_is_given: subject.left_is_given,
         is_served: is_answered,
     };
     Some(Seen {

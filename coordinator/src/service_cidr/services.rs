@@ -13,6 +13,7 @@ use plan::service_cidr::entry::Entry;
 use plan::service_cidr::host::Asked;
 use plan::service_cidr::line::{Place, Standing, to_look};
 use plan::service_cidr::objects::{Ground, Spare};
+use plan::service_cidr::ranges::can_be_asked_for;
 use plan::service_cidr::side::{Side, Sides};
 use plan::service_cidr::subjects::{sort, spare};
 use plan::service_cidr::swap::{self, Own, Part, Parts, Role};
@@ -53,16 +54,32 @@ impl Services {
 }
 
 /// One Service that changes, besides its place in the line.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Listed<'pass> {
     name: Name,
     addresses: &'pass Sides<Vec<IpAddr>>,
     goal: Side,
     left_is_used: bool,
+    left_is_given: bool,
+    /// Whether it came after the exchange had begun.
+    is_late: bool,
     /// A hash of all that the decision about it depends on.
     fingerprint: u64,
     decision: Option<Decision<swap::Step>>,
     /// Whether it is gone.
     is_gone: bool,
+}
+
+impl Listed<'_> {
+    /// Addresses that a range has to be made for before this one goes on.
+    fn uncovered(&self) -> Vec<IpAddr> {
+        match &self.decision {
+            Some(decision) if self.is_late && swap::waits_for_left(decision) => {
+                self.addresses.of(self.goal.other()).clone()
+            }
+            Some(_) | None => Vec::new(),
+        }
+    }
 }
 
 impl Pass<'_> {
@@ -118,6 +135,7 @@ impl Pass<'_> {
                     spare: spares.next(self, known),
                     goal: listed.goal,
                     left_is_used: listed.left_is_used,
+                    left_is_given: listed.left_is_given,
                     is_restless: looks.waits.is_restless(&place.name),
                 };
                 let Some(found) = look(&observed, &subject, &around) else {
@@ -150,6 +168,8 @@ impl Pass<'_> {
         let there = line.into_iter().zip(listed).filter(|(_, listed)| !listed.is_gone);
         let views: Vec<ServiceView> = there
             .map(|(place, listed)| ServiceView {
+                uncovered: listed.uncovered(),
+                is_late: listed.is_late,
                 turn: place.turn,
                 is_slow: looks
                     .waits
@@ -188,10 +208,22 @@ impl Pass<'_> {
             } else {
                 self.goal
             };
-            // One that is wanted back has been at the other address, and may go there again.
-            let left_is_used = left_is_used || is_held_back;
+            let is_late = !is_held_back
+                && entry
+                    .created
+                    .is_some_and(|at| known.exchange_began.is_some_and(|began| at > began));
+            let left = addresses.of(goal.other());
+            let left_is_given = !is_late || left.iter().all(|left| can_be_asked_for(left, self.ranges));
+            // One that is wanted back has been at the other address, and may go there again. Of one that came late and has never answered at
+            // the address that it leaves, none stays behind.
+            let has_left = || self.index.helpers(&name).any(|helper| helper.is_at(left));
+            let leaves_none = !left_is_given
+                && (entry.is_at(addresses.of(goal)) || !self.index.is_served(&name))
+                && !has_left();
+            let left_is_used = (left_is_used || is_held_back) && !leaves_none;
             let mut versions = DefaultHasher::new();
-            (surroundings, left_is_used, goal, &addresses.old, &addresses.new).hash(&mut versions);
+            (surroundings, left_is_used, left_is_given, goal).hash(&mut versions);
+            (&addresses.old, &addresses.new).hash(&mut versions);
             let mut of = |entry: &Entry| {
                 entry.version.hash(&mut versions);
                 let name = (entry.namespace.clone(), entry.name.clone());
@@ -239,6 +271,8 @@ impl Pass<'_> {
                 addresses,
                 goal,
                 left_is_used,
+                left_is_given,
+                is_late,
                 fingerprint,
                 decision,
                 is_gone: false,

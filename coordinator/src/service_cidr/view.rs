@@ -101,6 +101,7 @@ impl Pass<'_> {
             services: &services.views,
             without_room: &self.booked.without_room,
             kept: &self.kept(known),
+            addresses: &self.addresses(),
             follow_up,
             carriers,
             soak,
@@ -215,10 +216,16 @@ impl Pass<'_> {
     fn is_closed(&self, known: &ServiceCidrStatus) -> bool {
         let changed = known.settings.changed();
         let left = changed.of(self.goal.other());
-        let gives = |range: &plan::service_cidr::ranges::ServiceCidr| {
-            !range.terminating && range.ranges.iter().any(|range| left.contains(range))
-        };
-        !self.ranges.iter().any(gives)
+        let kept = self.kept(known);
+        !self.ranges.iter().any(|range| range.is_open(left, &kept))
+    }
+
+    /// Addresses that Services have, those of helpers among them.
+    fn addresses(&self) -> Vec<IpAddr> {
+        let services = self.index.services();
+        services
+            .flat_map(|service| service.addresses.iter().copied())
+            .collect()
     }
 
     /// Addresses of load balancers that stay.

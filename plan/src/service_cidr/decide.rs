@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::covers::{covers, holds};
 use super::ranges::{DEFAULT, ServiceCidr, goes_with, listed};
-use super::settings::{Settings, cover_name, is_ours, range_names};
+use super::settings::{Settings, cover_name, is_cover, is_ours, range_names};
 use super::side::Side;
 use super::step::{Missing, Stage, Step};
 use super::swap::{self, Role};
@@ -45,6 +45,10 @@ pub struct ServiceView {
     pub is_held_back: bool,
     /// Whether it has been on its way for so long, or its writes are refused, that another Service may take its place.
     pub is_slow: bool,
+    /// Whether it came after the exchange had begun: the range is closed without it, so that no owner keeps that from its end.
+    pub is_late: bool,
+    /// Addresses that a helper is to ask for and that no range gives out: a `ServiceCIDR` for them alone is made.
+    pub uncovered: Vec<IpAddr>,
     /// Whether an endpoint of it answers. Where none does, nothing can be lost.
     pub is_served: bool,
     /// What comes next for it; `None` where it was not looked at in this pass.
@@ -71,6 +75,8 @@ pub struct View<'facts> {
     pub without_room: &'facts [String],
     /// Addresses of load balancers that are of a range that is left: they stay.
     pub kept: &'facts [IpAddr],
+    /// Addresses that Services have, those of helpers among them.
+    pub addresses: &'facts [IpAddr],
     /// Who else says an address that is left, and who changes it.
     pub follow_up: Option<Wait>,
     /// Pods that were told an address that is left.
@@ -117,21 +123,20 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
     }
     if policy.hold.is_none() {
         next.beside = beside(view);
+        if !matches!(next.decision, Decision::Run(Step::Exchange(_))) {
+            let late = on_the_way(view, policy)
+                .into_iter()
+                .filter(|service| service.is_late && !service.is_there);
+            next.beside.extend(late.filter_map(ServiceView::step));
+        }
     }
     next
 }
 
 /// What helpers of Services that have their address are told anew. No stage waits for that: an owner may edit a Service for ever.
 fn beside(view: &View<'_>) -> Vec<(String, swap::Step)> {
-    let mends = |service: &ServiceView| match &service.decision {
-        Some(Decision::Run(step)) if service.mends() => Some((service.name.clone(), *step)),
-        Some(Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_)) | None => None,
-    };
-    view.services
-        .iter()
-        .filter_map(mends)
-        .take(LIGHT_AT_ONCE)
-        .collect()
+    let mended = view.services.iter().filter(|service| service.mends());
+    mended.filter_map(ServiceView::step).take(LIGHT_AT_ONCE).collect()
 }
 
 /// The Services that a person has to look at, in one sentence.
@@ -179,6 +184,13 @@ impl View<'_> {
         self.settings.changed().of(self.goal.other()).clone()
     }
 
+    /// Whether another range than the covers of single addresses still gives out addresses that Services are to leave.
+    fn is_open(&self) -> bool {
+        let leaves = self.leaves();
+        let mut ranges = self.ranges.iter();
+        ranges.any(|range| range.is_open(&leaves, self.kept) && !is_cover(&range.name))
+    }
+
     /// Whether the default range is as it is to be in the end.
     fn is_default_there(&self) -> bool {
         let wanted = self.settings.defaults();
@@ -191,6 +203,13 @@ impl ServiceView {
     /// Whether it goes on while everything else is held: it has no address, or whoever stopped the migration wants it back.
     fn goes_although_held(&self) -> bool {
         self.is_away || self.is_held_back
+    }
+
+    fn step(&self) -> Option<(String, swap::Step)> {
+        match &self.decision {
+            Some(Decision::Run(step)) => Some((self.name.clone(), *step)),
+            Some(Decision::Wait(_) | Decision::Settled | Decision::Halt(_)) | None => None,
+        }
     }
 
     fn halt(&self) -> Option<&Halt> {
@@ -268,14 +287,26 @@ fn range_is_there(view: &View<'_>) -> Option<Next> {
 
 /// What is missing until every Service has the address that it is to have, and its other one answers or is given up.
 fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
-    let there = view.services.iter().all(|service| service.is_there) && view.without_room.is_empty();
+    let missing = || view.services.iter().filter(|service| !service.is_there);
+    let only_late = missing().all(|service| service.is_late) && view.without_room.is_empty();
+    let there = only_late && missing().next().is_none();
     let is_left = view.soak.is_none() && view.follow_up.is_none() && view.carriers.is_none();
-    let stage = match (there, is_left) {
-        (false, _) => Stage::Exchange,
-        (true, true) => Stage::Release,
+    let stage = match (only_late, there, is_left) {
+        (false, ..) => Stage::Exchange,
+        (true, false, _) => Stage::Close,
+        (true, true, true) => Stage::Release,
         // What is mended now belongs to what comes next.
-        (true, false) => left(view).map_or(Stage::Release, |next| next.stage),
+        (true, true, false) => left(view).map_or(Stage::Release, |next| next.stage),
     };
+    if stage == Stage::Close && !there {
+        // Otherwise more would come, and the exchange had no end. Meanwhile they go on beside.
+        if view.is_open() && policy.hold.is_none() {
+            return None;
+        }
+        if let Some(cover) = late_cover(view) {
+            return Some(run(stage, Step::CreateRange(cover_name(&cover), vec![cover])));
+        }
+    }
     let begun = view
         .services
         .iter()
@@ -291,13 +322,7 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
     }
     let mut batch = on_the_way(view, policy);
     // Each goes on by itself: whoever is ready does not wait for the others.
-    let steps: Vec<(String, swap::Step)> = batch
-        .iter()
-        .filter_map(|service| match &service.decision {
-            Some(Decision::Run(step)) => Some((service.name.clone(), *step)),
-            Some(Decision::Wait(_) | Decision::Settled | Decision::Halt(_)) | None => None,
-        })
-        .collect();
+    let steps: Vec<(String, swap::Step)> = batch.iter().filter_map(|service| service.step()).collect();
     if !steps.is_empty() {
         return Some(run(stage, Step::Exchange(steps)));
     }
@@ -317,6 +342,16 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
     without_room(view)
         .or_else(|| held_back(view))
         .map(|found| wait(stage, found))
+}
+
+/// A range that is to be made so that the address of a Service that came late can be asked for.
+fn late_cover(view: &View<'_>) -> Option<IpNet> {
+    let late = view.services.iter().filter(|service| service.is_late);
+    let uncovered: Vec<IpAddr> = late
+        .flat_map(|service| service.uncovered.iter().copied())
+        .collect();
+    let mut wanted = covers(&uncovered).into_iter();
+    wanted.find(|cover| view.range(&cover_name(cover)).is_none())
 }
 
 /// The Services that are on their way in this pass.
@@ -402,20 +437,17 @@ fn left(view: &View<'_>) -> Option<Next> {
 /// Until no Service can get an address of the range that is left.
 fn closed(view: &View<'_>) -> Option<Next> {
     let leaves = view.leaves();
-    let gives = |range: &&ServiceCidr| {
-        let is_left = range.ranges.iter().any(|range| leaves.contains(range));
-        is_left && !range.terminating
-    };
+    let is_open = |range: &&ServiceCidr| range.is_open(&leaves, view.kept);
     // The default one first: two that hold each other's addresses are never deleted together.
-    let found = view.default_range().filter(gives);
-    let found = found.or_else(|| view.ranges.iter().find(gives))?;
+    let found = view.default_range().filter(is_open);
+    let found = found.or_else(|| view.ranges.iter().find(is_open))?;
     if found.name == DEFAULT
         && let Some(wait) = &view.api_servers
     {
         // It would be made again of the old flag.
         return Some(self::wait(Stage::ControlPlane, wait.clone()));
     }
-    Some(delete(Stage::Close, found, view.ranges))
+    Some(delete(Stage::Close, found, view))
 }
 
 /// Until load balancers keep their addresses without the range that is left.
@@ -470,7 +502,7 @@ fn defaulted(view: &View<'_>) -> Option<Next> {
     let ours = |range: &&ServiceCidr| is_ours(&range.name);
     let mut mine = view.ranges.iter().filter(ours);
     if let Some(open) = mine.clone().find(|range| !range.terminating) {
-        return Some(delete(Stage::Default, open, view.ranges));
+        return Some(delete(Stage::Default, open, view));
     }
     let going = mine.find(|range| !holds_one(range))?;
     let message = format!(
@@ -480,8 +512,8 @@ fn defaulted(view: &View<'_>) -> Option<Next> {
     Some(wait(Stage::Default, waits(WaitReason::ServiceRanges, message)))
 }
 
-fn delete(stage: Stage, range: &ServiceCidr, all: &[ServiceCidr]) -> Next {
-    match goes_with(range, all) {
+fn delete(stage: Stage, range: &ServiceCidr, view: &View<'_>) -> Next {
+    match goes_with(range, view.ranges, view.addresses) {
         None => run(stage, Step::DeleteRange(range.name.clone())),
         Some(other) => {
             let message = format!(

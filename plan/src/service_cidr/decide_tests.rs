@@ -46,6 +46,8 @@ fn service(name: &str, turn: Turn, decision: Decision<swap::Step>) -> ServiceVie
         is_away: false,
         is_held_back: false,
         is_slow: false,
+        is_late: false,
+        uncovered: Vec::new(),
         is_served: true,
         decision: Some(decision),
     }
@@ -124,6 +126,7 @@ fn with(services: &[ServiceView], change: impl FnOnce(&mut View<'_>, &mut Policy
         services,
         without_room: &[],
         kept: &[],
+        addresses: &[],
         follow_up: None,
         carriers: None,
         soak: Some(missing("soak")),
@@ -168,6 +171,102 @@ fn kubernetes_goes_first_then_name_servers_then_two_at_a_time() {
             service.is_there = true;
         }
     }
+}
+
+/// One that came when the exchange had begun.
+fn late(name: &str, decision: Decision<swap::Step>) -> ServiceView {
+    ServiceView {
+        is_late: true,
+        ..service(name, Turn::Other, decision)
+    }
+}
+
+#[test]
+fn the_range_is_closed_although_owners_make_services_without_pause() {
+    let mut services = vec![service("shop/a", Turn::Other, SWAP)];
+    services.extend((0..1000).map(|number| late(&format!("crowd/{number}"), SWAP)));
+    assert_eq!(
+        written(&services).len(),
+        2,
+        "all go while the others are on their way"
+    );
+    services[0] = service("shop/a", Turn::Other, Decision::Settled);
+    let next = with(&services, |_, _| {});
+    assert_eq!(
+        next.decision,
+        Decision::Run(Step::DeleteRange(DEFAULT.to_owned()))
+    );
+    assert_eq!((next.stage, next.beside.len()), (Stage::Close, 2));
+    // People change the API servers' flag first; those that came late do not wait for people.
+    let next = with(&services, |view, _| view.api_servers = Some(missing("the flag")));
+    assert!(matches!(next.decision, Decision::Wait(_)));
+    assert_eq!((next.stage, next.beside.len()), (Stage::ControlPlane, 2));
+    let paused = with(&services, |_, policy| policy.hold = Some(missing("paused")));
+    assert!(matches!(paused.decision, Decision::Wait(_)) && paused.beside.is_empty());
+}
+
+#[test]
+fn what_came_late_leaves_a_closed_range_by_a_cover_of_its_address() {
+    let address: IpAddr = "10.96.7.9".parse().unwrap();
+    let closed = [
+        range(DEFAULT, "10.96.0.0/16", true),
+        range("replumb-new", "172.30.0.0/16", false),
+        range("replumb-keep-10-96-7-8-30", "10.96.7.8/30", false),
+    ];
+    let waiting = ServiceView {
+        uncovered: vec![address],
+        ..late(
+            "crowd/1",
+            Decision::Wait(waits(WaitReason::ServiceRanges, "closed".to_owned())),
+        )
+    };
+    let there = service("shop/a", Turn::Other, Decision::Settled);
+    let held: [IpAddr; 2] = [address, "10.96.0.1".parse().unwrap()];
+    let on = |service: &ServiceView, ranges: &[ServiceCidr], held: &[IpAddr]| {
+        let services = [there.clone(), service.clone()];
+        let (ranges, held) = (ranges.to_vec(), held.to_vec());
+        let settings = settings();
+        let view = View {
+            goal: Side::New,
+            settings: &settings,
+            ranges: &ranges,
+            api_servers: None,
+            services: &services,
+            without_room: &[],
+            kept: &[],
+            addresses: &held,
+            follow_up: None,
+            carriers: None,
+            soak: Some(missing("soak")),
+        };
+        let policy = Policy {
+            services_at_once: 2,
+            hold: None,
+        };
+        decide(&view, &policy).decision
+    };
+    let cover = Step::CreateRange(closed[2].name.clone(), closed[2].ranges.clone());
+    assert_eq!(on(&waiting, &closed[..2], &held), Decision::Run(cover));
+    assert!(
+        matches!(on(&waiting, &closed, &held), Decision::Wait(_)),
+        "it is not Ready yet"
+    );
+    let exchange = Step::Exchange(vec![("crowd/1".to_owned(), swap::Step::Swap)]);
+    assert_eq!(
+        on(&late("crowd/1", SWAP), &closed, &held),
+        Decision::Run(exchange)
+    );
+    let arrived = late("crowd/1", Decision::Settled);
+    let gone = Step::DeleteRange(closed[2].name.clone());
+    assert_eq!(
+        on(&arrived, &closed, &held),
+        Decision::Run(gone),
+        "it gives out addresses"
+    );
+    assert!(
+        matches!(on(&arrived, &closed, &held[..1]), Decision::Wait(_)),
+        "both would go, and the address were held by none"
+    );
 }
 
 #[test]
@@ -354,6 +453,7 @@ fn decide_on(services: &[ServiceView], kept: &[IpAddr], ranges: &[ServiceCidr]) 
         services,
         without_room: &[],
         kept,
+        addresses: kept,
         follow_up: None,
         carriers: None,
         soak: None,

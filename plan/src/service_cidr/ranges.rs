@@ -8,7 +8,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::covers::holds;
+use super::covers::{covers, holds};
+use super::settings::is_cover;
 use crate::ranges::overlap;
 
 /// Name of the `ServiceCIDR` that API servers make of their own flag, and make again when it is gone.
@@ -31,6 +32,18 @@ impl ServiceCidr {
     /// Whether an address of it can be asked for.
     fn gives(&self) -> bool {
         self.ready && !self.terminating
+    }
+
+    /// Whether it gives out addresses of these ranges that are left, or will once it is Ready. A cover of load balancers that keep these
+    /// addresses is none of them.
+    pub fn is_open(&self, left: &[IpNet], kept: &[IpAddr]) -> bool {
+        let is_left = |own: &IpNet| {
+            left.contains(own)
+                || (is_cover(&self.name)
+                    && left.iter().any(|range| range.contains(own))
+                    && !covers(kept).contains(own))
+        };
+        !self.terminating && self.ranges.iter().any(is_left)
     }
 
     fn holds(&self, address: &IpAddr) -> bool {
@@ -69,16 +82,23 @@ pub fn fate(deleted: &ServiceCidr, all: &[ServiceCidr], addresses: &[IpAddr]) ->
     }
 }
 
-/// Another one that is being deleted and overlaps this one: both would go, whatever addresses are given out.
-pub fn goes_with<'all>(deleted: &ServiceCidr, all: &'all [ServiceCidr]) -> Option<&'all ServiceCidr> {
-    all.iter().find(|other| {
-        other.name != deleted.name
-            && other.terminating
-            && other
-                .ranges
-                .iter()
-                .any(|one| deleted.ranges.iter().any(|range| overlap(one, range)))
-    })
+/// Another one that is being deleted, overlaps this one and would go together with it, while Services have these addresses: nobody
+/// would hold them. It goes by itself within seconds.
+pub fn goes_with<'all>(
+    deleted: &ServiceCidr,
+    all: &'all [ServiceCidr],
+    addresses: &[IpAddr],
+) -> Option<&'all ServiceCidr> {
+    let overlaps = |other: &ServiceCidr| {
+        let ranges = deleted.ranges.iter();
+        ranges
+            .clone()
+            .any(|range| other.ranges.iter().any(|one| overlap(one, range)))
+    };
+    let goes = |range: &ServiceCidr| fate(range, all, addresses) == Fate::Goes;
+    all.iter()
+        .filter(|other| other.name != deleted.name && other.terminating && overlaps(other))
+        .find(|other| goes(other) && goes(deleted))
 }
 
 /// The ranges as the API servers' flag has them.
@@ -161,11 +181,14 @@ mod tests {
             cidr("far", &["10.97.3.8/30"], false),
         ];
         assert_eq!(
-            goes_with(&all[1], &all).map(|other| other.name.as_str()),
+            goes_with(&all[1], &all, &addresses(&["10.96.3.9"])).map(|other| other.name.as_str()),
             Some(DEFAULT)
         );
-        assert_eq!(goes_with(&all[2], &all), None);
-        assert_eq!(goes_with(&all[0], &all), None);
+        assert_eq!(goes_with(&all[2], &all, &[]), None);
+        assert_eq!(goes_with(&all[0], &all, &[]), None);
+        // What holds an address by itself stays, and holds those of the other one then.
+        let held = addresses(&["10.96.3.9", "10.96.0.1"]);
+        assert_eq!(goes_with(&all[1], &all, &held), None);
     }
 
     #[test]

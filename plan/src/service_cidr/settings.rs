@@ -79,7 +79,7 @@ pub fn is_ours(name: &str) -> bool {
     is_cover(name) || ours.any(|ours| ours == name)
 }
 
-/// Whether a `ServiceCIDR` of this name holds addresses of load balancers.
+/// Whether a `ServiceCIDR` of this name holds some addresses alone: of load balancers, or of Services that came late.
 pub fn is_cover(name: &str) -> bool {
     name.starts_with(&format!("{OURS}keep-"))
 }

@@ -16,7 +16,7 @@
 //! was killed between two writes goes on from there.
 
 use super::side::{Side, Sides};
-use crate::decision::{Decision, Halt, HaltReason, Wait};
+use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 
 /// What a helper is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -172,6 +172,7 @@ impl Helper {
 
 /// One Service with its helpers.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct View {
     /// `namespace/name`.
     pub name: String,
@@ -189,6 +190,8 @@ pub struct View {
     pub is_marked: bool,
     /// Whether somebody may still use the address that is left.
     pub left_is_used: bool,
+    /// Whether a helper can ask for that address: not once the range of it is closed, for a Service that came late.
+    pub left_is_given: bool,
     /// Whether an endpoint of it answers.
     pub is_served: bool,
 }
@@ -233,6 +236,8 @@ pub enum Step {
     Move,
     /// The same, where the helper of the goal's address has that: on the way back.
     MoveBack,
+    /// The same, where no helper can ask for the address that is left any more.
+    MoveAlone,
     /// The second half of it.
     Finish,
     /// The Service takes back the address that its helper has.
@@ -260,6 +265,7 @@ impl Step {
             Self::Swap => "Swap",
             Self::Move => "Move",
             Self::MoveBack => "MoveBack",
+            Self::MoveAlone => "MoveAlone",
             Self::Finish => "FinishSwap",
             Self::Return => "ReturnAddress",
             Self::Unmark => "Unmark",
@@ -353,12 +359,21 @@ impl Step {
                 Write::HelperParked(goal),
                 Write::ServiceAt(goal),
             ],
+            Self::MoveAlone => vec![Write::ServiceAway(goal), Write::ServiceAt(goal)],
             Self::Finish => vec![Write::HelperParked(goal), Write::ServiceAt(goal)],
             Self::Return => vec![Write::HelperParked(left), Write::ServiceAt(left)],
             Self::Unmark => vec![Write::ServiceUnmarked],
             Self::Remove(role) => vec![Write::Delete(role)],
         }
     }
+}
+
+/// Why a Service waits for a range that gives out the address that it leaves. It waits for no other range.
+const LEFT_IS_CLOSED: WaitReason = WaitReason::ServiceRanges;
+
+/// Whether a `ServiceCIDR` has to be made for the address that this Service leaves.
+pub fn waits_for_left(decision: &Decision<Step>) -> bool {
+    matches!(decision, Decision::Wait(wait) if wait.reason == LEFT_IS_CLOSED)
 }
 
 /// The next change of one Service.
@@ -449,6 +464,18 @@ impl View {
         }
     }
 
+    /// A helper is to ask for the address that is left, and no range gives it out.
+    fn wait_for_left(&self) -> Decision<Step> {
+        Decision::Wait(Wait {
+            reason: LEFT_IS_CLOSED,
+            message: format!(
+                "Service {} came after its range was closed for others: a ServiceCIDR for its address alone is not Ready yet",
+                self.name
+            ),
+            until: None,
+        })
+    }
+
     /// Somebody has what the Service has to get.
     fn halt(&self, taken: &str) -> Decision<Step> {
         Decision::Halt(Halt {
@@ -522,7 +549,9 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
     }
     if !view.is_served && view.standing().is_none() && *view.helper(left) == Helper::Absent {
         match view.helper(goal) {
+            Helper::Absent if !view.left_is_given => return Decision::Run(Step::MoveAlone),
             Helper::Absent => return Decision::Run(Step::Move),
+            Helper::Home(_) if !view.left_is_given => return view.wait_for_left(),
             Helper::Home(_) => return Decision::Run(Step::MoveBack),
             Helper::Parked(_) | Helper::Warming(_) => {}
         }
@@ -557,6 +586,7 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
             Decision::Run(Step::Park(left))
         }
         Helper::Parked(Endpoints::Missing(_)) => Decision::Run(Step::Warm(left)),
+        Helper::Parked(_) | Helper::Absent if !view.left_is_given => view.wait_for_left(),
         Helper::Parked(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited) | Helper::Absent => {
             Decision::Run(Step::Swap)
         }
@@ -568,6 +598,9 @@ fn come_back(view: &View, goal: Side, left: Side, leads_to: Option<Side>) -> Dec
     if !view.is_home(left) {
         // Clients that know the address that was left get no answer: nothing is more urgent.
         let parked = matches!(view.helper(left), Helper::Parked(_));
+        if !view.left_is_given && view.taken(left).is_none() {
+            return come_back_late(view, goal, left);
+        }
         return match (view.taken(left), view.taken(goal)) {
             (None, _) if parked && view.is_home(goal) && leads_to == Some(goal) => {
                 Decision::Run(Step::Home(left))
@@ -600,6 +633,16 @@ fn come_back(view: &View, goal: Side, left: Side, leads_to: Option<Side>) -> Dec
         Helper::Parked(_) => Decision::Run(Step::Home(goal)),
         Helper::Warming(_) => Decision::Run(Step::Park(goal)),
         Helper::Absent => Decision::Run(Step::MakeHome(goal)),
+    }
+}
+
+/// It has no address, and cannot get back the one that it left. Where a helper is to have that, it is waited for; where none is, no
+/// client has got an answer there.
+fn come_back_late(view: &View, goal: Side, left: Side) -> Decision<Step> {
+    match (view.helper(left), view.helper(goal), view.taken(goal)) {
+        (Helper::Absent, Helper::Home(_), _) if view.taken.node_port.is_none() => Decision::Run(Step::Finish),
+        (Helper::Absent, Helper::Absent | Helper::Parked(_) | Helper::Warming(_), None) => own(view, goal),
+        _ => view.wait_for_left(),
     }
 }
 

@@ -50,6 +50,8 @@ struct World {
     stolen_port: bool,
     is_marked: bool,
     left_is_used: bool,
+    /// No range gives out the address that is left.
+    is_closed: bool,
     /// Whether the Service has endpoints at all.
     is_served: bool,
     goal: Side,
@@ -71,6 +73,7 @@ impl World {
             stolen_port: false,
             is_marked: false,
             left_is_used: true,
+            is_closed: false,
             is_served: true,
             goal,
         };
@@ -141,6 +144,8 @@ impl World {
     /// Makes one write, as the API would; an error is its refusal.
     fn write(&mut self, write: Write) -> Result<(), String> {
         let free = |world: &Self, side: Side| {
+            let is_given = !world.is_closed || side == world.goal;
+            assert!(is_given, "{write:?}: no range gives the address in {world:?}");
             world
                 .is_free(side)
                 .then_some(())
@@ -292,9 +297,17 @@ impl World {
                     .then(|| "Service thief has node port 30080".to_owned()),
             },
             is_marked: self.is_marked,
-            left_is_used: self.left_is_used,
+            left_is_used: self.left_is_used && !self.leaves_none(),
+            left_is_given: !self.is_closed,
             is_served: self.is_served,
         }
+    }
+
+    /// Whether no helper is to have the address that is left: none has it, and no client has got an answer there.
+    fn leaves_none(&self) -> bool {
+        let left = self.goal.other();
+        let is_there = self.service == Place::At(self.goal);
+        self.is_closed && (is_there || !self.is_served) && self.helper(left) != Place::At(left)
     }
 
     /// Goes on until nothing more is to be done, or somebody has to decide. `killed_after` is after how many writes in all the
@@ -309,6 +322,10 @@ impl World {
             match decide(&self.view()) {
                 Decision::Settled => return Ended::Settled,
                 Decision::Halt(halt) => return Ended::Halted(halt.message),
+                decision if waits_for_left(&decision) => {
+                    assert!(self.is_closed, "{self:?}");
+                    self.is_closed = false;
+                }
                 Decision::Wait(_) => self.endpoints_are_made(),
                 Decision::Run(step) => {
                     for write in step.writes(self.goal) {
@@ -449,6 +466,67 @@ fn from_every_state_it_arrives() {
         });
         assert_eq!(ended, Ended::Settled, "{before:?}");
         is_arrived(&world);
+    }
+}
+
+/// A Service that came late, once the range that it leaves is closed: what a helper asks for is covered before.
+#[test]
+fn from_every_state_it_arrives_although_the_address_that_it_leaves_is_not_given() {
+    let is_possible = |world: &World| {
+        world.service != Place::At(world.goal.other()) || !world.is_served || world.left_is_used
+    };
+    for (mut world, is_served) in every_state()
+        .into_iter()
+        .flat_map(|world| [(world.clone(), false), (world, true)])
+    {
+        (world.is_closed, world.is_served) = (true, is_served);
+        if !is_possible(&world) {
+            continue;
+        }
+        let before = world.clone();
+        world.sync();
+        let (mut left, mut name) = (false, false);
+        let ended = world.go_on(None, |world, write| {
+            let (left_answers, name_answers) = answers(world);
+            let may_go = !is_served || !before.left_is_used || world.leaves_none();
+            assert!(
+                left_answers || !left || may_go,
+                "{write:?}: {world:?} from {before:?}"
+            );
+            assert!(
+                name_answers || !name || !is_served,
+                "{write:?}: {world:?} from {before:?}"
+            );
+            left |= left_answers;
+            name |= name_answers;
+        });
+        assert_eq!(ended, Ended::Settled, "{before:?}");
+        world.left_is_used &= !world.leaves_none();
+        is_arrived(&world);
+    }
+}
+
+#[test]
+fn a_late_service_without_endpoints_goes_by_two_writes_and_one_with_them_leaves_a_helper() {
+    for goal in Side::ALL {
+        let mut world = World {
+            is_closed: true,
+            ..unserved(goal)
+        };
+        let mut writes = 0;
+        let ended = world.go_on(None, |_, write| writes += usize::from(write.is_some()));
+        assert_eq!((ended, writes), (Ended::Settled, 2));
+        assert!(world.is_closed, "nobody asked for the address that it left");
+        let mut world = World {
+            is_closed: true,
+            ..World::start(goal)
+        };
+        assert_eq!(
+            world.go_on(None, |world, write| nobody_notices(world, write)),
+            Ended::Settled
+        );
+        is_arrived(&world);
+        assert_eq!(world.helper(goal.other()), Place::At(goal.other()));
     }
 }
 
@@ -802,15 +880,18 @@ fn a_service_without_endpoints_goes_by_three_writes_and_both_its_addresses_stay_
 #[test]
 fn a_service_without_endpoints_arrives_whenever_its_exchange_is_cut_and_turned_around() {
     for (step, goal, killed_after, gets_endpoints, turns) in Side::ALL.into_iter().flat_map(|goal| {
-        [Step::Move, Step::MoveBack].into_iter().flat_map(move |step| {
-            (1..=4).flat_map(move |killed| {
-                [false, true]
-                    .into_iter()
-                    .flat_map(move |served| [false, true].map(|turns| (step, goal, killed, served, turns)))
+        [Step::Move, Step::MoveBack, Step::MoveAlone]
+            .into_iter()
+            .flat_map(move |step| {
+                (1..=4).flat_map(move |killed| {
+                    [false, true].into_iter().flat_map(move |served| {
+                        [false, true].map(|turns| (step, goal, killed, served, turns))
+                    })
+                })
             })
-        })
     }) {
         let mut world = unserved(goal);
+        world.is_closed = step == Step::MoveAlone;
         if step == Step::MoveBack {
             world.set(goal, Place::At(goal));
         }
@@ -821,8 +902,11 @@ fn a_service_without_endpoints_arrives_whenever_its_exchange_is_cut_and_turned_a
         world.is_served = gets_endpoints;
         if turns {
             world.goal = goal.other();
+            // On the way back the range is made again first.
+            world.is_closed = false;
         }
         assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled, "{world:?}");
+        world.left_is_used &= !world.leaves_none();
         is_arrived(&world);
     }
 }

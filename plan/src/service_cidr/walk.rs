@@ -27,6 +27,11 @@ const ADDRESSES: Sides<&str> = Sides {
     old: "10.96.0.1",
     new: "172.30.0.1",
 };
+/// Addresses of a Service that came when the exchange had begun.
+const LATE: Sides<&str> = Sides {
+    old: "10.96.7.9",
+    new: "172.30.7.9",
+};
 /// That of a load balancer.
 const KEPT: &str = "10.96.3.9";
 
@@ -44,6 +49,8 @@ struct World {
     ranges: BTreeMap<String, Range>,
     /// Where the Service has its address, and whether a helper has the other one.
     service: (Side, bool),
+    /// The same of the late one, if there is one.
+    late: Option<(Side, bool)>,
     has_load_balancer: bool,
     /// What the API servers' flag says, and those who say addresses.
     flag: Side,
@@ -85,7 +92,7 @@ fn settings() -> Settings {
 }
 
 impl World {
-    fn start(has_load_balancer: bool) -> Self {
+    fn start(has_load_balancer: bool, has_late: bool) -> Self {
         let default = Range {
             ranges: ranges(RANGES.old),
             ready: true,
@@ -95,6 +102,7 @@ impl World {
             goal: Side::New,
             ranges: BTreeMap::from([(DEFAULT.to_owned(), default)]),
             service: (Side::Old, false),
+            late: has_late.then_some((Side::Old, false)),
             has_load_balancer,
             flag: Side::Old,
             said: Side::Old,
@@ -126,11 +134,14 @@ impl World {
 
     /// Addresses that somebody has.
     fn held(&self) -> Vec<IpAddr> {
-        let (side, shadow) = self.service;
-        let own = address(ADDRESSES.of(side));
-        let other = shadow.then(|| address(ADDRESSES.of(side.other())));
+        let both = [(Some(self.service), ADDRESSES), (self.late, LATE)].into_iter();
+        let of_services = both.filter_map(|(place, addresses)| Some((place?, addresses)));
+        let of_services = of_services.flat_map(|((side, shadow), addresses)| {
+            let other = shadow.then(|| address(addresses.of(side.other())));
+            [Some(address(addresses.of(side))), other].into_iter().flatten()
+        });
         let kept = self.has_load_balancer.then(|| address(KEPT));
-        [Some(own), other, kept].into_iter().flatten().collect()
+        of_services.chain(kept).collect()
     }
 
     fn left_is_used(&self) -> bool {
@@ -138,14 +149,15 @@ impl World {
     }
 
     fn next(&self) -> Next {
-        let (side, shadow) = self.service;
-        let service = ServiceView {
-            name: "default/kubernetes".to_owned(),
+        let service = |name: &str, (side, shadow): (Side, bool)| ServiceView {
+            name: name.to_owned(),
             turn: Turn::Kubernetes,
             is_there: side == self.goal,
             is_held_back: false,
             is_away: false,
             is_slow: false,
+            is_late: false,
+            uncovered: Vec::new(),
             is_served: true,
             decision: Some(match (side == self.goal, shadow) {
                 (false, _) => Decision::Run(swap::Step::Swap),
@@ -155,6 +167,33 @@ impl World {
                 (true, _) => Decision::Settled,
             }),
         };
+        let late = |place: (Side, bool)| {
+            let found = service("shop/late", place);
+            let left = address(LATE.of(self.goal.other()));
+            // Whoever turns around has all the time of the way back for it.
+            let is_late = self.goal == Side::New;
+            if found.is_there || !is_late || can_be_asked_for(&left, &self.cidrs()) {
+                return ServiceView {
+                    is_late,
+                    turn: Turn::Other,
+                    ..found
+                };
+            }
+            ServiceView {
+                is_late,
+                turn: Turn::Other,
+                uncovered: vec![left],
+                decision: Some(Decision::Wait(waits("the cover"))),
+                ..found
+            }
+        };
+        let services: Vec<ServiceView> = [
+            Some(service("default/kubernetes", self.service)),
+            self.late.map(late),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
         let pod = PodName {
             namespace: "shop".to_owned(),
             name: "web-1".to_owned(),
@@ -165,9 +204,10 @@ impl World {
             settings: &SETTINGS,
             ranges: &self.cidrs(),
             api_servers: (self.flag != self.goal).then(|| waits("the flag")),
-            services: &[service],
+            services: &services,
             without_room: &[],
             kept: &self.kept(),
+            addresses: &self.held(),
             follow_up: (self.said != self.goal).then(|| waits("clusterDNS")),
             carriers: (self.told != self.goal).then(|| Missing::Evict(vec![pod])),
             soak: self.left_is_used().then(|| waits("soak")),
@@ -193,15 +233,26 @@ impl World {
             }
             Step::DeleteRange(name) => self.ranges.get_mut(&name).unwrap().terminating = true,
             Step::Exchange(steps) => {
-                for (_, step) in steps {
+                for (name, step) in steps {
+                    let is_late = name == "shop/late";
+                    let (goal, cidrs) = (self.goal, self.cidrs());
+                    let world = format!("{self:?}");
+                    let place = if is_late {
+                        self.late.as_mut().unwrap()
+                    } else {
+                        &mut self.service
+                    };
                     match step {
                         swap::Step::Swap => {
-                            self.service = (self.goal, true);
+                            let addresses = if is_late { LATE } else { ADDRESSES };
                             // Also an address that a helper has is given up and asked for.
-                            let own = address(ADDRESSES.of(self.goal));
-                            assert!(can_be_asked_for(&own, &self.cidrs()), "{own}: {self:?}");
+                            for side in Side::ALL {
+                                let asked = address(addresses.of(side));
+                                assert!(can_be_asked_for(&asked, &cidrs), "{asked}: {world}");
+                            }
+                            *place = (goal, true);
                         }
-                        swap::Step::Remove(_) => self.service.1 = false,
+                        swap::Step::Remove(_) => place.1 = false,
                         other => panic!("{other:?}"),
                     }
                 }
@@ -307,6 +358,8 @@ fn arrives(from: &World, known: &mut BTreeSet<World>) {
     assert!(world.done, "{world:?} from {from:?}");
     known.extend(path);
     assert_eq!(world.service, (world.goal, false), "{world:?}");
+    let late = world.late.map(|_| (world.goal, false));
+    assert_eq!(world.late, late, "{world:?}");
     assert_eq!(world.ranges[DEFAULT].ranges, ranges(RANGES.of(world.goal)));
     let giving: Vec<&String> = world
         .ranges
@@ -322,10 +375,11 @@ fn arrives(from: &World, known: &mut BTreeSet<World>) {
 
 #[test]
 fn whoever_is_led_somewhere_arrives_and_no_address_is_held_by_nobody() {
-    for has_load_balancer in [false, true] {
-        let mut seen = BTreeSet::from([World::start(has_load_balancer)]);
+    for (has_load_balancer, has_late) in [(false, false), (true, false), (false, true)] {
+        let mut seen = BTreeSet::from([World::start(has_load_balancer, has_late)]);
         let mut to_see: Vec<World> = seen.iter().cloned().collect();
         let (mut stages, mut known) = (BTreeSet::new(), BTreeSet::new());
+        let mut has_cover = false;
         while let Some(world) = to_see.pop() {
             world.is_safe();
             let next = world.next();
@@ -335,8 +389,14 @@ fn whoever_is_led_somewhere_arrives_and_no_address_is_held_by_nobody() {
             if !world.done {
                 after.push(world.turned());
                 if let Decision::Run(step) = next.decision {
+                    has_cover |= step.name() == "CreateCover";
                     let mut made = world.clone();
                     made.make(step);
+                    after.push(made);
+                }
+                if !next.beside.is_empty() {
+                    let mut made = world.clone();
+                    made.make(Step::Exchange(next.beside));
                     after.push(made);
                 }
             }
@@ -348,5 +408,6 @@ fn whoever_is_led_somewhere_arrives_and_no_address_is_held_by_nobody() {
         }
         assert!(seen.len() > 1000, "{}", seen.len());
         assert_eq!(stages, BTreeSet::from(Stage::ALL), "every stage is seen");
+        assert_eq!(has_cover, has_load_balancer || has_late);
     }
 }

@@ -185,6 +185,8 @@ async fn edit_without_pause(cluster: &Cluster) -> Result<()> {
 /// else.
 async fn make_many(cluster: &Cluster) -> Result<()> {
     let services = services(cluster);
+    let logs = cluster.directory().logs();
+    let logs = &logs;
     stream::iter(0..MANY)
         .map(|number| {
             let services = services.clone();
@@ -195,11 +197,17 @@ async fn make_many(cluster: &Cluster) -> Result<()> {
                     },
                     "spec": { "ports": [{ "port": 80 }] },
                 }))?;
-                services
-                    .create(&PostParams::default(), &service)
-                    .await
-                    .with_context(|| format!("create Service {NAMESPACE}/many-{number}"))?;
-                anyhow::Ok(())
+                // One more allocates an address in the time that it takes to count all of them: with thousands a request may time out,
+                // and is made again, as any client does.
+                let what = format!("Service {NAMESPACE}/many-{number} is created");
+                until(&what, STEP, logs, async || {
+                    match services.create(&PostParams::default(), &service).await {
+                        Ok(_) => Ok(Look::Done(())),
+                        Err(kube::Error::Api(error)) if error.is_already_exists() => Ok(Look::Done(())),
+                        Err(error) => Ok(Look::NotYet(error.to_string())),
+                    }
+                })
+                .await
             }
         })
         .buffer_unordered(AT_ONCE)
