@@ -62,9 +62,14 @@ pub fn rules(migration: &Migration) -> Rules {
 
 /// `rollout.maxUnavailable`; 1 when it is not set.
 pub fn max_unavailable(migration: &Migration) -> Result<MaxUnavailable, rollout::MaxUnavailableError> {
-    match &migration.spec.rollout.max_unavailable {
-        None => Ok(MaxUnavailable::Nodes(1)),
-        Some(IntOrString::Int(nodes)) => MaxUnavailable::parse(&nodes.to_string()),
-        Some(IntOrString::String(text)) => MaxUnavailable::parse(text),
+    let wanted = migration.spec.rollout.max_unavailable.as_ref();
+    wanted.map_or(Ok(MaxUnavailable::Nodes(1)), number_or_share)
+}
+
+/// A number or a share, as Kubernetes writes it.
+pub fn number_or_share(value: &IntOrString) -> Result<MaxUnavailable, rollout::MaxUnavailableError> {
+    match value {
+        IntOrString::Int(number) => MaxUnavailable::parse(&number.to_string()),
+        IntOrString::String(text) => MaxUnavailable::parse(text),
     }
 }

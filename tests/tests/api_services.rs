@@ -153,6 +153,11 @@ impl Bench {
             .collect()
     }
 
+    fn delete_range(&self, name: &str) {
+        let delete = ["delete", "servicecidr", name, "--wait=false"];
+        self.lab.kubectl(&delete).unwrap();
+    }
+
     async fn until_terminating(&self, name: &str) {
         until(
             "the range is being deleted",
@@ -788,15 +793,9 @@ async fn a_range_that_is_deleted_holds_what_it_has_until_another_one_does() {
             goes_with(of, &all, &[held]).map(|other| other.name.clone()),
         )
     };
-    let delete = |name: &str| {
-        bench
-            .lab
-            .kubectl(&["delete", "servicecidr", name, "--wait=false"])
-            .unwrap()
-    };
 
     assert_eq!(foreseen(range), (Fate::Holds(vec![held]), None));
-    delete(range);
+    bench.delete_range(range);
     bench.until_terminating(range).await;
     let other: IpAddr = "10.98.0.6".parse().unwrap();
     assert!(!can_be_asked_for(&other, &bench.ranges()));
@@ -814,7 +813,7 @@ async fn a_range_that_is_deleted_holds_what_it_has_until_another_one_does() {
     assert_eq!(foreseen(range).0, Fate::Goes);
     bench.until_gone(range).await;
     assert_eq!(foreseen(cover), (Fate::Holds(vec![held]), None));
-    delete(cover);
+    bench.delete_range(cover);
     bench.until_terminating(cover).await;
     bench.delete("held");
     bench.until_gone(cover).await;
@@ -833,10 +832,7 @@ async fn what_came_late_leaves_a_closed_range() {
     bench.service("bare", &at("10.94.0.21", "none"));
     bench.service("web", &at("10.94.0.5", "web"));
     bench.served("web").await;
-    bench
-        .lab
-        .kubectl(&["delete", "servicecidr", range, "--wait=false"])
-        .unwrap();
+    bench.delete_range(range);
     bench.until_terminating(range).await;
 
     let late = |name: &str, new: &str, is_used: bool| Subject {
@@ -887,10 +883,7 @@ async fn what_came_late_leaves_a_closed_range() {
         (fate(of, &all, &held), goes_with(of, &all, &held)),
         (Fate::Goes, None)
     );
-    bench
-        .lab
-        .kubectl(&["delete", "servicecidr", cover, "--wait=false"])
-        .unwrap();
+    bench.delete_range(cover);
     bench.until_gone(cover).await;
     let all = bench.ranges();
     let of = all.iter().find(|cidr| cidr.name == range).unwrap();

@@ -9,6 +9,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use plan::drain;
 use plan::moves::{Workload, WorkloadFacts};
+
+use crate::limits::number_or_share;
 use plan::pods::Pods;
 
 /// The label that every distribution gives to its name servers.
@@ -82,18 +84,9 @@ pub fn workloads(
         .collect()
 }
 
-/// How many pods of a `DaemonSet` of so many may be away. A share is rounded up, as its controller does; what surges instead says 0.
+/// How many pods of a `DaemonSet` of so many may be away; what adds pods before it removes others says 0, which is 1 here.
 fn at_once(most: &IntOrString, wanted: usize) -> usize {
-    let number = match most {
-        IntOrString::Int(number) => usize::try_from(*number).ok(),
-        IntOrString::String(text) => {
-            let percent = text
-                .strip_suffix('%')
-                .and_then(|number| number.parse::<usize>().ok());
-            percent.map(|percent| wanted.saturating_mul(percent).div_ceil(100))
-        }
-    };
-    number.unwrap_or(1).max(1)
+    number_or_share(most).map_or(1, |most| most.resolve(wanted))
 }
 
 /// Whether this is the Service of the cluster's name servers.

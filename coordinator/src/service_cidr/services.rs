@@ -214,13 +214,8 @@ impl Pass<'_> {
                     .is_some_and(|at| known.exchange_began.is_some_and(|began| at > began));
             let left = addresses.of(goal.other());
             let left_is_given = !is_late || left.iter().all(|left| can_be_asked_for(left, self.ranges));
-            // One that is wanted back has been at the other address, and may go there again. Of one that came late and has never answered at
-            // the address that it leaves, none stays behind.
-            let has_left = || self.index.helpers(&name).any(|helper| helper.is_at(left));
-            let leaves_none = !left_is_given
-                && (entry.is_at(addresses.of(goal)) || !self.index.is_served(&name))
-                && !has_left();
-            let left_is_used = (left_is_used || is_held_back) && !leaves_none;
+            // One that is wanted back has been at the other address, and may go there again.
+            let left_is_used = left_is_used || is_held_back;
             let mut versions = DefaultHasher::new();
             (surroundings, left_is_used, left_is_given, goal).hash(&mut versions);
             (&addresses.old, &addresses.new).hash(&mut versions);

@@ -298,7 +298,7 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
         // What is mended now belongs to what comes next.
         (true, true, false) => left(view).map_or(Stage::Release, |next| next.stage),
     };
-    if stage == Stage::Close && !there {
+    if only_late && !there {
         // Otherwise more would come, and the exchange had no end. Meanwhile they go on beside.
         if view.is_open() && policy.hold.is_none() {
             return None;

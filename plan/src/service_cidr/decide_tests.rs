@@ -223,27 +223,7 @@ fn what_came_late_leaves_a_closed_range_by_a_cover_of_its_address() {
     let there = service("shop/a", Turn::Other, Decision::Settled);
     let held: [IpAddr; 2] = [address, "10.96.0.1".parse().unwrap()];
     let on = |service: &ServiceView, ranges: &[ServiceCidr], held: &[IpAddr]| {
-        let services = [there.clone(), service.clone()];
-        let (ranges, held) = (ranges.to_vec(), held.to_vec());
-        let settings = settings();
-        let view = View {
-            goal: Side::New,
-            settings: &settings,
-            ranges: &ranges,
-            api_servers: None,
-            services: &services,
-            without_room: &[],
-            kept: &[],
-            addresses: &held,
-            follow_up: None,
-            carriers: None,
-            soak: Some(missing("soak")),
-        };
-        let policy = Policy {
-            services_at_once: 2,
-            hold: None,
-        };
-        decide(&view, &policy).decision
+        decide_holding(&[there.clone(), service.clone()], &[], held, ranges)
     };
     let cover = Step::CreateRange(closed[2].name.clone(), closed[2].ranges.clone());
     assert_eq!(on(&waiting, &closed[..2], &held), Decision::Run(cover));
@@ -444,6 +424,16 @@ fn a_load_balancer_keeps_its_address_by_a_cover_that_gives_out_nothing_in_the_en
 
 /// What is done once nobody uses an address that is left.
 fn decide_on(services: &[ServiceView], kept: &[IpAddr], ranges: &[ServiceCidr]) -> Decision<Step> {
+    decide_holding(services, kept, kept, ranges)
+}
+
+/// The same while Services have these addresses.
+fn decide_holding(
+    services: &[ServiceView],
+    kept: &[IpAddr],
+    addresses: &[IpAddr],
+    ranges: &[ServiceCidr],
+) -> Decision<Step> {
     let settings = settings();
     let view = View {
         goal: Side::New,
@@ -453,7 +443,7 @@ fn decide_on(services: &[ServiceView], kept: &[IpAddr], ranges: &[ServiceCidr]) 
         services,
         without_room: &[],
         kept,
-        addresses: kept,
+        addresses,
         follow_up: None,
         carriers: None,
         soak: None,

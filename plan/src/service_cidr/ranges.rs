@@ -82,8 +82,8 @@ pub fn fate(deleted: &ServiceCidr, all: &[ServiceCidr], addresses: &[IpAddr]) ->
     }
 }
 
-/// Another one that is being deleted, overlaps this one and would go together with it, while Services have these addresses: nobody
-/// would hold them. It goes by itself within seconds.
+/// Another `ServiceCIDR` that is being deleted, overlaps this one and would go together with it: then none would hold the addresses that
+/// Services have. The other one goes by itself within seconds.
 pub fn goes_with<'all>(
     deleted: &ServiceCidr,
     all: &'all [ServiceCidr],
@@ -186,7 +186,7 @@ mod tests {
         );
         assert_eq!(goes_with(&all[2], &all, &[]), None);
         assert_eq!(goes_with(&all[0], &all, &[]), None);
-        // What holds an address by itself stays, and holds those of the other one then.
+        // A range that holds an address alone stays, and holds those of the other one then.
         let held = addresses(&["10.96.3.9", "10.96.0.1"]);
         assert_eq!(goes_with(&all[1], &all, &held), None);
     }

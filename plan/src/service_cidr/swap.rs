@@ -469,7 +469,7 @@ impl View {
         Decision::Wait(Wait {
             reason: LEFT_IS_CLOSED,
             message: format!(
-                "Service {} came after its range was closed for others: a ServiceCIDR for its address alone is not Ready yet",
+                "Service {} was created after the exchange had begun, and its range is closed: a ServiceCIDR for its address alone is not Ready yet",
                 self.name
             ),
             until: None,
@@ -499,7 +499,9 @@ fn mend(role: Role, endpoints: &Endpoints) -> Option<Step> {
 /// It has the address that it is to have: the other one answers as long as somebody uses it.
 fn arrived(view: &View, left: Side) -> Decision<Step> {
     let goal = view.goal;
-    if view.left_is_used {
+    // An address that no helper has, and that none can ask for, is given up: no client has got an answer there.
+    let left_is_used = view.left_is_used && (view.left_is_given || view.is_home(left));
+    if left_is_used {
         match view.helper(left) {
             // Nothing has answered there that a client could miss.
             Helper::Absent if view.taken(left).is_some() && !view.is_served => {}
@@ -529,7 +531,7 @@ fn arrived(view: &View, left: Side) -> Decision<Step> {
     if *view.helper(goal) != Helper::Absent {
         return Decision::Run(Step::Remove(Role::Address(goal)));
     }
-    if !view.left_is_used && *view.helper(left) != Helper::Absent {
+    if !left_is_used && *view.helper(left) != Helper::Absent {
         return Decision::Run(Step::Remove(Role::Address(left)));
     }
     // Its owner gave it an address meanwhile: the write that does that for us takes the mark off.

@@ -297,7 +297,7 @@ impl World {
                     .then(|| "Service thief has node port 30080".to_owned()),
             },
             is_marked: self.is_marked,
-            left_is_used: self.left_is_used && !self.leaves_none(),
+            left_is_used: self.left_is_used,
             left_is_given: !self.is_closed,
             is_served: self.is_served,
         }
