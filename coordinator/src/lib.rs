@@ -41,6 +41,8 @@ pub mod node_migrations;
 pub mod obstacles;
 mod own_pods;
 pub mod pass;
+#[cfg(test)]
+mod pass_cost;
 mod planning;
 mod pod_cidr;
 pub mod pod_index;

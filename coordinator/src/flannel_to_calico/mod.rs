@@ -31,6 +31,8 @@ mod saved;
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]
+mod size_scenarios;
+#[cfg(test)]
 mod stranger_scenarios;
 mod traffic;
 #[cfg(test)]

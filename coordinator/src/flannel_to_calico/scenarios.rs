@@ -24,13 +24,14 @@ pub(super) fn node_migration(node: &str) -> String {
     format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}")
 }
 
-fn settings() -> Settings {
-    fn plain<T>(value: T) -> Sourced<T> {
-        Sourced {
-            value,
-            source: Source::Default,
-        }
+pub(super) fn plain<T>(value: T) -> Sourced<T> {
+    Sourced {
+        value,
+        source: Source::Default,
     }
+}
+
+pub(super) fn settings() -> Settings {
     Settings {
         flannel_network: plain("10.244.0.0/16".parse().unwrap()),
         flannel_daemon_set_name: plain("kube-flannel-ds".to_owned()),
@@ -55,6 +56,14 @@ pub(super) fn number_of(node: &str) -> u8 {
 }
 
 pub(super) fn put_node(api: &FakeApi, name: &str, number: u8) {
+    put_node_with(api, name, &format!("10.244.{number}"), [192, 168, 0, number]);
+}
+
+/// A node with its agent, its flannel and one pod; `pods` are the first three parts of the addresses of its pods.
+pub(super) fn put_node_with(api: &FakeApi, name: &str, pods: &str, address: [u8; 4]) {
+    let [.., high, low] = address;
+    let address = std::net::Ipv4Addr::from(address);
+    let range = format!("{pods}.0/24");
     api.put(
         &format!("{NODES}/{name}"),
         json!({
@@ -63,15 +72,15 @@ pub(super) fn put_node(api: &FakeApi, name: &str, number: u8) {
                 "name": name, "labels": {},
                 "annotations": {
                     "flannel.alpha.coreos.com/backend-type": "vxlan",
-                    "flannel.alpha.coreos.com/backend-data": format!("{{\"VNI\":1,\"VtepMAC\":\"0a:00:00:00:00:0{number}\"}}"),
-                    "flannel.alpha.coreos.com/public-ip": format!("192.168.0.{number}"),
+                    "flannel.alpha.coreos.com/backend-data": format!("{{\"VNI\":1,\"VtepMAC\":\"0a:00:00:00:{high:02x}:{low:02x}\"}}"),
+                    "flannel.alpha.coreos.com/public-ip": address,
                     "flannel.alpha.coreos.com/kube-subnet-manager": "true",
                 },
             },
-            "spec": { "podCIDR": format!("10.244.{number}.0/24"), "podCIDRs": [format!("10.244.{number}.0/24")] },
+            "spec": { "podCIDR": range, "podCIDRs": [range] },
             "status": {
                 "conditions": [{ "type": "Ready", "status": "True" }],
-                "addresses": [{ "type": "InternalIP", "address": format!("192.168.0.{number}") }],
+                "addresses": [{ "type": "InternalIP", "address": address }],
                 "nodeInfo": {
                     "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
                     "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "linux",
@@ -105,11 +114,11 @@ pub(super) fn put_node(api: &FakeApi, name: &str, number: u8) {
         name,
         "log",
         false,
-        Some(&format!("10.244.{number}.9")),
+        Some(&format!("{pods}.9")),
     );
 }
 
-fn put_pod(
+pub(super) fn put_pod(
     api: &FakeApi,
     namespace: &str,
     name: &str,
@@ -156,9 +165,15 @@ fn put_daemon_set(api: &FakeApi, path: &str, namespace: &str, name: &str, select
 
 /// Two nodes on flannel; the checks have passed and the migration was started.
 pub(super) fn cluster() -> FakeApi {
-    let api = FakeApi::default();
+    let api = empty();
     put_node(&api, "a", 1);
     put_node(&api, "b", 2);
+    api
+}
+
+/// The same without nodes.
+pub(super) fn empty() -> FakeApi {
+    let api = FakeApi::default();
     put_daemon_set(&api, FLANNEL, "kube-flannel", "kube-flannel-ds", &json!({}), 2);
     put_daemon_set(
         &api,

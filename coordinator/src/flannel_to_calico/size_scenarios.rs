@@ -1,0 +1,88 @@
+//! Many nodes on an API server in memory: a pass in which nothing has changed asks for nothing, whatever the number of nodes, and what it
+//! costs the processor.
+
+use plan::flannel_to_calico::settings::Settings;
+use serde_json::{Value, json};
+
+use super::scenarios::{self, node_migration};
+use crate::fake_api::{FakeApi, MIGRATION};
+use crate::pass_cost::{self, Cost};
+
+/// Pods of one node that have to leave it.
+const PODS_OF_A_NODE: usize = 30;
+
+fn name(number: usize) -> String {
+    format!("node-{number:05}")
+}
+
+/// `nodes` nodes on flannel with their pods; the migration was started, and a tenth of the nodes may be in work.
+fn cluster(nodes: usize, strategy: &str) -> FakeApi {
+    let api = scenarios::empty();
+    let settings = Settings {
+        flannel_network: scenarios::plain("10.0.0.0/8".parse().unwrap()),
+        ..scenarios::settings()
+    };
+    api.edit(
+        MIGRATION,
+        &json!({
+            "spec": { "flannelToCalico": { "strategy": strategy }, "rollout": { "maxUnavailable": "10%" } },
+            "status": { "flannelToCalico": { "settings": settings } },
+        }),
+    );
+    for number in 0..nodes {
+        let [high, low] = [number / 250, number % 250].map(|part| u8::try_from(part).unwrap());
+        let prefix = format!("10.{}.{low}", 100 + high);
+        let address = [192, 168, high, low];
+        scenarios::put_node_with(&api, &name(number), &prefix, address);
+        for pod in 1..PODS_OF_A_NODE {
+            scenarios::put_pod(
+                &api,
+                "default",
+                &format!("web-{number:05}-{pod}"),
+                &name(number),
+                "log",
+                false,
+                Some(&format!("{prefix}.{}", pod + 9)),
+            );
+        }
+    }
+    api
+}
+
+/// Each agent says once that its host is as it was, and nothing more.
+fn agents_report(api: &FakeApi, nodes: usize) {
+    for number in 0..nodes {
+        let path = node_migration(&name(number));
+        let Some(object) = api.get(&path) else { continue };
+        if object["status"]["phase"] == Value::Null {
+            let status = json!({ "phase": "Flannel", "message": "as it was", "goal": "Hold", "changes": [] });
+            api.edit(&path, &json!({ "status": status }));
+        }
+    }
+}
+
+async fn cost(nodes: usize, strategy: &str) -> Cost {
+    let api = cluster(nodes, strategy);
+    pass_cost::of_a_pass_without_change(&api, |api| agents_report(api, nodes)).await
+}
+
+#[tokio::test]
+async fn a_pass_without_change_asks_for_nothing() {
+    for strategy in ["Drain", "InPlace"] {
+        assert_eq!(cost(30, strategy).await.requests, [""; 0], "{strategy}");
+    }
+}
+
+/// `cargo test --release -p coordinator --lib flannel_to_calico::size_scenarios::processor_time -- --ignored --nocapture`
+#[tokio::test]
+#[ignore = "a benchmark: it takes memory and time"]
+async fn processor_time() {
+    for strategy in ["Drain", "InPlace"] {
+        for nodes in [500, 5000] {
+            println!(
+                "flannelToCalico, {strategy}, {nodes} nodes: {}",
+                cost(nodes, strategy).await
+            );
+        }
+    }
+}
