@@ -7,13 +7,14 @@ use crate::fake_api::FakeApi;
 use crate::memory::Memory;
 use crate::pass::pass;
 
-/// Passes until nothing is written any more, and those that are measured.
+/// The most passes until nothing is written any more.
 const UNTIL_STILL: usize = 60;
+/// The passes that are measured.
 const MEASURED: usize = 11;
 
-/// The cost of one pass.
+/// The cost of the passes that are measured.
 pub struct Cost {
-    /// What the last pass asked the API server for.
+    /// Requests to the API server, of all passes.
     pub requests: Vec<String>,
     /// Processor times, the smallest first.
     times: Vec<Duration>,
@@ -25,32 +26,31 @@ impl fmt::Display for Cost {
         let most = self.times[self.times.len() - 1];
         write!(
             formatter,
-            "median {median:.1?}, most {most:.1?} of {} passes, {} requests each",
+            "median {median:.1?}, most {most:.1?} of {} passes, {} requests in all",
             self.times.len(),
             self.requests.len()
         )
     }
 }
 
-/// Passes until nothing is written any more, `world` moving after each; then as many again on the same stores.
-pub async fn of_a_pass_without_change(api: &FakeApi, world: impl Fn(&FakeApi)) -> Cost {
+/// Makes passes until nothing is written any more, with a move of `world` after each; then measures passes on the same stores.
+pub async fn of_passes_without_change(api: &FakeApi, world: impl Fn(&FakeApi)) -> Cost {
     let context = api.context();
     let mut memory = Memory::default();
-    let mut still = false;
-    for _ in 0..UNTIL_STILL {
-        api.take_changes();
+    let mut passes = 0;
+    loop {
         pass(&context, &api.cache(), &mut memory).await.unwrap();
         world(api);
-        still = api.take_changes().is_empty();
-        if still {
+        if api.take_changes().is_empty() {
             break;
         }
+        passes += 1;
+        assert!(passes < UNTIL_STILL, "passes do not stop writing");
     }
-    assert!(still, "the world does not come to rest");
     let cache = api.cache();
+    api.take_reads();
     let mut times = Vec::new();
     for _ in 0..MEASURED {
-        api.take_reads();
         let begun = processor_time();
         pass(&context, &cache, &mut memory).await.unwrap();
         times.push(processor_time().saturating_sub(begun));

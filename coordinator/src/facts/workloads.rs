@@ -9,9 +9,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use plan::drain;
 use plan::moves::{Workload, WorkloadFacts};
+use plan::pods::Pods;
 
 use crate::limits::number_or_share;
-use plan::pods::Pods;
 
 /// The label that every distribution gives to its name servers.
 pub const NAME_SERVERS: (&str, &str) = ("k8s-app", "kube-dns");

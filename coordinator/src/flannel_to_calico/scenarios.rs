@@ -24,14 +24,13 @@ pub(super) fn node_migration(node: &str) -> String {
     format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}")
 }
 
-pub(super) fn plain<T>(value: T) -> Sourced<T> {
-    Sourced {
-        value,
-        source: Source::Default,
+fn settings() -> Settings {
+    fn plain<T>(value: T) -> Sourced<T> {
+        Sourced {
+            value,
+            source: Source::Default,
+        }
     }
-}
-
-pub(super) fn settings() -> Settings {
     Settings {
         flannel_network: plain("10.244.0.0/16".parse().unwrap()),
         flannel_daemon_set_name: plain("kube-flannel-ds".to_owned()),

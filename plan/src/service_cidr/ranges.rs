@@ -83,7 +83,7 @@ pub fn fate(deleted: &ServiceCidr, all: &[ServiceCidr], addresses: &[IpAddr]) ->
 }
 
 /// Another `ServiceCIDR` that is being deleted, overlaps this one and would go together with it: then none would hold the addresses that
-/// Services have. The other one goes by itself within seconds.
+/// Services have. The API server removes the other one within seconds.
 pub fn goes_with<'all>(
     deleted: &ServiceCidr,
     all: &'all [ServiceCidr],
