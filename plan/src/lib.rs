@@ -21,6 +21,7 @@ pub mod decision;
 pub mod document;
 pub mod drain;
 pub mod evict;
+pub mod field_patch;
 pub mod flannel;
 pub mod flannel_to_calico;
 pub mod found;
