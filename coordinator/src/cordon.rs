@@ -37,7 +37,7 @@ pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Re
     }
     let change = json!({ "spec": { "unschedulable": true }, "metadata": { "annotations": annotations } });
     let nodes: Api<Node> = Api::all(context.client.clone());
-    write::patch(&nodes, node, "cordoning", change).await?;
+    write::patch(&nodes, node, "cordoning", &change).await?;
     let note = format!("node {} is cordoned by replumb", node.name_any());
     context.teller.node(node, Tone::Normal, "Cordoned", &note).await;
     Ok(())
@@ -46,7 +46,7 @@ pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Re
 /// Lifts what is ours; somebody else's cordon stays.
 pub async fn uncordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
     let nodes: Api<Node> = Api::all(context.client.clone());
-    write::patch(&nodes, node, "uncordoning", lifted(migration, node)).await?;
+    write::patch(&nodes, node, "uncordoning", &lifted(migration, node)).await?;
     Ok(())
 }
 
@@ -58,7 +58,7 @@ pub async fn release_scale_down(
 ) -> Result<(), WriteError> {
     if node.annotations().contains_key(names::SCALE_DOWN_OURS_ANNOTATION) {
         let nodes: Api<Node> = Api::all(context.client.clone());
-        write::patch(&nodes, node, "releasing", lifted(migration, node)).await?;
+        write::patch(&nodes, node, "releasing", &lifted(migration, node)).await?;
     }
     Ok(())
 }

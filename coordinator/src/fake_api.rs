@@ -32,6 +32,9 @@ const OUR_GROUP: &str = "/apis/replumb.dev/";
 /// The path of the Migration that is under way.
 pub const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
 
+/// What an owner writes to an object: a merge patch (RFC 7386) from the number of the edit.
+pub type Edit = fn(usize) -> Value;
+
 /// The server. Cloning shares it.
 #[derive(Clone, Default)]
 pub struct FakeApi {
@@ -62,6 +65,8 @@ struct State {
     grace_periods: BTreeMap<String, i64>,
     /// Once, right after a change that begins so, somebody else makes another: path and patch.
     meddling: Option<(String, String, Value)>,
+    /// Owners who edit an object right before each change of it: path, changes so far, and what the next edit says.
+    restless: Vec<(String, usize, Edit)>,
     /// After this many changes more the server is away.
     budget: Option<usize>,
 }
@@ -119,6 +124,14 @@ impl FakeApi {
     /// Once, right after a change that begins so (`PATCH /api/v1/nodes/a`), somebody else merges this into another object.
     pub fn meddle(&self, after: &str, path: &str, patch: Value) {
         self.state.lock().unwrap().meddling = Some((after.to_owned(), path.to_owned(), patch));
+    }
+
+    /// From now on an owner edits this object right before each change of it, and before each second deletion: no change finds the version
+    /// that was read. `edit` gets the number of the edit, and returns a merge patch. A deletion can name no fields, only the version: an
+    /// owner who edits before each one would stop it for ever.
+    pub fn edit_before_each_change(&self, path: &str, edit: Edit) {
+        let mut state = self.state.lock().unwrap();
+        state.restless.push((path.to_owned(), 0, edit));
     }
 
     /// Refuses changes of what begins so; of nothing, by default.
@@ -431,6 +444,24 @@ impl State {
         Some(answer)
     }
 
+    fn let_owners_edit(&mut self, method: &Method, path: &str) {
+        let mut edits = Vec::new();
+        for (edited, number, edit) in &mut self.restless {
+            if edited == path {
+                *number += 1;
+                if *method != Method::DELETE || number.is_multiple_of(2) {
+                    edits.push(edit(*number));
+                }
+            }
+        }
+        for edit in edits {
+            if let Some(mut object) = self.objects.get(path).cloned() {
+                merge(&mut object, &edit);
+                self.store(path, object);
+            }
+        }
+    }
+
     fn change(
         &mut self,
         method: &Method,
@@ -467,10 +498,17 @@ impl State {
             .iter()
             .find_map(|part| path.strip_suffix(part))
             .unwrap_or(path);
+        self.let_owners_edit(method, path);
         let Some(found) = self.objects.get(path).cloned() else {
             return failure(StatusCode::NOT_FOUND, "NotFound");
         };
         if *method == Method::DELETE {
+            let wanted = &body["preconditions"];
+            for field in ["uid", "resourceVersion"] {
+                if !wanted[field].is_null() && wanted[field] != found["metadata"][field] {
+                    return failure(StatusCode::CONFLICT, "Conflict");
+                }
+            }
             self.objects.remove(path);
             return (StatusCode::OK, found);
         }

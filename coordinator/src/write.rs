@@ -1,10 +1,14 @@
-//! Writes to the API: patches of single fields, each with the resourceVersion that the decision was made on; of Nodes and
-//! `DaemonSet`s, or of a later version in which nothing but the status differs; and of our own specs, with the generation.
+//! Writes to the API: patches of single fields. Each is made only if the fields that it was decided by are as they were read; for an object
+//! that others rarely write, if its resourceVersion is.
 
+use api::names;
 use datastore::error::StoreError;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
+use plan::field_patch::{Basis, FieldPatch, pointer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -195,57 +199,123 @@ where
         .map_err(|source| WriteError::of(attempt, describe(read), source))
 }
 
-/// How often a patch is sent again of an object whose status alone has changed.
-const AGAIN: usize = 4;
+/// Kinds whose objects many programs write: a decision about one of them rests on some of its fields.
+pub trait DecidedBy {
+    /// The fields.
+    fn basis() -> Basis;
+}
 
-/// Merge-patches an object on whose status nothing was decided that has to hold still, a Node or a `DaemonSet`: `change` is the patch
-/// without metadata.resourceVersion. Kubelets write the status of their Nodes every few seconds; where nothing else has changed, the patch
-/// is sent again. Otherwise who looks for longer than that would never write.
-pub async fn patch<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, WriteError>
-where
-    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
-{
-    match patch_as_read(api, read, attempt, change.clone()).await {
-        Err(WriteError::Conflict { .. }) => Box::pin(patch_again(api, read, attempt, change)).await,
-        patched => patched,
+impl DecidedBy for Node {
+    fn basis() -> Basis {
+        let spec = ["unschedulable", "podCIDR", "podCIDRs"].map(|field| pointer(["spec", field]));
+        let annotations = [
+            names::CORDONED_BY_ANNOTATION,
+            names::PREPARED_BY_ANNOTATION,
+            names::SCALE_DOWN_DISABLED_ANNOTATION,
+            names::SCALE_DOWN_OURS_ANNOTATION,
+        ]
+        .map(|name| pointer(["metadata", "annotations", name]));
+        let label = pointer(["metadata", "labels", names::NODE_NETWORK_LABEL]);
+        Basis {
+            fields: spec.into_iter().chain(annotations).chain([label]).collect(),
+            members: &[],
+        }
     }
 }
 
-async fn patch_again<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, WriteError>
-where
-    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
-{
-    for _ in 0..AGAIN {
-        let now = api
-            .get(&read.name_any())
-            .await
-            .map_err(|source| WriteError::of(attempt, describe(read), source))?;
-        if but_status(&now) != but_status(read) {
-            break;
-        }
-        match patch_as_read(api, &now, attempt, change.clone()).await {
-            Err(WriteError::Conflict { .. }) => {}
-            patched => return patched,
+impl DecidedBy for DaemonSet {
+    fn basis() -> Basis {
+        Basis {
+            fields: vec![pointer(["metadata", "generation"])],
+            members: &[],
         }
     }
-    Err(WriteError::Conflict {
-        attempt: attempt.to_owned(),
-        object: describe(read),
-    })
 }
 
-/// What a decision can rest on: all but the status, and what the API server writes with every change.
-fn but_status<K: Serialize>(object: &K) -> Value {
+/// Does to an object what the merge patch `change` says, if the fields that decisions about its kind rest on, and those that are written,
+/// are as they were read. What others write of it meanwhile is no conflict.
+pub async fn patch<K>(api: &Api<K>, read: &K, attempt: &str, change: &Value) -> Result<K, WriteError>
+where
+    K: Resource<DynamicType: Default> + DecidedBy + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
     // An object of the API always serializes.
-    let mut object = serde_json::to_value(object).unwrap_or_default();
-    if let Some(fields) = object.as_object_mut() {
-        fields.remove("status");
+    let found = serde_json::to_value(read).unwrap_or_default();
+    let patch = FieldPatch::new(&found, &K::basis(), change);
+    patch_fields(api, &read.name_any(), (attempt, &describe(read)), &patch).await
+}
+
+/// Sends a patch of an object of this name; `attempt` is what is attempted on which object. A patch that does not hold any more is a
+/// conflict.
+pub async fn patch_fields<K>(
+    api: &Api<K>,
+    name: &str,
+    attempt: (&str, &str),
+    patch: &FieldPatch,
+) -> Result<K, WriteError>
+where
+    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let parameters = parameters();
+    match api.patch(name, &parameters, &json_patch(attempt, patch)?).await {
+        Err(kube::Error::Api(status)) if status.code == 422 => {
+            let merge = merge_patch(api, name, attempt, patch).await?;
+            api.patch(name, &parameters, &merge).await
+        }
+        answer => answer,
     }
-    if let Some(metadata) = object["metadata"].as_object_mut() {
-        metadata.remove("resourceVersion");
-        metadata.remove("managedFields");
+    .map_err(|source| WriteError::of(attempt.0, attempt.1, source))
+}
+
+/// The same of the status.
+pub async fn patch_status_fields<K>(
+    api: &Api<K>,
+    name: &str,
+    attempt: (&str, &str),
+    patch: &FieldPatch,
+) -> Result<K, WriteError>
+where
+    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let parameters = parameters();
+    match api
+        .patch_status(name, &parameters, &json_patch(attempt, patch)?)
+        .await
+    {
+        Err(kube::Error::Api(status)) if status.code == 422 => {
+            let merge = merge_patch(api, name, attempt, patch).await?;
+            api.patch_status(name, &parameters, &merge).await
+        }
+        answer => answer,
     }
-    object
+    .map_err(|source| WriteError::of(attempt.0, attempt.1, source))
+}
+
+fn json_patch((attempt, object): (&str, &str), patch: &FieldPatch) -> Result<Patch<()>, WriteError> {
+    serde_json::from_value(patch.operations())
+        .map(Patch::Json)
+        .map_err(|source| WriteError::of(attempt, object, kube::Error::SerdeError(source)))
+}
+
+/// What to send after the API server has refused a patch without saying which: a field has changed, which is a conflict; a field that has
+/// not changed is not equal for it; or what is written is not valid. A merge patch of the object as it is now tells the last two apart.
+async fn merge_patch<K>(
+    api: &Api<K>,
+    name: &str,
+    (attempt, object): (&str, &str),
+    patch: &FieldPatch,
+) -> Result<Patch<Value>, WriteError>
+where
+    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let now = api.get_opt(name).await;
+    let now = now.map_err(|source| WriteError::of("looking again at", object, source))?;
+    // An object of the API always serializes.
+    let now = now.map(|now| serde_json::to_value(now).unwrap_or_default());
+    let merge = now.and_then(|now| patch.merge(&now));
+    merge.map(Patch::Merge).ok_or_else(|| WriteError::Conflict {
+        attempt: attempt.to_owned(),
+        object: object.to_owned(),
+    })
 }
 
 /// Writes the status of an object as it was read; nothing is sent when it is the same.
@@ -278,72 +348,42 @@ where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
     S: Serialize + Sync,
 {
-    let Some(operations) = operations(read, old, new) else {
+    let Some(change) = change(Some(old), new) else {
         return Ok(None);
     };
     let attempt = "writing the spec of";
-    let failed = |source| WriteError::of(attempt, describe(read), source);
-    let patch: Patch<()> = serde_json::from_value(operations)
-        .map(Patch::Json)
-        .map_err(|source| failed(kube::Error::SerdeError(source)))?;
+    let object = describe(read);
+    let found = json!({ "metadata": read.meta(), "spec": old });
+    let basis = Basis {
+        fields: vec![pointer(["metadata", "generation"])],
+        members: &[],
+    };
+    let patch = FieldPatch::new(&found, &basis, &json!({ "spec": change }));
+    let json = json_patch((attempt, &object), &patch)?;
+    let (name, parameters) = (read.name_any(), parameters());
     // The answer is metadata alone: a status that is not understood keeps no spec from being written.
-    match api.patch_metadata(&read.name_any(), &parameters(), &patch).await {
-        Ok(written) => Ok(Some(written.metadata)),
+    let answer = match api.patch_metadata(&name, &parameters, &json).await {
         // A test that fails is answered like an object that is not valid, and without its words.
-        Err(kube::Error::Api(status)) if status.code == 422 && has_another_spec(api, read).await? => {
-            Err(WriteError::Conflict {
-                attempt: attempt.to_owned(),
-                object: describe(read),
-            })
+        Err(kube::Error::Api(status)) if status.code == 422 => {
+            let now = api.get_metadata_opt(&name).await;
+            let now = now.map_err(|source| WriteError::of("looking again at", &object, source))?;
+            let merge = now.and_then(|now| patch.merge(&json!({ "metadata": now.metadata })));
+            match merge {
+                Some(merge) => api.patch_metadata(&name, &parameters, &Patch::Merge(merge)).await,
+                None => {
+                    return Err(WriteError::Conflict {
+                        attempt: attempt.to_owned(),
+                        object,
+                    });
+                }
+            }
         }
-        Err(source) => Err(failed(source)),
+        answer => answer,
+    };
+    match answer {
+        Ok(written) => Ok(Some(written.metadata)),
+        Err(source) => Err(WriteError::of(attempt, object, source)),
     }
-}
-
-/// The JSON patch (RFC 6902) that writes each field of the spec that differs, if the object has the UID and the generation that were read.
-fn operations<K: Resource, S: Serialize>(read: &K, old: &S, new: &S) -> Option<Value> {
-    let change = change(Some(old), new)?;
-    let [old, new] = [old, new].map(|spec| serde_json::to_value(spec).unwrap_or_default());
-    let mut operations = vec![
-        json!({ "op": "test", "path": "/metadata/uid", "value": read.meta().uid }),
-        json!({ "op": "test", "path": "/metadata/generation", "value": read.meta().generation }),
-    ];
-    for (field, change) in fields(&change) {
-        // Of what is there, the fields that differ; what is new comes as a whole.
-        let parts: Vec<String> = match (&old[field], &new[field]) {
-            (Value::Object(_), Value::Object(_)) => fields(change)
-                .map(|(part, _)| format!("/{field}/{}", escaped(part)))
-                .collect(),
-            _ => vec![format!("/{field}")],
-        };
-        operations.extend(parts.into_iter().map(|part| match new.pointer(&part) {
-            Some(value) => json!({ "op": "add", "path": format!("/spec{part}"), "value": value }),
-            None => json!({ "op": "remove", "path": format!("/spec{part}") }),
-        }));
-    }
-    Some(Value::Array(operations))
-}
-
-/// A part of a JSON pointer (RFC 6901).
-fn escaped(part: &str) -> String {
-    part.replace('~', "~0").replace('/', "~1")
-}
-
-fn fields(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
-    value.as_object().into_iter().flatten()
-}
-
-/// Whether the object is not the one that was read any more, or has another spec.
-async fn has_another_spec<K>(api: &Api<K>, read: &K) -> Result<bool, WriteError>
-where
-    K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let now = api
-        .get_metadata_opt(&read.name_any())
-        .await
-        .map_err(|source| WriteError::of("looking again at", describe(read), source))?;
-    let read = read.meta();
-    Ok(now.is_none_or(|now| (&now.metadata.uid, now.metadata.generation) != (&read.uid, read.generation)))
 }
 
 /// Parameters of every patch of ours.
@@ -382,7 +422,6 @@ fn change<S: Serialize>(old: Option<&S>, new: &S) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use api::NodeMigration;
-    use k8s_openapi::api::core::v1::Node;
     use plan::flannel_to_calico::phase::Goal;
 
     use super::*;
@@ -406,7 +445,7 @@ mod tests {
         for patch in meanwhile {
             server.edit(PATH, patch);
         }
-        let result = patch(&api, &read, "labelling", labelled()).await;
+        let result = patch(&api, &read, "labelling", &labelled()).await;
         (server, result)
     }
 
@@ -421,6 +460,34 @@ mod tests {
             node["status"], beats[1]["status"],
             "what the kubelet wrote is still there"
         );
+    }
+
+    #[tokio::test]
+    async fn what_no_decision_rests_on_may_change_before_each_write() {
+        let server = FakeApi::default();
+        server.put(
+            PATH,
+            json!({ "metadata": { "name": "a" }, "spec": { "podCIDR": "10.244.1.0/24" } }),
+        );
+        server.edit_before_each_change(PATH, |number| {
+            json!({ "metadata": { "labels": { "stranger": number.to_string() }, "annotations": { "b": number.to_string() } } })
+        });
+        let api: Api<Node> = Api::all(server.client());
+        // Neither labels nor annotations are there when it is read first.
+        let read = api.get("a").await.unwrap();
+        assert!(
+            patch(&api, &read, "labelling", &labelled())
+                .await
+                .unwrap_err()
+                .is_conflict()
+        );
+        for network in ["calico", "flannel"] {
+            let read = api.get("a").await.unwrap();
+            let change = json!({ "metadata": { "labels": { "network": network } } });
+            let written = patch(&api, &read, "labelling", &change).await.unwrap();
+            assert_eq!(written.labels()["network"], network);
+        }
+        assert_eq!(server.get(PATH).unwrap()["metadata"]["labels"]["stranger"], "3");
     }
 
     #[tokio::test]
@@ -536,7 +603,7 @@ mod tests {
         let api: Api<Node> = Api::all(server.client());
         let read = api.get("a").await.unwrap();
         server.remove(PATH);
-        let error = patch(&api, &read, "labelling", labelled()).await.unwrap_err();
+        let error = patch(&api, &read, "labelling", &labelled()).await.unwrap_err();
         assert!(matches!(error, WriteError::Api { .. }), "{error}");
         assert_eq!(error.to_string(), "labelling Node a");
     }

@@ -9,6 +9,8 @@
     reason = "a test says that it failed by a panic"
 )]
 
+mod editor;
+
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -16,14 +18,16 @@ use std::time::Duration;
 
 use api::{Migration, names};
 use coordinator::records::Records;
-use coordinator::service_cidr::book;
 use coordinator::service_cidr::exchange::{Exchange, Seen, Subject};
 use coordinator::service_cidr::index::ServiceStore;
 use coordinator::service_cidr::look::{Around, look};
 use coordinator::service_cidr::observed::Observed;
 use coordinator::service_cidr::whole::Whole;
+use coordinator::service_cidr::{Waits, book};
 use coordinator::write::WriteError;
+use editor::{Edits, Patch, edited_before_each_change};
 use http::{Method, Request};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ListParams, PostParams};
@@ -291,9 +295,13 @@ impl Bench {
 
     /// Goes on until the Service is where it is to be, or somebody has to decide.
     async fn go_on(&self, subject: &Subject) -> Result<(), String> {
-        let mut last = None;
+        self.go_on_with(&self.client, subject).await
+    }
+
+    async fn go_on_with(&self, client: &Client, subject: &Subject) -> Result<(), String> {
+        let (mut last, mut waits, mut subject) = (None, Waits::default(), subject.clone());
         for _ in 0..LOOKS {
-            let seen = self.look(&self.client, subject).await.unwrap();
+            let seen = self.look(client, &subject).await.unwrap();
             let decision = decide(&seen.view);
             last = Some((decision.clone(), seen.clone()));
             match decision {
@@ -301,8 +309,10 @@ impl Bench {
                 Decision::Halt(halt) => return Err(halt.message),
                 Decision::Wait(_) => tokio::time::sleep(Duration::from_millis(100)).await,
                 Decision::Run(step) => {
+                    waits.goes_on(&seen.view.name, step, Timestamp::now());
+                    subject.is_restless = waits.is_restless(&seen.view.name, Timestamp::now());
                     // What is refused in the middle of a step is decided anew.
-                    let _ = exchange(&self.client).make(subject, seen, step).await;
+                    let _ = exchange(client).make(&subject, seen, step).await;
                 }
             }
         }
@@ -472,6 +482,82 @@ async fn there_and_back_nothing_of_a_service_changes_but_its_address() {
         assert_eq!(back["spec"], before["spec"], "{name}");
         same_but_address(name, &before, &back);
         assert_eq!(bench.slices(name), slices, "{name}");
+        assert_eq!(bench.helpers(), "", "{name}");
+    }
+}
+
+/// An owner, or a controller that writes to every Service, edits the Service and its helpers right before each change of the coordinator's.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn a_service_that_is_edited_before_each_write_arrives_and_comes_back() {
+    let bench = Bench::new("restless").await;
+    let admin = bench.lab.admin().await.unwrap();
+    let label = |number: usize| json!({ "metadata": { "labels": { "edited": number.to_string() } } });
+    let target = |number: usize| {
+        let port = json!({ "name": "http", "port": 80, "protocol": "TCP", "targetPort": number + 1000 });
+        json!({ "metadata": { "annotations": { "edited": number.to_string() } }, "spec": { "ports": [port] } })
+    };
+    let port = |number: usize| json!({ "spec": { "ports": [{ "name": "http", "port": number + 1000, "protocol": "TCP", "targetPort": 80 }] } });
+    // Each second edit changes nothing: the first write of an exchange saves the node ports, and so rests on all that a port says.
+    let node_port = |number: usize| {
+        let port = json!({ "name": "http", "port": 80, "protocol": "TCP", "targetPort": number / 2 + 1000, "nodePort": 30090 });
+        json!({ "spec": { "ports": [port] } })
+    };
+    let cases: [(&str, Option<u16>, Patch); 6] = [
+        ("label", None, label),
+        ("label-node", Some(30091), label),
+        ("target", None, target),
+        ("target-node", Some(30090), node_port),
+        ("port", None, port),
+        ("silent", None, label),
+    ];
+    for (place, (name, node_port, patch)) in cases.into_iter().enumerate() {
+        let selector = json!({ "app": if name == "silent" { "nothing" } else { "web" } });
+        let mut spec =
+            json!({ "selector": selector, "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] });
+        if let Some(node_port) = node_port {
+            spec["type"] = json!("NodePort");
+            spec["ports"][0]["nodePort"] = json!(node_port);
+        }
+        bench.service(name, &spec);
+        if name != "silent" {
+            bench.served(name).await;
+        }
+        let helper = |role: Role| {
+            (
+                format!("{name}-replumb-{}", role.as_str()),
+                label as fn(usize) -> Value,
+            )
+        };
+        let edits = Role::ALL
+            .map(helper)
+            .into_iter()
+            .chain([(name.to_owned(), patch)]);
+        let edits = edits.map(|(name, patch)| Edits {
+            path: format!("/api/v1/namespaces/restless/services/{name}"),
+            patch,
+        });
+        let client = edited_before_each_change(&bench.client, &admin, edits.collect());
+        let mut subject = bench.subject(name, &format!("172.30.9.{}", place + 1));
+        let before = bench.read("service", name);
+        bench.go_on_with(&client, &subject).await.unwrap();
+        let there = bench.read("service", name);
+        assert_eq!(
+            there["spec"]["clusterIP"],
+            subject.addresses.new[0].to_string(),
+            "{name}"
+        );
+        subject.goal = Side::Old;
+        bench.go_on_with(&client, &subject).await.unwrap();
+        subject.left_is_used = false;
+        bench.go_on_with(&client, &subject).await.unwrap();
+        let back = bench.read("service", name);
+        assert_eq!(back["spec"]["clusterIP"], before["spec"]["clusterIP"], "{name}");
+        assert_eq!(back["spec"]["type"], before["spec"]["type"], "{name}");
+        assert_eq!(
+            back["spec"]["ports"][0]["nodePort"], before["spec"]["ports"][0]["nodePort"],
+            "{name}"
+        );
         assert_eq!(bench.helpers(), "", "{name}");
     }
 }

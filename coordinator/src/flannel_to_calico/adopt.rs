@@ -146,7 +146,7 @@ pub async fn label_with_flannel(
     {
         let change =
             json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: names::NETWORK_FLANNEL } } });
-        let write = write::patch(&api, node.as_ref(), "labelling", change);
+        let write = write::patch(&api, node.as_ref(), "labelling", &change);
         context.obstacles.attempt(&describe(node.as_ref()), write).await?;
     }
     Ok(())

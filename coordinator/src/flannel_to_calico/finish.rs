@@ -94,7 +94,7 @@ pub async fn finish(
         let change = json!({ "spec": { "template": { "spec": {
             "nodeSelector": { names::NODE_NETWORK_LABEL: null } } } } });
         let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), calico.0);
-        write::patch(&sets, set.as_ref(), "removing the node selector of", change).await?;
+        write::patch(&sets, set.as_ref(), "removing the node selector of", &change).await?;
         wait(
             status,
             WaitReason::DaemonSetRollout,
@@ -250,7 +250,7 @@ pub(super) async fn remove_labels(
             "labels": { names::NODE_NETWORK_LABEL: null },
             "annotations": { names::PREPARED_BY_ANNOTATION: null },
         } });
-        let write = write::patch(&api, node.as_ref(), "removing the network label of", change);
+        let write = write::patch(&api, node.as_ref(), "removing the network label of", &change);
         context
             .obstacles
             .attempt(&write::describe(node.as_ref()), write)

@@ -80,7 +80,7 @@ pub async fn write(
         &api,
         node,
         "annotating",
-        json!({ "metadata": { "annotations": annotations } }),
+        &json!({ "metadata": { "annotations": annotations } }),
     )
     .await?;
     Ok(Outcome::Written)

@@ -134,7 +134,7 @@ async fn select_nodes(
         let change = json!({ "spec": { "template": { "spec": {
             "nodeSelector": { names::NODE_NETWORK_LABEL: names::NETWORK_FLANNEL } } } } });
         let api: Api<DaemonSet> = Api::namespaced(context.client.clone(), namespace);
-        write::patch(&api, set.as_ref(), "adding the node selector to", change).await?;
+        write::patch(&api, set.as_ref(), "adding the node selector to", &change).await?;
         crash_point::reach("SelectNodes", Edge::Recorded, None).await;
         return Ok(Some(format!(
             "DaemonSet {namespace}/{name} is rolled with its new node selector"

@@ -111,6 +111,46 @@ async fn a_strangers_objects_stop_no_node(#[case] what: &str, #[case] passes: us
     }
 }
 
+/// A program writes a label and an annotation to each Node and `DaemonSet` between each look and each write.
+#[rstest]
+#[case::there(false)]
+#[case::back(true)]
+#[tokio::test]
+async fn who_writes_to_nodes_all_the_time_stops_none(#[case] back: bool) {
+    for make in [drained as fn() -> FakeApi, in_place] {
+        let api = make();
+        let sets = api.below("/apis/apps/v1/namespaces/*/daemonsets");
+        let sets = sets.iter().map(|set| {
+            let text = |field: &str| set["metadata"][field].as_str().unwrap().to_owned();
+            let (namespace, name) = (text("namespace"), text("name"));
+            format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}")
+        });
+        let nodes = api.below(NODES);
+        let nodes = nodes
+            .iter()
+            .map(|node| format!("{NODES}/{}", node["metadata"]["name"].as_str().unwrap()));
+        for path in sets.chain(nodes).collect::<Vec<_>>() {
+            let edit = |number: usize| json!({ "metadata": { "labels": { "stranger": number.to_string() }, "annotations": { "stranger": number.to_string() } } });
+            api.edit(&path, &edit(0));
+            api.edit_before_each_change(&path, edit);
+        }
+        // The way back begins where both nodes are under way: a drained cluster that has completed has no way back.
+        let in_place = api.get(MIGRATION).unwrap()["spec"]["flannelToCalico"]["strategy"] == "InPlace";
+        let end = match (back, in_place) {
+            (true, _) => "Rolling",
+            (false, true) => "Mixed",
+            (false, false) => "Completed",
+        };
+        run_until(&api, end).await.unwrap();
+        if back {
+            let is_done = || !api.get(&node_migration("a")).unwrap()["spec"]["finishedAt"].is_null();
+            passes_of_one(&api, 100, is_done).await;
+            ask(&api, &json!({ "desired": "Rollback" }));
+            run_until(&api, "RolledBack").await.unwrap();
+        }
+    }
+}
+
 /// Passes with one context, as the loop makes them.
 pub(super) async fn passes_of_one(api: &FakeApi, number: usize, mut until: impl FnMut() -> bool) {
     let (context, mut memory) = (api.context(), Memory::default());

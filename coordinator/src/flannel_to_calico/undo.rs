@@ -203,7 +203,7 @@ async fn forget_node(
     if !change.is_empty() {
         let api: Api<Node> = Api::all(context.client.clone());
         let change = json!({ "metadata": { "annotations": change } });
-        write::patch(&api, node, "taking Calico's annotations off", change).await?;
+        write::patch(&api, node, "taking Calico's annotations off", &change).await?;
     }
     match ranges {
         Some(ranges) => node_objects::remove(context, &node.name_any(), ranges, known).await,
@@ -244,7 +244,7 @@ async fn deselect_nodes(
         let change = json!({ "spec": { "template": { "spec": {
             "nodeSelector": { names::NODE_NETWORK_LABEL: null } } } } });
         let api: Api<DaemonSet> = Api::namespaced(context.client.clone(), namespace);
-        write::patch(&api, set.as_ref(), "removing the node selector of", change).await?;
+        write::patch(&api, set.as_ref(), "removing the node selector of", &change).await?;
         crash_point::reach("DeselectNodes", Edge::Recorded, None).await;
         return Ok(Some(format!(
             "DaemonSet {namespace}/{name} is rolled without its node selector"

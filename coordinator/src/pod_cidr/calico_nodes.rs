@@ -47,7 +47,7 @@ pub async fn take_off(
     match store {
         Store::Kubernetes(client) => {
             if let Some(node) = read::node(client, name).await? {
-                label(client, &node, off_in_kubernetes(mark, ends)).await?;
+                label(client, &node, &off_in_kubernetes(mark, ends)).await?;
             }
         }
         Store::Etcd(store) => {
@@ -66,7 +66,7 @@ pub async fn forget(store: &Store, cache: &Cache) -> Result<(), WriteError> {
         Store::Kubernetes(client) => {
             for node in cache.nodes.state() {
                 if node.labels().contains_key(OFF_LABEL) {
-                    label(client, &node, change.clone()).await?;
+                    label(client, &node, &change).await?;
                 }
             }
         }
@@ -81,7 +81,7 @@ pub async fn forget(store: &Store, cache: &Cache) -> Result<(), WriteError> {
     Ok(())
 }
 
-async fn label(client: &Client, node: &Node, change: Value) -> Result<(), WriteError> {
+async fn label(client: &Client, node: &Node, change: &Value) -> Result<(), WriteError> {
     let api: Api<Node> = Api::all(client.clone());
     write::patch(&api, node, "labelling", change).await.map(drop)
 }

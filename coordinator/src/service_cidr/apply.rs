@@ -108,7 +108,7 @@ impl Hands<'_> {
             .collect();
         let looks = &mut memory.service_cidr;
         for (name, step) in steps {
-            looks.waits.goes_on(name, *step);
+            looks.waits.goes_on(name, *step, self.pass.now);
         }
         let made = found.iter().map(|(subject, seen, step)| async {
             let object = format!("Service {}/{}", subject.namespace, subject.name);

@@ -9,13 +9,14 @@ use api::migration::{MigrationPhase, ServiceAddresses, ServiceCidrStatus, StageN
 use plan::decision::Direction;
 use plan::service_cidr::decide::LIGHT_AT_ONCE;
 use plan::service_cidr::facts::ApiServer;
-use plan::service_cidr::objects::is_helper;
+use plan::service_cidr::objects::{BEFORE_ANNOTATION, is_helper};
 use plan::service_cidr::settings::Settings;
 use plan::service_cidr::step::Stage;
+use plan::service_cidr::swap::{ROLE_LABEL, Role};
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::fake_api::{FakeApi, MIGRATION};
+use crate::fake_api::{Edit, FakeApi, MIGRATION};
 use crate::memory::Memory;
 use crate::pass::pass;
 
@@ -443,4 +444,81 @@ async fn an_address_that_a_stranger_takes_is_given_up_before_it_is_needed() {
         world.written().contains("web-replumb-bridge/status"),
         "the bridge answers"
     );
+}
+
+/// An owner, or a controller that writes to every Service, edits them between each look and each write: in memory, this is the worst that an
+/// edit at any moment can do.
+#[tokio::test]
+async fn services_that_are_edited_before_each_write_arrive_and_come_back() {
+    let label = |number: usize| json!({ "metadata": { "labels": { "edited": number.to_string() } } });
+    let ports = |number: usize| json!({ "spec": { "ports": [{ "port": number + 1000, "protocol": "TCP", "targetPort": 80 }] } });
+    let target = |number: usize| {
+        let port = json!({ "port": 80, "protocol": "TCP", "targetPort": number + 1000 });
+        json!({ "metadata": { "annotations": { "edited": number.to_string() } }, "spec": { "ports": [port] } })
+    };
+    let edits: [(&str, Edit); 3] = [("label", label), ("ports", ports), ("target", target)];
+    let mut world = World::new();
+    let mut names = Vec::new();
+    for (place, (edit, of)) in edits.into_iter().enumerate() {
+        for (served, third) in [("silent", 1), ("served", 2)] {
+            let name = format!("tenant/{edit}-{served}");
+            world.service(&name, &format!("10.96.{third}.{}", place + 5));
+            // Its endpoints are its owner's, and its helpers' are copies of them.
+            let spec = json!({ "spec": { "selector": null } });
+            world.api.edit(&path(&name), &spec);
+            if served == "served" {
+                world.serve(&name);
+            }
+            world.api.edit_before_each_change(&path(&name), of);
+            for role in Role::ALL {
+                let helper = path(&format!("{name}-replumb-{}", role.as_str()));
+                world.api.edit_before_each_change(&helper, label);
+            }
+            names.push(name);
+        }
+    }
+    let are_at = |world: &World, begin: &str| {
+        let at = |name: &String| world.api.get(&path(name)).unwrap()["spec"]["clusterIP"].clone();
+        let all: Vec<Value> = names.iter().map(at).collect();
+        let is_there = |address: &Value| address.as_str().is_some_and(|address| address.starts_with(begin));
+        all.iter().all(is_there)
+    };
+    let roles = |world: &World| -> BTreeSet<String> {
+        let all = world.api.below(&format!("{SERVICES}/tenant/services"));
+        let helpers = all.iter().filter(|service| is_helper(service));
+        helpers
+            .map(|helper| {
+                helper["metadata"]["labels"][ROLE_LABEL]
+                    .as_str()
+                    .unwrap()
+                    .to_owned()
+            })
+            .collect()
+    };
+    for (begin, helpers) in [("172.", vec!["old"]), ("10.", Vec::new())] {
+        for _ in 0..60 {
+            world.pass().await;
+        }
+        assert!(are_at(&world, begin), "{begin}: {}", world.status().message);
+        assert_eq!(
+            roles(&world),
+            helpers.into_iter().map(str::to_owned).collect(),
+            "{begin}: {}",
+            world.status().message
+        );
+        world
+            .api
+            .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    }
+    for name in &names {
+        let service = world.api.get(&path(name)).unwrap();
+        let annotations = &service["metadata"]["annotations"];
+        assert_eq!(annotations.get(BEFORE_ANNOTATION), None, "{service}");
+        let edited = [&service["metadata"]["labels"], annotations].map(|words| !words["edited"].is_null());
+        let port = service["spec"]["ports"][0]["port"].as_u64().unwrap();
+        assert!(
+            edited.contains(&true) || port > 1000,
+            "the owner's words stay: {service}"
+        );
+    }
 }

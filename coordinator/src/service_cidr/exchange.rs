@@ -1,13 +1,14 @@
-//! One Service and its helpers in the API: they are read as one view, and a step is made write by write. Each write carries the version
-//! that was read, so that whoever writes in between is not overwritten; the next look goes on from what is there then.
+//! One Service and its helpers in the API: they are read as one view, and a step is made write by write. Each write is made only where the
+//! fields that it is decided by are as they were read: no other writer is overwritten, and the next look starts from what is there then.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crash_point::Edge;
 use kube::Client;
+use plan::field_patch::FieldPatch;
 use plan::service_cidr::endpoints::{self, Copy};
-use plan::service_cidr::objects::{Ground, Objects, Request, Spare, own};
+use plan::service_cidr::objects::{Ground, Objects, Request, Spare, basis, basis_with_helpers, own};
 use plan::service_cidr::side::{Side, Sides};
 use plan::service_cidr::swap::{Role, Step, View, Write};
 use serde_json::Value;
@@ -105,7 +106,13 @@ impl Exchange<'_> {
                     seen.helpers.insert(role, made);
                 }
                 Request::PatchService(change) => {
-                    seen.service = match patch_service(self.client, &seen.service, &change).await {
+                    let basis = if goes_on {
+                        basis(&seen.service)
+                    } else {
+                        basis_with_helpers(&seen.service)
+                    };
+                    let patch = FieldPatch::new(&seen.service, &basis, &change);
+                    seen.service = match patch_service(self.client, &seen.service, &patch).await {
                         Err(error) if error.is_conflict() && goes_on => {
                             self.patch_newest(subject, &seen, write).await?.ok_or(error)?
                         }
@@ -172,7 +179,8 @@ impl Exchange<'_> {
             let Some(Request::PatchService(change)) = objects.request(write) else {
                 return Ok(None);
             };
-            match patch_service(self.client, &service, &change).await {
+            let patch = FieldPatch::new(&service, &basis(&service), &change);
+            match patch_service(self.client, &service, &patch).await {
                 Err(error) if error.is_conflict() => {}
                 patched => return patched.map(Some),
             }
@@ -194,10 +202,11 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Patches a helper as it was read; the next patch is of what it is then.
+    /// Patches a helper that is where it was when it was read; the next patch is of what it is then.
     async fn patch(&self, seen: &mut Seen, role: Role, change: &Value) -> Result<(), WriteError> {
         if let Some(helper) = seen.helpers.get_mut(&role) {
-            *helper = patch_service(self.client, helper, change).await?;
+            let patch = FieldPatch::new(helper, &basis(helper), change);
+            *helper = patch_service(self.client, helper, &patch).await?;
             (self.tell)(Written::Stored(helper));
         }
         Ok(())

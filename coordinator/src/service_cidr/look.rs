@@ -57,12 +57,19 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
         spare: &subject.spare,
         ground: around.ground,
     };
+    // Nobody can see rules of a bridge without endpoints: it answers nobody, nor does its Service.
+    let is_answered = endpoints::serve(wanted);
+    // A helper that follows every edit of a restless owner would never be ready, and the others would never go. The one that stays is told
+    // once it is the only one.
+    let is_last = own == Own::At(subject.goal) && helpers.len() <= 1;
+    let is_followed = !subject.is_restless || is_last;
     let endpoints = |role: Role, helper: &Value| {
         let families = objects.families(role);
         let families: Vec<&str> = families.iter().map(String::as_str).collect();
-        // A helper that follows every word of a restless owner would never be ready; it is told once its Service has arrived.
-        let is_followed = !subject.is_restless || own == Own::At(subject.goal);
-        if is_followed && objects.refresh(role, helper).is_some() {
+        if !is_followed && (endpoints::serve(of_helper(role)) || !is_answered) {
+            // It answers by what its Service said a moment ago.
+            Endpoints::Same
+        } else if is_followed && objects.refresh(role, helper).is_some() {
             Endpoints::Edited
         } else if is_selected {
             endpoints::difference(wanted, of_helper(role), &families)
@@ -75,8 +82,6 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
             Endpoints::ToCopy
         }
     };
-    // Nobody can see rules of a bridge without endpoints: it answers nobody, nor does its Service.
-    let is_answered = endpoints::serve(wanted);
     let known = |role: Role, helper: &Value| match endpoints(role, helper) {
         Endpoints::Same if is_answered => {
             (around.unknown)(role, helper).map_or(Endpoints::Same, Endpoints::Missing)

@@ -49,18 +49,27 @@ pub struct Waits(BTreeMap<String, Way>);
 struct Way {
     /// When it had to wait first.
     waits_since: Option<Timestamp>,
-    /// How often a helper was told anew what its Service says.
+    /// How often a helper got what its Service says, or copies of its endpoints, without a long pause.
     refreshes: usize,
+    /// When a helper got it last.
+    refreshed: Option<Timestamp>,
 }
 
 /// A Service that has waited for so long leaves its place to another.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
-/// So does one whose helpers were told so often what it says. One edit concerns five helpers at most.
+/// So does one whose helpers got so often what it says. One edit concerns five helpers at most.
 const REFRESHES: usize = 12;
+/// For so long helpers do not follow it then: time enough for an exchange on a large cluster.
+const UNFOLLOWED: SignedDuration = SignedDuration::from_mins(5);
 
 impl Way {
-    fn is_restless(&self) -> bool {
-        self.refreshes >= REFRESHES
+    fn is_quiet(&self, now: Timestamp) -> bool {
+        self.refreshed
+            .is_none_or(|refreshed| now.duration_since(refreshed) >= UNFOLLOWED)
+    }
+
+    fn is_restless(&self, now: Timestamp) -> bool {
+        self.refreshes >= REFRESHES && !self.is_quiet(now)
     }
 }
 
@@ -76,14 +85,14 @@ impl Waits {
             Some(Decision::Wait(wait)) => {
                 let way = self.0.entry(service.to_owned()).or_default();
                 let since = *way.waits_since.get_or_insert(now);
-                way.is_restless()
+                way.is_restless(now)
                     || wait.reason == WaitReason::RequestRefused
                     || now.duration_since(since) >= PATIENCE
             }
             // One that goes on after a long wait still has no place.
             Some(Decision::Run(_)) => self.0.get(service).is_some_and(|way| {
                 let has_waited = |since| now.duration_since(since) >= PATIENCE;
-                way.is_restless() || way.waits_since.is_some_and(has_waited)
+                way.is_restless(now) || way.waits_since.is_some_and(has_waited)
             }),
             Some(Decision::Settled | Decision::Halt(_)) => {
                 self.0.remove(service);
@@ -94,15 +103,20 @@ impl Waits {
     }
 
     /// Takes in that this step is made.
-    pub fn goes_on(&mut self, service: &str, step: swap::Step) {
-        if matches!(step, swap::Step::Refresh(_)) {
-            self.0.entry(service.to_owned()).or_default().refreshes += 1;
+    pub fn goes_on(&mut self, service: &str, step: swap::Step, now: Timestamp) {
+        if matches!(step, swap::Step::Refresh(_) | swap::Step::Copy(_)) {
+            let way = self.0.entry(service.to_owned()).or_default();
+            if way.is_quiet(now) {
+                way.refreshes = 0;
+            }
+            way.refreshes += 1;
+            way.refreshed = Some(now);
         }
     }
 
-    /// Whether the owner edits this Service without pause.
-    pub fn is_restless(&self, service: &str) -> bool {
-        self.0.get(service).is_some_and(Way::is_restless)
+    /// Whether the owner edits this Service, or its endpoints, without pause: its helpers do not follow it for a while.
+    pub fn is_restless(&self, service: &str, now: Timestamp) -> bool {
+        self.0.get(service).is_some_and(|way| way.is_restless(now))
     }
 }
 
@@ -167,6 +181,8 @@ impl Looks {
 #[cfg(test)]
 mod tests {
     use plan::service_cidr::host::ServicePort;
+    use plan::service_cidr::side::Side;
+    use plan::service_cidr::swap::{Role, Step};
 
     use super::*;
 
@@ -189,5 +205,27 @@ mod tests {
         assert_eq!(*looks.ask(asked(&[81])), asked(&[80, 81]));
         assert_eq!(*looks.ask(asked(&[])), asked(&[80, 81]));
         assert_eq!(*looks.ask(asked(&[82])), asked(&[82]), "what was answered goes");
+    }
+
+    #[test]
+    fn helpers_follow_an_owner_again_after_a_pause() {
+        let mut waits = Waits::default();
+        let start = Timestamp::UNIX_EPOCH;
+        let edit = |waits: &mut Waits, seconds: i64| {
+            let now = start + SignedDuration::from_secs(seconds);
+            let step = match seconds % 3 {
+                0 => Step::Refresh(Role::Address(Side::Old)),
+                1 => Step::Copy(Role::Address(Side::Old)),
+                _ => Step::Swap,
+            };
+            waits.goes_on("a/b", step, now);
+            waits.is_restless("a/b", now)
+        };
+        // Two of three steps are edits; those that are far apart do not add up.
+        assert!((0..16).all(|second| !edit(&mut waits, second)));
+        assert!((16..300).all(|second| edit(&mut waits, second)));
+        assert!(!waits.is_restless("a/b", start + SignedDuration::from_secs(600)));
+        assert!((600..616).all(|second| !edit(&mut waits, second)));
+        assert!(!waits.is_restless("c/d", start));
     }
 }

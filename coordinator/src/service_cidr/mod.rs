@@ -25,6 +25,8 @@ mod view;
 mod watched;
 pub mod whole;
 
+pub use looks::Waits;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;

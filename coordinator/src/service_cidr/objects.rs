@@ -8,10 +8,12 @@ use kube::api::{
 };
 use kube::{Api, Client, ResourceExt};
 use plan::cluster::Malformed;
+use plan::field_patch::FieldPatch;
+use plan::service_cidr::objects::basis;
 use plan::service_cidr::ranges::ServiceCidr;
 use serde_json::{Value, json};
 
-use crate::write::{WriteError, parameters, post_parameters};
+use crate::write::{WriteError, parameters, patch_fields, patch_status_fields, post_parameters};
 
 /// The group of ranges and their addresses.
 const GROUP: &str = "networking.k8s.io";
@@ -186,9 +188,8 @@ pub async fn create_service(client: &Client, namespace: &str, object: &Value) ->
 
 /// Asks whether a Service could be created; nothing is.
 pub async fn try_create_service(client: &Client, object: &Value) -> Result<(), WriteError> {
-    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-    let namespace = text("namespace");
-    let what = format!("Service {namespace}/{}", text("name"));
+    let (namespace, name) = place(object);
+    let what = format!("Service {namespace}/{name}");
     let object = parsed(object, "asking to create", &what)?;
     let parameters = PostParams {
         dry_run: true,
@@ -201,8 +202,7 @@ pub async fn try_create_service(client: &Client, object: &Value) -> Result<(), W
 
 /// Asks whether a Service could be patched; nothing is.
 pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) -> Result<(), WriteError> {
-    let text = |field: &str| read["metadata"][field].as_str().unwrap_or_default();
-    let (namespace, name) = (text("namespace"), text("name"));
+    let (namespace, name) = place(read);
     let parameters = PatchParams {
         dry_run: true,
         ..parameters()
@@ -215,71 +215,75 @@ pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) ->
     Ok(())
 }
 
-/// Merge-patches a Service as it was read; returns it as it is stored then.
-pub async fn patch_service(client: &Client, read: &Value, change: &Value) -> Result<Value, WriteError> {
-    let text = |field: &str| read["metadata"][field].as_str().unwrap_or_default();
-    let (namespace, name) = (text("namespace"), text("name"));
-    let mut change = change.clone();
-    change["metadata"]["resourceVersion"] = read["metadata"]["resourceVersion"].clone();
-    let patched = services(client, namespace)
-        .patch(name, &parameters(), &Patch::Merge(change))
-        .await
-        .map_err(|source| WriteError::of("patching", format!("Service {namespace}/{name}"), source))?;
+/// Patches a Service, if the fields that the patch is decided by are as they were in `read`; returns it as it is stored then.
+pub async fn patch_service(client: &Client, read: &Value, patch: &FieldPatch) -> Result<Value, WriteError> {
+    let (namespace, name) = place(read);
+    let object = format!("Service {namespace}/{name}");
+    let patched = patch_fields(&services(client, namespace), name, ("patching", &object), patch).await?;
     Ok(stored(&patched))
 }
 
-/// Merge-patches the status of a Service as it was read; returns it as it is stored then.
+/// Merge-patches the status of a Service whose spec leads where it did when it was read; returns it as it is stored then.
 pub async fn patch_service_status(
     client: &Client,
     read: &Value,
     change: &Value,
 ) -> Result<Value, WriteError> {
-    let text = |field: &str| read["metadata"][field].as_str().unwrap_or_default();
-    let (namespace, name) = (text("namespace"), text("name"));
-    let mut change = change.clone();
-    change["metadata"]["resourceVersion"] = read["metadata"]["resourceVersion"].clone();
-    let patched = services(client, namespace)
-        .patch_status(name, &parameters(), &Patch::Merge(change))
-        .await
-        .map_err(|source| {
-            WriteError::of(
-                "patching",
-                format!("status of Service {namespace}/{name}"),
-                source,
-            )
-        })?;
+    let (namespace, name) = place(read);
+    let patch = FieldPatch::new(read, &basis(read), change);
+    let object = format!("status of Service {namespace}/{name}");
+    let api = services(client, namespace);
+    let patched = patch_status_fields(&api, name, ("patching", &object), &patch).await?;
     Ok(stored(&patched))
 }
 
-/// Deletes this very Service, as it was read; one that is gone is deleted.
+/// Namespace and name of an object.
+fn place(object: &Value) -> (&str, &str) {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    (text("namespace"), text("name"))
+}
+
+/// So often a Service is deleted again that was edited between look and deletion.
+const DELETIONS: usize = 5;
+
+/// Deletes this very Service, if it is where it was when it was read; one that is gone is deleted.
 pub async fn delete_service(client: &Client, read: &Value) -> Result<(), WriteError> {
-    let text = |field: &str| read["metadata"][field].as_str().map(str::to_owned);
-    let (namespace, name) = (
-        text("namespace").unwrap_or_default(),
-        text("name").unwrap_or_default(),
-    );
-    let parameters = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: text("uid"),
-            resource_version: text("resourceVersion"),
-        }),
-        ..DeleteParams::default()
-    };
-    match services(client, &namespace).delete(&name, &parameters).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(source) => Err(WriteError::of(
-            "deleting",
-            format!("Service {namespace}/{name}"),
-            source,
-        )),
+    let (namespace, name) = place(read);
+    let api = services(client, namespace);
+    let object = format!("Service {namespace}/{name}");
+    let is_the_same = FieldPatch::new(read, &basis(read), &json!({}));
+    let mut version = read["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+    for _ in 0..DELETIONS {
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: read["metadata"]["uid"].as_str().map(str::to_owned),
+                resource_version: version,
+            }),
+            ..DeleteParams::default()
+        };
+        match api.delete(name, &parameters).await {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            Err(source) => return Err(WriteError::of("deleting", object, source)),
+        }
+        let Some(now) = get_service(client, namespace, name).await? else {
+            return Ok(());
+        };
+        if !is_the_same.holds(&now) {
+            break;
+        }
+        version = now["metadata"]["resourceVersion"].as_str().map(str::to_owned);
     }
+    Err(WriteError::Conflict {
+        attempt: "deleting".to_owned(),
+        object,
+    })
 }
 
 /// Writes a slice of ours: makes it, or replaces what it says.
 pub async fn write_slice(client: &Client, object: &Value) -> Result<(), WriteError> {
-    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-    let (namespace, name) = (text("namespace"), text("name"));
+    let (namespace, name) = place(object);
     let what = format!("EndpointSlice {namespace}/{name}");
     let api = slices(client, namespace);
     let found = api

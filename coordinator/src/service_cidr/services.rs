@@ -136,7 +136,7 @@ impl Pass<'_> {
                     goal: listed.goal,
                     left_is_used: listed.left_is_used,
                     left_is_given: listed.left_is_given,
-                    is_restless: looks.waits.is_restless(&place.name),
+                    is_restless: looks.waits.is_restless(&place.name, self.now),
                 };
                 let Some(found) = look(&observed, &subject, &around) else {
                     listed.is_gone = true;
@@ -311,7 +311,7 @@ impl Pass<'_> {
                 ));
             } else if view.is_slow {
                 let why = match &view.decision {
-                    _ if waits.is_restless(&view.name) => "its owner edits it again and again",
+                    _ if waits.is_restless(&view.name, self.now) => "its owner edits it again and again",
                     Some(Decision::Wait(wait)) => wait.message.as_str(),
                     Some(Decision::Run(_) | Decision::Settled | Decision::Halt(_)) | None => continue,
                 };

@@ -19,9 +19,9 @@ use crate::write::WriteError;
 /// So many Services are asked about at the same time.
 const AT_ONCE: usize = 8;
 
-/// What was refused is asked again so soon: whoever mends it watches.
+/// What was refused, and a Service that has changed, is asked about again after this time: the person who corrects it watches.
 const REFUSED: Duration = Duration::from_secs(10);
-/// And what was not: a policy that is made meanwhile forbids it.
+/// What was not refused is asked about again after this time: a policy that is made meanwhile may forbid it.
 const TAKEN: Duration = Duration::from_mins(5);
 
 /// What was answered for one Migration, by the UID of the Service.
@@ -43,13 +43,14 @@ struct Answer {
 
 impl Answer {
     fn holds(&self, version: &str) -> bool {
-        let limit = if self.refusal.is_some() { REFUSED } else { TAKEN };
-        self.version == version && self.at.elapsed() < limit
+        // An owner who edits a Service all the time costs no more requests than that.
+        let is_new = self.at.elapsed() < REFUSED;
+        is_new || (self.refusal.is_none() && self.version == version && self.at.elapsed() < TAKEN)
     }
 }
 
 impl Trials {
-    /// Asks for each of these Services that has changed since, or was asked about too long ago; returns who is refused, and why. The
+    /// Asks for each of these Services that has changed since, or was asked about too long ago; returns those that are refused, and why. The
     /// first look of another Migration (`migration` is its UID) asks for all of them.
     pub async fn ask(
         &mut self,

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::class::addresses;
 use super::side::{Side, Sides};
 use super::swap::{Own, Part, Parts, ROLE_LABEL, Role, Write};
+use crate::field_patch::{Basis, pointer};
 
 /// Label on a helper: name of the Service that it is for.
 pub const SERVICE_LABEL: &str = "replumb.dev/service";
@@ -49,6 +50,19 @@ const TAKEN: [&str; 6] = [
     "externalName",
     "type",
 ];
+/// Fields of the spec by which it is decided where a Service is, and which come back with its address.
+const PLACE: [&str; 8] = [
+    "type",
+    "clusterIP",
+    "clusterIPs",
+    "externalName",
+    "ipFamilies",
+    "ipFamilyPolicy",
+    EXTERNAL_TRAFFIC_POLICY,
+    TRAFFIC_POLICY,
+];
+/// Fields by which ports of a Service are told apart.
+const PORT: [&str; 3] = ["name", "port", "protocol"];
 /// Longest name of a Service.
 const LONGEST_NAME: usize = 63;
 
@@ -222,6 +236,33 @@ pub fn differences(before: &Value, now: &Value) -> Vec<String> {
         .collect()
 }
 
+/// What every write of this Service or helper is decided by: where it is, what was saved on it, and its node ports.
+pub fn basis(service: &Value) -> Basis {
+    let mut fields: Vec<String> = PLACE.iter().map(|field| pointer(["spec", *field])).collect();
+    fields.push(pointer(["metadata", "annotations", BEFORE_ANNOTATION]));
+    let mut ports = service["spec"]["ports"].as_array().into_iter().flatten();
+    // An owner who edits a port may have given it another node port, which would be lost.
+    if ports.any(|port| !port["nodePort"].is_null()) {
+        fields.push(pointer(["spec", "ports"]));
+    }
+    Basis {
+        fields,
+        members: &PORT,
+    }
+}
+
+/// What the first write of an exchange is decided by: also all that helpers say as their Service does, so that they are told first.
+pub fn basis_with_helpers(service: &Value) -> Basis {
+    let mut basis = basis(service);
+    let more = ANSWERS.iter().chain(&["ports", "externalIPs"]);
+    basis.fields.extend(more.map(|field| pointer(["spec", *field])));
+    for place in ["labels", "annotations"] {
+        let words = WORDS_TO_PROXIES.map(|word| pointer(["metadata", place, word]));
+        basis.fields.extend(words);
+    }
+    basis
+}
+
 /// What is sent for one write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -379,6 +420,8 @@ impl Objects<'_> {
         json!({
             "type": "ExternalName",
             "externalName": format!("{helper}.{}.svc.{}", self.text("namespace"), self.domain),
+            // The API server would keep it, and not show it.
+            TRAFFIC_POLICY: null,
         })
     }
 

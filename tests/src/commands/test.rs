@@ -354,6 +354,7 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
             "api_bounds",
             "api_evictions",
             "api_lease",
+            "api_patches",
             "api_services",
             "lab_life"
         ])

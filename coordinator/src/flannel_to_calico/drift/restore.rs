@@ -86,7 +86,7 @@ async fn mend(context: &Context, mend: &Mend) -> Result<(), WriteError> {
             let namespace = set.namespace().unwrap_or_default();
             let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), &namespace);
             let attempt = "restoring the node selector of";
-            write::patch(&sets, set.as_ref(), attempt, selector(network))
+            write::patch(&sets, set.as_ref(), attempt, &selector(network))
                 .await
                 .map(|_| ())
         }
@@ -116,7 +116,7 @@ async fn restore_label(
     }
     let nodes: Api<Node> = Api::all(context.client.clone());
     let change = json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: needed } } });
-    write::patch(&nodes, node, "restoring the label of", change)
+    write::patch(&nodes, node, "restoring the label of", &change)
         .await
         .map(|_| ())
 }

@@ -129,7 +129,7 @@ impl Act<'_> {
             NodeStep::Label(value) => {
                 let change = json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: value } } });
                 let nodes: Api<Node> = Api::all(context.client.clone());
-                write::patch(&nodes, node, "labelling", change).await?;
+                write::patch(&nodes, node, "labelling", &change).await?;
                 spec.label = LabelRecord {
                     written: Some((*value).to_owned()),
                     next: None,

@@ -1,0 +1,209 @@
+//! Writes of single fields as JSON patches (RFC 6902). The API server applies such a patch to the object as it is by then, and refuses it
+//! where a field that the decision was made by has changed since it was read. An edit of any other field is no conflict, however often it
+//! is made: the `resourceVersion` would be another with each of them.
+//!
+//! Some fields are never equal to what was read. The API server compares with the object as it is stored, and some fields of Services are
+//! shown otherwise; and it compares values as they are written down, and writes `&` as `\u0026`. [`FieldPatch::merge`] is for these.
+
+use serde_json::{Map, Value, json};
+
+/// A change of an object as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldPatch {
+    /// Fields that have to be as they were read; `None` is a field that was not there.
+    tests: Vec<(String, Option<Value>)>,
+    /// Fields that are written; `None` is a field that goes.
+    writes: Vec<(String, Option<Value>)>,
+}
+
+/// Fields that a decision was made by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Basis {
+    /// JSON pointers (RFC 6901) of the fields: [`pointer`].
+    pub fields: Vec<String>,
+    /// Fields by which members of a list are told apart. A list whose members only get new fields is then not written as a whole.
+    pub members: &'static [&'static str],
+}
+
+const UID: &str = "/metadata/uid";
+const GENERATION: &str = "/metadata/generation";
+
+/// The JSON pointer (RFC 6901) of a field, from the names on the way to it.
+pub fn pointer<'part>(parts: impl IntoIterator<Item = &'part str>) -> String {
+    let mut pointer = String::new();
+    for part in parts {
+        pointer.push('/');
+        pointer.push_str(&part.replace('~', "~0").replace('/', "~1"));
+    }
+    pointer
+}
+
+fn unescaped(part: &str) -> String {
+    part.replace("~1", "/").replace("~0", "~")
+}
+
+impl FieldPatch {
+    /// The patch that does to `read` what the merge patch (RFC 7386) `change` says. Besides the fields of `basis`, the object has to have the
+    /// UID that was read, and every field that is written has to be as it was read.
+    pub fn new(read: &Value, basis: &Basis, change: &Value) -> Self {
+        let mut patch = Self {
+            tests: Vec::new(),
+            writes: Vec::new(),
+        };
+        patch.test(read, UID);
+        for field in &basis.fields {
+            patch.test(read, field);
+        }
+        patch.write(read, basis, String::new(), change);
+        // The API server gives an object another generation with each change of its spec.
+        if basis.fields.iter().any(|field| field == GENERATION) {
+            patch.tests.retain(|(field, _)| !field.starts_with("/spec"));
+        }
+        patch
+    }
+
+    /// The operations of the patch: the tests, then the writes.
+    pub fn operations(&self) -> Value {
+        let tests = self.tests.iter();
+        // A field that is not there is equal to null.
+        let tests = tests.map(|(path, value)| json!({ "op": "test", "path": path, "value": value }));
+        let writes = self.writes.iter().map(|(path, value)| match value {
+            Some(value) => json!({ "op": "add", "path": path, "value": value }),
+            None => json!({ "op": "remove", "path": path }),
+        });
+        tests.chain(writes).collect()
+    }
+
+    /// Whether the API server applies the patch to the object as it is now: otherwise the object has changed since it was read.
+    pub fn holds(&self, now: &Value) -> bool {
+        let found = |path: &str| now.pointer(path).filter(|value| !value.is_null());
+        // The API server refuses a test of a field in something that is not there, also one that the field is not there.
+        let leads_there = |path: &str| path.rsplit_once('/').is_some_and(|(way, _)| found(way).is_some());
+        self.tests
+            .iter()
+            .all(|(path, value)| found(path) == value.as_ref() && leads_there(path))
+    }
+
+    /// The same writes as a merge patch (RFC 7386) of exactly this version of the object; none where the patch does not hold of it.
+    pub fn merge(&self, now: &Value) -> Option<Value> {
+        if !self.holds(now) {
+            return None;
+        }
+        let mut merge = json!({ "metadata": { "resourceVersion": now["metadata"]["resourceVersion"] } });
+        for (path, value) in &self.writes {
+            let (mut at, mut found) = (&mut merge, Some(now));
+            for part in path.split('/').skip(1).map(unescaped) {
+                if let Some(Value::Array(members)) = found {
+                    // A merge patch writes a list as a whole.
+                    if !at.is_array() {
+                        *at = Value::Array(members.clone());
+                    }
+                    let place: usize = part.parse().ok()?;
+                    at = at.get_mut(place)?;
+                    found = members.get(place);
+                } else {
+                    if !at.is_object() {
+                        *at = json!({});
+                    }
+                    at = &mut at[part.as_str()];
+                    found = found.and_then(|found| found.get(part.as_str()));
+                }
+            }
+            *at = value.clone().unwrap_or(Value::Null);
+        }
+        Some(merge)
+    }
+
+    fn test(&mut self, read: &Value, field: &str) {
+        let found = |path: &str| read.pointer(path).filter(|value| !value.is_null());
+        let ends = field.match_indices('/').skip(1).map(|(end, _)| end);
+        let mut ways = ends.chain([field.len()]).map(|end| &field[..end]);
+        let absent = ways.find(|way| found(way).is_none());
+        let test = match absent {
+            Some(absent) => (absent.to_owned(), None),
+            None => (field.to_owned(), found(field).cloned()),
+        };
+        if !self.tests.contains(&test) {
+            self.tests.push(test);
+        }
+    }
+
+    fn write(&mut self, read: &Value, basis: &Basis, path: String, change: &Value) {
+        let found = read.pointer(&path).filter(|value| !value.is_null());
+        match (found, change) {
+            (None, Value::Null) => {}
+            (Some(_), Value::Null) => {
+                self.test(read, &path);
+                self.writes.push((path, None));
+            }
+            (Some(Value::Object(_)), Value::Object(fields)) => {
+                for (field, change) in fields {
+                    self.write(
+                        read,
+                        basis,
+                        format!("{path}{}", pointer([field.as_str()])),
+                        change,
+                    );
+                }
+            }
+            (Some(found), wanted) if found == wanted => {}
+            (Some(Value::Array(found)), Value::Array(wanted)) if is_more(found, wanted, basis) => {
+                for (place, (found, wanted)) in found.iter().zip(wanted).enumerate() {
+                    let member = format!("{path}/{place}");
+                    for field in gained(found, wanted) {
+                        for name in basis.members {
+                            self.test(read, &format!("{member}{}", pointer([*name])));
+                        }
+                        let field = format!("{member}{}", pointer([field.as_str()]));
+                        self.test(read, &field);
+                        let value = wanted.pointer(&field[member.len()..]).cloned();
+                        self.writes.push((field, value));
+                    }
+                }
+            }
+            (_, wanted) => {
+                let value = without_nulls(wanted);
+                // Where nothing is, there is nothing to take away.
+                let only_takes = value != *wanted && value.as_object().is_some_and(Map::is_empty);
+                if found.is_some() || !only_takes {
+                    self.test(read, &path);
+                    self.writes.push((path, Some(value)));
+                }
+            }
+        }
+    }
+}
+
+/// Whether both lists have the same members, which are told apart by their fields, and those of the second one only have more fields.
+fn is_more(found: &[Value], wanted: &[Value], basis: &Basis) -> bool {
+    let keeps = |(found, wanted): (&Value, &Value)| match (found, wanted) {
+        (Value::Object(found), Value::Object(wanted)) => found
+            .iter()
+            .all(|(field, value)| wanted.get(field) == Some(value)),
+        _ => found == wanted,
+    };
+    !basis.members.is_empty() && found.len() == wanted.len() && found.iter().zip(wanted).all(keeps)
+}
+
+/// Fields that only the second one has.
+fn gained<'object>(found: &Value, wanted: &'object Value) -> impl Iterator<Item = &'object String> {
+    let fields = wanted.as_object().into_iter().flat_map(Map::keys);
+    fields.filter(move |field| found.get(field.as_str()).is_none())
+}
+
+/// A merge patch takes away what it calls null: of what is new there is nothing to take away.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.iter().filter(|(_, value)| !value.is_null());
+            fields
+                .map(|(field, value)| (field.clone(), without_nulls(value)))
+                .collect()
+        }
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+#[path = "field_patch_tests.rs"]
+mod tests;
