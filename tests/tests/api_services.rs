@@ -768,7 +768,14 @@ async fn what_somebody_else_takes_in_between_is_named_and_given_back_it_goes_on(
     let spec = json!({ "type": "NodePort", "selector": { "app": "web" }, "ports": [{ "port": 80, "nodePort": 30081 }] });
     let thief = |spec: Value| json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "thief", "namespace": "stolen" }, "spec": spec });
     bench.service("web", &spec);
-    let subject = bench.subject("web", "172.30.9.1");
+    // What only says that it has the node port has it not: the API server gives it to no Service of this type.
+    let says = json!({ "type": "ExternalName", "externalName": "a.b", "ports": [{ "port": 80, "nodePort": 30081 }] });
+    bench.apply(&json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "says", "namespace": "stolen" }, "spec": says }));
+    assert_eq!(
+        bench.read("service", "says")["spec"]["ports"][0]["nodePort"],
+        30081
+    );
+    let subject = bench.subject("web", "172.30.19.1");
     let (old, before) = (subject.addresses.old[0].to_string(), bench.read("service", "web"));
     let thefts = [
         (
@@ -778,8 +785,8 @@ async fn what_somebody_else_takes_in_between_is_named_and_given_back_it_goes_on(
         ),
         (
             3,
-            json!({ "clusterIP": "172.30.9.1", "ports": [{ "port": 80 }] }),
-            "172.30.9.1",
+            json!({ "clusterIP": "172.30.19.1", "ports": [{ "port": 80 }] }),
+            "172.30.19.1",
         ),
         (
             2,

@@ -287,43 +287,72 @@ impl Pass<'_> {
 
     /// What the agent of a node has said to what it was asked last; `None` while it has not.
     fn facts_of(&self, node: &str) -> Option<&HostFacts> {
-        let object = self.snapshot.node_migrations.get(node)?;
-        let status = object.status.as_ref()?;
-        let is_current = Some(status.observed_generation) >= object.metadata.generation;
-        status
-            .pod_cidr
-            .as_ref()
-            .filter(|_| is_current && self.snapshot.agent_ready(node))
+        let status = self.snapshot.node_migrations.get(node)?.status.as_ref()?;
+        let generation = self.snapshot.node_migrations.get(node)?.metadata.generation;
+        let is_current = Some(status.observed_generation) >= generation && self.snapshot.agent_ready(node);
+        self.last_facts_of(node).filter(|_| is_current)
     }
 
-    /// Which agents keep addresses in this range, but for those that may stay; nodes that are away do not count.
-    pub(super) fn kept(&self, range: &IpNet, may_stay: impl Fn(&str, &TunnelEnd) -> bool) -> Option<Wait> {
+    /// What the agent of a node has said last, whatever it was asked.
+    fn last_facts_of(&self, node: &str) -> Option<&HostFacts> {
+        let object = self.snapshot.node_migrations.get(node)?;
+        object.status.as_ref()?.pod_cidr.as_ref()
+    }
+
+    /// Which agents keep addresses in the range that is left, or have not answered.
+    pub(super) fn kept_in_left(&self, left: &IpNet) -> Option<Wait> {
+        self.first_kept(|node| match self.facts_of(node) {
+            None => Some(format!("node {node}: its agent has not answered")),
+            Some(facts) => self.kept_by(node, Some(facts), left, |_| false),
+        })
+    }
+
+    /// Which agents keep addresses in the range that pods are led to. One that is its tunnel's in Calico's IPAM may stay: no pod gets it. An
+    /// agent that does not answer keeps what it was told to keep, and what it said last.
+    pub(super) fn kept_in_target(&self, target: &IpNet) -> Option<Wait> {
+        self.first_kept(|node| {
+            let facts = self.last_facts_of(node);
+            self.kept_by(node, facts, target, |end| self.is_held(node, end))
+        })
+    }
+
+    /// Nodes that are away do not count.
+    fn first_kept(&self, kept: impl Fn(&str) -> Option<String>) -> Option<Wait> {
         let nodes = self.snapshot.nodes.iter();
         let mut ready = nodes.filter(|(_, node)| facts::nodes::is_ready(node));
         let message = ready.find_map(|(name, _)| {
             self.snapshot.node_migrations.get(name)?.spec.pod_cidr.as_ref()?;
-            let told = self.told(name).iter();
-            let (stay, go): (Vec<&TunnelEnd>, Vec<&TunnelEnd>) = told
-                .filter(|end| range.contains(&IpAddr::V4(end.kept)))
-                .partition(|end| may_stay(name, end));
-            let Some(facts) = self.facts_of(name) else {
-                return Some(format!("node {name}: its agent has not answered"));
-            };
-            let stays = |net: &IpNet| stay.iter().any(|end| IpAddr::V4(end.kept) == net.addr());
-            let kept = go
-                .first()
-                .map(|end| IpNet::from(IpAddr::V4(end.kept)))
-                .or_else(|| ends::kept(facts, range).into_iter().find(|net| !stays(net)))?;
-            Some(format!(
-                "node {name}: its agent keeps {} for connections of the host that began there, and takes it away now",
-                kept.addr()
-            ))
+            kept(name)
         })?;
         Some(Wait {
             reason: WaitReason::AgentWorking,
             message,
             until: None,
         })
+    }
+
+    /// The first address in this range that the agent of a node keeps, but for those that may stay.
+    fn kept_by(
+        &self,
+        node: &str,
+        facts: Option<&HostFacts>,
+        range: &IpNet,
+        may_stay: impl Fn(&TunnelEnd) -> bool,
+    ) -> Option<String> {
+        let told = self.told(node).iter();
+        let (stay, go): (Vec<&TunnelEnd>, Vec<&TunnelEnd>) = told
+            .filter(|end| range.contains(&IpAddr::V4(end.kept)))
+            .partition(|end| may_stay(end));
+        let stays = |net: &IpNet| stay.iter().any(|end| IpAddr::V4(end.kept) == net.addr());
+        let said = facts.map(|facts| ends::kept(facts, range)).unwrap_or_default();
+        let kept = go
+            .first()
+            .map(|end| IpNet::from(IpAddr::V4(end.kept)))
+            .or_else(|| said.into_iter().find(|net| !stays(net)))?;
+        Some(format!(
+            "node {node}: its agent keeps {} for connections of the host that began there, and takes it away now",
+            kept.addr()
+        ))
     }
 
     /// Nodes whose end of the tunnel is in the range that is left: calico-node there does not go by the pools as they are.

@@ -339,9 +339,13 @@ async fn a_pod_of_neither_range_stays_while_a_pool_is_of_no_known_range() {
     assert!(api.get(&path).is_some(), "it was evicted");
 }
 
-/// What an agent writes is its node's: pods of all nodes move, and the end waits for it by name, like for an agent that is silent.
+/// What an agent writes is its node's: pods of all nodes move, there and back, and the end waits for it by name, like for an agent that is
+/// silent.
+#[rstest]
+#[case::there(false)]
+#[case::back(true)]
 #[tokio::test]
-async fn a_report_that_is_not_understood_costs_its_node() {
+async fn a_report_that_is_not_understood_costs_its_node(#[case] is_back: bool) {
     let api = cluster("Off");
     until_closed(&api, "old").await;
     let report = |api: &FakeApi, phase: Value| {
@@ -351,22 +355,30 @@ async fn a_report_that_is_not_understood_costs_its_node() {
         );
     };
     report(&api, json!("nonsense"));
+    if is_back {
+        desire(&api, "Rollback");
+    }
     for _ in 0..60 {
         turn(&api).await;
     }
-    assert!(have_moved(&api, RANGES[1].1));
+    assert!(
+        have_moved(&api, RANGES[1 - usize::from(is_back)].1),
+        "{:#}",
+        status(&api)
+    );
     assert!(
         is_warned_of(&api, "NodeMigration b: status"),
         "{:#}",
         status(&api)
     );
-    assert_ne!(status(&api)["phase"], "Completed");
+    let end = if is_back { "RolledBack" } else { "Completed" };
+    assert_ne!(status(&api)["phase"], end);
     assert!(
         status(&api)["message"].to_string().contains("node b"),
         "{:#}",
         status(&api)
     );
     report(&api, Value::Null);
-    run_until(&api, "Completed").await;
-    assert_gone(&api, 0);
+    run_until(&api, end).await;
+    assert_gone(&api, usize::from(is_back));
 }

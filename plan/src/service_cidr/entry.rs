@@ -121,10 +121,12 @@ impl Entry {
     }
 }
 
-/// The node ports of a spec.
+/// The node ports of a spec. The API server stores those of a Service of another type, and gives them to no Service.
 pub fn node_ports(spec: &Value) -> Vec<NodePort> {
     let ports = spec["ports"].as_array().into_iter().flatten();
+    let has_them = ["NodePort", "LoadBalancer"].contains(&spec["type"].as_str().unwrap_or_default());
     ports
+        .filter(|_| has_them)
         .filter_map(|port| {
             let protocol = port["protocol"].as_str().unwrap_or("TCP").to_owned();
             Some((protocol, port["nodePort"].as_u64()?))
