@@ -3,7 +3,8 @@
 //! after any of them. Defaults and admission are not in it: the tests against the real API server have those.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use api::MigrationStatus;
 use http::{Method, Request, Response, StatusCode};
@@ -32,6 +33,9 @@ const OUR_GROUP: &str = "/apis/replumb.dev/";
 /// The path of the Migration that is under way.
 pub const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
 
+/// How often the others move at most until they have done what is written.
+const MOVES: usize = 50;
+
 /// What an owner writes to an object: a merge patch (RFC 7386) from the number of the edit.
 pub type Edit = fn(usize) -> Value;
 
@@ -39,6 +43,14 @@ pub type Edit = fn(usize) -> Value;
 #[derive(Clone, Default)]
 pub struct FakeApi {
     state: Arc<Mutex<State>>,
+    /// Made once: a test that crashes after each write runs some hundred thousand passes.
+    tools: Arc<OnceLock<Tools>>,
+}
+
+/// What a coordinator keeps from pass to pass.
+struct Tools {
+    client: Client,
+    metrics: Arc<Metrics>,
 }
 
 #[derive(Default)]
@@ -227,63 +239,61 @@ impl FakeApi {
         self.state.lock().unwrap().budget = changes;
     }
 
+    /// Whether it answers nobody, since it has taken all the changes that it was allowed.
+    pub fn is_away(&self) -> bool {
+        self.state.lock().unwrap().budget == Some(0)
+    }
+
+    /// Lets the others write until nothing changes any more.
+    pub fn settle(&self, world_moves: impl Fn(&Self)) {
+        for _ in 0..MOVES {
+            let before = self.everything();
+            world_moves(self);
+            if self.everything() == before {
+                return;
+            }
+        }
+        panic!("the others still write after {MOVES} moves");
+    }
+
     /// What it answers; `None` while it is away.
     pub fn ask(&self, method: &Method, path: &str, body: &[u8]) -> Option<(StatusCode, Value)> {
         self.state.lock().unwrap().answer(method, path, "", body)
     }
 
-    /// A client of it.
+    /// A client of it. It belongs to the runtime of the first call.
     pub fn client(&self) -> Client {
-        let server = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let server = server.clone();
-            async move {
-                let (parts, body) = request.into_parts();
-                if server
-                    .state
-                    .lock()
-                    .unwrap()
-                    .hangs(&parts.method, parts.uri.path())
-                {
-                    std::future::pending::<()>().await;
-                }
-                let body = body.collect_bytes().await.expect("a body in memory");
-                let response = server.state.lock().unwrap().answer(
-                    &parts.method,
-                    parts.uri.path(),
-                    parts.uri.query().unwrap_or_default(),
-                    &body,
-                );
-                match response {
-                    Some((status, value)) => Ok(Response::builder()
-                        .status(status)
-                        .body(Body::from(serde_json::to_vec(&value).unwrap()))
-                        .unwrap()),
-                    None => Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)),
-                }
-            }
-        });
-        let requests = Arc::new(Metrics::new().unwrap().api);
-        ClientBuilder::new(service, "default")
-            .with_layer(&StrictLayer::new(requests))
-            .build()
+        self.tools().client.clone()
     }
 
     /// What a pass needs, with this server behind it.
     pub fn context(&self) -> Context {
-        let client = self.client();
+        let Tools { client, metrics } = self.tools();
         Context {
             teller: Teller::new(client.clone(), "coordinator-0"),
             obstacles: Obstacles::default(),
             pace: Pace::OF_TESTS,
             watching: client.clone(),
-            client,
+            client: client.clone(),
             config: kube::Config::new("http://192.0.2.1".parse().unwrap()),
             namespace: "replumb-system".to_owned(),
             node_name: "c".to_owned(),
             agent_image: "replumb.dev/agent:test".to_owned(),
-            metrics: Arc::new(Metrics::new().unwrap()),
+            metrics: Arc::clone(metrics),
         }
+    }
+
+    fn tools(&self) -> &Tools {
+        self.tools.get_or_init(|| {
+            let metrics = Arc::new(Metrics::new().unwrap());
+            // The client has the state and not the tools, which have the client.
+            let state = Arc::clone(&self.state);
+            let service = tower::service_fn(move |request| serve(Arc::clone(&state), request));
+            let client = ClientBuilder::new(service, "default")
+                .with_layer(&StrictLayer::new(Arc::new(metrics.api.clone())))
+                .build();
+            Tools { client, metrics }
+        })
     }
 
     /// Stores as the watches would have filled them by now.
@@ -308,9 +318,33 @@ impl FakeApi {
         Store::of(self.objects(path))
     }
 
-    fn objects<K: DeserializeOwned>(&self, path: &str) -> impl Iterator<Item = K> {
-        let objects = self.below(path).into_iter();
-        objects.map(|object| serde_json::from_value(object).expect("an object of its kind"))
+    fn objects<K: DeserializeOwned>(&self, path: &str) -> Vec<K> {
+        let state = self.state.lock().unwrap();
+        let objects = state.each_below(path);
+        objects
+            .map(|object| K::deserialize(object).expect("an object of its kind"))
+            .collect()
+    }
+}
+
+async fn serve(state: Arc<Mutex<State>>, request: Request<Body>) -> std::io::Result<Response<Body>> {
+    let (parts, body) = request.into_parts();
+    if state.lock().unwrap().hangs(&parts.method, parts.uri.path()) {
+        std::future::pending::<()>().await;
+    }
+    let body = body.collect_bytes().await.expect("a body in memory");
+    let response = state.lock().unwrap().answer(
+        &parts.method,
+        parts.uri.path(),
+        parts.uri.query().unwrap_or_default(),
+        &body,
+    );
+    match response {
+        Some((status, value)) => Ok(Response::builder()
+            .status(status)
+            .body(Body::from(serde_json::to_vec(&value).unwrap()))
+            .unwrap()),
+        None => Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)),
     }
 }
 
@@ -338,19 +372,18 @@ impl State {
 
     /// `*` stands for one part of the path.
     fn below(&self, path: &str) -> Vec<Value> {
-        let wanted: Vec<&str> = path.trim_end_matches('/').split('/').collect();
+        self.each_below(path).cloned().collect()
+    }
+
+    /// In order of their paths; `*` is any one part.
+    fn each_below<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a Value> {
+        let wanted = path.trim_end_matches('/');
+        let beginning = wanted.split('*').next().unwrap_or_default();
         self.objects
-            .iter()
-            .filter(|(key, _)| {
-                let parts: Vec<&str> = key.split('/').collect();
-                parts.len() == wanted.len() + 1
-                    && wanted
-                        .iter()
-                        .zip(&parts)
-                        .all(|(wanted, part)| *wanted == "*" || wanted == part)
-            })
-            .map(|(_, object)| object.clone())
-            .collect()
+            .range::<str, _>((Bound::Included(beginning), Bound::Unbounded))
+            .take_while(move |(key, _)| key.starts_with(beginning))
+            .filter(move |(key, _)| is_below(key, wanted))
+            .map(|(_, object)| object)
     }
 
     /// Objects of a collection; of every namespace, where it names none.
@@ -573,6 +606,17 @@ fn policies(path: &str) -> Option<Vec<Value>> {
     };
     let named = |name: &str| json!({ "metadata": { "name": name }, "spec": spec(name) });
     Some(plan::check::policies::POLICIES.map(named).into())
+}
+
+/// Whether it is one part below: `/api/v1/namespaces/a/pods/b` is below `/api/v1/namespaces/*/pods`.
+fn is_below(key: &str, path: &str) -> bool {
+    let Some((collection, _)) = key.rsplit_once('/') else {
+        return false;
+    };
+    let mut parts = collection.split('/');
+    path.split('/')
+        .all(|wanted| parts.next().is_some_and(|part| wanted == "*" || wanted == part))
+        && parts.next().is_none()
 }
 
 /// A path without an object at it is a collection when its last part is a plural of ours.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::in_place_scenarios::in_place;
 use super::scenarios::{
-    CALICO_GROUP, FLANNEL, MIGRATION, NODES, assert_in_order, assert_same, cluster, node_migration,
-    run_to_the_end, run_until, steady, story, world_moves,
+    CALICO_GROUP, FLANNEL, MIGRATION, NODES, assert_in_order, assert_same, cluster, crash_after,
+    node_migration, run_to_the_end, run_until, steady, story, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
@@ -159,9 +159,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
     assert_as_before(&before, &undisturbed, "undisturbed");
     for last in 0..writes {
         let api = mixed().await;
-        api.allow(Some(last));
-        let _ = run_until(&api, "RolledBack").await;
-        api.allow(None);
+        crash_after(&api, last).await;
         run_until(&api, "RolledBack")
             .await
             .unwrap_or_else(|error| panic!("after a crash at write {last}: {error}"));

@@ -8,7 +8,7 @@ use plan::flannel_to_calico::facts::{Bridge, CalicoTraces, Found, HostFacts, Leg
 use serde_json::{Value, json};
 
 use super::scenarios::{
-    CALICO_GROUP, MIGRATION, assert_in_order, assert_same, cluster, has_calicos_pod, number_of,
+    CALICO_GROUP, MIGRATION, assert_in_order, assert_same, cluster, crash_after, has_calicos_pod, number_of,
     run_to_the_end, run_until, steady, story, world_moves,
 };
 use crate::fake_api::FakeApi;
@@ -270,9 +270,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
     let end = lasting(undisturbed.everything());
     for last in 0..writes {
         let api = in_place();
-        api.allow(Some(last));
-        let _ = until_mixed(&api).await;
-        api.allow(None);
+        crash_after(&api, last).await;
         until_mixed(&api)
             .await
             .unwrap_or_else(|error| panic!("after a crash at write {last}: {error}"));

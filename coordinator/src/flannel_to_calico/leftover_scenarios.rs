@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::back_scenarios::{ask, passes};
 use super::in_place_scenarios::in_place;
-use super::scenarios::{CALICO_GROUP, NODES, run_until};
+use super::scenarios::{CALICO_GROUP, NODES, crash_after, run_until};
 use crate::fake_api::FakeApi;
 
 /// A block that follows from no subnet of node b: Calico has made it.
@@ -84,9 +84,7 @@ async fn that_calico_has_made() {
     let first = first.expect("claims are deleted");
     for last in first..changes.len() {
         let api = start().await;
-        api.allow(Some(last));
-        let _ = run_until(&api, "RolledBack").await;
-        api.allow(None);
+        crash_after(&api, last).await;
         run_until(&api, "RolledBack").await.unwrap();
         assert_eq!(blocks_of_b(&api), [""; 0], "after write {last}");
     }

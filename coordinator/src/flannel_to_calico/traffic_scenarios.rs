@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::in_place_scenarios::{in_place, mark};
 use super::scenarios::{
-    MIGRATION, assert_in_order, assert_same, cluster, node_migration, run_to_the_end, run_until, steady,
-    story, world_moves,
+    MIGRATION, assert_in_order, assert_same, cluster, crash_after, node_migration, run_to_the_end, run_until,
+    steady, story, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
@@ -348,9 +348,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
     // Every third: the writes that both have are each the last one in `scenarios`.
     for last in (0..changes.len()).step_by(3) {
         let api = watched(cluster());
-        api.allow(Some(last));
-        let _ = run_to_the_end(&api).await;
-        api.allow(None);
+        crash_after(&api, last).await;
         run_to_the_end(&api)
             .await
             .unwrap_or_else(|error| panic!("after a crash at write {last}: {error}"));
