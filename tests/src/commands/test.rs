@@ -346,8 +346,9 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
         cargo_tests_with(&packages, &["--ignored"], &environment).await
     };
     // Most of their time they wait for a clock: a Lease that expires, a command that gives up.
-    let (commands, others) = tokio::join!(
+    let (commands, services, others) = tokio::join!(
         of(&["api_cli"]),
+        of(&["api_services"]),
         of(&[
             "api_rules",
             "api_rights",
@@ -355,11 +356,11 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
             "api_evictions",
             "api_lease",
             "api_patches",
-            "api_services",
             "lab_life"
         ])
     );
     let mut tally = commands?;
+    tally.add(services?);
     tally.add(others?);
     Ok(tally)
 }
