@@ -311,6 +311,7 @@ fn traffic(sent: u64, lost: u64, breach: bool) -> TrafficReport {
             totals: Totals {
                 sent,
                 lost,
+                late: 0,
                 longest_gap_milliseconds: 0,
             },
         }],

@@ -249,6 +249,7 @@ fn a_new_process_begins_at_nothing_and_nothing_is_forgotten() {
         let totals = Totals {
             sent,
             lost,
+            late: 0,
             longest_gap_milliseconds: 100,
         };
         let count = StreamCount {
@@ -295,6 +296,7 @@ async fn a_flood_from_one_source_is_named_and_no_breach() {
             totals: Totals {
                 sent: 100,
                 lost: 60,
+                late: 0,
                 longest_gap_milliseconds: 900,
             },
             recent: Recent {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use plan::traffic::stream::{BEGINNING, Stream};
+use plan::traffic::stream::{BEGINNING, Stream, WINDOW};
 use plan::traffic::{Flow, Protocol, TICK};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::mpsc;
@@ -302,8 +302,9 @@ impl Run {
                 _ = ticks.tick() => {
                     self.beat(period);
                     let number = self.stream.send(self.running);
-                    let (peer, protocol, patience, done) =
-                        (self.peer(), self.key.1, self.limits.patience, done.clone());
+                    let (peer, protocol, done) = (self.peer(), self.key.1, done.clone());
+                    // An answer that comes late says that the network carried it.
+                    let patience = self.limits.patience.max(WINDOW);
                     let question = self.question(number);
                     open.spawn(async move {
                         let outcome = tokio::time::timeout(patience, exchange(peer, protocol, number, &question)).await;

@@ -37,8 +37,13 @@ fn traffic(count: &ClassCount) -> String {
     } else {
         format!(", longest gap {} ms", lost.longest_gap_milliseconds)
     };
+    let late = if lost.late == 0 {
+        String::new()
+    } else {
+        format!(" ({} answered too late)", lost.late)
+    };
     format!(
-        "{}: {} of {} lost{gap}",
+        "{}: {} of {} lost{late}{gap}",
         count.class.words(),
         lost.lost,
         lost.sent

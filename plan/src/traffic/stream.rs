@@ -32,7 +32,28 @@ pub struct Stream {
 struct Probe {
     number: u64,
     sent: Duration,
-    answered: bool,
+    answer: Answer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    None,
+    InTime,
+    /// It came when the probe was counted as lost.
+    Late,
+}
+
+impl Probe {
+    fn is_answered(&self) -> bool {
+        self.answer == Answer::InTime
+    }
+}
+
+/// Probes have consecutive numbers.
+fn find(probes: &mut VecDeque<Probe>, number: u64) -> Option<&mut Probe> {
+    let first = probes.front()?.number;
+    let place = usize::try_from(number.checked_sub(first)?).ok()?;
+    probes.get_mut(place)
 }
 
 /// Counts since the stream began.
@@ -43,6 +64,9 @@ pub struct Totals {
     pub sent: u64,
     /// Probes without an answer in time.
     pub lost: u64,
+    /// Lost probes whose answer came within [`WINDOW`] all the same: the network carried them, and something was slow.
+    #[serde(default)]
+    pub late: u64,
     /// The longest time without an answer, in milliseconds: from the first lost probe to the next answered one.
     pub longest_gap_milliseconds: u32,
 }
@@ -54,6 +78,7 @@ impl Totals {
         Self {
             sent: self.sent.saturating_add(other.sent),
             lost: self.lost.saturating_add(other.lost),
+            late: self.late.saturating_add(other.late),
             longest_gap_milliseconds: self.longest_gap_milliseconds.max(other.longest_gap_milliseconds),
         }
     }
@@ -79,21 +104,20 @@ impl Stream {
         self.pending.push_back(Probe {
             number,
             sent: now,
-            answered: false,
+            answer: Answer::None,
         });
         number
     }
 
-    /// The probe of this number was answered. An answer to one that is lost already changes nothing.
+    /// The probe of this number was answered. One that is lost already stays lost, and is counted as late once.
     pub fn answer(&mut self, number: u64) {
-        let Some(first) = self.pending.front().map(|probe| probe.number) else {
-            return;
-        };
-        let place = number
-            .checked_sub(first)
-            .and_then(|place| usize::try_from(place).ok());
-        if let Some(probe) = place.and_then(|place| self.pending.get_mut(place)) {
-            probe.answered = true;
+        if let Some(probe) = find(&mut self.pending, number) {
+            probe.answer = Answer::InTime;
+        } else if let Some(probe) =
+            find(&mut self.concluded, number).filter(|probe| probe.answer == Answer::None)
+        {
+            probe.answer = Answer::Late;
+            self.totals.late += 1;
         }
     }
 
@@ -103,7 +127,7 @@ impl Stream {
             return Recent::default();
         }
         while let Some(probe) = self.pending.front().copied() {
-            if !probe.answered && now.saturating_sub(probe.sent) <= patience {
+            if !probe.is_answered() && now.saturating_sub(probe.sent) <= patience {
                 break;
             }
             self.pending.pop_front();
@@ -128,7 +152,7 @@ impl Stream {
         if self.begun {
             return true;
         }
-        if let Some(first) = self.pending.iter().position(|probe| probe.answered) {
+        if let Some(first) = self.pending.iter().position(Probe::is_answered) {
             self.pending.drain(..first);
             self.begun = true;
         } else {
@@ -140,7 +164,7 @@ impl Stream {
 
     fn conclude(&mut self, probe: Probe) {
         self.totals.sent += 1;
-        if probe.answered {
+        if probe.is_answered() {
             self.losing_since = None;
         } else {
             self.totals.lost += 1;
@@ -155,7 +179,7 @@ impl Stream {
         let mut lost_since: Option<Duration> = None;
         for probe in &self.concluded {
             recent.sent += 1;
-            if probe.answered {
+            if probe.is_answered() {
                 let gap = lost_since.take().map(|since| probe.sent.saturating_sub(since));
                 longest = longest.max(gap.unwrap_or_default());
             } else {
@@ -168,7 +192,7 @@ impl Stream {
             let end = self
                 .pending
                 .iter()
-                .find(|probe| probe.answered)
+                .find(|probe| probe.is_answered())
                 .map_or(now, |probe| probe.sent);
             longest = longest.max(end.saturating_sub(since));
         }
@@ -261,19 +285,30 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_too_late_or_twice_changes_nothing() {
+    fn an_answer_that_comes_too_late_is_counted_once_and_one_that_comes_twice_changes_nothing() {
         let mut stream = Stream::default();
         let begin = stream.send(ms(0));
         stream.answer(begin);
         let first = stream.send(ms(0));
         assert_eq!(stream.look(ms(1_001), PATIENCE).lost, 1);
         stream.answer(first);
+        stream.answer(first);
+        // This one was not sent yet.
         stream.answer(first + 1);
         let second = stream.send(ms(1_100));
         stream.answer(second);
         stream.answer(second);
         let recent = stream.look(ms(1_200), PATIENCE);
         assert_eq!((recent.sent, recent.lost), (3, 1));
+        assert_eq!((stream.totals().lost, stream.totals().late), (1, 1));
+        assert_eq!(stream.totals().longest_gap_milliseconds, 1_100);
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_the_window_is_not_waited_for() {
+        let (mut stream, _) = run(20_000, |at| at == 1_000);
+        stream.answer(10);
+        assert_eq!((stream.totals().lost, stream.totals().late), (1, 0));
     }
 
     proptest! {

@@ -261,10 +261,11 @@ impl Report {
         ));
         for ClassCount { class, totals } in &self.watched {
             line(format_args!(
-                "  watched by the migration: {:<10} {:>7} sent, {:>5} lost",
+                "  watched by the migration: {:<10} {:>7} sent, {:>5} lost, {:>5} of them answered too late",
                 class.as_str(),
                 totals.sent,
-                totals.lost
+                totals.lost,
+                totals.late
             ));
         }
         let routes = |counts: &Counts| counts.routes_in_old_range.values().sum::<usize>();
@@ -324,7 +325,7 @@ mod tests {
         let mut migration = json!({ "status": {
             "phase": "Completed",
             "startedAt": "2026-11-22T16:00:00Z", "completedAt": "2026-11-22T16:01:30Z",
-            "traffic": [{ "class": "PodToDns", "sent": 5, "lost": 0, "longestGapMilliseconds": 0 }],
+            "traffic": [{ "class": "PodToDns", "sent": 5, "lost": 0, "late": 0, "longestGapMilliseconds": 0 }],
             "podCidr": { "history": [{
                 "name": "Move", "direction": "There",
                 "startedAt": "2026-11-22T16:00:10Z", "finishedAt": "2026-11-22T16:00:12.5Z",

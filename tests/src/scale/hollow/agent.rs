@@ -167,6 +167,7 @@ fn traffic(spec: &NodeMigrationSpec) -> Option<TrafficReport> {
     let totals = Totals {
         sent: 1,
         lost: 0,
+        late: 0,
         longest_gap_milliseconds: 0,
     };
     Some(TrafficReport {
