@@ -163,6 +163,42 @@ async fn any_name_servers_and_api_servers_answer_counts() {
     refusing.abort();
 }
 
+/// A name server that thinks for longer than the gates allow has lost every question, and the network none.
+#[tokio::test]
+async fn an_answer_that_comes_too_late_is_lost_and_counted_as_late() {
+    let (_folder, hub, sends) = begin();
+    let server = Arc::new(tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    let port = server.local_addr().unwrap().port();
+    let slow = tokio::spawn(async move {
+        let mut question = [0; 512];
+        loop {
+            let (length, peer) = server.recv_from(&mut question).await.unwrap();
+            let (server, mut answer) = (Arc::clone(&server), question[..length].to_vec());
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                answer[2] |= 0x80;
+                server.send_to(&answer, peer).await.unwrap();
+            });
+        }
+    });
+    hub.set(
+        &[flow(PathClass::PodToDns, "u-a", port, None)],
+        STRICT,
+        None,
+        1450,
+    );
+    let totals = until("answers that come late", || {
+        let totals = sent(&hub.report()?, PathClass::PodToDns);
+        (totals.late > 2).then_some(totals)
+    })
+    .await;
+    // A stream has time to begin: its first answers are in time.
+    assert!(totals.lost + 3 >= totals.sent, "{totals:?}");
+    assert!(totals.late <= totals.lost, "{totals:?}");
+    sends.abort();
+    slow.abort();
+}
+
 /// After an operator's word nothing of before counts, neither what was lost nor that somebody watched; the sums stay.
 #[tokio::test]
 async fn an_operators_word_begins_anew() {
