@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::NodeMigration;
+use api::node_migration::NodeMigrationSpec;
 use futures::StreamExt;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
@@ -16,7 +17,10 @@ use crate::host::random;
 
 /// The longest pause between two attempts to reach the API server while something is asked of the node, which should not wait longer.
 pub const LONGEST_PAUSE_IN_WORK: Duration = Duration::from_secs(5);
-/// The same while nothing is: that is so for most nodes of a large cluster, and all of them lose the API server at the same moment.
+/// The same while the rollout waits for what the agent finds: on its own node for others, or on every node at once. In a large cluster
+/// all agents lose the API server at the same moment, and so many come back within half of this time.
+const LONGEST_PAUSE_ON_WATCH: Duration = Duration::from_secs(15);
+/// The same while nothing is asked.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// What is known of the object.
@@ -66,6 +70,46 @@ fn longest_pause(seen: &Seen) -> Duration {
         Seen::Present(object) if object.spec.admitted || object.spec.goal != Goal::Hold => {
             LONGEST_PAUSE_IN_WORK
         }
+        Seen::Present(object) if is_asked(&object.spec) => LONGEST_PAUSE_ON_WATCH,
         Seen::NotYet | Seen::Absent | Seen::Present(_) => LONGEST_PAUSE,
+    }
+}
+
+/// Whether the agent is asked for something, though nothing is done on its node now.
+fn is_asked(spec: &NodeMigrationSpec) -> bool {
+    let of_every_node =
+        spec.pod_cidr.is_some() || spec.service_cidr.is_some() || spec.calico_datastore.is_some();
+    !spec.flows.is_empty() || !spec.probes.is_empty() || (of_every_node && spec.finished_at.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[rstest]
+    #[case::is_idle(json!({}), LONGEST_PAUSE)]
+    #[case::works(json!({ "admitted": true }), LONGEST_PAUSE_IN_WORK)]
+    #[case::goes_somewhere(json!({ "goal": "Flannel" }), LONGEST_PAUSE_IN_WORK)]
+    #[case::watches_traffic(
+        json!({ "flows": [{ "class": "OldToOld", "source": "u", "to": "node b", "address": "10.244.1.2", "port": 9812 }] }),
+        LONGEST_PAUSE_ON_WATCH
+    )]
+    #[case::probes_another(
+        json!({ "probes": [{ "node": "b", "address": "10.244.1.2", "port": 9812, "podUid": "u" }] }),
+        LONGEST_PAUSE_ON_WATCH
+    )]
+    fn the_pause_is_as_long_as_others_can_wait(#[case] asked: Value, #[case] expected: Duration) {
+        let mut spec = json!({ "nodeName": "a", "migration": "m" });
+        let fields = spec.as_object_mut().unwrap();
+        fields.extend(asked.as_object().unwrap().clone());
+        let object = json!({
+            "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": { "name": "a" }, "spec": spec,
+        });
+        let seen = Seen::Present(Arc::new(serde_json::from_value(object).unwrap()));
+        assert_eq!(longest_pause(&seen), expected);
+        assert_eq!(longest_pause(&Seen::Absent), LONGEST_PAUSE);
     }
 }
