@@ -11,6 +11,7 @@ pub mod control_plane;
 mod directory;
 mod families;
 mod foreign;
+mod image_store;
 pub(crate) mod images;
 mod machines;
 pub mod manifests;

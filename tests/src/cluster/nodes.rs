@@ -37,8 +37,7 @@ impl Cluster {
             address
         };
         self.node_prepare(name, address).await?;
-        self.node_start_machine(name, address).await?;
-        self.node_import_images(name).await?;
+        self.node_start_with_images(name, address).await?;
         self.node_start_kubelet(name, address).await
     }
 
@@ -141,17 +140,12 @@ impl Cluster {
         .await
     }
 
-    pub(super) async fn node_import_images(&self, name: &str) -> Result<()> {
-        let mut archives: Vec<String> = Vec::new();
-        let folder = self.directory.images();
-        for entry in std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
-            archives.push(entry?.file_name().to_string_lossy().into_owned());
-        }
-        archives.sort();
-        if archives.is_empty() {
-            bail!("there are no image archives in {}", folder.display());
-        }
-        self.node_import(name, &archives).await
+    /// The machine of a new node, with a container runtime that has every image.
+    pub(super) async fn node_start_with_images(&self, name: &str, address: Ipv4Addr) -> Result<()> {
+        let newer = self.link_images(name)?;
+        self.node_start_machine(name, address).await?;
+        self.node_import(name, &newer).await?;
+        self.node_knows_images(name).await
     }
 
     async fn node_import(&self, name: &str, archives: &[String]) -> Result<()> {

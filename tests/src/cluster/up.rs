@@ -201,12 +201,23 @@ impl Cluster {
         let nodes = self.state.lock().await.nodes();
         // A kubelet that finds no API server waits for seconds before it looks again.
         let (ready, server_is_ready) = tokio::sync::watch::channel(false);
+        let (filled, store_is_filled) = tokio::sync::watch::channel(false);
+        let images = async {
+            self.fill_image_store().await.context("import the images")?;
+            filled.send_replace(true);
+            Ok(())
+        };
         let machines = try_join_all(nodes.iter().map(|(name, machine)| {
-            let mut server_is_ready = server_is_ready.clone();
+            let (mut server_is_ready, mut store_is_filled) =
+                (server_is_ready.clone(), store_is_filled.clone());
             async move {
                 self.node_prepare(name, machine.address).await?;
-                self.node_start_machine(name, machine.address).await?;
-                self.node_import_images(name).await?;
+                // As below.
+                store_is_filled
+                    .wait_for(|filled| *filled)
+                    .await
+                    .context("the images were not imported")?;
+                self.node_start_with_images(name, machine.address).await?;
                 self.progress.say(format_args!(
                     "{name} ({}) runs containerd and has the images",
                     machine.address
@@ -233,7 +244,7 @@ impl Cluster {
                 .context("apply kube-proxy")?;
             self.begin_pod_network(options.calico_waits).await
         };
-        tokio::try_join!(server, machines)?;
+        tokio::try_join!(images, server, machines)?;
         self.progress.say("the kubelets are started");
         let names: Vec<String> = nodes.into_iter().map(|(name, _)| name).collect();
         self.settle(&names).await?;

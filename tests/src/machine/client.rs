@@ -43,6 +43,16 @@ impl Control {
             .with_context(|| format!("stop service {name}"))
     }
 
+    /// Takes a service that was stopped out of the list.
+    pub async fn forget(&self, name: &str) -> Result<()> {
+        let request = Request::Forget {
+            name: name.to_owned(),
+        };
+        self.done(request)
+            .await
+            .with_context(|| format!("forget service {name}"))
+    }
+
     /// The services of the machine.
     pub async fn status(&self) -> Result<Vec<ServiceStatus>> {
         match self.ask(&Request::Status).await? {

@@ -85,6 +85,7 @@ fn perform(services: &Arc<Services>, request: Request) -> Result<Reply> {
         } => services
             .stop(&name, std::time::Duration::from_millis(grace_milliseconds))
             .map(|()| Reply::Done),
+        Request::Forget { name } => services.forget(&name).map(|()| Reply::Done),
         Request::Status => Ok(Reply::Status(services.status())),
     }
 }

@@ -104,6 +104,11 @@ pub enum Request {
         /// How long it may take to end by itself.
         grace_milliseconds: u64,
     },
+    /// Take a service that has ended out of the list: it had one thing to do.
+    Forget {
+        /// Its name.
+        name: String,
+    },
     /// Which services are there.
     Status,
 }

@@ -114,6 +114,19 @@ impl Services {
         Ok(())
     }
 
+    /// Takes a service that was stopped out of the list.
+    pub fn forget(&self, name: &str) -> Result<()> {
+        let mut entries = self.entries();
+        match entries.get(name) {
+            None => bail!("there is no service {name:?} on this machine"),
+            Some(entry) if entry.wanted || entry.pid.is_some() => bail!("service {name:?} is not stopped"),
+            Some(_) => {
+                entries.remove(name);
+                Ok(())
+            }
+        }
+    }
+
     /// What runs.
     pub fn status(&self) -> Vec<ServiceStatus> {
         let status = |(name, entry): (&String, &Entry)| ServiceStatus {
