@@ -158,6 +158,7 @@ fn traffic_to_tell(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -> 
                 (
                     count.class,
                     count.totals.lost,
+                    count.totals.late,
                     count.totals.longest_gap_milliseconds,
                 )
             })

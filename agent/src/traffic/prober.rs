@@ -303,11 +303,11 @@ impl Run {
                     self.beat(period);
                     let number = self.stream.send(self.running);
                     let (peer, protocol, done) = (self.peer(), self.key.1, done.clone());
-                    // An answer that comes late says that the network carried it.
-                    let patience = self.limits.patience.max(WINDOW);
+                    // A lost probe that is answered still is counted as late.
+                    let limit = self.limits.patience.max(WINDOW);
                     let question = self.question(number);
                     open.spawn(async move {
-                        let outcome = tokio::time::timeout(patience, exchange(peer, protocol, number, &question)).await;
+                        let outcome = tokio::time::timeout(limit, exchange(peer, protocol, number, &question)).await;
                         let outcome = match outcome {
                             Ok(Ok(answer)) => Ok(answer),
                             Ok(Err(error)) => Err(error.to_string()),

@@ -64,7 +64,8 @@ pub struct Totals {
     pub sent: u64,
     /// Probes without an answer in time.
     pub lost: u64,
-    /// Lost probes whose answer came within [`WINDOW`] all the same: the network carried them, and something was slow.
+    /// Lost probes whose answer came within 10 seconds all the same. A datagram was carried, and something was slow; a connection may have
+    /// been tried again by the kernel.
     #[serde(default)]
     pub late: u64,
     /// The longest time without an answer, in milliseconds: from the first lost probe to the next answered one.
