@@ -12,7 +12,7 @@ use super::Cluster;
 use super::authority::write;
 use super::control_plane::service;
 use super::directory::Directory;
-use super::node::IMAGES;
+use super::images::link_or_copy;
 use super::state::CONTROL_PLANE;
 use super::wait::{Look, until};
 
@@ -43,41 +43,9 @@ impl Cluster {
         let control = self.control(CONTROL_PLANE);
         let command = format!("containerd --config=/{CONFIGURATION}");
         control.start(service(SERVICE, &command, &[])).await?;
-        until(
-            "the containerd that imports images",
-            START,
-            &self.directory.machine_logs(CONTROL_PLANE),
-            async || {
-                let output = self
-                    .exec_in_node(CONTROL_PLANE, &["ctr", "--address", SOCKET, "version"])
-                    .await?;
-                Ok(if output.status.success() {
-                    Look::Done(())
-                } else {
-                    Look::NotYet(String::from_utf8_lossy(&output.stderr).trim().to_owned())
-                })
-            },
-        )
-        .await?;
+        self.containerd_answers(CONTROL_PLANE, SOCKET).await?;
         let archives = self.image_archives()?;
-        let work = async {
-            for archive in &archives {
-                let archive = format!("{IMAGES}/{archive}");
-                let import = [
-                    "ctr",
-                    "--address",
-                    SOCKET,
-                    "-n",
-                    "k8s.io",
-                    "images",
-                    "import",
-                    "--no-unpack",
-                    &archive,
-                ];
-                self.run_in_node(CONTROL_PLANE, &import).await?;
-            }
-            Ok::<_, anyhow::Error>(())
-        };
+        let work = self.import(CONTROL_PLANE, SOCKET, &archives);
         tokio::time::timeout(IMPORT, work).await.with_context(|| {
             format!(
                 "the import of {} images took over {} s",
@@ -151,17 +119,13 @@ fn store(directory: &Directory) -> PathBuf {
     directory.machine(CONTROL_PLANE).join("root").join(ROOT)
 }
 
-/// Links cost nothing; another file system needs copies.
+/// Blobs in common, and a copy of the metadata.
 fn link(store: &Path, target: &Path) -> Result<()> {
     let (from, to) = (store.join(BLOBS), target.join(BLOBS));
     fs::create_dir_all(&to).with_context(|| format!("create {}", to.display()))?;
     for entry in fs::read_dir(&from).with_context(|| format!("list {}", from.display()))? {
         let blob = entry?;
-        let copy = to.join(blob.file_name());
-        if fs::hard_link(blob.path(), &copy).is_err() {
-            fs::copy(blob.path(), &copy)
-                .with_context(|| format!("copy {} to {}", blob.path().display(), copy.display()))?;
-        }
+        link_or_copy(&blob.path(), &to.join(blob.file_name()))?;
     }
     let (from, to) = (store.join(METADATA), target.join(METADATA));
     if let Some(folder) = to.parent() {

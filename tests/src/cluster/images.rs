@@ -81,7 +81,7 @@ impl Default for Images {
 }
 
 /// Puts archives into the folder that every node sees, in place of older ones of the same images, and returns the file
-/// names of those that are new there: the name has the hash of the contents in it. Links cost nothing; another file system needs a copy.
+/// names of those that are new there: the name has the hash of the contents in it.
 pub fn take(folder: &Path, archives: &[PathBuf]) -> Result<Vec<String>> {
     std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     let mut names = Vec::new();
@@ -107,13 +107,18 @@ pub fn take(folder: &Path, archives: &[PathBuf]) -> Result<Vec<String>> {
         if target.exists() {
             continue;
         }
-        if std::fs::hard_link(archive, &target).is_err() {
-            std::fs::copy(archive, &target)
-                .with_context(|| format!("copy {} to {}", archive.display(), target.display()))?;
-        }
+        link_or_copy(archive, &target)?;
         new.push(name);
     }
     Ok(new)
+}
+
+/// A link costs nothing; another file system needs a copy.
+pub(super) fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
+    if std::fs::hard_link(from, to).is_err() {
+        std::fs::copy(from, to).with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+    }
+    Ok(())
 }
 
 /// An archive is named after its image and the hash of its contents.

@@ -16,6 +16,8 @@ use crate::machine::Service;
 
 /// Where a node sees the lab's image archives.
 pub const IMAGES: &str = "/opt/lab/images";
+/// The socket of a node's containerd.
+pub const CONTAINERD: &str = "/run/containerd/containerd.sock";
 /// Plugins that every cluster's nodes have, whatever their pod network.
 const BASE_PLUGINS: [&str; 5] = ["bandwidth", "bridge", "host-local", "loopback", "portmap"];
 
@@ -90,7 +92,7 @@ fn kubelet_configuration(cgroup: &str) -> serde_json::Value {
         "authorization": {"mode": "Webhook"},
         "tlsCertFile": "/etc/kubernetes/pki/kubelet.crt",
         "tlsPrivateKeyFile": "/etc/kubernetes/pki/kubelet.key",
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "containerRuntimeEndpoint": format!("unix://{CONTAINERD}"),
         "clusterDNS": [DNS_SERVICE.to_string()],
         "clusterDomain": "cluster.local",
         "cgroupDriver": "cgroupfs",
@@ -119,7 +121,7 @@ root = "/var/lib/containerd"
 state = "/run/containerd"
 
 [grpc]
-address = "/run/containerd/containerd.sock"
+address = "{CONTAINERD}"
 
 [plugins.'io.containerd.cri.v1.images']
 snapshotter = "overlayfs"

@@ -123,13 +123,19 @@ impl Cluster {
         .await
         .with_context(|| format!("connect node {name}"))?;
         self.control(name).start(node::containerd()).await?;
-        let logs = self.directory.machine_logs(name);
+        self.containerd_answers(name, node::CONTAINERD).await
+    }
+
+    /// Waits until the containerd behind this socket of a machine answers.
+    pub(super) async fn containerd_answers(&self, machine: &str, socket: &str) -> Result<()> {
         until(
-            &format!("containerd on node {name}"),
+            &format!("containerd on {machine}"),
             CONTAINERD_LIMIT,
-            &logs,
+            &self.directory.machine_logs(machine),
             async || {
-                let output = self.exec_in_node(name, &["ctr", "version"]).await?;
+                let output = self
+                    .exec_in_node(machine, &["ctr", "--address", socket, "version"])
+                    .await?;
                 Ok(if output.status.success() {
                     Look::Done(())
                 } else {
@@ -144,19 +150,30 @@ impl Cluster {
     pub(super) async fn node_start_with_images(&self, name: &str, address: Ipv4Addr) -> Result<()> {
         let newer = self.link_images(name)?;
         self.node_start_machine(name, address).await?;
-        self.node_import(name, &newer).await?;
+        self.import(name, node::CONTAINERD, &newer).await?;
         self.node_knows_images(name).await
     }
 
-    async fn node_import(&self, name: &str, archives: &[String]) -> Result<()> {
+    /// Imports archives of the lab into the containerd behind this socket of a machine.
+    pub(super) async fn import(&self, machine: &str, socket: &str, archives: &[String]) -> Result<()> {
         for archive in archives {
             let archive = format!("{IMAGES}/{archive}");
-            let command = ["ctr", "-n", "k8s.io", "images", "import", "--no-unpack", &archive];
-            tokio::time::timeout(IMPORT_LIMIT, self.run_in_node(name, &command))
+            let command = [
+                "ctr",
+                "--address",
+                socket,
+                "-n",
+                "k8s.io",
+                "images",
+                "import",
+                "--no-unpack",
+                &archive,
+            ];
+            tokio::time::timeout(IMPORT_LIMIT, self.run_in_node(machine, &command))
                 .await
                 .with_context(|| {
                     format!(
-                        "the import of {archive} on node {name} took over {} s",
+                        "the import of {archive} on {machine} took over {} s",
                         IMPORT_LIMIT.as_secs()
                     )
                 })??;
@@ -169,7 +186,7 @@ impl Cluster {
         let names = images::take(&self.directory.images(), archives)?;
         let nodes = self.node_names().await;
         let on = nodes.iter().filter(|name| self.pid(name).is_ok());
-        try_join_all(on.map(|name| self.node_import(name, &names)))
+        try_join_all(on.map(|name| self.import(name, node::CONTAINERD, &names)))
             .await
             .map(drop)
     }
