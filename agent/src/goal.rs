@@ -15,10 +15,10 @@ use tokio::task::JoinHandle;
 use crate::backoff::Backoff;
 use crate::host::random;
 
-/// The longest pause between two attempts to reach the API server while something is asked of the node, which should not wait longer.
+/// The longest pause between two attempts to reach the API server while the node is in work, which should not wait longer.
 pub const LONGEST_PAUSE_IN_WORK: Duration = Duration::from_secs(5);
-/// The same while the rollout waits for what the agent finds: on its own node for others, or on every node at once. In a large cluster
-/// all agents lose the API server at the same moment, and so many come back within half of this time.
+/// The same while the agent is asked for what it finds, since the rollout waits for that. All agents of a large cluster may be, and all of
+/// them lose the API server at the same moment: they come back spread over half of this time.
 const LONGEST_PAUSE_ON_WATCH: Duration = Duration::from_secs(15);
 /// The same while nothing is asked.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
@@ -101,6 +101,8 @@ mod tests {
         json!({ "probes": [{ "node": "b", "address": "10.244.1.2", "port": 9812, "podUid": "u" }] }),
         LONGEST_PAUSE_ON_WATCH
     )]
+    #[case::is_asked_like_every_node(json!({ "calicoDatastore": {} }), LONGEST_PAUSE_ON_WATCH)]
+    #[case::is_done(json!({ "calicoDatastore": {}, "finishedAt": "2026-01-01T00:00:00Z" }), LONGEST_PAUSE)]
     fn the_pause_is_as_long_as_others_can_wait(#[case] asked: Value, #[case] expected: Duration) {
         let mut spec = json!({ "nodeName": "a", "migration": "m" });
         let fields = spec.as_object_mut().unwrap();
