@@ -33,6 +33,8 @@ const OUR_GROUP: &str = "/apis/replumb.dev/";
 /// The path of the Migration that is under way.
 pub const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
 
+/// How many passes a walk has at most.
+const PASSES: usize = 200;
 /// How often the others move at most until they have done what is written.
 const MOVES: usize = 50;
 
@@ -43,7 +45,7 @@ pub type Edit = fn(usize) -> Value;
 #[derive(Clone, Default)]
 pub struct FakeApi {
     state: Arc<Mutex<State>>,
-    /// Made once: a test that crashes after each write runs some hundred thousand passes.
+    /// Made once: a test that crashes after each write runs thousands of passes.
     tools: Arc<OnceLock<Tools>>,
 }
 
@@ -239,13 +241,34 @@ impl FakeApi {
         self.state.lock().unwrap().budget = changes;
     }
 
-    /// Whether it answers nobody, since it has taken all the changes that it was allowed.
-    pub fn is_away(&self) -> bool {
+    /// It goes away after this many changes, and the coordinator dies with what it remembers. The others do what is written, until nothing
+    /// changes any more; then it is there again.
+    pub async fn crash_after(
+        &self,
+        changes: usize,
+        mut turn: impl AsyncFnMut(&Self),
+        world_moves: impl Fn(&Self),
+    ) {
+        self.allow(Some(changes));
+        for _ in 0..PASSES {
+            if self.is_away() {
+                break;
+            }
+            turn(self).await;
+        }
+        assert!(
+            self.is_away(),
+            "the API server was not missed after {changes} changes"
+        );
+        self.settle(world_moves);
+        self.allow(None);
+    }
+
+    fn is_away(&self) -> bool {
         self.state.lock().unwrap().budget == Some(0)
     }
 
-    /// Lets the others write until nothing changes any more.
-    pub fn settle(&self, world_moves: impl Fn(&Self)) {
+    fn settle(&self, world_moves: impl Fn(&Self)) {
         for _ in 0..MOVES {
             let before = self.everything();
             world_moves(self);

@@ -348,24 +348,14 @@ pub(super) async fn run_until(api: &FakeApi, phase: &str) -> Result<(), String> 
     Err(format!("not {phase} after 200 passes: {}", migration["status"]))
 }
 
-/// The API server goes away after this many writes, and the coordinator dies with what it remembers. Agents, kubelets and controllers
-/// do what is written; then the server is there again.
+/// The API server goes away after this many writes, and the coordinator dies.
 pub(super) async fn crash_after(api: &FakeApi, writes: usize) {
-    api.allow(Some(writes));
     let mut memory = Memory::default();
-    for _ in 0..200 {
-        if api.is_away() {
-            break;
-        }
+    let turn = async |api: &FakeApi| {
         let _ = pass(&api.context(), &api.cache(), &mut memory).await;
         world_moves(api);
-    }
-    assert!(
-        api.is_away(),
-        "the API server was not missed after {writes} writes"
-    );
-    api.settle(world_moves);
-    api.allow(None);
+    };
+    api.crash_after(writes, turn, world_moves).await;
 }
 
 /// The changes that say something about order, shortened: `label a none`.

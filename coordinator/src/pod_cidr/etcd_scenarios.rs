@@ -6,7 +6,7 @@ use serde_json::json;
 use super::scenarios::{
     assert_gone, assert_in_order, desire, gives_back, gives_back_what_was_released, story,
 };
-use super::world::{CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, cluster, crash_after, run_until, turn};
+use super::world::{CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, cluster, run_until, turn, world_moves};
 use crate::fake_api::FakeApi;
 use crate::fake_etcd;
 
@@ -112,7 +112,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
     let writes = undisturbed.take_changes().len();
     for last in (0..writes).step_by(STRIDE) {
         let api = on_etcd("Off").await;
-        crash_after(&api, last).await;
+        api.crash_after(last, turn, world_moves).await;
         run_until(&api, "Completed").await;
         assert_gone(&api, 0);
     }
@@ -129,7 +129,7 @@ async fn back_from_wherever_it_is() {
         .unwrap();
     for last in (0..no_return).step_by(STRIDE) {
         let api = on_etcd("Off").await;
-        crash_after(&api, last).await;
+        api.crash_after(last, turn, world_moves).await;
         desire(&api, "Rollback");
         run_until(&api, "RolledBack").await;
         assert_gone(&api, 1);

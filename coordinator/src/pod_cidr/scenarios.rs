@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::world::{
     AFFINITIES, BLOCKS, CALICO, MIGRATION, NODE_NAMES, NODES, PODS, POOLS, RANGES, addresses_of_tunnel,
-    calico_node, cluster, crash_after, end_of, run_until, turn, turn_without_world, world_moves,
+    calico_node, cluster, end_of, run_until, turn, turn_without_world, world_moves,
 };
 use crate::fake_api::FakeApi;
 
@@ -173,7 +173,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
     );
     for last in 0..writes {
         let api = cluster("Off");
-        crash_after(&api, last).await;
+        api.crash_after(last, turn, world_moves).await;
         run_until(&api, "Completed").await;
         assert_gone(&api, 0);
     }
@@ -191,7 +191,7 @@ async fn back_from_wherever_it_is() {
         .unwrap();
     for last in 0..no_return {
         let api = cluster("Off");
-        crash_after(&api, last).await;
+        api.crash_after(last, turn, world_moves).await;
         api.edit(
             MIGRATION,
             &json!({ "spec": { "desired": "Rollback" }, "metadata": { "generation": 2 } }),

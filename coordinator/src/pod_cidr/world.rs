@@ -436,23 +436,6 @@ pub(super) async fn turn_without_world(api: &FakeApi) {
     }
 }
 
-/// The API server goes away after this many writes. The others do what is written; then the server is there again.
-pub(super) async fn crash_after(api: &FakeApi, writes: usize) {
-    api.allow(Some(writes));
-    for _ in 0..200 {
-        if api.is_away() {
-            break;
-        }
-        turn(api).await;
-    }
-    assert!(
-        api.is_away(),
-        "the API server was not missed after {writes} writes"
-    );
-    api.settle(world_moves);
-    api.allow(None);
-}
-
 pub(super) async fn run_until(api: &FakeApi, phase: &str) {
     for _ in 0..200 {
         if api.get(MIGRATION).unwrap()["status"]["phase"] == phase {
