@@ -14,3 +14,4 @@ pub mod image;
 pub mod machine;
 pub mod progress;
 pub mod scale;
+pub mod store;

@@ -14,6 +14,7 @@ pub use server::SecondServer;
 pub use settings::Settings;
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -28,6 +29,7 @@ use kube::{Api, Client, Config, ResourceExt};
 use serde_json::json;
 
 use crate::cluster::authority::Authority;
+use crate::store::Store;
 use programs::run;
 
 /// An API server that runs, with replumb's definitions, roles and policy in it.
@@ -66,6 +68,11 @@ impl ApiLab {
     /// Where the API server is.
     pub fn server(&self) -> &str {
         &self.server
+    }
+
+    /// The store of the API server.
+    pub fn store(&self) -> Store {
+        Store::new(Ipv4Addr::LOCALHOST, self.own.etcd)
     }
 
     /// Starts one more program, which ends with the lab and with the thread that calls this.

@@ -4,15 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::{Ended, interrupted};
 use crate::assets::{self, Build, Program};
 use crate::progress::Progress;
-use crate::scale::{self, Kind, Size, Way};
+use crate::scale::{self, Kind, PodShape, Size, Way};
 
 /// The limit of memory in `deploy/base/coordinator.yaml`.
 const MEMORY_LIMIT: u64 = 512;
+/// The pods that a kubelet takes, unless it is told otherwise.
+const KUBELET_LIMIT: u32 = 110;
 
 /// `cargo lab scale`.
 #[derive(Clone, Debug, clap::Args)]
@@ -23,6 +25,9 @@ pub struct Arguments {
     /// How many ordinary pods.
     #[arg(long, value_name = "N", default_value_t = 150_000, value_parser = clap::value_parser!(u32).range(15..))]
     pub pods: u32,
+    /// What a pod contains. By default two containers with variables and probes.
+    #[arg(long, value_enum, value_name = "SHAPE", default_value_t = PodShape::default())]
+    pub pod_shape: PodShape,
     /// How many Services.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(0..=60_000))]
     pub services: u32,
@@ -65,6 +70,7 @@ impl Arguments {
         Self {
             nodes,
             pods,
+            pod_shape: PodShape::default(),
             services,
             migration,
             strategy,
@@ -80,6 +86,14 @@ impl Arguments {
 
     /// Builds what is run.
     pub async fn size(&self, progress: &Progress) -> Result<Size> {
+        let on_a_node = self.pods.div_ceil(self.nodes);
+        if on_a_node > KUBELET_LIMIT {
+            bail!(
+                "--pods {} on --nodes {} are {on_a_node} a node, and a kubelet takes {KUBELET_LIMIT}: ask for fewer pods or more nodes",
+                self.pods,
+                self.nodes
+            );
+        }
         let options = assets::Options {
             folder: self.assets.clone(),
             calico: None,
@@ -93,6 +107,7 @@ impl Arguments {
         Ok(Size {
             nodes: self.nodes,
             pods: self.pods,
+            pod_shape: self.pod_shape,
             services: self.services,
             migration: self.migration,
             strategy: self.migration.strategy(self.strategy)?,

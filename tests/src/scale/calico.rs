@@ -5,12 +5,12 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::ipam::BLOCK_LENGTH;
+
 /// The pool that calico-node makes at its first start.
 pub const POOL: &str = "default-ipv4-ippool";
 /// The annotation of a Node that says the address of its tunnel.
 pub const TUNNEL_ANNOTATION: &str = "projectcalico.org/IPv4VXLANTunnelAddr";
-/// Prefix length of the pool's blocks.
-const BLOCK_SIZE: u8 = 26;
 
 /// A kind of Calico's objects.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ pub fn pool(range: &str) -> Value {
     json!({
         "apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "metadata": {"name": POOL},
         "spec": {
-            "cidr": range, "blockSize": BLOCK_SIZE, "vxlanMode": "Always", "ipipMode": "Never", "natOutgoing": true,
+            "cidr": range, "blockSize": BLOCK_LENGTH, "vxlanMode": "Always", "ipipMode": "Never", "natOutgoing": true,
             "nodeSelector": "all()", "allowedUses": ["Workload", "Tunnel"], "assignmentMode": "Automatic",
         },
     })

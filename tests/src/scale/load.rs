@@ -13,10 +13,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::running;
 use super::shape::{self, NAMESPACES, REPLICAS, Workload};
 use super::size::{Kind, Place, Size};
 use crate::cluster::wait::{Look, until};
 use crate::progress::{Detail, Progress};
+use crate::store::Store;
 
 /// How many requests are under way.
 const AT_ONCE: usize = 32;
@@ -41,14 +43,14 @@ fn expected(set: &str, size: &Size) -> i32 {
 }
 
 /// Fills the cluster.
-pub async fn fill(client: &Client, size: &Size, progress: &Progress) -> Result<()> {
+pub async fn fill(client: &Client, store: Store, size: &Size, progress: &Progress) -> Result<()> {
     let detail = Detail::default();
     progress
         .during("filling the cluster", &detail, async {
             namespaces(client, size.migration).await?;
             let nodes = (0..size.nodes).map(|number| (None, shape::node(Place(number), size.migration)));
             create_all::<Node>(client, nodes, &detail, "Nodes").await?;
-            workloads(client, size, &detail).await?;
+            workloads(client, store, size, &detail).await?;
             let workloads = workload_count(size);
             let services = (0..size.services).map(|number| {
                 let service = shape::service(number, workloads);
@@ -142,8 +144,8 @@ async fn account(client: &Client, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Pods of one workload are on nodes one after the other, as a scheduler spreads them.
-async fn workloads(client: &Client, size: &Size, detail: &Detail) -> Result<()> {
+/// Workloads with pods that run.
+async fn workloads(client: &Client, store: Store, size: &Size, detail: &Detail) -> Result<()> {
     let sets: Vec<(Workload, u32)> = (0..workload_count(size))
         .map(|number| (Workload(number), (size.pods - number * REPLICAS).min(REPLICAS)))
         .collect();
@@ -156,14 +158,14 @@ async fn workloads(client: &Client, size: &Size, detail: &Detail) -> Result<()> 
         futures::stream::iter(sets)
             .map(|(workload, replicas)| async move {
                 let namespace = Some(workload.namespace());
-                let set =
-                    create::<ReplicaSet>(client, namespace.clone(), workload.replica_set(replicas)).await?;
+                let set = workload.replica_set(replicas, size.pod_shape);
+                let set = create::<ReplicaSet>(client, namespace, set).await?;
                 let owner = set.uid().context("a ReplicaSet that was created has a UID")?;
-                for number in 0..replicas {
-                    let place = Place((workload.0 * REPLICAS + number) % size.nodes);
-                    let pod = workload.pod(&owner, number, &place.name());
-                    create::<Pod>(client, namespace.clone(), pod).await?;
-                }
+                let first = workload.pod(&owner, 0, &Place(0).name(), size.pod_shape);
+                let pattern = would_create(client, workload, first).await?;
+                store
+                    .create(&running::pods(workload, replicas, &pattern, size)?)
+                    .await?;
                 Ok::<_, anyhow::Error>(replicas)
             })
             .buffer_unordered(AT_ONCE)
@@ -172,7 +174,36 @@ async fn workloads(client: &Client, size: &Size, detail: &Detail) -> Result<()> 
         made += replicas;
         detail.set(format_args!("{made} of {total} pods"));
     }
+    match size.migration {
+        Kind::PodCidr => records(store, size, detail).await,
+        Kind::FlannelToCalico | Kind::ServiceCidr => Ok(()),
+    }
+}
+
+/// Calico's records of the pods' addresses.
+async fn records(store: Store, size: &Size, detail: &Detail) -> Result<()> {
+    for number in 0..size.nodes {
+        store.create(&running::records(Place(number), size)?).await?;
+        detail.set(format_args!(
+            "addresses of the pods on {} of {} nodes",
+            number + 1,
+            size.nodes
+        ));
+    }
     Ok(())
+}
+
+/// A pod as the API server would create it.
+async fn would_create(client: &Client, workload: Workload, pod: Value) -> Result<Value> {
+    let what = || format!("try to create a pod of {}", workload.name());
+    let pod: Pod = serde_json::from_value(pod).with_context(what)?;
+    let tried = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &workload.namespace());
+    let created = pods.create(&tried, &pod).await.with_context(what)?;
+    serde_json::to_value(created).with_context(what)
 }
 
 async fn create_all<K>(

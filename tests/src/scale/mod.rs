@@ -19,11 +19,12 @@ mod objects;
 mod process;
 mod proxy;
 mod report;
+mod running;
 mod shape;
 mod size;
 
 pub use report::Report;
-pub use size::{Kind, POD_NETWORK, Size, Way};
+pub use size::{Kind, POD_NETWORK, PodShape, Size, Way};
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,7 @@ pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
         lab.folder().display()
     ));
     let client = lab.admin().await?;
-    load::fill(&client, size, progress).await?;
+    load::fill(&client, lab.store(), size, progress).await?;
     control::start_controllers(&lab, size.migration)?;
     let ipam = async {
         match size.migration {

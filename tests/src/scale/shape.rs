@@ -5,7 +5,8 @@ use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-use super::size::{Kind, Place};
+use super::size::{Kind, Place, PodShape};
+use crate::store::now;
 
 /// How many namespaces there are.
 pub const NAMESPACES: u32 = 20;
@@ -15,6 +16,9 @@ pub const REPLICAS: u32 = 15;
 const IMAGES: u32 = 50;
 /// How many variables a container has.
 const VARIABLES: u32 = 14;
+/// The digest and the container that every status names.
+const IMAGE_ID: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+const CONTAINER_ID: &str = "containerd://486ea46224d1bb4fb680f34f7c9ad96a8f24ec88be73ea8e5a6c65260e9cb8a7";
 
 /// A workload of one `ReplicaSet` by its number. The `ReplicaSet` is of no Deployment, and its pods carry no hash of a template.
 #[derive(Clone, Copy, Debug)]
@@ -46,26 +50,31 @@ impl Workload {
     }
 
     /// The `ReplicaSet`.
-    pub fn replica_set(self, replicas: u32) -> Value {
+    pub fn replica_set(self, replicas: u32, shape: PodShape) -> Value {
         json!({
             "apiVersion": "apps/v1", "kind": "ReplicaSet",
             "metadata": {"name": self.name(), "namespace": self.namespace(), "labels": self.labels()},
             "spec": {
                 "replicas": replicas,
                 "selector": {"matchLabels": self.selector()},
-                "template": {"metadata": {"labels": self.labels(), "annotations": annotations()}, "spec": self.pod_spec()},
+                "template": {"metadata": {"labels": self.labels(), "annotations": annotations()}, "spec": self.pod_spec(shape)},
             },
         })
     }
 
+    /// The name of one of its pods.
+    pub fn pod_name(self, number: u32) -> String {
+        format!("{}-{number:05}", self.name())
+    }
+
     /// One of its pods, bound to a node already.
-    pub fn pod(self, owner: &str, number: u32, node: &str) -> Value {
-        let mut spec = self.pod_spec();
+    pub fn pod(self, owner: &str, number: u32, node: &str, shape: PodShape) -> Value {
+        let mut spec = self.pod_spec(shape);
         spec["nodeName"] = json!(node);
         json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
-                "name": format!("{}-{number:05}", self.name()), "namespace": self.namespace(),
+                "name": self.pod_name(number), "namespace": self.namespace(),
                 "labels": self.labels(), "annotations": annotations(),
                 "ownerReferences": [{
                     "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": self.name(), "uid": owner,
@@ -85,7 +94,18 @@ impl Workload {
         })
     }
 
-    fn pod_spec(self) -> Value {
+    fn pod_spec(self, shape: PodShape) -> Value {
+        match shape {
+            PodShape::Ordinary => self.ordinary_spec(),
+            PodShape::Small => json!({
+                "containers": [{"name": "server", "image": format!("registry.example.com/service-{:05}:1", self.0)}],
+                "priority": 0,
+                "automountServiceAccountToken": false,
+            }),
+        }
+    }
+
+    fn ordinary_spec(self) -> Value {
         json!({
             "containers": [self.container("server", 8080), self.container("sidecar", 15021)],
             "priority": 0,
@@ -131,6 +151,37 @@ fn annotations() -> Value {
     json!({
         "prometheus.io/scrape": "true", "prometheus.io/port": "8080", "prometheus.io/path": "/metrics",
         "checksum/config": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    })
+}
+
+/// What a kubelet says of a pod that runs, as the stage of kwok says it.
+pub fn running(spec: &Value, place: Place, address: Ipv4Addr) -> Value {
+    let now = now();
+    let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": now});
+    let containers = spec["containers"].as_array().into_iter().flatten();
+    let containers: Vec<Value> = containers
+        .map(|container| {
+            let image = container["image"].as_str().unwrap_or_default();
+            json!({
+                "name": container["name"], "image": image, "imageID": format!("{image}@sha256:{IMAGE_ID}"),
+                "containerID": CONTAINER_ID, "ready": true, "started": true, "restartCount": 0,
+                "state": {"running": {"startedAt": now}},
+            })
+        })
+        .collect();
+    let conditions = [
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+        "PodScheduled",
+    ];
+    let conditions = conditions.map(condition);
+    json!({
+        "phase": "Running", "startTime": now, "conditions": conditions,
+        "containerStatuses": containers,
+        "hostIP": place.host(), "hostIPs": [{"ip": place.host()}],
+        "podIP": address, "podIPs": [{"ip": address}],
     })
 }
 
@@ -188,7 +239,7 @@ pub fn api_server(port: u16) -> Value {
 
 /// A pod that ends soon: a run of this Job.
 pub fn run_of(job: &str, owner: &str, number: u64) -> Value {
-    let mut spec = Workload(0).pod_spec();
+    let mut spec = Workload(0).pod_spec(PodShape::Ordinary);
     spec["restartPolicy"] = json!("Never");
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -305,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_pod_is_of_the_ordinary_shape() {
-        let pod = Workload(7).pod("1", 3, "node");
+        let pod = Workload(7).pod("1", 3, "node", PodShape::Ordinary);
         let containers = pod["spec"]["containers"].as_array().unwrap();
         assert_eq!(containers.len(), 2);
         for container in containers {
@@ -322,7 +373,7 @@ mod tests {
     #[test]
     fn what_a_service_selects_is_what_its_workload_has() {
         let service = service(23, 20);
-        let pod = Workload(3).pod("1", 0, "node");
+        let pod = Workload(3).pod("1", 0, "node", PodShape::Ordinary);
         let (key, value) = service["spec"]["selector"]
             .as_object()
             .unwrap()

@@ -31,6 +31,17 @@ pub enum Way {
     InPlace,
 }
 
+/// The contents of an ordinary pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum PodShape {
+    /// Two containers with fourteen variables and three probes each.
+    #[default]
+    Ordinary,
+    /// One container and nothing else: for more pods than the API server would have memory for.
+    Small,
+}
+
 /// How large the cluster is, and what is done with it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Size {
@@ -38,6 +49,8 @@ pub struct Size {
     pub nodes: u32,
     /// Number of ordinary pods.
     pub pods: u32,
+    /// The contents of each.
+    pub pod_shape: PodShape,
     /// Number of Services.
     pub services: u32,
     /// The migration.
@@ -136,8 +149,26 @@ impl Place {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    /// A small size without programs.
+    pub fn small(migration: Kind) -> Size {
+        Size {
+            nodes: 3,
+            pods: 45,
+            pod_shape: PodShape::default(),
+            services: 3,
+            migration,
+            strategy: None,
+            churn: 0,
+            idle: Duration::ZERO,
+            limit: Duration::ZERO,
+            memory_limit: 0,
+            programs: PathBuf::new(),
+            coordinator: PathBuf::new(),
+        }
+    }
 
     #[test]
     fn every_node_has_a_range_inside_the_network_and_an_address_of_its_own() {

@@ -73,6 +73,11 @@ pub struct Claims {
 }
 
 impl Claims {
+    /// A block was there before.
+    pub fn add(&mut self, block: Ipv4Net, node: String) {
+        self.nodes.insert(block, node);
+    }
+
     /// A block is gone.
     pub fn remove(&mut self, block: Ipv4Net) {
         self.nodes.remove(&block);

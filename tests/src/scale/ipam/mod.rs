@@ -23,10 +23,14 @@ use plan::evict::PodName;
 use serde::{Deserialize, Serialize};
 
 use super::calico;
+pub use choice::allocations;
+pub use node::holder;
 use node::{Job, OfNode, Outcome, Shared, handle};
 
 /// Nodes that are written for at the same time.
 const NODES_AT_ONCE: usize = 16;
+/// Prefix length of the blocks.
+pub const BLOCK_LENGTH: u8 = 26;
 /// The time between two looks at open jobs.
 const TICK: Duration = Duration::from_millis(100);
 /// The annotation by which a pod names pools.
@@ -101,7 +105,7 @@ struct Ipam {
 }
 
 impl Ipam {
-    /// Every node's tunnel needs an address first.
+    /// The blocks that there are, and an address for every node's tunnel first.
     async fn begin(client: &Client) -> Result<Self> {
         let nodes: Api<Node> = Api::all(client.clone());
         let nodes = nodes
@@ -109,24 +113,42 @@ impl Ipam {
             .await
             .context("list Nodes")?;
         let jobs = nodes.iter().map(|node| (node.name_any(), vec![Job::Tunnel]));
-        Ok(Self {
+        let ipam = Self {
             jobs: jobs.collect(),
             ..Self::default()
-        })
+        };
+        let blocks = calico::Kind::Block.api(client).list(&ListParams::default()).await;
+        for block in blocks.context("list IPAMBlocks")? {
+            let (range, node) = calico::owner(&block)
+                .with_context(|| format!("find the node of IPAMBlock {}", block.name_any()))?;
+            ipam.claims.lock().add(range, node);
+        }
+        Ok(ipam)
     }
 
     fn see_pod(&mut self, event: Event<SlimPod>) {
         match event {
             Event::Apply(pod) | Event::InitApply(pod) => {
-                let has_address = pod
-                    .status
-                    .as_ref()
-                    .is_some_and(|status| !status.pod_ip.is_empty());
+                let address = pod.status.as_ref().map(|status| status.pod_ip.as_str());
+                let address = address.filter(|address| !address.is_empty());
                 let is_to_go = pod.metadata.deletion_timestamp.is_some();
                 let Some(uid) = pod.uid() else { return };
-                let waits = !has_address && !is_to_go && !pod.spec.node_name.is_empty();
-                if waits && !self.pods.contains_key(&uid) {
-                    self.ask(uid, &pod);
+                if pod.spec.node_name.is_empty() || self.pods.contains_key(&uid) {
+                    return;
+                }
+                match address {
+                    // Its records were there before.
+                    Some(address) if !pod.spec.host_network => {
+                        let address = address.parse().ok();
+                        let served = Served {
+                            address,
+                            ..served(&name(&pod), &pod)
+                        };
+                        self.pods.insert(uid, served);
+                    }
+                    Some(_) => {}
+                    None if is_to_go => {}
+                    None => self.ask(uid, &pod),
                 }
             }
             Event::Delete(pod) => {
@@ -148,18 +170,9 @@ impl Ipam {
     }
 
     fn ask(&mut self, uid: String, pod: &SlimPod) {
-        let name = PodName {
-            namespace: pod.namespace().unwrap_or_default(),
-            name: pod.name_any(),
-            uid: uid.clone(),
-        };
+        let name = name(pod);
         let node = pod.spec.node_name.clone();
-        let served = Served {
-            node: node.clone(),
-            handle: handle(&name),
-            address: None,
-        };
-        self.pods.insert(uid, served);
+        self.pods.insert(uid, served(&name, pod));
         let job = if pod.spec.host_network {
             Job::OnHost(name)
         } else {
@@ -197,5 +210,22 @@ impl Ipam {
         if !left.is_empty() {
             self.jobs.entry(node).or_default().extend(left);
         }
+    }
+}
+
+fn name(pod: &SlimPod) -> PodName {
+    PodName {
+        namespace: pod.namespace().unwrap_or_default(),
+        name: pod.name_any(),
+        uid: pod.uid().unwrap_or_default(),
+    }
+}
+
+/// A pod without an address.
+fn served(name: &PodName, pod: &SlimPod) -> Served {
+    Served {
+        node: pod.spec.node_name.clone(),
+        handle: handle(name),
+        address: None,
     }
 }

@@ -40,7 +40,8 @@ pub fn handle(pod: &PodName) -> String {
     pod_handle(&pod.uid)
 }
 
-fn holder(pod: &PodName, node: &str) -> Holder {
+/// The future holder of a pod's address.
+pub fn holder(pod: &PodName, node: &str) -> Holder {
     let attributes = [
         ("namespace", pod.namespace.as_str()),
         ("pod", &pod.name),
@@ -235,7 +236,7 @@ impl OfNode {
             bail!("{address} is of IPv6, and the played IPAM gives none");
         };
         // The played pools have blocks of one length.
-        let block = Ipv4Net::new(v4, 26)
+        let block = Ipv4Net::new(v4, super::BLOCK_LENGTH)
             .context("find the block of an address")?
             .trunc();
         self.change_block(block, |spec| {
