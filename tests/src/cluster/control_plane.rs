@@ -88,9 +88,12 @@ pub fn certify(
         .write(&pki, "apiserver")
 }
 
+/// The port of the store.
+pub const STORE_PORT: u16 = 2379;
+
 /// What holds the cluster's state, in the order in which it is started.
 pub fn stores(address: Ipv4Addr, families: IpFamilies) -> [Service; 2] {
-    [etcd(), api_server(address, &families.service_networks())]
+    [etcd(address), api_server(address, &families.service_networks())]
 }
 
 /// What acts on it; each ends at once if there is no API server yet.
@@ -120,19 +123,22 @@ impl NodeRanges {
     }
 }
 
-fn etcd() -> Service {
-    // The lab's data need not survive the machine under the lab: no fsync.
-    let command = "etcd --name=lab --data-dir=/var/lib/etcd --unsafe-no-fsync --log-level=warn \
-        --listen-client-urls=http://127.0.0.1:2379 --advertise-client-urls=http://127.0.0.1:2379 \
+fn etcd(address: Ipv4Addr) -> Service {
+    // The lab's data need not survive the machine under the lab: no fsync. The lab itself asks from outside the machine.
+    let command = format!(
+        "etcd --name=lab --data-dir=/var/lib/etcd --unsafe-no-fsync --log-level=warn \
+        --listen-client-urls=http://127.0.0.1:{STORE_PORT},http://{address}:{STORE_PORT} \
+        --advertise-client-urls=http://127.0.0.1:{STORE_PORT} \
         --listen-peer-urls=http://127.0.0.1:2380 --initial-advertise-peer-urls=http://127.0.0.1:2380 \
-        --initial-cluster=lab=http://127.0.0.1:2380";
-    service("etcd", command, &[])
+        --initial-cluster=lab=http://127.0.0.1:2380"
+    );
+    service("etcd", &command, &[])
 }
 
 /// The API server, with these ranges of Services.
 pub fn api_server(address: Ipv4Addr, services: &str) -> Service {
     let command = format!(
-        "kube-apiserver --etcd-servers=http://127.0.0.1:2379 --bind-address=0.0.0.0 --secure-port={PORT} \
+        "kube-apiserver --etcd-servers=http://127.0.0.1:{STORE_PORT} --bind-address=0.0.0.0 --secure-port={PORT} \
         --advertise-address={address} --service-cluster-ip-range={services} --allow-privileged=true \
         --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --anonymous-auth=true \
         --client-ca-file=/etc/kubernetes/pki/ca.crt \

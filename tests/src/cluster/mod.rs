@@ -48,6 +48,7 @@ use tokio::sync::Mutex;
 
 use crate::machine::{Control, ServiceStatus};
 use crate::progress::Progress;
+use crate::store::Store;
 use control_plane::NodeRanges;
 use state::{CONTROL_PLANE, Phase, State};
 
@@ -267,6 +268,11 @@ impl Cluster {
     /// The machine that the API server runs on.
     pub async fn control_plane_address(&self) -> std::net::Ipv4Addr {
         self.state.lock().await.control_plane()
+    }
+
+    /// The store of the API server.
+    pub async fn store(&self) -> Store {
+        Store::new(self.control_plane_address().await, control_plane::STORE_PORT)
     }
 
     /// Ends the API server: from now on nobody is answered. The controller manager ends with it, as one does that cannot renew its

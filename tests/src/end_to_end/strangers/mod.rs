@@ -2,6 +2,7 @@
 //! back works, and `kubectl replumb status` names the object within ten seconds.
 
 mod blockers;
+mod crowd;
 mod named;
 mod objects;
 mod quiet;

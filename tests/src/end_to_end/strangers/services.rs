@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use futures::{StreamExt, TryStreamExt, stream};
 use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use plan::service_cidr::step::Stage;
 use serde_json::{Value, json};
 
 use super::super::{Looker, Tally};
+use super::crowd::{self, MANY};
 use super::named::named;
 use super::objects::{self, NAMESPACE};
 use super::put;
@@ -24,9 +24,6 @@ use crate::demo::service_cidr::{Run, Size, Wanted};
 use crate::demo::{End, Tools};
 
 const STEP: Duration = Duration::from_mins(10);
-/// Services that a tenant makes in mid-exchange, and how many requests are under way.
-const MANY: u32 = 20_000;
-const AT_ONCE: usize = 32;
 /// The Service that is edited without pause, and how often.
 const EDITED: &str = "edited";
 const EDIT_INTERVAL: Duration = Duration::from_millis(200);
@@ -75,7 +72,7 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
             named(&run.scene.operator, &[&format!("{NAMESPACE}/{TURNED}")]).await,
         );
         let made = async {
-            make_many(cluster).await?;
+            crowd::make(cluster).await?;
             run.scene
                 .say(format_args!("the stranger has made {MANY} Services"));
             anyhow::Ok(())
@@ -139,7 +136,7 @@ async fn addresses(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
     Ok(list
         .into_iter()
         .filter(|service| {
-            !service.name_any().starts_with("many-")
+            !crowd::is_of(&service.name_any())
                 && service.namespace().as_deref() != Some(api::names::NAMESPACE)
         })
         .filter_map(|service| {
@@ -179,40 +176,6 @@ async fn edit_without_pause(cluster: &Cluster) -> Result<()> {
         let _ = change(cluster, EDITED, patch).await;
     }
     Ok(())
-}
-
-/// Makes them as fast as the API server lets one. kube-proxy is told to leave them alone: three of it on two processors would do nothing
-/// else.
-async fn make_many(cluster: &Cluster) -> Result<()> {
-    let services = services(cluster);
-    let logs = cluster.directory().logs();
-    let logs = &logs;
-    stream::iter(0..MANY)
-        .map(|number| {
-            let services = services.clone();
-            async move {
-                let service: Service = serde_json::from_value(json!({
-                    "metadata": {
-                        "name": format!("many-{number}"), "labels": { "service.kubernetes.io/service-proxy-name": "none" },
-                    },
-                    "spec": { "ports": [{ "port": 80 }] },
-                }))?;
-                // One more allocates an address in the time that it takes to count all of them: with thousands a request may time out,
-                // and is made again, as any client does.
-                let what = format!("Service {NAMESPACE}/many-{number} is created");
-                until(&what, STEP, logs, async || {
-                    match services.create(&PostParams::default(), &service).await {
-                        Ok(_) => Ok(Look::Done(())),
-                        Err(kube::Error::Api(error)) if error.is_already_exists() => Ok(Look::Done(())),
-                        Err(error) => Ok(Look::NotYet(error.to_string())),
-                    }
-                })
-                .await
-            }
-        })
-        .buffer_unordered(AT_ONCE)
-        .try_collect()
-        .await
 }
 
 /// Waits until a Service of the stranger's has an address in this range.
