@@ -23,6 +23,7 @@ use clap::Parser;
 use jiff::Timestamp;
 use kube::{Api, Config};
 use plan::flannel_to_calico::settings::defaults::CNI_CONFIGURATION_DIRECTORY;
+use runtime::client::Limit;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing_subscriber::EnvFilter;
@@ -31,6 +32,11 @@ use tracing_subscriber::EnvFilter;
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long one request to the API may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// The requests of each client: a few at each step of a node. Thousands of agents share one API server.
+const RATE: Limit = Limit {
+    requests: 20,
+    period: Duration::from_secs(4),
+};
 
 // One thread: the agent waits for its host and the API, and shares the node with everybody's pods.
 #[tokio::main(flavor = "current_thread")]
@@ -122,11 +128,11 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     config.connect_timeout = Some(REQUEST_LIMIT);
     let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
     let requests = Arc::new(metrics.api.clone());
-    let watching = runtime::client::client(config.clone(), requests.clone())
+    let watching = runtime::client::client(config.clone(), requests.clone(), RATE)
         .context("building the client of the watch")?;
     // A watch is long and has a limit of its own; every other request has this one.
     config.read_timeout = Some(REQUEST_LIMIT);
-    let client = runtime::client::client(config.clone(), requests).context("building the client")?;
+    let client = runtime::client::client(config.clone(), requests, RATE).context("building the client")?;
 
     let health = Arc::new(Health::new(Timestamp::now()));
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::migration::MigrationPhase;
 use api::{Migration, MigrationRecord, MigrationSpec, NodeMigration, names};
@@ -11,10 +12,17 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
+use runtime::client::Limit;
 use serde_json::Value;
 
 use crate::args::Connection;
 use crate::error::CliError;
+
+/// The requests of each client of a command.
+const RATE: Limit = Limit {
+    requests: 100,
+    period: Duration::from_secs(1),
+};
 
 /// Prints warnings of the API server as kubectl does.
 struct Warnings;
@@ -75,10 +83,10 @@ impl Cluster {
         config.connect_timeout = Some(connection.request_timeout);
         let address = config.cluster_url.to_string();
         let warnings = Arc::new(Warnings);
-        let watching = runtime::client::client(config.clone(), warnings.clone())
+        let watching = runtime::client::client(config.clone(), warnings.clone(), RATE)
             .map_err(|error| failed(error.into()))?;
         config.read_timeout = Some(connection.request_timeout);
-        let client = runtime::client::client(config, warnings).map_err(|error| failed(error.into()))?;
+        let client = runtime::client::client(config, warnings, RATE).map_err(|error| failed(error.into()))?;
         Ok(Self {
             client,
             watching,

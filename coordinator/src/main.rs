@@ -18,6 +18,7 @@ use coordinator::tell::Teller;
 use coordinator::words::Pace;
 use jiff::Timestamp;
 use kube::Config;
+use runtime::client::Limit;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -25,6 +26,11 @@ use tracing_subscriber::EnvFilter;
 
 /// How long one request to the API may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// The requests of each client. A leader whose cluster is large writes in bursts; the API server has a priority level for it in deploy/.
+const RATE: Limit = Limit {
+    requests: 100,
+    period: Duration::from_secs(1),
+};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -60,11 +66,15 @@ async fn run(args: Args) -> anyhow::Result<()> {
     config.default_retry = false;
     let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
     let requests = Arc::new(metrics.api.clone());
-    let watching = runtime::client::client(config.clone(), requests.clone())
+    let watching = runtime::client::client(config.clone(), requests.clone(), RATE)
         .context("building the client of the watches")?;
     // Watches are long and have a limit of their own; every other request has this one.
     config.read_timeout = Some(REQUEST_LIMIT);
-    let client = runtime::client::client(config.clone(), requests).context("building the client")?;
+    let client =
+        runtime::client::client(config.clone(), requests.clone(), RATE).context("building the client")?;
+    // The Lease has a client of its own: a leader whose passes have many writes still renews it in time.
+    let leasing = runtime::client::client(config.clone(), requests, RATE)
+        .context("building the client of the Lease")?;
 
     let health = Arc::new(Health::new(Timestamp::now()));
     let context = Context {
@@ -83,7 +93,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let (leader, leading) = watch::channel(false);
     let mut tasks = JoinSet::new();
     let cache = Cache::start(&watching, &namespace, &mut tasks);
-    let candidate = || Candidate::new(client.clone(), &namespace, api::names::COORDINATOR, &pod_name);
+    let candidate = || Candidate::new(leasing.clone(), &namespace, api::names::COORDINATOR, &pod_name);
     tasks.spawn(candidate().run(leader));
     let passes = async {
         cache.ready().await;

@@ -1,15 +1,17 @@
 //! The client of the API server as every program of ours uses it: a write with a field that the API server does not know is
-//! refused instead of being carried out without that field, every warning about a request of ours is reported, and requests
-//! are counted.
+//! refused instead of being carried out without that field, every warning about a request of ours is reported, requests are
+//! counted, and their rate is limited.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt, TryFutureExt};
 use http::header::WARNING;
 use http::{HeaderMap, Method, Request, Response, Uri};
 use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
+use tower::limit::RateLimitLayer;
 use tower::{Layer, Service};
 
 /// The parameter of a write by which the API server refuses unknown and duplicate fields. Without it, the API server drops
@@ -26,12 +28,24 @@ pub trait Observer: Send + Sync {
     fn warning(&self, text: &str);
 }
 
-/// A client whose writes are validated strictly, and whose requests and warnings are told to `observer`.
+/// The most requests that a client sends in a period. A watch counts when it starts. A request above the limit waits, and the
+/// requests after it wait with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// The number of requests.
+    pub requests: u64,
+    /// The period, which begins with its first request.
+    pub period: Duration,
+}
+
+/// A client whose writes are validated strictly, whose requests and warnings are told to `observer`, and whose rate is limited.
 ///
 /// # Errors
 /// When the configuration names certificates or a proxy that cannot be used.
-pub fn client(config: Config, observer: Arc<dyn Observer>) -> Result<Client, kube::Error> {
-    Ok(ClientBuilder::try_from(config)?
+pub fn client(config: Config, observer: Arc<dyn Observer>, limit: Limit) -> Result<Client, kube::Error> {
+    let builder = ClientBuilder::try_from(config)?;
+    Ok(builder
+        .with_layer(&RateLimitLayer::new(limit.requests, limit.period))
         .with_layer(&StrictLayer::new(observer))
         .build())
 }
@@ -282,6 +296,30 @@ mod tests {
         assert_eq!(
             *told.requests.lock().unwrap(),
             ["GET nodes", "PATCH nodes/status"]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_above_the_limit_wait_and_none_is_lost() {
+        let server = tower::service_fn(|_: Request<Body>| async {
+            Ok::<_, Infallible>(Response::new(Body::from(
+                br#"{"metadata":{"name":"a"}}"#.to_vec(),
+            )))
+        });
+        let limit = RateLimitLayer::new(20, Duration::from_secs(4));
+        let client = ClientBuilder::new(server, "default")
+            .with_layer(&limit)
+            .with_layer(&StrictLayer::new(Arc::<Told>::default()))
+            .build();
+        let nodes: Api<Node> = Api::all(client);
+        let began = tokio::time::Instant::now();
+        let all = futures::future::join_all((0..50).map(|_| nodes.get("a"))).await;
+        assert!(all.iter().all(Result::is_ok));
+        let took = began.elapsed();
+        // Two periods are full, and the third begins.
+        assert!(
+            (Duration::from_secs(8)..Duration::from_secs(9)).contains(&took),
+            "{took:?}"
         );
     }
 

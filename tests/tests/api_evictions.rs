@@ -20,6 +20,7 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Config, ResourceExt};
 use lab::apilab::ApiLab;
 use plan::evict::PodName;
+use runtime::client::Limit;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
@@ -27,6 +28,11 @@ const NODE: &str = "first";
 const NAMESPACE: &str = "shop";
 /// Longer than the API server takes to answer an eviction.
 const LIMIT: Duration = Duration::from_secs(40);
+
+const RATE: Limit = Limit {
+    requests: 100,
+    period: Duration::from_secs(1),
+};
 
 /// The API server with a Node and a tenant's namespace.
 async fn lab() -> &'static ApiLab {
@@ -52,7 +58,7 @@ async fn context(lab: &ApiLab) -> Context {
         .unwrap();
     let metrics = Arc::new(Metrics::new().unwrap());
     let config = lab.config_with_token(&token).await.unwrap();
-    let client = runtime::client::client(config, Arc::new(metrics.api.clone())).unwrap();
+    let client = runtime::client::client(config, Arc::new(metrics.api.clone()), RATE).unwrap();
     Context {
         client: client.clone(),
         watching: client.clone(),
