@@ -11,13 +11,14 @@ use api::migration::Desired;
 use api::traffic::{GateBreach, Gates, TrafficGate};
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+
 use kube::ResourceExt;
 use plan::decision::{HaltReason, Wait};
 use plan::traffic::mesh::{self, Endpoint};
 use plan::traffic::pods::Fate;
 use plan::traffic::{Flow, Generation};
 
+use pods::Staying;
 pub use pods::{create, is_traffic_pod};
 use reports::{breaches, sums, unwatched};
 pub use services::Services;
@@ -78,11 +79,7 @@ pub async fn watch(
         TrafficGate::Watch => wanted,
         TrafficGate::Off => BTreeMap::new(),
     };
-    let staying: Vec<&Arc<Pod>> = snapshot
-        .traffic_pods
-        .iter()
-        .filter(|pod| pods::fate_of(pod, networks, &fates) != Fate::Unwanted)
-        .collect();
+    let staying = Staying::of(&snapshot.traffic_pods, networks, &fates);
     let flows = match rules.traffic {
         TrafficGate::Watch => {
             services.look(context).await?;
@@ -106,7 +103,7 @@ pub async fn watch(
     }
     let mut missing = Vec::new();
     for ((node, generation), fate) in &fates {
-        let there = || pods::of(&staying, networks, node, *generation).is_some();
+        let there = || staying.on(node, networks, *generation).is_some();
         if *fate == Fate::Wanted && !there() {
             missing.push((*node, *generation));
         }
@@ -218,7 +215,7 @@ pub async fn stop(
 fn wanted_flows(
     snapshot: &Snapshot,
     networks: &Networks,
-    staying: &[&Arc<Pod>],
+    staying: &Staying<'_>,
     services: &Services,
 ) -> BTreeMap<String, Vec<Flow>> {
     let asked: BTreeSet<&str> = snapshot

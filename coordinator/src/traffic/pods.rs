@@ -1,5 +1,6 @@
 //! The traffic pods: one of each network on a node, by name and label.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -93,19 +94,37 @@ pub fn fate_of(pod: &Pod, networks: &Networks, fates: &Fates<'_>) -> Fate {
         .unwrap_or(Fate::Unwanted)
 }
 
-/// The node's pod of this network, unless it is about to go.
-pub fn of<'pods>(
-    pods: &[&'pods Arc<Pod>],
-    networks: &Networks,
-    node: &str,
-    wanted: Generation,
-) -> Option<&'pods Arc<Pod>> {
-    pods.iter().copied().find(|pod| {
-        let on = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        on == Some(node)
-            && networks.generation(pod) == Some(wanted)
-            && pod.metadata.deletion_timestamp.is_none()
-    })
+/// Traffic pods that stay, by node: a cluster has thousands, and each node is asked for its own.
+#[derive(Debug)]
+pub struct Staying<'pods> {
+    by_node: BTreeMap<&'pods str, Vec<&'pods Arc<Pod>>>,
+}
+
+impl<'pods> Staying<'pods> {
+    /// Those that do not have to go.
+    pub fn of(pods: &'pods [Arc<Pod>], networks: &Networks, fates: &Fates<'_>) -> Self {
+        let mut by_node: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
+        for pod in pods {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+            if fate_of(pod, networks, fates) != Fate::Unwanted
+                && let Some(node) = node
+            {
+                by_node.entry(node).or_default().push(pod);
+            }
+        }
+        Self { by_node }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &'pods Arc<Pod>> {
+        self.by_node.values().flatten().copied()
+    }
+
+    /// The node's pod of this network, unless it is about to go.
+    pub fn on(&self, node: &str, networks: &Networks, wanted: Generation) -> Option<&'pods Arc<Pod>> {
+        let mut pods = self.by_node.get(node)?.iter().copied();
+        pods.find(|pod| networks.generation(pod) == Some(wanted) && pod.metadata.deletion_timestamp.is_none())
+    }
 }
 
 /// What the pod waits for.

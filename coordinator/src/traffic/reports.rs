@@ -1,16 +1,15 @@
 //! What the agents found: who watches, which paths lose more than they may, and the sums.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use api::traffic::ClassCount;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use plan::decision::{Wait, WaitReason};
 use plan::traffic::pods::Fate;
 use plan::traffic::stream::Totals;
 use plan::traffic::{Flow, PathClass};
 
+use super::pods::Staying;
 use super::{Fates, Networks, pods};
 use crate::snapshot::Snapshot;
 
@@ -19,7 +18,7 @@ pub fn unwatched(
     snapshot: &Snapshot,
     networks: &Networks,
     fates: &Fates<'_>,
-    staying: &[&Arc<Pod>],
+    staying: &Staying<'_>,
     flows: &BTreeMap<String, Vec<Flow>>,
     judged_since: Option<Timestamp>,
 ) -> Option<Wait> {
@@ -27,7 +26,7 @@ pub fn unwatched(
     let mut problems = Vec::new();
     for ((node, generation), _) in fates.iter().filter(|(_, fate)| **fate == Fate::Wanted) {
         wanted += 1;
-        let pod = pods::of(staying, networks, node, *generation);
+        let pod = staying.on(node, networks, *generation);
         let reporting = pod.is_some_and(|pod| {
             let uid = pod.metadata.uid.as_deref().unwrap_or_default();
             let report = snapshot
