@@ -146,6 +146,19 @@ pub(crate) fn wait(status: &mut MigrationStatus, reason: WaitReason, message: St
     status.message = message;
 }
 
+/// Whether this pass has written everything so far. Where it has not for want of time, the status says so.
+pub(crate) fn is_written(context: &Context, status: &mut MigrationStatus) -> bool {
+    let postponed = context.obstacles.postponed();
+    if postponed > 0 {
+        status.blocked = String::new();
+        status.message = match postponed {
+            1 => "1 object more is written by the next pass".to_owned(),
+            many => format!("{many} objects more are written by the next passes"),
+        };
+    }
+    context.obstacles.is_clear()
+}
+
 /// Says in the status which objects cannot be written, unless a person is told of something already.
 fn tell_refusals(context: &Context, status: &mut MigrationStatus) {
     let needs_a_person = WaitReason::read(&status.blocked).is_none_or(WaitReason::needs_a_person)

@@ -26,6 +26,8 @@ use tracing_subscriber::EnvFilter;
 
 /// How long one request to the API may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// For how long a pass begins to write objects, before it says what it has done.
+const WRITING: Duration = Duration::from_secs(5);
 /// The requests of each client. A leader whose cluster is large writes in bursts; the API server has a priority level for it in deploy/.
 const RATE: Limit = Limit {
     requests: 100,
@@ -79,7 +81,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let health = Arc::new(Health::new(Timestamp::now()));
     let context = Context {
         teller: Teller::new(client.clone(), &pod_name),
-        obstacles: Obstacles::default(),
+        obstacles: Obstacles::within(WRITING),
         pace: Pace::OF_PEOPLE,
         client: client.clone(),
         watching: watching.clone(),

@@ -2,10 +2,15 @@
 //!
 //! The first failure is told at once. After that the object is tried again with growing pauses, so that five thousand of them are
 //! no load on the API server.
+//!
+//! A pass writes for a limited time, so that its status is told although thousands of objects are to be written: the others are
+//! written by the next passes.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use plan::decision::{Wait, WaitReason};
@@ -24,6 +29,12 @@ const REST: i32 = 10;
 #[derive(Debug, Default)]
 pub struct Obstacles {
     objects: Mutex<BTreeMap<String, Obstacle>>,
+    /// The time for which a pass begins to write objects; `None`: as long as it takes.
+    limit: Option<Duration>,
+    /// The end of that time, for this pass.
+    until: Mutex<Option<Instant>>,
+    /// Objects that this pass has left to the next one.
+    postponed: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -40,12 +51,40 @@ struct Obstacle {
 }
 
 impl Obstacles {
+    /// Each pass begins to write objects for so long.
+    pub fn within(limit: Duration) -> Self {
+        Self {
+            limit: Some(limit),
+            ..Self::default()
+        }
+    }
+
+    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the time of this pass is over, so that one object more is left to the next one. It counts as postponed.
+    pub fn postpones(&self) -> bool {
+        let is_over = self.until().is_some_and(|until| Instant::now() >= until);
+        if is_over {
+            self.postponed.fetch_add(1, Ordering::Relaxed);
+        }
+        is_over
+    }
+
+    /// The number of objects that this pass has left to the next one.
+    pub fn postponed(&self) -> usize {
+        self.postponed.load(Ordering::Relaxed)
+    }
+
     fn objects(&self) -> MutexGuard<'_, BTreeMap<String, Obstacle>> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a pass: what it does not want to write is no obstacle to it.
     pub fn begin_pass(&self) {
+        *self.until() = self.limit.and_then(|limit| Instant::now().checked_add(limit));
+        self.postponed.store(0, Ordering::Relaxed);
         for obstacle in self.objects().values_mut() {
             obstacle.is_wanted = false;
         }
@@ -61,8 +100,8 @@ impl Obstacles {
         self.objects().clear();
     }
 
-    /// Makes the write, if it is time. `object` is its kind and name. `None` where it was not made: the failure is kept here, or
-    /// the object changed since it was read and is looked at again.
+    /// Makes the write, if it is time. `object` is its kind and name. `None` where it was not made: the failure is kept here, the
+    /// object changed since it was read and is looked at again, or the next pass makes the write.
     ///
     /// # Errors
     /// When the API server is out of reach, which is no one object's.
@@ -74,7 +113,7 @@ impl Obstacles {
         // Writes are large futures, and this one is part of many.
         let write = Box::pin(write);
         async move {
-            if self.holds(object, Timestamp::now()).is_some() {
+            if self.holds(object, Timestamp::now()).is_some() || self.postpones() {
                 return Ok(None);
             }
             match write.await {
@@ -189,7 +228,7 @@ impl Obstacles {
 
     /// Whether everything that this pass wanted to write is written.
     pub fn is_clear(&self) -> bool {
-        !self.objects().values().any(|obstacle| obstacle.is_wanted)
+        self.postponed() == 0 && !self.objects().values().any(|obstacle| obstacle.is_wanted)
     }
 
     /// What has to be told: how many objects cannot be written, and the first of them.
@@ -349,6 +388,32 @@ mod tests {
         let wait = obstacles.wait().unwrap();
         assert!(!wait.message.contains("more object"), "{}", wait.message);
         assert_eq!(obstacles.holds("Node a", now), None);
+    }
+
+    #[tokio::test]
+    async fn a_pass_writes_for_a_limited_time_and_the_next_one_goes_on() {
+        let obstacles = Obstacles::within(Duration::from_millis(200));
+        for _ in 0..2 {
+            obstacles.begin_pass();
+            let first = obstacles
+                .attempt("Node a", async {
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    Ok(())
+                })
+                .await;
+            assert!(first.unwrap().is_some(), "what has begun is finished");
+            assert!(obstacles.is_clear());
+            for node in ["Node b", "Node c"] {
+                let later = obstacles.attempt(node, async { Ok(()) }).await;
+                assert!(later.unwrap().is_none());
+            }
+            assert_eq!(obstacles.postponed(), 2);
+            assert!(!obstacles.is_clear() && obstacles.wait().is_none(), "no failure");
+            obstacles.end_pass();
+        }
+        obstacles.begin_pass();
+        let made = obstacles.attempt("Node b", async { Ok(()) }).await;
+        assert!(made.unwrap().is_some() && obstacles.is_clear());
     }
 
     #[test]

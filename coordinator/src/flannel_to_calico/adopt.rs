@@ -68,12 +68,15 @@ pub async fn adopt_nodes(
     for node in joined {
         let outcome = match &pools {
             Ok(pools) => prepare_node(context, migration, settings, pools, node).await?,
-            Err(message) => Outcome::Blocked(message.clone()),
+            Err(message) => Some(Outcome::Blocked(message.clone())),
         };
         match outcome {
-            Outcome::Written => {}
+            Some(Outcome::Written) => {}
+            None => {
+                unprepared.insert(node.name_any(), "the next pass prepares it".to_owned());
+            }
             // flannel has not reached it yet, perhaps: it is looked at again, and not started before.
-            Outcome::Blocked(message) => {
+            Some(Outcome::Blocked(message)) => {
                 unprepared.insert(node.name_any(), message);
             }
         }
@@ -81,24 +84,25 @@ pub async fn adopt_nodes(
     Ok(unprepared)
 }
 
-/// Writes everything for one node. What the API server refuses is in the way of this node alone.
+/// Writes everything for one node. What the API server refuses is in the way of this node alone. `None`: the next pass writes it.
 pub async fn prepare_node(
     context: &Context,
     migration: &Migration,
     settings: &Settings,
     pools: &[Pool],
     node: &Node,
-) -> Result<Outcome, WriteError> {
+) -> Result<Option<Outcome>, WriteError> {
     let object = describe(node);
     let write = node_objects::write(context, migration, settings, pools, node);
     Ok(match context.obstacles.attempt(&object, write).await? {
-        Some(outcome) => outcome,
-        None => Outcome::Blocked(
-            context
-                .obstacles
-                .holds(&object, Timestamp::now())
-                .unwrap_or_else(|| format!("{object} changed since it was read; it is looked at again")),
-        ),
+        Some(outcome) => Some(outcome),
+        None => match context.obstacles.holds(&object, Timestamp::now()) {
+            Some(message) => Some(Outcome::Blocked(message)),
+            None if context.obstacles.postponed() > 0 => None,
+            None => Some(Outcome::Blocked(format!(
+                "{object} changed since it was read; it is looked at again"
+            ))),
+        },
     })
 }
 

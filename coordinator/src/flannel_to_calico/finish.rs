@@ -23,7 +23,7 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::drift::announce;
 use crate::facts;
-use crate::lifecycle::wait;
+use crate::lifecycle::{is_written, wait};
 use crate::memory::Memory;
 use crate::node_migrations::bring_to;
 use crate::snapshot::Snapshot;
@@ -116,7 +116,7 @@ pub async fn finish(
     }
     release_agents(context, &snapshot).await?;
     remove_labels(context, &snapshot.nodes).await?;
-    if !context.obstacles.is_clear() {
+    if !is_written(context, status) {
         return Ok(());
     }
     saved::restore_ipam_config(context, &status.before).await?;

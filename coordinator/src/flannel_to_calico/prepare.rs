@@ -26,7 +26,7 @@ use crate::cache::Cache;
 use crate::calico;
 use crate::context::Context;
 use crate::facts;
-use crate::lifecycle::wait;
+use crate::lifecycle::{is_written, wait};
 use crate::node_migrations::linux_nodes;
 use crate::write::{self, WriteError};
 
@@ -53,7 +53,7 @@ pub async fn prepare(
     adopt::adopt_node_migrations(context, cache, migration).await?;
     let nodes = linux_nodes(cache);
     adopt::label_with_flannel(context, &nodes).await?;
-    if !context.obstacles.is_clear() {
+    if !is_written(context, status) {
         // Without the label, the node selector would take flannel off a node.
         return Ok(());
     }
@@ -69,7 +69,7 @@ pub async fn prepare(
             return Ok(());
         }
     };
-    let outcomes: Vec<Outcome> = futures::stream::iter(
+    let outcomes: Vec<Option<Outcome>> = futures::stream::iter(
         nodes
             .values()
             .filter(|node| !node_objects::is_prepared(node, migration))
@@ -89,8 +89,8 @@ pub async fn prepare(
     let mut blocked: Vec<String> = outcomes
         .into_iter()
         .filter_map(|outcome| match outcome {
-            Outcome::Written => None,
-            Outcome::Blocked(message) => Some(message),
+            Some(Outcome::Written) | None => None,
+            Some(Outcome::Blocked(message)) => Some(message),
         })
         .collect();
     blocked.sort();
@@ -100,6 +100,9 @@ pub async fn prepare(
             WaitReason::CalicoObjects,
             format!("{} nodes; the first: {first}", blocked.len()),
         );
+        return Ok(());
+    }
+    if !is_written(context, status) {
         return Ok(());
     }
     status.phase = MigrationPhase::Rolling;

@@ -22,7 +22,7 @@ use super::{blocks, node_objects, saved};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
-use crate::lifecycle::wait;
+use crate::lifecycle::{is_written, wait};
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::write::{self, WriteError};
@@ -128,7 +128,7 @@ pub async fn undo(
             None => {}
         }
     }
-    if !context.obstacles.is_clear() {
+    if !is_written(context, status) {
         return Ok(());
     }
     if let Some(first) = kept.first() {
@@ -160,7 +160,7 @@ pub async fn undo(
     release_agents(context, &snapshot).await?;
     crash_point::reach("ReleaseAgents", Edge::Recorded, None).await;
     remove_labels(context, &snapshot.nodes).await?;
-    if !context.obstacles.is_clear() {
+    if !is_written(context, status) {
         return Ok(());
     }
     crash_point::reach("RemoveLabels", Edge::Recorded, None).await;

@@ -92,6 +92,9 @@ impl Round<'_> {
             } else {
                 describe(node_object.as_ref())
             };
+            if self.context.obstacles.postpones() {
+                continue;
+            }
             if let Some(message) = self.context.obstacles.holds(&key, self.now) {
                 worked
                     .waits
