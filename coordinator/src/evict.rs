@@ -3,7 +3,7 @@
 //! A request for an eviction lives longer than a pass: an admission webhook of one tenant that answers slowly keeps neither the
 //! pass nor the pods of others waiting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -12,6 +12,7 @@ use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::{Api, Client};
 use plan::evict::{PodName, Refusal};
+use plan::pods::Pods;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
@@ -83,11 +84,18 @@ pub async fn evict(
     let _ = tokio::time::timeout(SETTLE, answers).await;
 }
 
-/// Keeps the answers that have come since the last look, names evictions that are slow, and forgets refusals of pods that are
-/// gone.
-pub fn look(context: &Context, memory: &mut Memory, alive: impl Fn(&str) -> bool) {
+/// Keeps the answers that have come since the last look, and names evictions that are slow.
+pub fn look(context: &Context, memory: &mut Memory) {
     collect(&context.metrics, memory);
-    memory.refusals.retain(|uid, _| alive(uid));
+}
+
+/// Forgets refusals of pods that are gone.
+pub fn forget_gone(memory: &mut Memory, pods: &Pods) {
+    if memory.refusals.is_empty() {
+        return;
+    }
+    let alive: HashSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
+    memory.refusals.retain(|uid, _| alive.contains(uid.as_str()));
 }
 
 fn collect(metrics: &Metrics, memory: &mut Memory) {
@@ -317,7 +325,7 @@ mod tests {
         evict(&context, &[pod("first")], None, &mut memory).await;
         assert_eq!(server.hanging(), 1, "asked once");
         tokio::time::sleep(LIMIT).await;
-        look(&context, &mut memory, |_| true);
+        look(&context, &mut memory);
         let refusal = &memory.refusals["first"];
         assert_eq!(refusal.message, "no answer within 40 s");
         assert!(!refusal.by_budget);

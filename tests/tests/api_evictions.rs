@@ -136,7 +136,7 @@ async fn a_successor_of_the_same_name_is_not_evicted_in_place_of_the_pod_that_wa
     let answered = tokio::time::timeout(LIMIT, async {
         while counted(&context, "replaced") == 0 {
             tokio::time::sleep(Duration::from_millis(200)).await;
-            look(&context, &mut memory, |_| true);
+            look(&context, &mut memory);
         }
     });
     answered.await.unwrap();

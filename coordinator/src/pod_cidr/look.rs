@@ -43,7 +43,8 @@ impl Pass<'_> {
             Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody => None,
         };
         let pods = self.snapshot.pods();
-        evict::look(self.context, memory, |uid| pods.iter().any(|pod| pod.uid == uid));
+        evict::look(self.context, memory);
+        evict::forget_gone(memory, pods);
         progress::count(known, pods, self.direction, status);
 
         let workloads = workloads_of(pods);

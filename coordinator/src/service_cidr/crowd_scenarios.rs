@@ -21,10 +21,10 @@ use crate::memory::Memory;
 use crate::pass::pass;
 
 const SERVICES: &str = "/api/v1/namespaces";
-const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+pub(super) const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 
-struct World {
-    api: FakeApi,
+pub(super) struct World {
+    pub api: FakeApi,
     context: Context,
     memory: Memory,
     /// The API servers; none, where nothing is said of them.
@@ -46,7 +46,7 @@ fn path(name: &str) -> String {
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let api = FakeApi::default();
         let resources = json!([{ "name": "servicecidrs", "kind": "ServiceCIDR", "namespaced": false, "singularName": "", "verbs": [] }]);
         api.put(
@@ -133,7 +133,7 @@ impl World {
     }
 
     /// An API server runs with this range.
-    fn api_server_serves(&mut self, range: &str) {
+    pub(super) fn api_server_serves(&mut self, range: &str) {
         let server = ApiServer {
             ranges: Ok(vec![range.parse().unwrap()]),
             addresses: Ok(["10.96.0.1", "172.16.0.1"]
@@ -143,7 +143,7 @@ impl World {
         self.api_servers = BTreeMap::from([("192.0.2.1".parse().unwrap(), server)]);
     }
 
-    async fn pass(&mut self) {
+    pub(super) async fn pass(&mut self) {
         let cache = self.api.cache();
         self.memory.service_cidr.has_asked(self.api_servers.clone());
         pass(&self.context, &cache, &mut self.memory).await.unwrap();
@@ -160,7 +160,7 @@ impl World {
         .count()
     }
 
-    fn status(&self) -> MigrationStatus {
+    pub(super) fn status(&self) -> MigrationStatus {
         serde_json::from_value(self.api.get(MIGRATION).unwrap()["status"].clone()).unwrap()
     }
 

@@ -20,6 +20,8 @@ mod objects;
 pub mod observed;
 mod read;
 mod services;
+#[cfg(test)]
+mod silent_scenarios;
 mod trial;
 mod view;
 mod watched;

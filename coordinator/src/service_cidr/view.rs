@@ -1,6 +1,6 @@
 //! Everything that a decision depends on, of one pass; and the decision.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use api::MigrationStatus;
@@ -351,7 +351,7 @@ impl Pass<'_> {
         known: &mut ServiceCidrStatus,
         status: &MigrationStatus,
     ) -> Result<Option<Missing>, WriteError> {
-        let mut told: BTreeSet<String> = BTreeSet::new();
+        let mut told: HashSet<&str> = HashSet::new();
         let mut silent = Vec::new();
         let since = known.told_new_since.unwrap_or(Timestamp::MAX);
         let pods = self.snapshot.pods();
@@ -359,28 +359,23 @@ impl Pass<'_> {
             match answer.as_ref().map(|answer| &answer.said.carriers) {
                 Some(Found::Present(carriers)) => {
                     let told_here = carriers.told(self.snapshot.pods_on(node), since);
-                    told.extend(told_here.into_iter().map(str::to_owned));
+                    told.extend(told_here);
                 }
                 Some(Found::Absent) => {}
                 Some(Found::Malformed(what)) => silent.push(format!("node {node}: {what}")),
                 None => silent.push(format!("node {node}: its agent has not said")),
             }
         }
-        told.retain(|uid| {
-            pods.iter()
-                .any(|pod| pod.uid == *uid && !pod.finished && !pod.mirror)
-        });
+        let told: BTreeSet<String> = pods
+            .iter()
+            .filter(|pod| told.contains(pod.uid.as_str()) && !pod.finished && !pod.mirror)
+            .map(|pod| pod.uid.clone())
+            .collect();
         if silent.is_empty() {
             known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
         }
-        if let Some(first) = silent.first() {
-            return Ok(Some(Missing::Answer(Wait {
-                reason: WaitReason::AgentSilent,
-                message: format!("nobody knows yet which pods were told addresses that are left: {first}"),
-                until: None,
-            })));
-        }
-        crate::evict::look(self.context, memory, |uid| pods.iter().any(|pod| pod.uid == uid));
+        crate::evict::look(self.context, memory);
+        crate::evict::forget_gone(memory, pods);
         let workloads = workloads_of(pods);
         let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
         let residents = residents(pods, &workloads, &needed, known.told_new_since);
@@ -406,8 +401,21 @@ impl Pass<'_> {
                 evict::Next::Wait(wait) => Missing::Answer(wait),
             }));
         }
-        // Nobody is left, and the last ones are not Ready yet.
-        Ok(moves::on_their_way(&view).map(|found| Missing::Answer(found.wait)))
+        // The last pods are not Ready yet.
+        if let Some(found) = moves::on_their_way(&view) {
+            return Ok(Some(Missing::Answer(found.wait)));
+        }
+        // A node that has not answered keeps the pods of no other node.
+        Ok((!silent.is_empty()).then(|| {
+            Missing::Answer(Wait {
+                reason: WaitReason::AgentSilent,
+                message: format!(
+                    "the pods that were told addresses that are left are not known on {}",
+                    words::lines(&silent)
+                ),
+                until: None,
+            })
+        }))
     }
 
     /// Why the addresses that are left stay for now, though nobody is known to have been told one.

@@ -1,0 +1,143 @@
+//! Pods that were told an address that is left start again on the nodes that have answered, whatever another node's agent does: whole passes on
+//! an API server in memory.
+
+use api::names;
+use plan::found::Found;
+use plan::pod_cidr::host::Listed;
+use plan::service_cidr::host::{Carrier, Carriers, HostFacts, ProxyMode, ToldBy};
+use plan::service_cidr::step::Stage;
+use serde_json::{Value, json};
+
+use super::crowd_scenarios::{RANGES, World};
+use crate::fake_api::MIGRATION;
+
+const NODES: [&str; 2] = ["a", "b"];
+
+fn pod(namespace: &str, name: &str, node: &str, kind: &str, owner: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": namespace, "creationTimestamp": "2026-01-01T00:00:00Z",
+            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": owner, "controller": true }],
+        },
+        "spec": { "nodeName": node, "containers": [] },
+        "status": { "phase": "Running", "podIP": "10.244.0.9", "conditions": [{ "type": "Ready", "status": "True" }] },
+    })
+}
+
+/// Every Service has its new address, the old range is closed, and a pod on each node was told an address that is left.
+fn world() -> World {
+    let mut world = World::new();
+    world.api_server_serves("172.16.0.0/12");
+    world.api.remove(&format!("{RANGES}/replumb-new"));
+    let range = json!({ "spec": { "cidrs": ["172.16.0.0/12"] } });
+    world.api.edit(&format!("{RANGES}/kubernetes"), &range);
+    let mut status = world.status();
+    let known = status.service_cidr.as_mut().unwrap();
+    known.stage.as_mut().unwrap().name = Stage::Restart;
+    known.told_new_since = Some("2026-03-01T12:00:00Z".parse().unwrap());
+    let status = json!({ "status": serde_json::to_value(&status).unwrap() });
+    world.api.edit(MIGRATION, &status);
+    for node in NODES {
+        world.api.put(
+            &format!("/api/v1/nodes/{node}"),
+            json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": { "name": node },
+                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+            }),
+        );
+        let agent = format!("agent-{node}");
+        world.api.put(
+            &format!("/api/v1/namespaces/{}/pods/{agent}", names::NAMESPACE),
+            pod(names::NAMESPACE, &agent, node, "DaemonSet", names::AGENT),
+        );
+        world.api.put(
+            &web(node),
+            pod(
+                "shop",
+                &format!("web-{node}"),
+                node,
+                "ReplicaSet",
+                &format!("web-{node}"),
+            ),
+        );
+    }
+    world
+}
+
+fn web(node: &str) -> String {
+    format!("/api/v1/namespaces/shop/pods/web-{node}")
+}
+
+/// The agent of a node answers what it is asked.
+fn answers(world: &World, node: &str, told: Found<Carriers>) {
+    let path = format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}");
+    let object = world.api.get(&path).unwrap();
+    let facts = HostFacts {
+        proxy_mode: Found::Present(ProxyMode::Iptables),
+        unknown: Found::Present(Vec::new()),
+        cluster_dns: Found::Present(vec!["172.16.0.10".parse().unwrap()]),
+        api_server: "192.0.2.1".to_owned(),
+        carriers: told,
+        connections: Found::Present(Listed::default()),
+        ..HostFacts::default()
+    };
+    // An edit merges, and an answer takes the place of the last one.
+    let nothing = json!({ "status": { "serviceCidr": null } });
+    world.api.edit(&path, &nothing);
+    let status =
+        json!({ "status": { "observedGeneration": object["metadata"]["generation"], "serviceCidr": facts } });
+    world.api.edit(&path, &status);
+}
+
+/// The word of an agent that looks into its pods: the pod of this node was told an address that is left, if the pod is there.
+fn told(world: &World, node: &str) -> Found<Carriers> {
+    let pod = world.api.get(&web(node));
+    let carrier = pod.map(|pod| Carrier {
+        pod_uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
+        told_by: ToldBy::Environment,
+        address: "10.96.0.1".parse().unwrap(),
+    });
+    Found::Present(Carriers {
+        pods: carrier.into_iter().collect(),
+        ..Carriers::default()
+    })
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_answer_keeps_the_pods_of_no_other_node() {
+    let malformed = Found::Malformed("list /proc: Permission denied".to_owned());
+    for of_b in [None, Some(malformed)] {
+        let mut world = world();
+        for _ in 0..6 {
+            world.pass().await;
+            answers(&world, "a", told(&world, "a"));
+            if let Some(told) = &of_b {
+                answers(&world, "b", told.clone());
+            }
+        }
+        let message = world.status().message;
+        assert_eq!(world.api.get(&web("a")), None, "{message}");
+        assert!(world.api.get(&web("b")).is_some(), "no word of it: {message}");
+        assert!(message.contains("node b"), "{message}");
+        // The addresses stay for as long as it is not known.
+        assert_eq!(
+            world.status().service_cidr.unwrap().stage.unwrap().name,
+            Stage::Restart
+        );
+        for _ in 0..6 {
+            for node in NODES {
+                answers(&world, node, told(&world, node));
+            }
+            world.pass().await;
+        }
+        let status = world.status();
+        assert_eq!(world.api.get(&web("b")), None, "{}", status.message);
+        assert_ne!(
+            status.service_cidr.unwrap().stage.unwrap().name,
+            Stage::Restart,
+            "{}",
+            status.message
+        );
+    }
+}
