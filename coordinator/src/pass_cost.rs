@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::pass::pass;
 
 /// The most passes until nothing is written any more.
-const UNTIL_STILL: usize = 60;
+const UNTIL_STILL: usize = 300;
 /// The passes that are measured.
 const MEASURED: usize = 11;
 

@@ -29,18 +29,28 @@ pub struct Probes {
 ///
 /// One node that is still on the old network (`is_old`) and one that is done, each by chance and anew for each probe pod: the cost
 /// stays the same however large the cluster is, and no node proves all the others. Where neither exists, any other Ready node; on
-/// a cluster of one, the node itself.
+/// a cluster of one, the node itself. A node that was asked for this probe pod stays its prober as long as it can.
 pub fn choose(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> Probes {
     let mut probes = Probes::default();
-    for (node, pod) in &snapshot.probe_pods {
-        let done = snapshot
-            .node_migrations
-            .get(node)
-            .is_none_or(|object| object.spec.finished_at.is_some());
-        if done {
-            continue;
-        }
-        let candidates = candidates(snapshot, node, &pod.uid().unwrap_or_default(), &is_old);
+    let is_proved = |node: &&String| {
+        let object = snapshot.node_migrations.get(*node);
+        object.is_none_or(|object| object.spec.finished_at.is_some())
+    };
+    let open: Vec<&String> = snapshot
+        .probe_pods
+        .keys()
+        .filter(|node| !is_proved(node))
+        .collect();
+    if open.is_empty() {
+        return probes;
+    }
+    let chance = Chance {
+        usable: usable(snapshot, is_old),
+        asked: asked(snapshot),
+    };
+    for node in open {
+        let pod = &snapshot.probe_pods[node];
+        let candidates = chance.candidates(snapshot, node, &pod.uid().unwrap_or_default());
         for target in targets(node, pod) {
             for (name, side) in &candidates {
                 probes
@@ -59,48 +69,76 @@ pub fn choose(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> P
     probes
 }
 
-fn candidates(
-    snapshot: &Snapshot,
-    proved: &str,
-    attempt: &str,
-    is_old: &impl Fn(&NodeMigration) -> bool,
-) -> Vec<(String, &'static str)> {
-    let usable = |name: &str| {
-        name != proved
-            && snapshot.agent_ready(name)
-            && snapshot
-                .nodes
-                .get(name)
-                .is_some_and(|node| facts::nodes::is_ready(node))
+/// The network of a node that can probe others.
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Old,
+    New,
+    Between,
+}
+
+/// Nodes that can probe others, by name.
+fn usable(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> BTreeMap<&str, Side> {
+    let is_usable = |name: &str| {
+        let node = snapshot.nodes.get(name);
+        node.is_some_and(|node| facts::nodes::is_ready(node)) && snapshot.agent_ready(name)
     };
-    let others: Vec<(&String, bool, bool)> = snapshot
-        .node_migrations
-        .iter()
-        // One that has said nothing, or nothing that is understood, would answer no question either.
-        .filter(|(name, object)| object.status.is_some() && usable(name))
+    let nodes = snapshot.node_migrations.iter();
+    // One that has said nothing, or nothing that is understood, would answer no question either.
+    let nodes = nodes.filter(|(name, object)| object.status.is_some() && is_usable(name));
+    nodes
         .map(|(name, object)| {
-            let new = object.spec.finished_at.is_some();
-            (name, is_old(object), new)
+            let side = if is_old(object) {
+                Side::Old
+            } else if object.spec.finished_at.is_some() {
+                Side::New
+            } else {
+                Side::Between
+            };
+            (name.as_str(), side)
         })
-        .collect();
-    let mut chosen = Vec::new();
-    let choose = |side: &'static str, is_of: fn(&(&String, bool, bool)) -> bool| {
-        let names = others
-            .iter()
-            .filter(|other| is_of(other))
-            .map(|(name, ..)| name.as_str());
-        let seed = format!("{attempt}/{proved}/{side}");
-        plan::probe::chosen(&seed, names).map(|name| (name.to_owned(), side))
-    };
-    chosen.extend(choose("old", |(_, old, _)| *old));
-    chosen.extend(choose("new", |(_, _, new)| *new));
-    if chosen.is_empty() {
-        chosen.extend(choose("other", |_| true));
+        .collect()
+}
+
+/// Nodes that are asked to reach a probe pod, by the UID of the pod.
+fn asked(snapshot: &Snapshot) -> BTreeMap<&str, Vec<&str>> {
+    let mut asked: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (node, object) in &snapshot.node_migrations {
+        for target in &object.spec.probes {
+            asked.entry(&target.pod_uid).or_default().push(node);
+        }
     }
-    if chosen.is_empty() && snapshot.nodes.len() == 1 {
-        chosen.push((proved.to_owned(), "own"));
+    asked
+}
+
+/// What probers are chosen of: one look at the cluster for all probe pods.
+struct Chance<'pass> {
+    usable: BTreeMap<&'pass str, Side>,
+    asked: BTreeMap<&'pass str, Vec<&'pass str>>,
+}
+
+impl Chance<'_> {
+    fn candidates(&self, snapshot: &Snapshot, proved: &str, attempt: &str) -> Vec<(String, &'static str)> {
+        let mut chosen = Vec::new();
+        let choose = |words: &'static str, is_of: fn(Side) -> bool| {
+            let is_of = |name: &&str| *name != proved && self.usable.get(name).copied().is_some_and(is_of);
+            let before = self.asked.get(attempt).into_iter().flatten().copied().find(is_of);
+            let name = before.or_else(|| {
+                let seed = format!("{attempt}/{proved}/{words}");
+                plan::probe::chosen(&seed, self.usable.keys().copied().filter(is_of))
+            });
+            name.map(|name| (name.to_owned(), words))
+        };
+        chosen.extend(choose("old", |side| matches!(side, Side::Old)));
+        chosen.extend(choose("new", |side| matches!(side, Side::New)));
+        if chosen.is_empty() {
+            chosen.extend(choose("other", |_| true));
+        }
+        if chosen.is_empty() && snapshot.nodes.len() == 1 {
+            chosen.push((proved.to_owned(), "own"));
+        }
+        chosen
     }
-    chosen
 }
 
 /// Each address of the pod: one of each family that pods have.
@@ -236,5 +274,120 @@ pub fn probe_pod(pod: &Pod) -> ProbePod {
         message: waiting
             .or(status.phase)
             .unwrap_or_else(|| "no status yet".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    const MIGRATION: &str = "demo";
+
+    fn pod(api: &FakeApi, name: &str, node: &str, labels: &serde_json::Value, owner: &str) {
+        api.put(
+            &format!("/api/v1/namespaces/{}/pods/{name}", names::NAMESPACE),
+            json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {
+                    "name": name, "namespace": names::NAMESPACE, "labels": labels,
+                    "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": owner, "uid": owner, "controller": true }],
+                },
+                "spec": { "nodeName": node, "containers": [] },
+                "status": {
+                    "phase": "Running", "podIP": "10.244.0.9", "podIPs": [{ "ip": "10.244.0.9" }],
+                    "conditions": [{ "type": "Ready", "status": "True" }],
+                },
+            }),
+        );
+    }
+
+    fn path(node: &str) -> String {
+        format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}")
+    }
+
+    /// A Node with its agent; `finished`: it is on the new network.
+    fn node(api: &FakeApi, name: &str, finished: bool) {
+        api.put(
+            &format!("/api/v1/nodes/{name}"),
+            json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
+                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+            }),
+        );
+        pod(api, &format!("agent-{name}"), name, &json!({}), names::AGENT);
+        api.put(
+            &path(name),
+            json!({
+                "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": { "name": name },
+                "spec": {
+                    "nodeName": name, "migration": MIGRATION, "goal": "Hold",
+                    "finishedAt": finished.then_some("2026-01-01T00:00:00Z"),
+                },
+                "status": { "phase": "Flannel", "message": "", "goal": "Hold", "changes": [] },
+            }),
+        );
+    }
+
+    fn probe_pod_on(api: &FakeApi, node: &str) {
+        let labels = json!({ names::COMPONENT_LABEL: names::PROBE_COMPONENT });
+        pod(api, &format!("replumb-probe-{node}"), node, &labels, MIGRATION);
+    }
+
+    fn probers(api: &FakeApi, node: &str) -> Vec<(String, &'static str)> {
+        let snapshot = Snapshot::take(&api.cache(), MIGRATION, names::NAMESPACE);
+        let probes = choose(&snapshot, |object| object.spec.finished_at.is_none());
+        let probers = probes.probers.get(node).into_iter().flatten();
+        probers.map(|prober| (prober.node.clone(), prober.side)).collect()
+    }
+
+    #[test]
+    fn a_prober_stays_the_same_although_nodes_join_and_changes_when_it_cannot_probe() {
+        let api = FakeApi::default();
+        node(&api, "proved", false);
+        probe_pod_on(&api, "proved");
+        assert_eq!(probers(&api, "proved"), [("proved".to_owned(), "own")]);
+        node(&api, "old", false);
+        node(&api, "new", true);
+        let both = [("old".to_owned(), "old"), ("new".to_owned(), "new")];
+        assert_eq!(probers(&api, "proved"), both);
+        let asked = api.get(&format!(
+            "/api/v1/namespaces/{}/pods/replumb-probe-proved",
+            names::NAMESPACE
+        ));
+        let uid = asked.unwrap()["metadata"]["uid"].clone();
+        let target =
+            json!({ "node": "proved", "address": "10.244.0.9", "port": names::PROBE_PORT, "podUid": uid });
+        for name in ["old", "new"] {
+            api.edit(&path(name), &json!({ "spec": { "probes": [target] } }));
+        }
+        for number in 0..40 {
+            node(&api, &format!("joined-{number:02}"), number % 2 == 0);
+        }
+        assert_eq!(probers(&api, "proved"), both, "asked already");
+        // It is in work itself now.
+        api.edit(
+            "/api/v1/nodes/old",
+            &json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } }),
+        );
+        let others = probers(&api, "proved");
+        assert_ne!(others[0].0, "old");
+        assert_eq!((others[0].1, &others[1]), ("old", &both[1]));
+    }
+
+    #[test]
+    fn each_probe_pod_has_probers_by_chance() {
+        let api = FakeApi::default();
+        for number in 0..40 {
+            node(&api, &format!("n-{number:02}"), false);
+            probe_pod_on(&api, &format!("n-{number:02}"));
+        }
+        let different: BTreeSet<String> = (0..40)
+            .flat_map(|number| probers(&api, &format!("n-{number:02}")))
+            .map(|(name, _)| name)
+            .collect();
+        assert!(different.len() > 15, "{different:?}");
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::scenarios::{self, node_migration};
+use super::traffic_scenarios;
 use crate::fake_api::{FakeApi, MIGRATION};
 use crate::pass_cost::{self, Cost};
 
@@ -13,21 +14,32 @@ fn name(number: usize) -> String {
     format!("node-{number:05}")
 }
 
+fn parts(number: usize) -> [u8; 2] {
+    [number / 250, number % 250].map(|part| u8::try_from(part).unwrap())
+}
+
+/// The first three parts of the addresses of a node's pods.
+fn prefix(number: usize) -> String {
+    let [high, low] = parts(number);
+    format!("10.{}.{low}", 100 + high)
+}
+
 /// `nodes` nodes on flannel with their pods; the migration was started, and a tenth of the nodes may be in work.
 fn cluster(nodes: usize, strategy: &str) -> FakeApi {
     let api = scenarios::empty();
     api.edit(
         MIGRATION,
         &json!({
-            "spec": { "flannelToCalico": { "strategy": strategy }, "rollout": { "maxUnavailable": "10%" } },
+            "spec": {
+                "flannelToCalico": { "strategy": strategy }, "rollout": { "maxUnavailable": "10%" }, "gates": { "traffic": "Watch" },
+            },
             "status": { "flannelToCalico": { "settings": { "flannelNetwork": { "value": "10.0.0.0/8" } } } },
         }),
     );
     for number in 0..nodes {
-        let [high, low] = [number / 250, number % 250].map(|part| u8::try_from(part).unwrap());
-        let prefix = format!("10.{}.{low}", 100 + high);
-        let address = [192, 168, high, low];
-        scenarios::put_node_with(&api, &name(number), &prefix, address);
+        let [high, low] = parts(number);
+        let prefix = prefix(number);
+        scenarios::put_node_with(&api, &name(number), &prefix, [192, 168, high, low]);
         for pod in 1..PODS_OF_A_NODE {
             scenarios::put_pod(
                 &api,
@@ -43,14 +55,25 @@ fn cluster(nodes: usize, strategy: &str) -> FakeApi {
     api
 }
 
-/// Each agent says once that its host is as it was, and nothing more.
+/// Each agent says once that its host is as it was, and that each traffic pod sends what it was asked for. Kubelets start the traffic pods.
 fn agents_report(api: &FakeApi, nodes: usize) {
+    for pod in traffic_scenarios::traffic_pods(api) {
+        let node = pod["spec"]["nodeName"].as_str().unwrap();
+        let number = node.trim_start_matches("node-").parse().unwrap();
+        if pod["status"]["podIP"].is_null() {
+            traffic_scenarios::run(api, &pod, &format!("{}.200", prefix(number)));
+        }
+    }
     for number in 0..nodes {
         let path = node_migration(&name(number));
         let Some(object) = api.get(&path) else { continue };
         if object["status"]["phase"] == Value::Null {
             let status = json!({ "phase": "Flannel", "message": "as it was", "goal": "Hold", "changes": [] });
             api.edit(&path, &json!({ "status": status }));
+        }
+        let report = traffic_scenarios::report(api, &name(number), &object);
+        if !report.is_null() && report["reporting"] != object["status"]["traffic"]["reporting"] {
+            api.edit(&path, &json!({ "status": { "traffic": report } }));
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::pass::pass;
 
 const PODS: &str = "/api/v1/namespaces/replumb-system/pods";
 
-fn traffic_pods(api: &FakeApi) -> Vec<Value> {
+pub(super) fn traffic_pods(api: &FakeApi) -> Vec<Value> {
     let mut pods = api.below(PODS);
     pods.retain(|pod| pod["metadata"]["labels"][names::COMPONENT_LABEL] == names::TRAFFIC_COMPONENT);
     pods
@@ -60,26 +60,30 @@ pub(super) fn legacy_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
 /// The kubelets start the traffic pods.
 pub(super) fn pods_run(api: &FakeApi) {
     for pod in traffic_pods(api) {
-        let name = pod["metadata"]["name"].as_str().unwrap();
         let number = if pod["spec"]["nodeName"] == "a" { 1 } else { 2 };
         let place = if network(&pod) == names::NETWORK_FLANNEL {
             30
         } else {
             31
         };
-        let address = format!("10.244.{number}.{place}");
-        api.edit(
-            &format!("{PODS}/{name}"),
-            &json!({ "status": {
-                "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }],
-                "conditions": [{ "type": "Ready", "status": "True" }],
-                "containerStatuses": [{
-                    "name": "traffic", "image": "", "imageID": "", "ready": true, "restartCount": 0,
-                    "state": { "running": {} },
-                }],
-            } }),
-        );
+        run(api, &pod, &format!("10.244.{number}.{place}"));
     }
+}
+
+/// A kubelet starts this traffic pod.
+pub(super) fn run(api: &FakeApi, pod: &Value, address: &str) {
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    api.edit(
+        &format!("{PODS}/{name}"),
+        &json!({ "status": {
+            "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }],
+            "conditions": [{ "type": "Ready", "status": "True" }],
+            "containerStatuses": [{
+                "name": "traffic", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "state": { "running": {} },
+            }],
+        } }),
+    );
 }
 
 /// What the agent says of its flows; those to the node that the test names lose.

@@ -64,9 +64,9 @@ pub fn assign<'pod>(endpoints: &[Endpoint<'pod>], current: &BTreeSet<(&str, &str
                     break;
                 }
             }
-            let own = targets
-                .iter()
-                .find(|target| target.node == source.node && target.generation != source.generation);
+            let before = targets.iter().take(start).rev();
+            let mut on_the_node = before.take_while(|target| target.node == source.node);
+            let own = on_the_node.find(|target| target.generation != source.generation);
             if let Some(own) = own {
                 chosen.add(source, own);
             }
