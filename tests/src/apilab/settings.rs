@@ -8,6 +8,8 @@ use crate::cluster::authority;
 
 /// The file in the lab's folder that the API server writes its audit log into.
 const AUDIT_LOG: &str = "audit.log";
+/// The size at which the API server begins another file: none that is read here comes to it.
+const AUDIT_MEGABYTES: u32 = 100_000;
 
 /// What an API server of a lab is told besides what each is told.
 #[derive(Clone, Debug)]
@@ -42,7 +44,7 @@ impl Settings {
         let file = folder.join("audit-policy.json");
         authority::write(&file, policy)?;
         Ok(format!(
-            "{} --audit-policy-file={} --audit-log-path={}",
+            "{} --audit-policy-file={} --audit-log-path={} --audit-log-maxsize={AUDIT_MEGABYTES}",
             self.server,
             file.display(),
             audit_log(folder).display()

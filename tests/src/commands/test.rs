@@ -34,7 +34,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub cluster: ClusterArguments,
     /// Only these parts. By default all that end within an hour on two cores, built from nothing: not fair, in-place, gate, crash, wide,
-    /// storm, strangers and scale.
+    /// storm, strangers, stranger-services and scale.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<Part>,
 }
@@ -85,12 +85,14 @@ pub enum Part {
     Wide,
     /// Bad weather. Only when it is asked for.
     Storm,
-    /// Objects of strangers: pods, budgets, policies, webhooks, floods, Services. Only when it is asked for.
+    /// Objects of strangers: pods, budgets, policies, webhooks, floods. Only when it is asked for.
     Strangers,
+    /// 20 000 Services of a stranger, and three that the stranger edits, while Services exchange their addresses. Only when it is asked for.
+    StrangerServices,
 }
 
 impl Part {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::Format,
         Self::Unit,
         Self::Clippy,
@@ -113,6 +115,7 @@ impl Part {
         Self::Wide,
         Self::Storm,
         Self::Strangers,
+        Self::StrangerServices,
     ];
 }
 
@@ -141,7 +144,8 @@ impl Part {
             | Self::Crash
             | Self::Wide
             | Self::Storm
-            | Self::Strangers => false,
+            | Self::Strangers
+            | Self::StrangerServices => false,
         }
     }
 
@@ -160,7 +164,8 @@ impl Part {
             | Self::CalicoDatastore
             | Self::Wide
             | Self::Storm
-            | Self::Strangers => true,
+            | Self::Strangers
+            | Self::StrangerServices => true,
             Self::Format
             | Self::Unit
             | Self::Clippy
@@ -311,6 +316,7 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             .await
         }
         Part::Strangers => in_cluster(arguments, SMALL, end_to_end::strangers).await,
+        Part::StrangerServices => in_cluster(arguments, SMALL, end_to_end::stranger_services).await,
     }
 }
 

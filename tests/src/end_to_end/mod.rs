@@ -35,7 +35,7 @@ pub use refusals::refusals;
 pub use scale::scale;
 pub use service_cidr::service_cidr;
 pub use storm::storm;
-pub use strangers::strangers;
+pub use strangers::{stranger_services, strangers};
 
 use std::fmt::Display;
 
