@@ -24,6 +24,8 @@ pub struct Memory {
     pub unanswered: Unanswered,
     /// When the whole cluster was last read for the checks.
     pub checked_at: Option<Timestamp>,
+    /// How long that took.
+    pub check_took: std::time::Duration,
     /// What the Migration remembers beside its own object.
     pub records: Records,
     /// What was logged last of the checks, as a hash.

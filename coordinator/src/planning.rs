@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use api::migration::{Desired, MigrationPhase, Plan};
 use api::record::{Holds, MOST_BYTES, parts};
@@ -25,8 +26,11 @@ use crate::write::{self, WriteError};
 
 /// How long agents are waited for before their silence is a refusal.
 const AGENT_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
-/// How often the cluster is read again while a plan waits to be run.
-const RECHECK: SignedDuration = SignedDuration::from_secs(2);
+/// How often the cluster is read again while a plan waits to be run, at most and at least.
+const RECHECK: Duration = Duration::from_secs(2);
+const SLOWEST_RECHECK: Duration = Duration::from_mins(1);
+/// The part of the time in which the cluster may be read: one of so many seconds.
+const RECHECK_SHARE: u32 = 20;
 /// What a status has room for of the checks, in bytes.
 const CHECKS_BYTES: usize = 40 * 1024;
 /// What a status has room for of the actions before the first node, and of those after the last, in bytes.
@@ -45,13 +49,41 @@ pub(crate) async fn plan<K: Kind>(
     kind.adopt(context, cache, migration).await?;
     // A changed spec is looked at at once; the cluster around it every few seconds.
     let seen = migration.status.as_ref().map(|status| status.observed_generation);
+    let pause = recheck(status.phase, memory.check_took);
     let fresh = seen == migration.metadata.generation
-        && memory
-            .checked_at
-            .is_some_and(|at| now.duration_since(at) < RECHECK);
+        && memory.checked_at.is_some_and(|at| now.duration_since(at) < pause);
     if fresh {
         return Ok(());
     }
+    let begun = Instant::now();
+    let checked = check(kind, context, cache, memory, migration, status, now).await;
+    memory.check_took = begun.elapsed();
+    checked
+}
+
+/// The pause before the cluster is read again, by the time that the last look took: the larger the cluster, the longer. While agents
+/// are waited for, it is the shortest.
+fn recheck(phase: MigrationPhase, took: Duration) -> SignedDuration {
+    let is_waited_for = matches!(phase, MigrationPhase::Pending | MigrationPhase::Planning);
+    let pause = if is_waited_for {
+        RECHECK
+    } else {
+        let pause = took.saturating_mul(RECHECK_SHARE);
+        pause.clamp(RECHECK, SLOWEST_RECHECK)
+    };
+    SignedDuration::try_from(pause).unwrap_or(SignedDuration::from_secs(60))
+}
+
+/// Reads the cluster, judges it, and writes the plan.
+async fn check<K: Kind>(
+    kind: &K,
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    status: &mut MigrationStatus,
+    now: Timestamp,
+) -> Result<(), WriteError> {
     let name = migration.name_any();
     let node_migrations: Vec<_> = cache
         .node_migrations
@@ -278,6 +310,20 @@ async fn write_node_plans<K: Kind>(
         write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_cluster_is_read_again_later_and_agents_are_waited_for_at_once() {
+        let seconds = |phase, took| recheck(phase, Duration::from_millis(took)).as_secs();
+        assert_eq!(seconds(MigrationPhase::Planned, 5), 2);
+        assert_eq!(seconds(MigrationPhase::Refused, 900), 18);
+        assert_eq!(seconds(MigrationPhase::Planned, 60_000), 60);
+        assert_eq!(seconds(MigrationPhase::Planning, 60_000), 2);
+    }
 }
 
 #[cfg(test)]
