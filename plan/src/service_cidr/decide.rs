@@ -374,11 +374,14 @@ fn on_the_way<'view>(view: &View<'view>, policy: &Policy) -> Vec<&'view ServiceV
     batch.sort_by_key(|service| (!service.is_away, !service.is_held_back));
     // A slow Service goes on when it can, and takes no other Service's place: no owner stops the others by keeping one waiting.
     let (mut places, mut light_places) = (policy.services_at_once.max(1), LIGHT_AT_ONCE);
+    // Each address costs the API server more, the more there are: a crowd of latecomers takes its time from no other Service.
+    let others_go = batch.iter().any(|service| !service.is_late && !service.is_there);
+    let mut late_places = if others_go { places } else { LIGHT_AT_ONCE };
     batch.retain(|service| {
-        let left = if service.is_light() {
-            &mut light_places
-        } else {
-            &mut places
+        let left = match (service.is_light(), service.is_late) {
+            (true, true) => &mut late_places,
+            (true, false) => &mut light_places,
+            (false, _) => &mut places,
         };
         let has_place = service.is_slow || *left > 0;
         *left = left.saturating_sub(usize::from(!service.is_slow));

@@ -473,6 +473,25 @@ fn a_crowd_without_endpoints_takes_no_place_of_others() {
 }
 
 #[test]
+fn a_crowd_of_latecomers_goes_slowly_until_the_others_have_gone() {
+    let crowd = (0..1000).map(|number| ServiceView {
+        is_served: false,
+        is_late: true,
+        ..service(
+            &format!("crowd/{number}"),
+            Turn::Other,
+            Decision::Run(swap::Step::Move),
+        )
+    });
+    let services: Vec<ServiceView> = crowd.chain([service("shop/a", Turn::Other, MAKE)]).collect();
+    assert_eq!(
+        written(&services),
+        ["crowd/0", "crowd/1", "shop/a"],
+        "two at once"
+    );
+}
+
+#[test]
 fn helpers_that_go_take_no_place_of_others() {
     let mut done = service(
         "shop/a",
