@@ -53,6 +53,8 @@ static GROUND: LazyLock<Ground> = LazyLock::new(|| Ground {
 const LIMIT: Duration = Duration::from_mins(1);
 /// Looks until one Service is where it is to be: each is a step, or a wait of a tenth of a second.
 const LOOKS: usize = 600;
+/// The pause after a write that was refused. The API server frees an address that a failed write has allocated after three minutes at most.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// A namespace with a pod that is said to run, and the new range.
 struct Bench {
@@ -300,6 +302,7 @@ impl Bench {
 
     async fn go_on_with(&self, client: &Client, subject: &Subject) -> Result<(), String> {
         let (mut last, mut waits, mut subject) = (None, Waits::default(), subject.clone());
+        let mut refused = None;
         for _ in 0..LOOKS {
             let seen = self.look(client, &subject).await.unwrap();
             let decision = decide(&seen.view);
@@ -312,11 +315,15 @@ impl Bench {
                     waits.goes_on(&seen.view.name, step, Timestamp::now());
                     subject.is_restless = waits.is_restless(&seen.view.name, Timestamp::now());
                     // What is refused in the middle of a step is decided anew.
-                    let _ = exchange(client).make(&subject, seen, step).await;
+                    refused = exchange(client).make(&subject, seen, step).await.err();
+                    if refused.is_some() {
+                        // `PAUSE` says what is waited for.
+                        tokio::time::sleep(PAUSE).await;
+                    }
                 }
             }
         }
-        panic!("{subject:?} does not settle: {last:?}");
+        panic!("{subject:?} does not settle: {last:?}; the last write: {refused:?}");
     }
 
     /// Waits until an endpoint answers for this Service.

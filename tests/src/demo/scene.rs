@@ -1,6 +1,7 @@
 //! A cluster before its migration, as other tools than ours see it: what the end is judged by.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
@@ -86,9 +87,14 @@ impl<'cluster> Scene<'cluster> {
 
     /// Takes everything back, and follows it to its end.
     pub async fn roll_back(&self) -> Result<()> {
+        self.roll_back_within(LIMIT).await
+    }
+
+    /// The same with another limit.
+    pub async fn roll_back_within(&self, limit: Duration) -> Result<()> {
         self.say("kubectl replumb rollback --all --yes --wait");
         self.operator
-            .expect_within(Exit::Done, &["rollback", "--all", "--yes", "--wait"], LIMIT)
+            .expect_within(Exit::Done, &["rollback", "--all", "--yes", "--wait"], limit)
             .await
             .map(|_| ())
     }

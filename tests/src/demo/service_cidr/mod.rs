@@ -77,6 +77,8 @@ pub struct Wanted {
     pub beside_recreation: bool,
     /// More fields of the spec, as JSON to merge.
     pub spec: Value,
+    /// How long each way may take.
+    pub limit: Duration,
 }
 
 impl Wanted {
@@ -88,6 +90,7 @@ impl Wanted {
             size: Size::Whole,
             beside_recreation,
             spec: json!({}),
+            limit: LIMIT,
         })
     }
 }
@@ -251,7 +254,10 @@ impl<'cluster> Run<'cluster> {
     async fn there(&self, file: &str) -> Result<()> {
         self.scene.say("kubectl replumb apply --yes --watch");
         let apply = ["apply", "--filename", file, "--yes", "--watch"];
-        let followed = self.scene.operator.expect_within(Exit::Done, &apply, LIMIT);
+        let followed = self
+            .scene
+            .operator
+            .expect_within(Exit::Done, &apply, self.wanted.limit);
         // Who asks an address that is given up gets no answer any more: that ends before.
         let ends = async {
             self.until_every_pod_was_told().await?;
@@ -281,7 +287,7 @@ impl<'cluster> Run<'cluster> {
                 .say("nobody of the demo's asks by a new address any more");
             anyhow::Ok(())
         };
-        tokio::try_join!(self.scene.roll_back(), ends)?;
+        tokio::try_join!(self.scene.roll_back_within(self.wanted.limit), ends)?;
         Ok(())
     }
 
@@ -298,7 +304,7 @@ impl<'cluster> Run<'cluster> {
 
     async fn until_stage(&self, direction: &str, what: &str, stages: &[&str]) -> Result<()> {
         let cluster = self.scene.cluster;
-        until(what, LIMIT, &cluster.directory().logs(), async || {
+        until(what, self.wanted.limit, &cluster.directory().logs(), async || {
             let status = status(cluster).await?;
             let now = &status["serviceCidr"]["stage"];
             let stage = now["name"].as_str().unwrap_or_default().to_owned();

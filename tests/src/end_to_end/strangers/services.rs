@@ -24,6 +24,8 @@ use crate::demo::service_cidr::{Run, Size, Wanted};
 use crate::demo::{End, Tools};
 
 const STEP: Duration = Duration::from_mins(10);
+/// How long each way may take: the API server of the lab gives out some 12 addresses a second among so many (docs/limits.md).
+const LIMIT: Duration = Duration::from_hours(2);
 /// The Service that is edited without pause, and how often.
 const EDITED: &str = "edited";
 const EDIT_INTERVAL: Duration = Duration::from_millis(200);
@@ -50,6 +52,7 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
         size: Size::Small,
         // So that those of the stranger have still to go when the exchange has begun.
         spec: json!({ "serviceCidr": { "order": ["services/plain-0"], "servicesAtOnce": 3 } }),
+        limit: LIMIT,
         ..Wanted::new(End::Back, false)?
     };
     let to = wanted.to;
