@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use plan::decision::{Wait, WaitReason};
+use tokio::time::Instant;
 
 use crate::summary::Held;
 use crate::write::WriteError;
@@ -31,8 +32,9 @@ pub struct Obstacles {
     objects: Mutex<BTreeMap<String, Obstacle>>,
     /// The time for which a pass begins to write objects; `None`: as long as it takes.
     limit: Option<Duration>,
-    /// The end of that time, for this pass.
-    until: Mutex<Option<Instant>>,
+    /// The first time in this pass that an object was to be written: what is read before takes nothing of that time, so that each pass
+    /// writes something.
+    begun: Mutex<Option<Instant>>,
     /// Objects that this pass has left to the next one.
     postponed: AtomicUsize,
 }
@@ -59,13 +61,14 @@ impl Obstacles {
         }
     }
 
-    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    fn begun(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the time of this pass is over, so that one object more is left to the next one. It counts as postponed.
     pub fn postpones(&self) -> bool {
-        let is_over = self.until().is_some_and(|until| Instant::now() >= until);
+        let spent = self.begun().get_or_insert_with(Instant::now).elapsed();
+        let is_over = self.limit.is_some_and(|limit| spent >= limit);
         if is_over {
             self.postponed.fetch_add(1, Ordering::Relaxed);
         }
@@ -83,7 +86,7 @@ impl Obstacles {
 
     /// Begins a pass: what it does not want to write is no obstacle to it.
     pub fn begin_pass(&self) {
-        *self.until() = self.limit.and_then(|limit| Instant::now().checked_add(limit));
+        *self.begun() = None;
         self.postponed.store(0, Ordering::Relaxed);
         for obstacle in self.objects().values_mut() {
             obstacle.is_wanted = false;
@@ -390,11 +393,13 @@ mod tests {
         assert_eq!(obstacles.holds("Node a", now), None);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_pass_writes_for_a_limited_time_and_the_next_one_goes_on() {
         let obstacles = Obstacles::within(Duration::from_millis(200));
         for _ in 0..2 {
             obstacles.begin_pass();
+            // What a pass reads may take longer than its writes: it writes all the same.
+            tokio::time::sleep(Duration::from_secs(1)).await;
             let first = obstacles
                 .attempt("Node a", async {
                     tokio::time::sleep(Duration::from_millis(300)).await;

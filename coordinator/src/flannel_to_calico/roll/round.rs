@@ -92,13 +92,13 @@ impl Round<'_> {
             } else {
                 describe(node_object.as_ref())
             };
-            if self.context.obstacles.postpones() {
-                continue;
-            }
             if let Some(message) = self.context.obstacles.holds(&key, self.now) {
                 worked
                     .waits
                     .insert(node.clone(), Held::waiting(&refusal(message)));
+                continue;
+            }
+            if self.context.obstacles.postpones() {
                 continue;
             }
             let mut act = Act {
