@@ -84,13 +84,10 @@ pub async fn evict(
     let _ = tokio::time::timeout(SETTLE, answers).await;
 }
 
-/// Keeps the answers that have come since the last look, and names evictions that are slow.
-pub fn look(context: &Context, memory: &mut Memory) {
+/// Keeps the answers that have come since the last look, names evictions that are slow, and forgets refusals of pods that are
+/// gone.
+pub fn look(context: &Context, memory: &mut Memory, pods: &Pods) {
     collect(&context.metrics, memory);
-}
-
-/// Forgets refusals of pods that are gone.
-pub fn forget_gone(memory: &mut Memory, pods: &Pods) {
     if memory.refusals.is_empty() {
         return;
     }
@@ -98,7 +95,8 @@ pub fn forget_gone(memory: &mut Memory, pods: &Pods) {
     memory.refusals.retain(|uid, _| alive.contains(uid.as_str()));
 }
 
-fn collect(metrics: &Metrics, memory: &mut Memory) {
+/// Keeps the answers that have come since the last look, and names evictions that are slow.
+pub fn collect(metrics: &Metrics, memory: &mut Memory) {
     let Memory {
         unanswered, refusals, ..
     } = memory;
@@ -325,7 +323,7 @@ mod tests {
         evict(&context, &[pod("first")], None, &mut memory).await;
         assert_eq!(server.hanging(), 1, "asked once");
         tokio::time::sleep(LIMIT).await;
-        look(&context, &mut memory);
+        collect(&context.metrics, &mut memory);
         let refusal = &memory.refusals["first"];
         assert_eq!(refusal.message, "no answer within 40 s");
         assert!(!refusal.by_budget);

@@ -71,7 +71,7 @@ fn recheck(phase: MigrationPhase, took: Duration) -> SignedDuration {
         let pause = took.saturating_mul(RECHECK_SHARE);
         pause.clamp(RECHECK, SLOWEST_RECHECK)
     };
-    SignedDuration::try_from(pause).unwrap_or(SignedDuration::from_secs(60))
+    SignedDuration::try_from(pause).unwrap_or(SignedDuration::MAX)
 }
 
 /// Reads the cluster, judges it, and writes the plan.

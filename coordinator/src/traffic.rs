@@ -11,7 +11,6 @@ use api::migration::Desired;
 use api::traffic::{GateBreach, Gates, TrafficGate};
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::Timestamp;
-
 use kube::ResourceExt;
 use plan::decision::{HaltReason, Wait};
 use plan::traffic::mesh::{self, Endpoint};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use api::names;
 use coordinator::context::Context;
-use coordinator::evict::{evict, look};
+use coordinator::evict::{collect, evict};
 use coordinator::memory::Memory;
 use coordinator::metrics::Metrics;
 use coordinator::obstacles::Obstacles;
@@ -136,7 +136,7 @@ async fn a_successor_of_the_same_name_is_not_evicted_in_place_of_the_pod_that_wa
     let answered = tokio::time::timeout(LIMIT, async {
         while counted(&context, "replaced") == 0 {
             tokio::time::sleep(Duration::from_millis(200)).await;
-            look(&context, &mut memory);
+            collect(&context.metrics, &mut memory);
         }
     });
     answered.await.unwrap();

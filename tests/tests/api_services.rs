@@ -317,7 +317,6 @@ impl Bench {
                     // What is refused in the middle of a step is decided anew.
                     refused = exchange(client).make(&subject, seen, step).await.err();
                     if refused.is_some() {
-                        // `PAUSE` says what is waited for.
                         tokio::time::sleep(PAUSE).await;
                     }
                 }

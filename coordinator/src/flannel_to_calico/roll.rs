@@ -64,8 +64,7 @@ pub async fn roll(
             Kept::Announced => return Ok(Vec::new()),
             Kept::Restored(nodes) => nodes,
         };
-    evict::look(context, memory);
-    evict::forget_gone(memory, snapshot.pods());
+    evict::look(context, memory, snapshot.pods());
     let probes = probe::choose(&snapshot, is_untouched);
     probe::delete_spent_probe_pods(context, &snapshot, goes_with_calico).await?;
     let services = &mut memory.services;

@@ -161,7 +161,7 @@ pub(super) async fn passes_of_one(api: &FakeApi, number: usize, mut until: impl 
         let _ = pass(&context, &api.cache(), &mut memory).await;
         // Time passes: what was refused is due again.
         context.obstacles.hurry();
-        evict::look(&context, &mut memory);
+        evict::collect(&context.metrics, &mut memory);
         world_moves(api);
     }
     let migration = api.get(MIGRATION).unwrap();

@@ -43,8 +43,7 @@ impl Pass<'_> {
             Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody => None,
         };
         let pods = self.snapshot.pods();
-        evict::look(self.context, memory);
-        evict::forget_gone(memory, pods);
+        evict::look(self.context, memory, pods);
         progress::count(known, pods, self.direction, status);
 
         let workloads = workloads_of(pods);

@@ -374,8 +374,7 @@ impl Pass<'_> {
         if silent.is_empty() {
             known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
         }
-        crate::evict::look(self.context, memory);
-        crate::evict::forget_gone(memory, pods);
+        crate::evict::look(self.context, memory, pods);
         let workloads = workloads_of(pods);
         let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
         let residents = residents(pods, &workloads, &needed, known.told_new_since);

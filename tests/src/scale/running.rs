@@ -181,10 +181,10 @@ mod tests {
         assert_eq!(range.to_string(), "10.128.1.64/26");
         assert_eq!(last.address(&size).unwrap().to_string(), "10.128.1.99");
         let holder = ipam::holder(&last.name(), &last.place(&size).name());
-        let name = format!("{}-", records::block_name(range.into()));
+        let name = format!("ipamblocks/{}", records::block_name(range.into()));
         let found = all[2]
             .iter()
-            .find(|stored| stored.key().contains(name.trim_end_matches('-')))
+            .find(|stored| stored.key().ends_with(&name))
             .unwrap();
         let found: Value = serde_json::from_str(found.value()).unwrap();
         let attribute = found["spec"]["allocations"][35].as_u64().unwrap();

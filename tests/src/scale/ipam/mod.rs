@@ -139,12 +139,7 @@ impl Ipam {
                 match address {
                     // Its records were there before.
                     Some(address) if !pod.spec.host_network => {
-                        let address = address.parse().ok();
-                        let served = Served {
-                            address,
-                            ..served(&name(&pod), &pod)
-                        };
-                        self.pods.insert(uid, served);
+                        self.pods.insert(uid, served(&pod, address.parse().ok()));
                     }
                     Some(_) => {}
                     None if is_to_go => {}
@@ -172,7 +167,7 @@ impl Ipam {
     fn ask(&mut self, uid: String, pod: &SlimPod) {
         let name = name(pod);
         let node = pod.spec.node_name.clone();
-        self.pods.insert(uid, served(&name, pod));
+        self.pods.insert(uid, served(pod, None));
         let job = if pod.spec.host_network {
             Job::OnHost(name)
         } else {
@@ -221,11 +216,10 @@ fn name(pod: &SlimPod) -> PodName {
     }
 }
 
-/// A pod without an address.
-fn served(name: &PodName, pod: &SlimPod) -> Served {
+fn served(pod: &SlimPod, address: Option<IpAddr>) -> Served {
     Served {
         node: pod.spec.node_name.clone(),
-        handle: handle(name),
-        address: None,
+        handle: handle(&name(pod)),
+        address,
     }
 }
