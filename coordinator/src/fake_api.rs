@@ -536,7 +536,12 @@ impl State {
         if let Some(denial) = denials.find(|denial| path.starts_with(&denial.path) && (denial.is_meant)(body))
         {
             let (status, reason) = denial.answer;
-            return failure_of(status, reason, &denial.words);
+            let (status, mut answer) = failure_of(status, reason, &denial.words);
+            if status == StatusCode::UNPROCESSABLE_ENTITY {
+                let field = denial.words.split(':').next();
+                answer["details"] = json!({ "causes": [{ "field": field, "message": denial.words }] });
+            }
+            return (status, answer);
         }
         if let Some(pod) = path.strip_suffix("/eviction") {
             return self.evict(pod, body);

@@ -7,6 +7,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::core::Status;
 use kube::{Api, Resource, ResourceExt};
 use plan::field_patch::{Basis, FieldPatch, pointer};
 use serde::Serialize;
@@ -257,7 +258,7 @@ where
 {
     let parameters = parameters();
     match api.patch(name, &parameters, &json_patch(attempt, patch)?).await {
-        Err(kube::Error::Api(status)) if status.code == 422 => {
+        Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
             let merge = merge_patch(api, name, attempt, patch).await?;
             api.patch(name, &parameters, &merge).await
         }
@@ -281,7 +282,7 @@ where
         .patch_status(name, &parameters, &json_patch(attempt, patch)?)
         .await
     {
-        Err(kube::Error::Api(status)) if status.code == 422 => {
+        Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
             let merge = merge_patch(api, name, attempt, patch).await?;
             api.patch_status(name, &parameters, &merge).await
         }
@@ -294,6 +295,14 @@ fn json_patch((attempt, object): (&str, &str), patch: &FieldPatch) -> Result<Pat
     serde_json::from_value(patch.operations())
         .map(Patch::Json)
         .map_err(|source| WriteError::of(attempt, object, kube::Error::SerdeError(source)))
+}
+
+/// Whether the API server may have refused a JSON patch for one of its tests. A test that fails is answered like an object that is not
+/// valid, but without a field: an object that is not valid is answered with each of its fields that are not. Those are final words, as
+/// "spec.clusterIPs: provided IP is already allocated" is: to send the same again as a merge patch would only add a conflict to them.
+fn may_be_a_failed_test(status: &Status) -> bool {
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 422 && causes.all(|cause| cause.field.is_empty())
 }
 
 /// What to send after the API server has refused a patch without saying which: a field has changed, which is a conflict; a field that has
@@ -363,8 +372,7 @@ where
     let (name, parameters) = (read.name_any(), parameters());
     // The answer is metadata alone: a status that is not understood keeps no spec from being written.
     let answer = match api.patch_metadata(&name, &parameters, &json).await {
-        // A test that fails is answered like an object that is not valid, and without its words.
-        Err(kube::Error::Api(status)) if status.code == 422 => {
+        Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
             let now = api.get_metadata_opt(&name).await;
             let now = now.map_err(|source| WriteError::of("looking again at", &object, source))?;
             let merge = now.and_then(|now| patch.merge(&json!({ "metadata": now.metadata })));

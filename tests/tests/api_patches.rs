@@ -255,6 +255,45 @@ async fn what_is_stored_otherwise_than_it_is_shown_is_no_conflict() {
     );
 }
 
+/// Another Service has the address. The API server says so, however often the owner of this one edits it: a conflict would hide the words.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn what_is_taken_is_a_refusal_although_the_object_changes_all_the_time() {
+    let lab = ApiLab::shared().unwrap();
+    lab.namespace("patches-taken").await.unwrap();
+    let admin = lab.admin().await.unwrap();
+    let edits = Edits {
+        path: "/api/v1/namespaces/patches-taken/services/web".to_owned(),
+        patch: |number| json!({ "metadata": { "labels": { "edit": format!("e{number}") } } }),
+    };
+    let api: Api<Service> = Api::namespaced(
+        edited_before_each_change(&admin, &admin, vec![edits]),
+        "patches-taken",
+    );
+    let ports = json!([{ "port": 80 }]);
+    let holder = json!({ "metadata": { "name": "holder" }, "spec": { "ports": ports } });
+    let holder = api.create(&PostParams::default(), &of(holder)).await.unwrap();
+    let address = holder.spec.unwrap().cluster_ip.unwrap();
+    let away = json!({ "metadata": { "name": "web" }, "spec": { "type": "ExternalName", "externalName": "a.b", "ports": ports } });
+    let read = api.create(&PostParams::default(), &of(away)).await.unwrap();
+    let read = serde_json::to_value(read).unwrap();
+    let basis = Basis {
+        fields: vec![pointer(["spec", "type"])],
+        members: &[],
+    };
+    let change = json!({ "spec": { "type": "ClusterIP", "externalName": null, "clusterIP": address, "clusterIPs": [address] } });
+    let patch = FieldPatch::new(&read, &basis, &change);
+    let error = write::patch_fields(&api, "web", ("patching", "Service web"), &patch)
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .refusal()
+            .is_some_and(|words| words.contains("already allocated")),
+        "{error:?}"
+    );
+}
+
 /// What the coordinator may write of this Node with its own token, after one look, if this happens meanwhile.
 async fn labelled_after(name: &str, edit: Option<Value>, network: &str) -> Result<Node, WriteError> {
     let lab = ApiLab::shared().unwrap();
