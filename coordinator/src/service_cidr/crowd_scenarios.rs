@@ -25,7 +25,7 @@ pub(super) const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 
 pub(super) struct World {
     pub api: FakeApi,
-    context: Context,
+    pub context: Context,
     memory: Memory,
     /// The API servers; none, where nothing is said of them.
     api_servers: BTreeMap<IpAddr, ApiServer>,
@@ -53,15 +53,6 @@ impl World {
             "/apis/networking.k8s.io/v1",
             json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "networking.k8s.io/v1", "resources": resources }),
         );
-        for (name, range) in [("kubernetes", "10.96.0.0/12"), ("replumb-new", "172.16.0.0/12")] {
-            api.put(
-                &format!("{RANGES}/{name}"),
-                json!({
-                    "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": name },
-                    "spec": { "cidrs": [range] }, "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
-                }),
-            );
-        }
         let mut known = ServiceCidrStatus::of(settings());
         known.stage = Some(StageNow {
             name: Stage::Exchange,
@@ -91,12 +82,28 @@ impl World {
             memory: Memory::default(),
             api_servers: BTreeMap::new(),
         };
+        for (name, range) in [("kubernetes", "10.96.0.0/12"), ("replumb-new", "172.16.0.0/12")] {
+            world.range(name, range, true);
+        }
         // Those that others wait for are there.
         world.service("default/kubernetes", "172.16.0.1");
         world
     }
 
-    fn service(&self, name: &str, address: &str) {
+    /// Puts a `ServiceCIDR`. One that is not Ready is being deleted, and holds what it has.
+    pub(super) fn range(&self, name: &str, range: &str, is_ready: bool) {
+        let condition = json!({ "type": "Ready", "status": if is_ready { "True" } else { "False" } });
+        let mut object = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": name },
+            "spec": { "cidrs": [range] }, "status": { "conditions": [condition] },
+        });
+        if !is_ready {
+            object["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");
+        }
+        self.api.put(&format!("{RANGES}/{name}"), object);
+    }
+
+    pub(super) fn service(&self, name: &str, address: &str) {
         let (namespace, short) = name.split_once('/').unwrap();
         self.api.put(
             &path(name),
@@ -336,14 +343,7 @@ async fn the_range_is_closed_while_an_owner_makes_services_without_pause_and_the
         assert!(number < 1000, "the range stays open: {}", world.status().message);
     }
     // Addresses of the old range are held by what is being deleted.
-    world.api.put(
-        &format!("{RANGES}/kubernetes"),
-        json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-            "metadata": { "name": "kubernetes", "deletionTimestamp": "2026-03-01T12:00:00Z" },
-            "spec": { "cidrs": ["10.96.0.0/12"] }, "status": { "conditions": [{ "type": "Ready", "status": "False" }] },
-        }),
-    );
+    world.range("kubernetes", "10.96.0.0/12", false);
     for _ in 0..30 {
         world.pass().await;
     }

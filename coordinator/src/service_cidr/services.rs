@@ -1,10 +1,11 @@
 //! The Services of one pass: those whose turn it is are looked at, the others are known by what the watches tell.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use api::migration::ServiceCidrStatus;
+use ipnet::IpNet;
 use kube::ResourceExt;
 use plan::decision::Decision;
 use plan::service_cidr::class::Class;
@@ -208,10 +209,7 @@ impl Pass<'_> {
             } else {
                 self.goal
             };
-            let is_late = !is_held_back
-                && entry
-                    .created
-                    .is_some_and(|at| known.exchange_began.is_some_and(|began| at > began));
+            let is_late = !is_held_back && is_late(entry, known);
             let left = addresses.of(goal.other());
             let left_is_given = !is_late || left.iter().all(|left| can_be_asked_for(left, self.ranges));
             // One that is wanted back has been at the other address, and may go there again.
@@ -234,10 +232,7 @@ impl Pass<'_> {
             }
             let fingerprint = versions.finish();
             let refused = self.context.obstacles.holds(&format!("Service {key}"), self.now);
-            // What its owner has made something else of has nothing to exchange.
-            let is_elsewhere = !entry.is_away()
-                && !entry.is_at(addresses.of(goal))
-                && !matches!(entry.class(changed.of(goal.other())), Class::Moves(_));
+            let is_elsewhere = is_elsewhere(entry, addresses.of(goal), changed.of(goal.other()));
             let is_arrived = is_elsewhere || (entry.is_at(addresses.of(goal)) && !left_is_used);
             let is_refused = refused.is_some();
             let decision = match refused {
@@ -275,6 +270,20 @@ impl Pass<'_> {
             Some((place, listed))
         })
         .collect()
+    }
+
+    /// Namespaces with a Service that came when the exchange had begun, and has not the address yet that it is to have.
+    pub(super) fn namespaces_of_latecomers(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
+        let changed = known.settings.changed();
+        let leaves = changed.of(self.goal.other());
+        let book = self.booked.book.iter();
+        let late = book.filter_map(|(key, addresses)| {
+            let entry = self.index.service(&name_of(key)?)?;
+            let addresses = addresses.of(self.goal);
+            let is_there = entry.is_at(addresses) || is_elsewhere(entry, addresses, leaves);
+            (is_late(entry, known) && !is_there).then_some(entry.namespace.as_str())
+        });
+        late.collect()
     }
 
     /// What a person is told of Services that cost the migration time, or that their owners have changed: what it is about, and a line.
@@ -370,4 +379,18 @@ impl Spares {
             bridge: Parts::each(|_| next()),
         }
     }
+}
+
+/// Whether the owner of a Service has made something else of it: it has nothing to exchange then. `goal` has the addresses that it is to
+/// have, and `leaves` the ranges that Services leave.
+fn is_elsewhere(entry: &Entry, goal: &[IpAddr], leaves: &[IpNet]) -> bool {
+    !entry.is_away() && !entry.is_at(goal) && !matches!(entry.class(leaves), Class::Moves(_))
+}
+
+/// Whether a Service came when the exchange had begun.
+fn is_late(entry: &Entry, known: &ServiceCidrStatus) -> bool {
+    let began = known.exchange_began;
+    entry
+        .created
+        .is_some_and(|at| began.is_some_and(|began| at > began))
 }

@@ -65,6 +65,9 @@ fn world() -> World {
     world
 }
 
+/// A pod beside a Service that came late.
+const MANY: &str = "/api/v1/namespaces/crowd/pods/many-1";
+
 fn web(node: &str) -> String {
     format!("/api/v1/namespaces/shop/pods/web-{node}")
 }
@@ -90,16 +93,19 @@ fn answers(world: &World, node: &str, told: Found<Carriers>) {
     world.api.edit(&path, &status);
 }
 
-/// The word of an agent that looks into its pods: the pod of this node was told an address that is left, if the pod is there.
+/// The word of an agent that looks into its pods: those of this node that are there were told an address that is left.
 fn told(world: &World, node: &str) -> Found<Carriers> {
-    let pod = world.api.get(&web(node));
-    let carrier = pod.map(|pod| Carrier {
-        pod_uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
-        told_by: ToldBy::Environment,
-        address: "10.96.0.1".parse().unwrap(),
-    });
+    let pods = [web(node), MANY.to_owned()].into_iter();
+    let pods = pods.filter_map(|path| world.api.get(&path));
+    let carriers = pods
+        .filter(|pod| pod["spec"]["nodeName"] == node)
+        .map(|pod| Carrier {
+            pod_uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
+            told_by: ToldBy::Environment,
+            address: "10.96.0.1".parse().unwrap(),
+        });
     Found::Present(Carriers {
-        pods: carrier.into_iter().collect(),
+        pods: carriers.collect(),
         ..Carriers::default()
     })
 }
@@ -140,4 +146,53 @@ async fn a_node_that_does_not_answer_keeps_the_pods_of_no_other_node() {
             status.message
         );
     }
+}
+
+/// A pod is told every Service of its namespace.
+#[tokio::test]
+async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_others_before() {
+    let mut world = world();
+    let mut status = world.status();
+    let known = status.service_cidr.as_mut().unwrap();
+    known.exchange_began = Some("2026-03-01T10:30:00Z".parse().unwrap());
+    let status = json!({ "status": serde_json::to_value(&status).unwrap() });
+    world.api.edit(MIGRATION, &status);
+    for (name, range, is_ready) in [
+        ("kubernetes", "10.96.0.0/12", false),
+        ("replumb-new", "172.16.0.0/12", true),
+    ] {
+        world.range(name, range, is_ready);
+    }
+    world
+        .api
+        .put(MANY, pod("crowd", "many-1", "a", "ReplicaSet", "many"));
+    world.service("crowd/many", "10.97.0.1");
+    let of_crowd = "/api/v1/namespaces/crowd/services/many";
+    world.api.refuse(Some(of_crowd));
+    for _ in 0..8 {
+        world.pass().await;
+        for node in NODES {
+            answers(&world, node, told(&world, node));
+        }
+    }
+    let status = world.status();
+    for node in NODES {
+        assert_eq!(world.api.get(&web(node)), None, "{}", status.message);
+    }
+    assert!(world.api.get(MANY).is_some(), "{}", status.message);
+    assert!(
+        status.message.contains("Service crowd/many"),
+        "{}",
+        status.message
+    );
+    assert_eq!(status.service_cidr.unwrap().stage.unwrap().name, Stage::Restart);
+    world.api.refuse(None);
+    for _ in 0..8 {
+        world.context.obstacles.forget();
+        world.pass().await;
+        for node in NODES {
+            answers(&world, node, told(&world, node));
+        }
+    }
+    assert_eq!(world.api.get(MANY), None, "{}", world.status().message);
 }

@@ -7,6 +7,7 @@ use api::MigrationStatus;
 use api::migration::ServiceCidrStatus;
 use jiff::{SignedDuration, Timestamp};
 use plan::decision::{Wait, WaitReason};
+use plan::drain::Pod;
 use plan::evict;
 use plan::found::Found;
 use plan::moves::{self, Movers};
@@ -366,14 +367,19 @@ impl Pass<'_> {
                 None => silent.push(format!("node {node}: its agent has not said")),
             }
         }
-        let told: BTreeSet<String> = pods
+        let told: Vec<&Pod> = pods
             .iter()
             .filter(|pod| told.contains(pod.uid.as_str()) && !pod.finished && !pod.mirror)
-            .map(|pod| pod.uid.clone())
             .collect();
         if silent.is_empty() {
             known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
         }
+        // A pod is told every Service of its namespace: one that starts now would start once more.
+        let late = self.namespaces_of_latecomers(known);
+        let (later, told): (Vec<&Pod>, Vec<&Pod>) = told
+            .into_iter()
+            .partition(|pod| late.contains(pod.namespace.as_str()));
+        let told: BTreeSet<String> = told.into_iter().map(|pod| pod.uid.clone()).collect();
         crate::evict::look(self.context, memory, pods);
         let workloads = workloads_of(pods);
         let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
@@ -403,6 +409,21 @@ impl Pass<'_> {
         // The last pods are not Ready yet.
         if let Some(found) = moves::on_their_way(&view) {
             return Ok(Some(Missing::Answer(found.wait)));
+        }
+        if !later.is_empty() {
+            let pods: Vec<String> = later
+                .iter()
+                .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+                .collect();
+            return Ok(Some(Missing::Answer(Wait {
+                reason: WaitReason::ServiceRanges,
+                message: format!(
+                    "Services that came late do not have their new addresses yet. A pod is told every Service of its namespace, so these \
+                     pods start again later: {}",
+                    names(&pods)
+                ),
+                until: None,
+            })));
         }
         // A node that has not answered keeps the pods of no other node.
         Ok((!silent.is_empty()).then(|| {

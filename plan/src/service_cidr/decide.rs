@@ -298,6 +298,7 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
         // What is mended now belongs to what comes next.
         (true, true, false) => left(view).map_or(Stage::Release, |next| next.stage),
     };
+    let is_unseen = view.services.iter().any(|service| service.decision.is_none());
     if only_late && !there {
         // Otherwise more would come, and the exchange had no end. Meanwhile they go on beside.
         if view.is_open() && policy.hold.is_none() {
@@ -305,6 +306,12 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
         }
         if let Some(cover) = late_cover(view) {
             return Some(run(stage, Step::CreateRange(cover_name(&cover), vec![cover])));
+        }
+        // A crowd takes its time. The users of the addresses that the others have left do not wait for that.
+        let goes = |service: &&ServiceView| service.step().is_some();
+        let are_looked_at = on_the_way(view, policy).iter().any(goes) || !is_unseen;
+        if let Some(next) = used(view).filter(|_| are_looked_at && !view.is_open()) {
+            return Some(next);
         }
     }
     let begun = view
@@ -335,7 +342,6 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
     if let Some(halt) = halted(view) {
         return Some(Next::of(stage, Decision::Halt(halt)));
     }
-    let is_unseen = view.services.iter().any(|service| service.decision.is_none());
     if is_unseen && !follows_later {
         return Some(run(stage, Step::Exchange(Vec::new())));
     }
@@ -425,16 +431,22 @@ fn held_back(view: &View<'_>) -> Option<Wait> {
 /// What is missing until nobody has or uses an address of the range that is left. Every Service has its address here.
 fn left(view: &View<'_>) -> Option<Next> {
     closed(view)
-        .or_else(|| view.follow_up.clone().map(|found| wait(Stage::FollowUp, found)))
-        .or_else(|| {
-            view.carriers.clone().map(|missing| match missing {
-                Missing::Evict(pods) => run(Stage::Restart, Step::Evict(pods)),
-                Missing::Answer(found) => wait(Stage::Restart, found),
-            })
-        })
+        .or_else(|| used(view))
         .or_else(|| view.soak.clone().map(|found| wait(Stage::Soak, found)))
         .or_else(|| covered(view))
         .or_else(|| defaulted(view))
+}
+
+/// Until no object and no pod says an address that is left.
+fn used(view: &View<'_>) -> Option<Next> {
+    let follow_up = view.follow_up.clone();
+    let follow_up = follow_up.map(|found| wait(Stage::FollowUp, found));
+    follow_up.or_else(|| {
+        view.carriers.clone().map(|missing| match missing {
+            Missing::Evict(pods) => run(Stage::Restart, Step::Evict(pods)),
+            Missing::Answer(found) => wait(Stage::Restart, found),
+        })
+    })
 }
 
 /// Until no Service can get an address of the range that is left.

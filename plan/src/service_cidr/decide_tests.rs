@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use rstest::rstest;
 
 use super::*;
+use crate::evict::PodName;
 use crate::sourced::Sourced;
 
 fn settings() -> Settings {
@@ -489,6 +490,51 @@ fn a_crowd_of_latecomers_goes_slowly_until_the_others_have_gone() {
         ["crowd/0", "crowd/1", "shop/a"],
         "two at once"
     );
+}
+
+/// The addresses that the others have left are given up sooner so. The latecomers go beside, or wait.
+#[rstest]
+#[case::they_go(Some(Decision::Run(swap::Step::Move)), 2)]
+#[case::they_wait(Some(Decision::Wait(missing("endpoints"))), 0)]
+fn the_users_of_an_address_that_is_left_do_not_wait_for_latecomers(
+    #[case] decision: Option<Decision<swap::Step>>,
+    #[case] beside: usize,
+) {
+    static CLOSED: LazyLock<Vec<ServiceCidr>> = LazyLock::new(|| {
+        vec![
+            range(DEFAULT, "10.96.0.0/16", true),
+            range("replumb-new", "172.30.0.0/16", false),
+        ]
+    });
+    let pod = PodName {
+        namespace: "shop".to_owned(),
+        name: "a-1".to_owned(),
+        uid: "1".to_owned(),
+    };
+    let crowd = (0..1000).map(|number| ServiceView {
+        decision: decision.clone(),
+        ..late(&format!("crowd/{number}"), SWAP)
+    });
+    let there = service("shop/a", Turn::Other, Decision::Settled);
+    let services: Vec<ServiceView> = crowd.chain([there]).collect();
+    let pods = || Missing::Evict(vec![pod.clone()]);
+    let next = |follow_up: Option<Wait>, carriers: Option<Missing>, is_open: bool| {
+        with(&services, |view, _| {
+            if !is_open {
+                view.ranges = &CLOSED;
+            }
+            (view.follow_up, view.carriers) = (follow_up, carriers);
+        })
+    };
+    let found = next(Some(missing("people")), Some(pods()), false);
+    assert_eq!(found.decision, Decision::Wait(missing("people")));
+    assert_eq!((found.stage, found.beside.len()), (Stage::FollowUp, beside));
+    let found = next(None, Some(pods()), false);
+    assert_eq!(found.decision, Decision::Run(Step::Evict(vec![pod.clone()])));
+    assert_eq!((found.stage, found.beside.len()), (Stage::Restart, beside));
+    // No address that is left goes before the last Service has left it; and more may come before the range is closed.
+    assert_eq!(next(None, None, false).stage, Stage::Close);
+    assert_eq!(next(None, Some(pods()), true).stage, Stage::Close);
 }
 
 #[test]
