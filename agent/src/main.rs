@@ -21,7 +21,7 @@ use agent::turn::Agent;
 use anyhow::Context as _;
 use clap::Parser;
 use jiff::Timestamp;
-use kube::{Api, Config};
+use kube::{Api, Client, Config};
 use plan::flannel_to_calico::settings::defaults::CNI_CONFIGURATION_DIRECTORY;
 use runtime::client::Limit;
 use tokio::signal::unix::{SignalKind, signal};
@@ -153,6 +153,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         },
         pod_uid,
         config,
+        client.clone(),
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
@@ -182,6 +183,7 @@ fn parts_of_host(
     configuration: Configuration,
     pod_uid: String,
     config: Config,
+    client: Client,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
 ) -> impl FnOnce() -> anyhow::Result<Parts> + Send {
@@ -200,6 +202,7 @@ fn parts_of_host(
             configuration.paths.proc.clone(),
             pod_uid,
             &config,
+            client,
             Arc::clone(&metrics),
             Arc::clone(&health),
         );

@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use plan::document::{Document, NodeActions};
+use plan::service_cidr::host::ExpectedPorts;
 use plan::service_cidr::side::Sides;
 use plan::service_cidr::subjects::Book;
 
@@ -51,6 +52,9 @@ pub struct MigrationRecordSpec {
     /// `ServiceAddresses`: Services that change their addresses, each in one part.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceRecord>,
+    /// `ExpectedPorts`: ports of Services that agents look for in kube-proxy's rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_ports: Option<ExpectedPorts>,
     /// `Before`: the key that the text is of.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
@@ -70,6 +74,8 @@ pub enum Holds {
     Before,
     /// The addresses of Services as they were, and those that they get.
     ServiceAddresses,
+    /// Ports of Services that agents look for in kube-proxy's rules.
+    ExpectedPorts,
 }
 
 impl Holds {
@@ -80,6 +86,7 @@ impl Holds {
             Self::Finish => "finish",
             Self::Before => "before",
             Self::ServiceAddresses => "service-addresses",
+            Self::ExpectedPorts => "expected-ports",
         }
     }
 }

@@ -8,6 +8,7 @@ use api::{Migration, MigrationRecord, MigrationRecordSpec, names};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use plan::document::Action;
+use plan::service_cidr::host::ExpectedPorts;
 use serde_json::json;
 
 use crate::own_pods;
@@ -28,6 +29,8 @@ pub enum Content {
     Actions(Vec<Action>),
     /// Services with their addresses.
     Services(Vec<ServiceRecord>),
+    /// Ports that agents look for.
+    ExpectedPorts(ExpectedPorts),
     /// A part of the text of a key.
     Text(String, String),
 }
@@ -183,12 +186,14 @@ fn spec(migration: &Migration, holds: Holds, part: u32, content: Content) -> Mig
         part,
         actions: Vec::new(),
         services: Vec::new(),
+        expected_ports: None,
         key: String::new(),
         text: String::new(),
     };
     match content {
         Content::Actions(actions) => spec.actions = actions,
         Content::Services(services) => spec.services = services,
+        Content::ExpectedPorts(ports) => spec.expected_ports = Some(ports),
         Content::Text(key, text) => (spec.key, spec.text) = (key, text),
     }
     spec

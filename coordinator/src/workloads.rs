@@ -1,7 +1,6 @@
 //! What is read of workloads, and of what others need pods for: before pods go by eviction, whatever for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use plan::moves::{Workload, WorkloadFacts};
@@ -11,7 +10,7 @@ use plan::residents::Needed;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts::workloads::backends;
-use crate::looks::{Pace, is_old};
+use crate::looks::{Look, Pace, look};
 use crate::pod_index::Index;
 use crate::write::WriteError;
 use crate::{facts, read};
@@ -19,8 +18,8 @@ use crate::{facts, read};
 /// What was read last, and when. Lost at a restart: then it is read again.
 #[derive(Debug, Default)]
 pub struct Workloads {
-    workloads: Option<(Instant, BTreeMap<Workload, WorkloadFacts>)>,
-    needed: Option<(Instant, Needed)>,
+    workloads: Option<Look<BTreeMap<Workload, WorkloadFacts>>>,
+    needed: Option<Look<Needed>>,
 }
 
 impl Workloads {
@@ -31,26 +30,14 @@ impl Workloads {
         cache: &Cache,
         pace: Pace,
     ) -> Result<BTreeMap<Workload, WorkloadFacts>, WriteError> {
-        if is_old(self.workloads.as_ref(), pace) {
-            self.workloads = Some((Instant::now(), workloads(context, cache).await?));
-        }
-        Ok(self
-            .workloads
-            .as_ref()
-            .map(|(_, found)| found.clone())
-            .unwrap_or_default())
+        look(&mut self.workloads, pace, workloads(context, cache))
+            .await
+            .cloned()
     }
 
     /// What others need pods for.
     pub async fn needed(&mut self, context: &Context, pods: &Pods, pace: Pace) -> Result<Needed, WriteError> {
-        if is_old(self.needed.as_ref(), pace) {
-            self.needed = Some((Instant::now(), needed(context, pods).await?));
-        }
-        Ok(self
-            .needed
-            .as_ref()
-            .map(|(_, found)| found.clone())
-            .unwrap_or_default())
+        look(&mut self.needed, pace, needed(context, pods)).await.cloned()
     }
 }
 

@@ -57,7 +57,7 @@ fn small(text: String, bytes: usize) -> String {
     format!("{}{end}", cut(&text, bytes.saturating_sub(end.len())))
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         use std::fmt::Write;
         // Writing to a String cannot fail.

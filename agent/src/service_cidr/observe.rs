@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::node_migration::Failure;
-use kube::Config;
+use kube::{Client, Config};
 use plan::found::Found;
 use plan::pod_cidr::host::{Listed, Tables};
 use plan::service_cidr::host::{
-    Asked, Carriers, Connection, HostFacts, HostSettings, IPVS_LINK, Left, LocalTraffic, ProxyMode,
+    Carriers, Connection, ExpectedPorts, HostFacts, HostSettings, IPVS_LINK, Left, LocalTraffic, ProxyMode,
     ServicePort, in_target,
 };
 
 use super::carriers::Looker;
+use super::expected::Expected;
 use super::kubelet::Kubelet;
 use super::{connections, proxy};
 use crate::admin::Health;
@@ -45,6 +46,7 @@ pub struct Observer {
     proc: PathBuf,
     own_pod: String,
     api_server: String,
+    expected: Expected,
     kubelet: Kubelet,
     rules: Option<RulesRead>,
     looker: Looker,
@@ -59,7 +61,7 @@ pub struct Observer {
 struct RulesRead {
     at: Instant,
     took: Duration,
-    asked: Asked,
+    asked: ExpectedPorts,
     said: Proxy,
 }
 
@@ -73,7 +75,7 @@ struct Proxy {
 
 impl RulesRead {
     /// Whether it answers this question at this age. A question that is new is never answered by rules that are older than it.
-    fn answers(&self, asked: &Asked, age: Duration) -> bool {
+    fn answers(&self, asked: &ExpectedPorts, age: Duration) -> bool {
         if asked.is_empty() {
             age < SELDOM
         } else {
@@ -94,11 +96,12 @@ impl std::fmt::Debug for Observer {
 
 impl Observer {
     /// An observer that has not looked yet. `own_pod` is the UID of the agent's own pod, `config` how the agent reaches the API server,
-    /// and who it is.
+    /// and who it is; `client` asks there.
     pub fn new(
         proc: PathBuf,
         own_pod: String,
         config: &Config,
+        client: Client,
         metrics: Arc<Metrics>,
         health: Arc<Health>,
     ) -> Self {
@@ -107,6 +110,7 @@ impl Observer {
             proc,
             own_pod,
             api_server: host.trim_matches(['[', ']']).to_owned(),
+            expected: Expected::new(client),
             kubelet: Kubelet::new(config),
             rules: None,
             looker: Looker::default(),
@@ -132,7 +136,11 @@ impl Observer {
         match seen {
             Ok(facts) => Report {
                 message: "looks at Services, and changes nothing".to_owned(),
-                pending: pending(!settings.asked.is_empty(), &facts.unknown),
+                pending: if self.expected.is_missing() {
+                    Pending::Process
+                } else {
+                    pending(settings.expected_ports.is_some(), &facts.unknown)
+                },
                 service_cidr: Some(facts),
                 ..Report::default()
             },
@@ -153,10 +161,21 @@ impl Observer {
 
     /// Reads everything. What cannot be read says so in its own place, but for the kernel's tables.
     pub async fn observe(&mut self, settings: &HostSettings) -> Result<HostFacts, NetlinkError> {
-        let HostSettings { left, target, asked } = settings;
+        let HostSettings {
+            left,
+            target,
+            report_users,
+            expected_ports,
+        } = settings;
+        let expected = self.expected.ports(expected_ports.as_ref()).await;
         // A socket of its own for each look: one that broke stays broken.
         let tables = tables(&Netlink::connect()?.tables().await?);
-        let proxy = self.proxy(asked, &tables).await;
+        let mut proxy = self
+            .proxy(expected.as_ref().unwrap_or(&ExpectedPorts::default()), &tables)
+            .await;
+        if let Err(what) = expected {
+            proxy.unknown = Found::Malformed(what);
+        }
         let cluster_dns = self.kubelet.cluster_dns().await;
         let (looker, proc, own_pod) = (self.looker.clone(), self.proc.clone(), self.own_pod.clone());
         let carriers = if may_look() {
@@ -172,6 +191,12 @@ impl Observer {
             .connections
             .ask(left, move |left| connections::read(&proc, left))
             .await;
+        let connections = connections.unwrap_or_else(|error| Found::Malformed(chain(&error)));
+        let (carriers, connections) = if *report_users {
+            (carriers, connections)
+        } else {
+            (without(carriers), without(connections))
+        };
         Ok(HostFacts {
             proxy_mode: proxy.mode,
             unknown: proxy.unknown,
@@ -180,12 +205,12 @@ impl Observer {
             api_server: self.api_server.clone(),
             in_target: in_target(target, &tables),
             carriers,
-            connections: connections.unwrap_or_else(|error| Found::Malformed(chain(&error))),
+            connections,
         })
     }
 
     /// How kube-proxy works, and what of this it has no rule for.
-    async fn proxy(&mut self, asked: &Asked, tables: &Tables) -> Proxy {
+    async fn proxy(&mut self, asked: &ExpectedPorts, tables: &Tables) -> Proxy {
         if let Some(read) = &self.rules
             && read.answers(asked, read.at.elapsed())
         {
@@ -221,6 +246,15 @@ impl Observer {
                 }
             }
         }
+    }
+}
+
+/// Whether it can be found out, and nothing of what was found.
+fn without<T: Default>(found: Found<T>) -> Found<T> {
+    match found {
+        Found::Present(_) => Found::Present(T::default()),
+        Found::Absent => Found::Absent,
+        Found::Malformed(what) => Found::Malformed(what),
     }
 }
 
@@ -269,7 +303,7 @@ mod tests {
 
     #[test]
     fn rules_that_take_long_are_read_less_often_and_never_for_another_question() {
-        let known = |address: &str| Asked {
+        let known = |address: &str| ExpectedPorts {
             known: vec![port(address)],
             balanced: Vec::new(),
         };
@@ -289,11 +323,14 @@ mod tests {
         assert!(!quick.answers(&asked, age) && slow.answers(&asked, age));
         assert!(!slow.answers(&asked, Duration::from_secs(4)));
         assert!(!slow.answers(&known("10.96.0.1"), Duration::ZERO));
-        let of_a_balancer = Asked {
+        let of_a_balancer = ExpectedPorts {
             known: Vec::new(),
             balanced: vec![port("172.30.0.1")],
         };
         assert!(!slow.answers(&of_a_balancer, Duration::ZERO));
-        assert!(quick.answers(&Asked::default(), age) && !quick.answers(&Asked::default(), SELDOM));
+        assert!(
+            quick.answers(&ExpectedPorts::default(), age)
+                && !quick.answers(&ExpectedPorts::default(), SELDOM)
+        );
     }
 }

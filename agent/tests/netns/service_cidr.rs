@@ -10,11 +10,14 @@ use agent::admin::Health;
 use agent::metrics::Metrics;
 use agent::service_cidr::observe::Observer;
 use agent::service_cidr::proxy;
-use axum::http::StatusCode;
+use axum::http::{Request, Response, StatusCode};
 use jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
 use plan::found::Found;
-use plan::service_cidr::host::{Asked, HostSettings, Left, ProxyMode, ServicePort};
+use plan::service_cidr::host::{ExpectedPorts, ExpectedPortsIn, HostSettings, Left, ProxyMode, ServicePort};
 use serde_json::{Value, json};
+use tower_test::mock;
 
 use crate::host::{Host, in_namespace, run};
 use crate::turn::{beside, object, start};
@@ -268,11 +271,40 @@ fn settings() -> HostSettings {
             kept: Vec::new(),
         },
         target: vec!["172.30.0.0/16".parse().unwrap(), "fd00:30::/108".parse().unwrap()],
-        asked: Asked {
-            known: vec![port("172.30.0.1", "TCP", 443)],
-            balanced: Vec::new(),
-        },
+        report_users: true,
+        expected_ports: Some(ExpectedPortsIn {
+            record: "m-1-expected-ports-0".to_owned(),
+            digest: expected_ports().digest(),
+        }),
     }
+}
+
+fn expected_ports() -> ExpectedPorts {
+    ExpectedPorts {
+        known: vec![port("172.30.0.1", "TCP", 443)],
+        balanced: Vec::new(),
+    }
+}
+
+/// A client of an API server that has the record of these settings, and nothing else.
+pub fn records() -> Client {
+    let (service, mut calls) = mock::pair::<Request<Body>, Response<Body>>();
+    tokio::spawn(async move {
+        while let Some((request, respond)) = calls.next_request().await {
+            assert_eq!(
+                request.uri().path(),
+                "/apis/replumb.dev/v1alpha1/migrationrecords/m-1-expected-ports-0"
+            );
+            let record = json!({
+                "apiVersion": "replumb.dev/v1alpha1",
+                "kind": "MigrationRecord",
+                "metadata": { "name": "m-1-expected-ports-0" },
+                "spec": { "migration": "m", "holds": "ExpectedPorts", "part": 0, "expectedPorts": expected_ports() },
+            });
+            respond.send_response(Response::new(Body::from(record.to_string().into_bytes())));
+        }
+    });
+    Client::new(service, "default")
 }
 
 fn observer() -> Observer {
@@ -280,6 +312,7 @@ fn observer() -> Observer {
         "/proc".into(),
         String::new(),
         &kube::Config::new("https://[fd00:96::1]:443".parse().unwrap()),
+        records(),
         Arc::new(Metrics::new().unwrap()),
         Arc::new(Health::new(Timestamp::now())),
     )

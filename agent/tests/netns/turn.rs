@@ -164,6 +164,7 @@ pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Outpu
 fn begin(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output = ()> + use<>) {
     let (service, calls) = mock::pair::<Request<Body>, Response<Body>>();
     let client = Client::new(service, "default");
+    let records = crate::service_cidr::records();
     let (goals, seen) = watch::channel(known);
     let metrics = Arc::new(Metrics::new().unwrap());
     let health = Arc::new(Health::new(Timestamp::now()));
@@ -185,6 +186,7 @@ fn begin(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output
                 paths.proc.clone(),
                 String::new(),
                 &kube::Config::new("http://192.0.2.1".parse().unwrap()),
+                records,
                 Arc::clone(&metrics),
                 Arc::clone(&health),
             );

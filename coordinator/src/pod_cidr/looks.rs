@@ -15,7 +15,7 @@ use super::{datastore, read};
 use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::context::Context;
-use crate::looks::{Pace, is_old};
+use crate::looks::{Look, Pace, look};
 use crate::write::WriteError;
 
 /// What Calico's IPAM has given out, as it was read last. Shared: in a large cluster it is hundreds of thousands of addresses, and is read once for many passes.
@@ -28,9 +28,9 @@ const CONNECTION: Duration = Duration::from_mins(5);
 #[derive(Default)]
 pub struct Looks {
     connected: Option<(Instant, Datastore, Store)>,
-    moved: Option<(Instant, Option<String>)>,
-    mentions: Option<(Instant, Vec<Mention>)>,
-    ipam: Option<(Instant, IpamLook)>,
+    moved: Option<Look<Option<String>>>,
+    mentions: Option<Look<Vec<Mention>>>,
+    ipam: Option<Look<IpamLook>>,
     /// Since when nodes are off the pool that is left, with a tunnel that has its end in it.
     waits_since: BTreeMap<String, Timestamp>,
 }
@@ -64,11 +64,11 @@ impl Looks {
         kind: &PodCidr,
         before: &Datastore,
     ) -> Result<Option<String>, WriteError> {
-        if is_old(self.moved.as_ref(), Pace::Seldom) {
+        let reading = async {
             let now = datastore::ask(context, cache, kind).await?;
-            self.moved = Some((Instant::now(), now.and_then(|now| moved(before, &now))));
-        }
-        Ok(self.moved.as_ref().and_then(|(_, why)| why.clone()))
+            Ok(now.and_then(|now| moved(before, &now)))
+        };
+        look(&mut self.moved, Pace::Seldom, reading).await.cloned()
     }
 
     /// Who else says a range.
@@ -79,14 +79,8 @@ impl Looks {
         store: &Store,
         pace: Pace,
     ) -> Result<Vec<Mention>, WriteError> {
-        if is_old(self.mentions.as_ref(), pace) {
-            self.mentions = Some((Instant::now(), read::mentions(context, cache, store).await?));
-        }
-        Ok(self
-            .mentions
-            .as_ref()
-            .map(|(_, found)| found.clone())
-            .unwrap_or_default())
+        let reading = read::mentions(context, cache, store);
+        look(&mut self.mentions, pace, reading).await.cloned()
     }
 
     /// Since when it is seen that this node is off the pool that is left, and its tunnel has its end in it still. After a restart of ours
@@ -101,14 +95,8 @@ impl Looks {
 
     /// What Calico's IPAM has given out.
     pub async fn ipam(&mut self, store: &Store, pace: Pace) -> Result<IpamLook, WriteError> {
-        match &self.ipam {
-            Some((_, found)) if !is_old(self.ipam.as_ref(), pace) => Ok(found.clone()),
-            Some(_) | None => {
-                let found = Arc::new(read::ipam(store).await?);
-                self.ipam = Some((Instant::now(), found.clone()));
-                Ok(found)
-            }
-        }
+        let reading = async { read::ipam(store).await.map(Arc::new) };
+        look(&mut self.ipam, pace, reading).await.cloned()
     }
 
     /// What was held, released or deleted is looked at anew.

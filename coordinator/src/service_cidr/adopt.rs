@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration};
 use ipnet::IpNet;
-use plan::service_cidr::host::{Asked, HostSettings, Left};
+use plan::service_cidr::host::{HostSettings, Left};
 use plan::service_cidr::ranges::afterwards;
 use plan::service_cidr::settings::Settings;
 use plan::service_cidr::side::Side;
@@ -28,7 +28,8 @@ pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
             kept: Vec::new(),
         },
         target: to.to_vec(),
-        asked: Asked::default(),
+        report_users: false,
+        expected_ports: None,
     }
 }
 
@@ -41,7 +42,8 @@ pub fn look(settings: &Settings, goal: Side) -> HostSettings {
             kept: Vec::new(),
         },
         target: changed.of(goal).clone(),
-        asked: Asked::default(),
+        report_users: false,
+        expected_ports: None,
     }
 }
 

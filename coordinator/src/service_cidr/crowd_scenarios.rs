@@ -152,7 +152,7 @@ impl World {
 
     pub(super) async fn pass(&mut self) {
         let cache = self.api.cache();
-        self.memory.service_cidr.has_asked(self.api_servers.clone());
+        self.memory.service_cidr.has_asked(self.api_servers.clone()).await;
         pass(&self.context, &cache, &mut self.memory).await.unwrap();
     }
 

@@ -1,12 +1,13 @@
 //! What the agents know: whether every node's kube-proxy has rules for an address, and who was told one that is left. Pure.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use plan::decision::{Wait, WaitReason};
 use plan::found::Found;
+use plan::pod_cidr::host::Listed;
 use plan::service_cidr::class::addresses;
-use plan::service_cidr::host::{Asked, HostFacts, ServicePort};
+use plan::service_cidr::host::{Carriers, Connection, ExpectedPorts, HostFacts, ServicePort};
 use plan::service_cidr::subjects::key;
 use serde_json::Value;
 
@@ -22,7 +23,7 @@ const NOT_KUBE_PROXYS: [&str; 2] = [
 pub type Confirmed = BTreeSet<String>;
 
 /// By which rules a Service is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum By {
     /// Those of its own address.
     Address,
@@ -33,31 +34,87 @@ pub enum By {
 /// What one node says.
 #[derive(Clone, Debug)]
 pub struct Answer<'pass> {
-    /// What its agent was asked, as far as it has seen it.
-    pub asked: &'pass Asked,
-    /// What it said to that.
+    /// Whether its agent was asked about the ports that agents look for now.
+    pub is_newest: bool,
+    /// Whether it was asked who uses an address that is left.
+    pub reports_users: bool,
+    /// What it said to what it was asked.
     pub said: &'pass HostFacts,
+}
+
+impl<'pass> Answer<'pass> {
+    /// Pods of the node that were told an address that is left; `None` where it was not asked.
+    pub fn carriers(&self) -> Option<&'pass Found<Carriers>> {
+        self.reports_users.then_some(&self.said.carriers)
+    }
+
+    /// Connections through the node to such an address; `None` where it was not asked.
+    pub fn connections(&self) -> Option<&'pass Found<Listed<Connection>>> {
+        self.reports_users.then_some(&self.said.connections)
+    }
 }
 
 /// What the nodes say; `None` for one whose agent has not answered what it is asked now.
 pub type Answers<'pass> = BTreeMap<&'pass str, Option<Answer<'pass>>>;
 
-/// Asks the nodes, and remembers what has to be asked.
+/// Asks the nodes, and remembers what has to be asked. What it costs to ask does not grow with the number of nodes: of all answers one
+/// list is made before.
 pub struct Knowledge<'pass> {
-    answers: &'pass Answers<'pass>,
     before: &'pass Confirmed,
+    /// Whether there is a node at all.
+    has_nodes: bool,
+    /// The first node that cannot tell, and why.
+    cannot_tell: Option<(&'pass str, String)>,
+    /// What agents look for, by the kind of rules.
+    asked: HashSet<(By, &'pass ServicePort)>,
+    /// The first node that has no rule for a port.
+    lacking: HashMap<&'pass ServicePort, &'pass str>,
     confirmed: RefCell<Confirmed>,
-    ports: RefCell<BTreeSet<(By, ServicePort)>>,
+    needed: RefCell<BTreeSet<(By, ServicePort)>>,
+}
+
+/// What is known after a pass.
+pub struct Known {
+    /// Services that every node knows.
+    pub confirmed: Confirmed,
+    /// What is asked of agents.
+    pub asking: Asking,
+}
+
+/// What is asked of agents.
+#[derive(Default)]
+pub struct Asking {
+    /// What they have to be asked about.
+    pub needed: ExpectedPorts,
+    /// Whether every node has answered what agents look for now.
+    pub is_answered: bool,
 }
 
 impl<'pass> Knowledge<'pass> {
-    /// Nothing has been asked yet in this pass. `before` is what earlier passes found.
-    pub fn new(answers: &'pass Answers<'pass>, before: &'pass Confirmed) -> Self {
+    /// Nothing has been asked yet in this pass. `before` is what earlier passes found, `expected` what agents look for.
+    pub fn new(answers: &Answers<'pass>, before: &'pass Confirmed, expected: &'pass ExpectedPorts) -> Self {
+        let mut lacking = HashMap::new();
+        let mut cannot_tell = None;
+        for (node, answer) in answers {
+            match unknown(answer.as_ref()) {
+                Ok(unknown) => {
+                    for port in unknown {
+                        lacking.entry(port).or_insert(*node);
+                    }
+                }
+                Err(why) => _ = cannot_tell.get_or_insert((*node, why)),
+            }
+        }
+        let known = expected.known.iter().map(|port| (By::Address, port));
+        let balanced = expected.balanced.iter().map(|port| (By::Balancer, port));
         Self {
-            answers,
             before,
+            has_nodes: !answers.is_empty(),
+            cannot_tell,
+            asked: known.chain(balanced).collect(),
+            lacking,
             confirmed: RefCell::default(),
-            ports: RefCell::default(),
+            needed: RefCell::default(),
         }
     }
 
@@ -71,62 +128,69 @@ impl<'pass> Knowledge<'pass> {
             return None;
         }
         let ports = ports(service);
-        self.ports
+        self.needed
             .borrow_mut()
             .extend(ports.iter().map(|port| (by, port.clone())));
-        let missing = self.answers.iter().find_map(|(node, answer)| {
-            let (of, what) = missing(answer.as_ref(), by, &ports)?;
-            Some(Wait {
-                reason: WaitReason::ProxyRules,
-                message: format!("node {node} {what} {of}, an address of Service {}", key(service)),
-                until: None,
-            })
-        });
+        let missing = ports.iter().find_map(|port| self.missing(by, port));
         if missing.is_none() {
             self.confirmed.borrow_mut().insert(uid);
         }
-        missing
+        missing.map(|what| Wait {
+            reason: WaitReason::ProxyRules,
+            message: format!("{what}, an address of Service {}", key(service)),
+            until: None,
+        })
     }
 
-    /// What is known now, and what agents have to be asked about by each kind of rules.
-    pub fn finish(self) -> (Confirmed, Asked) {
-        let mut asked = Asked::default();
-        for (by, port) in self.ports.into_inner().into_iter().take(MOST_PORTS) {
+    /// What is missing until every node is known to know this port.
+    fn missing(&self, by: By, port: &ServicePort) -> Option<String> {
+        if !self.has_nodes {
+            return None;
+        }
+        if !self.asked.contains(&(by, port)) {
+            return Some(format!(
+                "every node is asked next whether kube-proxy knows {port}"
+            ));
+        }
+        if let Some((node, why)) = &self.cannot_tell {
+            return Some(format!("node {node} {why} whether kube-proxy knows {port}"));
+        }
+        let node = self.lacking.get(port)?;
+        Some(format!("node {node} has no rule of kube-proxy's yet for {port}"))
+    }
+
+    /// What is known now, and what agents have to be asked about.
+    pub fn finish(self) -> Known {
+        let mut needed = ExpectedPorts::default();
+        for (by, port) in self.needed.into_inner().into_iter().take(MOST_PORTS) {
             match by {
-                By::Address => asked.known.push(port),
-                By::Balancer => asked.balanced.push(port),
+                By::Address => needed.known.push(port),
+                By::Balancer => needed.balanced.push(port),
             }
         }
-        (self.confirmed.into_inner(), asked)
+        Known {
+            confirmed: self.confirmed.into_inner(),
+            asking: Asking {
+                needed,
+                is_answered: self.cannot_tell.is_none(),
+            },
+        }
     }
 }
 
-/// The first port that a node does not know, and in which way.
-fn missing<'ports>(
-    answer: Option<&Answer<'_>>,
-    by: By,
-    ports: &'ports [ServicePort],
-) -> Option<(&'ports ServicePort, String)> {
-    ports.iter().find_map(|port| {
-        let Some(Answer { asked, said }) = answer else {
-            return Some((port, "has not said whether kube-proxy knows".to_owned()));
-        };
-        let asked = match by {
-            By::Address => &asked.known,
-            By::Balancer => &asked.balanced,
-        };
-        if !asked.contains(port) {
-            return Some((port, "is asked whether kube-proxy knows".to_owned()));
-        }
-        match &said.unknown {
-            Found::Absent => Some((port, "has not said whether kube-proxy knows".to_owned())),
-            Found::Present(unknown) if unknown.contains(port) => {
-                Some((port, "has no rule of kube-proxy's yet for".to_owned()))
-            }
-            Found::Present(_) => None,
-            Found::Malformed(what) => Some((port, format!("cannot tell ({what}) whether kube-proxy knows"))),
-        }
-    })
+/// The ports that a node has no rule for, of those that agents look for now; an error is what the node does instead of telling.
+fn unknown<'pass>(answer: Option<&Answer<'pass>>) -> Result<&'pass [ServicePort], String> {
+    let Some(Answer { is_newest, said, .. }) = answer else {
+        return Err("has not said".to_owned());
+    };
+    if !is_newest {
+        return Err("is asked".to_owned());
+    }
+    match &said.unknown {
+        Found::Absent => Err("has not said".to_owned()),
+        Found::Present(unknown) => Ok(unknown),
+        Found::Malformed(what) => Err(format!("cannot tell ({what})")),
+    }
 }
 
 /// Every port of a Service at its own addresses.
@@ -154,8 +218,8 @@ mod tests {
 
     use super::*;
 
-    fn asked_for(known: Vec<ServicePort>) -> Asked {
-        Asked {
+    fn asked_for(known: Vec<ServicePort>) -> ExpectedPorts {
+        ExpectedPorts {
             known,
             balanced: Vec::new(),
         }
@@ -168,6 +232,19 @@ mod tests {
         }
     }
 
+    /// What is said of a Service, and what is known then.
+    fn ask(
+        service: &Value,
+        by: By,
+        answers: &Answers<'_>,
+        before: &Confirmed,
+        expected: &ExpectedPorts,
+    ) -> (Option<String>, Known) {
+        let knowledge = Knowledge::new(answers, before, expected);
+        let wait = knowledge.unknown(service, by);
+        (wait.map(|wait| wait.message), knowledge.finish())
+    }
+
     #[test]
     fn an_address_is_known_once_every_node_said_so_and_stays_so() {
         let service = json!({
@@ -177,48 +254,63 @@ mod tests {
         let all = ports(&service);
         assert_eq!(all.len(), 2);
         let nobody = Confirmed::new();
-        let ask = |answers: &Answers<'_>, before: &Confirmed| {
-            let knowledge = Knowledge::new(answers, before);
-            let wait = knowledge.unknown(&service, By::Address);
-            (wait.map(|wait| wait.message), knowledge.finish())
+        let expected = asked_for(all.clone());
+        let ask = |answers: &Answers<'_>, before: &Confirmed, expected: &ExpectedPorts| {
+            ask(&service, By::Address, answers, before, expected)
         };
-        let asked = asked_for(all.clone());
         let (knows, lacks) = (
             facts(Found::Present(Vec::new())),
             facts(Found::Present(vec![all[1].clone()])),
         );
-        let answer = |said| Some(Answer { asked: &asked, said });
+        let answer = |said| {
+            Some(Answer {
+                is_newest: true,
+                reports_users: false,
+                said,
+            })
+        };
 
-        let (wait, (_, to_ask)) = ask(&Answers::from([("a", None)]), &nobody);
-        assert!(wait.unwrap().contains("has not said"));
-        assert_eq!(to_ask.known.len(), 2);
+        let (wait, known) = ask(&Answers::from([("a", None)]), &nobody, &expected);
+        assert!(wait.unwrap().starts_with("node a has not said whether"));
+        assert_eq!(
+            (known.asking.needed.known.len(), known.asking.is_answered),
+            (2, false)
+        );
 
-        let other = Asked::default();
-        let not_asked = Some(Answer {
-            asked: &other,
+        // What no agent was asked about, and what this one was not.
+        let older = Answer {
+            is_newest: false,
+            reports_users: false,
             said: &knows,
-        });
-        let (wait, _) = ask(&Answers::from([("a", not_asked)]), &nobody);
-        assert!(wait.unwrap().contains("is asked"));
+        };
+        let all_know = Answers::from([("a", answer(&knows))]);
+        let (wait, known) = ask(&all_know, &nobody, &asked_for(vec![all[0].clone()]));
+        assert!(wait.unwrap().starts_with("every node is asked next whether"));
+        assert!(known.asking.is_answered && known.confirmed.is_empty());
+        let (wait, known) = ask(&Answers::from([("a", Some(older))]), &nobody, &expected);
+        assert!(wait.unwrap().starts_with("node a is asked whether"));
+        assert!(!known.asking.is_answered);
 
-        let (wait, (confirmed, _)) = ask(
+        let (wait, known) = ask(
             &Answers::from([("a", answer(&knows)), ("b", answer(&lacks))]),
             &nobody,
+            &expected,
         );
         assert_eq!(
             wait.unwrap(),
             "node b has no rule of kube-proxy's yet for 172.30.0.5:53/UDP, an address of Service shop/web"
         );
-        assert!(confirmed.is_empty());
+        assert!(known.asking.is_answered && known.confirmed.is_empty());
 
-        let (wait, (confirmed, _)) = ask(&Answers::from([("a", answer(&knows))]), &nobody);
-        assert_eq!((wait, confirmed.len()), (None, 1));
-        let (wait, (_, to_ask)) = ask(&Answers::from([("a", None)]), &confirmed);
-        assert_eq!((wait, to_ask), (None, Asked::default()));
+        let (wait, known) = ask(&all_know, &nobody, &expected);
+        assert_eq!((wait, known.confirmed.len()), (None, 1));
+        let (wait, known) = ask(&Answers::from([("a", None)]), &known.confirmed, &expected);
+        assert_eq!((wait, known.asking.needed), (None, ExpectedPorts::default()));
 
         let blind = facts(Found::Malformed("iptables-save: no such program".to_owned()));
-        let (wait, _) = ask(&Answers::from([("a", answer(&blind))]), &nobody);
+        let (wait, known) = ask(&Answers::from([("a", answer(&blind))]), &nobody, &expected);
         assert!(wait.unwrap().contains("cannot tell (iptables-save"));
+        assert!(!known.asking.is_answered);
     }
 
     #[test]
@@ -228,18 +320,20 @@ mod tests {
             "spec": { "clusterIPs": ["172.30.255.9"], "ports": [{ "port": 80 }] },
         });
         let knows = facts(Found::Present(Vec::new()));
-        let nobody = Confirmed::new();
-        let mut asked = asked_for(ports(&service));
-        let said = |asked: &Asked| {
-            let answers = Answers::from([("a", Some(Answer { asked, said: &knows }))]);
-            let knowledge = Knowledge::new(&answers, &nobody);
-            let wait = knowledge.unknown(&service, By::Balancer).map(|wait| wait.message);
-            (wait, knowledge.finish().1)
+        let mut expected = asked_for(ports(&service));
+        let said = |expected: &ExpectedPorts| {
+            let answer = Answer {
+                is_newest: true,
+                reports_users: false,
+                said: &knows,
+            };
+            let answers = Answers::from([("a", Some(answer))]);
+            ask(&service, By::Balancer, &answers, &Confirmed::new(), expected)
         };
-        let (wait, to_ask) = said(&asked);
-        assert!(wait.unwrap().contains("is asked"));
-        assert_eq!(to_ask.balanced, ports(&service));
-        asked.balanced = to_ask.balanced;
-        assert_eq!(said(&asked).0, None);
+        let (wait, known) = said(&expected);
+        assert!(wait.unwrap().contains("is asked next"));
+        assert_eq!(known.asking.needed.balanced, ports(&service));
+        expected.balanced = known.asking.needed.balanced;
+        assert_eq!(said(&expected).0, None);
     }
 }

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 use plan::decision::{Decision, WaitReason};
 use plan::service_cidr::facts::{ApiServer, Mention};
-use plan::service_cidr::host::Asked;
 use plan::service_cidr::subjects::Book;
 use plan::service_cidr::swap;
 
 use super::decided::Decided;
+use super::expected::Expected;
 use super::index::{Index, name_of};
 use super::knowledge::Confirmed;
 use super::trial::Trials;
@@ -19,14 +18,14 @@ use super::whole::Whole;
 use super::{api_servers, mentions};
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::looks::{Pace, is_old};
+use crate::looks::{Look, Pace, look};
 use crate::write::WriteError;
 
 /// What was read last, and when.
 #[derive(Default)]
 pub struct Looks {
-    api_servers: Option<(Instant, BTreeMap<IpAddr, ApiServer>)>,
-    mentions: Option<(Instant, Vec<Mention>)>,
+    api_servers: Option<Look<BTreeMap<IpAddr, ApiServer>>>,
+    mentions: Option<Look<Vec<Mention>>>,
     /// Helpers that every node is known to know.
     pub confirmed: Confirmed,
     /// Which writes the API server would take.
@@ -37,8 +36,8 @@ pub struct Looks {
     pub decided: Decided,
     /// The whole objects of Services that are worked on.
     pub whole: Whole,
-    /// What agents were asked last.
-    asked: Asked,
+    /// What agents look for at the moment.
+    pub expected: Expected,
 }
 
 /// How long Services have been on their way, and how often their owners edited them.
@@ -134,15 +133,6 @@ impl Looks {
             .keep_only(index, &seen.filter_map(|name| name_of(name)).collect());
     }
 
-    /// What agents are asked, so that they are asked all of this. A question that was answered goes with the next one that comes: each change
-    /// is a write to every node.
-    pub fn ask(&mut self, needed: Asked) -> &Asked {
-        if !self.asked.covers(&needed) {
-            self.asked = needed;
-        }
-        &self.asked
-    }
-
     /// Every API server.
     pub async fn api_servers(
         &mut self,
@@ -150,17 +140,15 @@ impl Looks {
         cache: &Cache,
         pace: Pace,
     ) -> Result<BTreeMap<IpAddr, ApiServer>, WriteError> {
-        if is_old(self.api_servers.as_ref(), pace) {
-            self.api_servers = Some((Instant::now(), api_servers::read(context, cache).await?));
-        }
-        let found = self.api_servers.as_ref();
-        Ok(found.map(|(_, found)| found.clone()).unwrap_or_default())
+        let reading = api_servers::read(context, cache);
+        look(&mut self.api_servers, pace, reading).await.cloned()
     }
 
     /// Takes these for all API servers, as if they had just been asked.
     #[cfg(test)]
-    pub fn has_asked(&mut self, api_servers: BTreeMap<IpAddr, ApiServer>) {
-        self.api_servers = Some((Instant::now(), api_servers));
+    pub async fn has_asked(&mut self, api_servers: BTreeMap<IpAddr, ApiServer>) {
+        let reading = async { Ok::<_, WriteError>(api_servers) };
+        self.api_servers = Look::of(reading).await.ok();
     }
 
     /// Who else says addresses of Services.
@@ -170,42 +158,17 @@ impl Looks {
         cache: &Cache,
         pace: Pace,
     ) -> Result<Vec<Mention>, WriteError> {
-        if is_old(self.mentions.as_ref(), pace) {
-            self.mentions = Some((Instant::now(), mentions::read(context, cache).await?));
-        }
-        let found = self.mentions.as_ref();
-        Ok(found.map(|(_, found)| found.clone()).unwrap_or_default())
+        let reading = mentions::read(context, cache);
+        look(&mut self.mentions, pace, reading).await.cloned()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use plan::service_cidr::host::ServicePort;
     use plan::service_cidr::side::Side;
     use plan::service_cidr::swap::{Role, Step};
 
     use super::*;
-
-    fn asked(ports: &[u16]) -> Asked {
-        let port = |port: &u16| ServicePort {
-            address: "172.30.0.5".parse().unwrap(),
-            protocol: "TCP".to_owned(),
-            port: *port,
-        };
-        Asked {
-            known: ports.iter().map(port).collect(),
-            balanced: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn an_answer_alone_is_no_reason_to_write_to_every_node() {
-        let mut looks = Looks::default();
-        assert_eq!(*looks.ask(asked(&[80, 81])), asked(&[80, 81]));
-        assert_eq!(*looks.ask(asked(&[81])), asked(&[80, 81]));
-        assert_eq!(*looks.ask(asked(&[])), asked(&[80, 81]));
-        assert_eq!(*looks.ask(asked(&[82])), asked(&[82]), "what was answered goes");
-    }
 
     #[test]
     fn helpers_follow_an_owner_again_after_a_pause() {

@@ -11,6 +11,7 @@ mod crowd_scenarios;
 mod decided;
 mod drive;
 pub mod exchange;
+mod expected;
 pub mod index;
 mod knowledge;
 pub mod look;

@@ -11,7 +11,6 @@ use plan::decision::Decision;
 use plan::service_cidr::class::Class;
 use plan::service_cidr::decide::{LIGHT_AT_ONCE, ServiceView};
 use plan::service_cidr::entry::Entry;
-use plan::service_cidr::host::Asked;
 use plan::service_cidr::line::{Place, Standing, to_look};
 use plan::service_cidr::objects::{Ground, Spare};
 use plan::service_cidr::ranges::can_be_asked_for;
@@ -22,7 +21,7 @@ use plan::service_cidr::swap::{self, Own, Part, Parts, Role};
 use super::drive::Pass;
 use super::exchange::{Seen, Subject};
 use super::index::{Name, name_of};
-use super::knowledge::{Answers, By, Knowledge};
+use super::knowledge::{Answers, Asking, By, Knowledge, Known};
 use super::look::{Around, look};
 use super::looks::{Looks, Waits};
 use super::observed::Observed;
@@ -43,8 +42,8 @@ pub(super) struct Services {
     pub(super) views: Vec<ServiceView>,
     /// Those that were looked at.
     pub(super) seen: BTreeMap<String, (Subject, Seen)>,
-    /// What agents have to be asked.
-    pub(super) asked: Asked,
+    /// What agents have to look for.
+    pub(super) asking: Asking,
 }
 
 impl Services {
@@ -99,7 +98,7 @@ impl Pass<'_> {
             (place.turn, place.name.clone())
         });
         let (mut line, mut listed): (Vec<Place>, Vec<Listed<'_>>) = listed.into_iter().unzip();
-        let knowledge = Knowledge::new(answers, &looks.confirmed);
+        let knowledge = Knowledge::new(answers, &looks.confirmed, looks.expected.ports());
         let mut spares = Spares::default();
         let mut seen = BTreeMap::new();
         let mut at_once = services_at_once(self.kind);
@@ -163,7 +162,7 @@ impl Pass<'_> {
                 break;
             }
         }
-        let (confirmed, asked) = knowledge.finish();
+        let Known { confirmed, asking } = knowledge.finish();
         looks.confirmed = confirmed;
         looks.keep_only(self.index, &self.booked.book, seen.keys());
         let there = line.into_iter().zip(listed).filter(|(_, listed)| !listed.is_gone);
@@ -185,7 +184,7 @@ impl Pass<'_> {
             .collect();
         let told = self.told(known, &views, &looks.waits);
         memory.warnings.of_kind(&self.migration.name_any(), told);
-        Ok(Services { views, seen, asked })
+        Ok(Services { views, seen, asking })
     }
 
     /// Every Service of the book that is there, with what was decided of it and stands.

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
+use std::time::Instant;
 
 use api::MigrationStatus;
 use api::migration::ServiceCidrStatus;
+use api::record::Holds;
 use jiff::{SignedDuration, Timestamp};
 use plan::decision::{Wait, WaitReason};
 use plan::drain::Pod;
@@ -25,12 +27,14 @@ use plan::words::{self, lines, names};
 
 use super::adopt;
 use super::drive::{Pass, direction};
+use super::expected::Expected;
 use super::knowledge::{Answer, Answers};
 use super::services::Services;
 use super::watched::Held;
 use super::{services_at_once, soak_seconds};
 use crate::looks::Pace;
 use crate::memory::Memory;
+use crate::records::Content;
 use crate::stop::Stop;
 use crate::write::WriteError;
 use crate::{facts, limits};
@@ -57,7 +61,11 @@ impl Pass<'_> {
         known: &mut ServiceCidrStatus,
         status: &mut MigrationStatus,
     ) -> Result<Looked, WriteError> {
-        let answers = self.answers();
+        memory
+            .service_cidr
+            .expected
+            .resume(memory.records.holding(Holds::ExpectedPorts));
+        let answers = self.answers(&memory.service_cidr.expected);
         let Held { hold, stop } = self.traffic(memory, status).await?;
         let stage = known.stage.as_ref().map(|stage| stage.name);
         let is_at_the_end = stage.is_some_and(|stage| stage >= Stage::Close);
@@ -88,11 +96,9 @@ impl Pass<'_> {
         let services = self.services(memory, known, &answers, left_is_used).await?;
         let mut wanted = adopt::look(&known.settings, self.goal);
         wanted.left.kept = self.kept(known);
-        wanted.asked = if is_at_the_end {
-            services.asked.clone()
-        } else {
-            memory.service_cidr.ask(services.asked.clone()).clone()
-        };
+        wanted.report_users = is_closed;
+        self.expect(memory, &services, is_at_the_end).await?;
+        wanted.expected_ports = memory.service_cidr.expected.name(self.migration);
         adopt::ask(self.context, &self.snapshot.node_migrations, &wanted).await?;
         let view = View {
             goal: self.goal,
@@ -112,6 +118,36 @@ impl Pass<'_> {
             hold: self.not_held_back(known).or(hold),
         };
         Ok((decide(&view, &policy), stop, services))
+    }
+
+    /// Writes down what agents have to look for now.
+    async fn expect(
+        &self,
+        memory: &mut Memory,
+        services: &Services,
+        is_at_the_end: bool,
+    ) -> Result<(), WriteError> {
+        let (expected, now) = (&mut memory.service_cidr.expected, Instant::now());
+        let nodes = self.snapshot.node_migrations.len();
+        if is_at_the_end {
+            expected.only(services.asking.needed.clone(), now);
+        } else if expected.need(
+            services.asking.needed.clone(),
+            services.asking.is_answered,
+            nodes,
+            now,
+        ) {
+            // The record may be gone, or say something else: it is read again.
+            memory.records.forget();
+            expected.wait_again(now);
+        }
+        let ports = expected.ports();
+        let ports = (!ports.is_empty()).then(|| Content::ExpectedPorts(ports.clone()));
+        let ports: Vec<Content> = ports.into_iter().collect();
+        memory
+            .records
+            .write(&self.context.client, self.migration, Holds::ExpectedPorts, ports)
+            .await
     }
 
     /// Who uses addresses that are left.
@@ -154,7 +190,7 @@ impl Pass<'_> {
     }
 
     /// What every node says to what it is asked now.
-    fn answers(&self) -> Answers<'_> {
+    fn answers(&self, expected: &Expected) -> Answers<'_> {
         let mut answers = Answers::new();
         for (name, object) in &self.snapshot.node_migrations {
             // One that is away learns of everything when it comes back: kube-proxy begins with all that there is.
@@ -178,7 +214,8 @@ impl Pass<'_> {
             let answer = said
                 .zip(object.spec.service_cidr.as_ref())
                 .map(|(said, settings)| Answer {
-                    asked: &settings.asked,
+                    reports_users: settings.report_users,
+                    is_newest: expected.is_named(settings.expected_ports.as_ref()),
                     said,
                 });
             answers.insert(name.as_str(), answer);
@@ -352,12 +389,20 @@ impl Pass<'_> {
         known: &mut ServiceCidrStatus,
         status: &MigrationStatus,
     ) -> Result<Option<Missing>, WriteError> {
+        if !self.is_closed(known) {
+            known.pods_told_left = None;
+            return Ok(Some(Missing::Answer(Wait {
+                reason: WaitReason::ServiceRanges,
+                message: "pods are asked about once no range gives out an address that is left".to_owned(),
+                until: None,
+            })));
+        }
         let mut told: HashSet<&str> = HashSet::new();
         let mut silent = Vec::new();
         let since = known.told_new_since.unwrap_or(Timestamp::MAX);
         let pods = self.snapshot.pods();
         for (node, answer) in answers {
-            match answer.as_ref().map(|answer| &answer.said.carriers) {
+            match answer.as_ref().and_then(Answer::carriers) {
                 Some(Found::Present(carriers)) => {
                     let told_here = carriers.told(self.snapshot.pods_on(node), since);
                     told.extend(told_here);
@@ -449,7 +494,7 @@ impl Pass<'_> {
         let mut first: Vec<String> = Vec::new();
         let mut unknown: Vec<String> = Vec::new();
         for (node, answer) in answers {
-            match answer.as_ref().map(|answer| &answer.said.connections) {
+            match answer.as_ref().and_then(Answer::connections) {
                 Some(Found::Present(connections)) => {
                     count += connections.count();
                     first.extend(
@@ -464,7 +509,9 @@ impl Pass<'_> {
                 None => unknown.push(format!("node {node}: its agent has not said")),
             }
         }
-        if unknown.is_empty() {
+        if !self.is_closed(known) {
+            known.connections_to_left = None;
+        } else if unknown.is_empty() {
             known.connections_to_left = Some(u32::try_from(count).unwrap_or(u32::MAX));
         }
         known.unused_since = if nobody_was_told && count == 0 && unknown.is_empty() {

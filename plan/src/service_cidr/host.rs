@@ -11,7 +11,9 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 pub use select::{IPVS_LINK, in_target};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
+use crate::document::hexadecimal;
 use crate::drain::Pod;
 use crate::found::Found;
 use crate::pod_cidr::host::{Address, Listed, Route, Rule};
@@ -26,9 +28,13 @@ pub struct HostSettings {
     /// Ranges that Services come to: what shares an address with them is told of.
     #[schemars(with = "Vec<String>")]
     pub target: Vec<IpNet>,
-    /// What kube-proxy has to know.
-    #[serde(flatten)]
-    pub asked: Asked,
+    /// Whether pods and connections that use an address that is left are reported. They change all the time, and decide nothing before the
+    /// ranges that are left are closed.
+    #[serde(default)]
+    pub report_users: bool,
+    /// Which record has the ports that kube-proxy has to know; absent while there is no question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_ports: Option<ExpectedPortsIn>,
 }
 
 /// Addresses that Services leave: some ranges but for what stays.
@@ -44,9 +50,20 @@ pub struct Left {
     pub kept: Vec<IpAddr>,
 }
 
+/// The record that has ports for all nodes. A list in each `NodeMigration` would be stored once a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ExpectedPortsIn {
+    /// Name of the `MigrationRecord`.
+    #[schemars(regex(pattern = r"^[-0-9a-z]{1,253}$"))]
+    pub record: String,
+    /// The digest of what it has to hold. An agent answers nothing as long as the record holds something else.
+    #[schemars(regex(pattern = r"^[0-9a-f]{1,64}$"))]
+    pub digest: String,
+}
+
 /// What is looked for in kube-proxy's rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Asked {
+pub struct ExpectedPorts {
     /// What kube-proxy has to know: it is looked for in the kernel's rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<ServicePort>,
@@ -55,7 +72,26 @@ pub struct Asked {
     pub balanced: Vec<ServicePort>,
 }
 
-impl Asked {
+impl ExpectedPorts {
+    /// The first half of the SHA-256 of these ports, hexadecimal.
+    pub fn digest(&self) -> String {
+        let mut hasher = Sha256::new();
+        // Each line has an address, a protocol and a number: none of them holds the end of a line.
+        for (of, ports) in [("known", &self.known), ("balanced", &self.balanced)] {
+            for ServicePort {
+                address,
+                protocol,
+                port,
+            } in ports
+            {
+                hasher.update(format!("{of} {address} {protocol} {port}\n"));
+            }
+        }
+        let mut digest = hexadecimal(&hasher.finalize());
+        digest.truncate(32);
+        digest
+    }
+
     /// Whether there is no question.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty() && self.balanced.is_empty()

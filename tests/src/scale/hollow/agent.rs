@@ -112,8 +112,10 @@ impl Agent {
 
     fn work(&mut self, spec: &NodeMigrationSpec, known: &Known) -> Report {
         let report = if let Some(settings) = &spec.service_cidr {
-            let facts = service_cidr::facts(settings, &known.services, &self.pods, self.network);
-            self.waits = matches!(&facts.unknown, Found::Present(unknown) if !unknown.is_empty());
+            let services = &known.services;
+            let asked = services.expected(settings);
+            let facts = service_cidr::facts(settings, asked, services, &self.pods, self.network);
+            self.waits = !matches!(&facts.unknown, Found::Present(unknown) if unknown.is_empty());
             Report {
                 message: "hollow: looks at Services, and changes nothing".to_owned(),
                 service_cidr: Some(facts),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use agent::report::{self, ReportError};
 use anyhow::{Context, Result};
-use api::NodeMigration;
 use api::node_migration::NodeMigrationStatus;
+use api::{MigrationRecord, NodeMigration};
 use futures::StreamExt;
 use futures::stream::{BoxStream, FuturesUnordered};
 use ipnet::Ipv4Net;
@@ -79,6 +79,8 @@ impl Fleet {
         let of_kubelets =
             watcher::Config::default().fields(&format!("metadata.name={KUBELET_CONFIGURATION}"));
         let mut maps = pin!(watcher(maps, of_kubelets).default_backoff());
+        let records: Api<MigrationRecord> = Api::all(self.client.clone());
+        let mut records = pin!(watcher(records, watcher::Config::default()).default_backoff());
         let pods: Api<SlimPod> = Api::all_with(self.client.clone(), &ApiResource::erase::<Pod>(&()));
         let mut pods = pin!(watcher(pods, watcher::Config::default()).default_backoff());
         let mut objects = pin!(watcher(self.api.clone(), watcher::Config::default()).default_backoff());
@@ -90,6 +92,7 @@ impl Fleet {
                 // The watcher starts a broken watch again.
                 event = pods.next() => if let Some(Ok(event)) = event { self.see_pod(event) },
                 event = services.next() => if let Some(Ok(event)) = event { self.see_service(&event) },
+                event = records.next() => if let Some(Ok(event)) = event { self.see_record(&event) },
                 event = maps.next() => if let Some(Ok(event)) = event { self.see_kubelets(&event) },
                 Some(Ok(event)) = blocks.next() => self.see_block(&event),
                 Some(Ok(event)) = nodes.next() => self.see_node(&event),
@@ -173,6 +176,18 @@ impl Fleet {
             Event::Delete(service) => self.known.services.forget(service),
             Event::Init | Event::InitDone => return,
         }
+        self.wake_who_waits();
+    }
+
+    /// Agents look for other ports.
+    fn see_record(&mut self, event: &Event<MigrationRecord>) {
+        if let Event::Apply(record) | Event::InitApply(record) = event {
+            self.known.services.see_record(record);
+            self.wake_who_waits();
+        }
+    }
+
+    fn wake_who_waits(&mut self) {
         let waiting = self.agents.iter().filter(|(_, agent)| agent.waits_for_rules());
         for (node, _) in waiting {
             self.due

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, Result};
+use api::MigrationRecord;
 use ipnet::{IpNet, Ipv4Net};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use plan::found::Found;
 use plan::service_cidr::host::{
-    Carrier, Carriers, HostFacts, HostSettings, InTarget, Left, LocalTraffic, MOST_CARRIERS, ProxyMode,
-    ServicePort, ToldBy,
+    Carrier, Carriers, ExpectedPorts, HostFacts, HostSettings, InTarget, Left, LocalTraffic, MOST_CARRIERS,
+    ProxyMode, ServicePort, ToldBy,
 };
 
 use super::pods::{PodOnHost, Pods};
@@ -28,6 +29,8 @@ pub struct Known {
     /// Which Service has an address.
     by_address: BTreeMap<IpAddr, Name>,
     name_server: Option<IpAddr>,
+    /// What the record of expected ports holds, and its digest. Real agents read it each for itself, once a digest.
+    expected: Option<(String, ExpectedPorts)>,
 }
 
 /// The rules of kube-proxy for one Service.
@@ -83,6 +86,28 @@ impl Known {
                 self.by_address.remove(&address);
             }
         }
+    }
+
+    /// A record has changed.
+    pub fn see_record(&mut self, record: &MigrationRecord) {
+        if let Some(ports) = &record.spec.expected_ports {
+            self.expected = Some((ports.digest(), ports.clone()));
+        }
+    }
+
+    /// The ports that these settings name; `None` where the record holds other ones.
+    pub fn expected(&self, settings: &HostSettings) -> Option<&ExpectedPorts> {
+        static NONE: ExpectedPorts = ExpectedPorts {
+            known: Vec::new(),
+            balanced: Vec::new(),
+        };
+        let Some(named) = &settings.expected_ports else {
+            return Some(&NONE);
+        };
+        let expected = self.expected.as_ref();
+        expected
+            .filter(|(digest, _)| *digest == named.digest)
+            .map(|(_, ports)| ports)
     }
 
     /// The kubelets have this configuration.
@@ -141,23 +166,34 @@ fn rules(service: &Service) -> Rules {
     }
 }
 
-/// The facts that an agent reads off its host. No connection leads to an address that is left, and the new range is free.
-pub fn facts(settings: &HostSettings, known: &Known, pods: &Pods, network: Ipv4Net) -> HostFacts {
-    let HostSettings {
-        left,
-        target: _,
-        asked,
-    } = settings;
+/// The facts that an agent reads off its host. `asked` is what the record holds that the settings name; `None` where it holds something
+/// else. No connection leads to an address that is left, and the new range is free.
+pub fn facts(
+    settings: &HostSettings,
+    asked: Option<&ExpectedPorts>,
+    known: &Known,
+    pods: &Pods,
+    network: Ipv4Net,
+) -> HostFacts {
+    let left = &settings.left;
     let has_rules = |port: &&ServicePort| known.rules_at(port).is_some();
     let is_balanced = |port: &&ServicePort| {
         let rules = known.rules_at(port);
         rules.is_some_and(|rules| rules.balanced.contains(&port.address))
     };
-    let unknown = asked.known.iter().filter(|port| !has_rules(port));
-    let unknown = unknown.chain(asked.balanced.iter().filter(|port| !is_balanced(port)));
+    let unknown = asked.map(|asked| {
+        let unknown = asked.known.iter().filter(|port| !has_rules(port));
+        unknown
+            .chain(asked.balanced.iter().filter(|port| !is_balanced(port)))
+            .cloned()
+            .collect()
+    });
     HostFacts {
         proxy_mode: Found::Present(ProxyMode::Iptables),
-        unknown: Found::Present(unknown.cloned().collect()),
+        unknown: unknown.map_or_else(
+            || Found::Malformed("the record holds other ports".to_owned()),
+            Found::Present,
+        ),
         local_traffic: Found::Present(LocalTraffic {
             ranges: vec![IpNet::V4(network)],
             links: Vec::new(),
@@ -168,7 +204,11 @@ pub fn facts(settings: &HostSettings, known: &Known, pods: &Pods, network: Ipv4N
         // Hollow agents reach the API server there.
         api_server: Ipv4Addr::LOCALHOST.to_string(),
         in_target: InTarget::default(),
-        carriers: carriers(pods, left),
+        carriers: if settings.report_users {
+            carriers(pods, left)
+        } else {
+            Found::Present(Carriers::default())
+        },
         connections: Found::Absent,
     }
 }
@@ -225,18 +265,22 @@ mod tests {
         }
     }
 
-    fn asked(known: &[&str], balanced: &[&str]) -> HostSettings {
+    fn asked(known: &[&str], balanced: &[&str]) -> ExpectedPorts {
         let ports = |addresses: &[&str]| addresses.iter().map(|address| port(address)).collect();
+        ExpectedPorts {
+            known: ports(known),
+            balanced: ports(balanced),
+        }
+    }
+
+    fn settings() -> HostSettings {
         HostSettings {
             left: Left {
                 ranges: vec!["10.96.0.0/16".parse().unwrap()],
                 kept: Vec::new(),
             },
-            target: Vec::new(),
-            asked: plan::service_cidr::host::Asked {
-                known: ports(known),
-                balanced: ports(balanced),
-            },
+            report_users: true,
+            ..HostSettings::default()
         }
     }
 
@@ -249,8 +293,11 @@ mod tests {
         let mut known = Known::default();
         known.see(&service("kubernetes", "10.96.0.1", &json!([])));
         known.see(&service("bridge", "10.96.0.9", &json!([{"ip": "10.96.0.9"}])));
-        let unknown =
-            |known: &Known, settings: &HostSettings| facts(settings, known, &Pods::new(), network()).unknown;
+        let unknown = |known: &Known, asked: &ExpectedPorts| {
+            facts(&settings(), Some(asked), known, &Pods::new(), network()).unknown
+        };
+        let other = facts(&settings(), None, &known, &Pods::new(), network()).unknown;
+        assert!(matches!(other, Found::Malformed(_)), "{other:?}");
         let both = ["10.96.0.1", "10.96.0.9"];
         assert_eq!(unknown(&known, &asked(&both, &[])), Found::Present(Vec::new()));
         assert_eq!(
@@ -287,7 +334,7 @@ mod tests {
         let map = shape::kubelet_configuration(Ipv4Addr::new(172, 31, 0, 10));
         known.configure(&serde_json::from_value(map).unwrap());
         let pods = Pods::from([("a".to_owned(), old), ("b".to_owned(), pod(&known))]);
-        let found = facts(&asked(&[], &[]), &known, &pods, network());
+        let found = facts(&settings(), None, &known, &pods, network());
         let Found::Present(carriers) = found.carriers else {
             panic!("a pod was told an address that is left");
         };
