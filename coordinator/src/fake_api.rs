@@ -81,6 +81,8 @@ struct State {
     meddling: Option<(String, String, Value)>,
     /// Owners who edit an object right before each change of it: path, changes so far, and what the next edit says.
     restless: Vec<(String, usize, Edit)>,
+    /// Whether no list is there any more when its next page is asked for.
+    expires_pages: bool,
     /// After this many changes more the server is away.
     budget: Option<usize>,
 }
@@ -180,6 +182,11 @@ impl FakeApi {
     pub fn deny(&self, path: &str, words: &str) {
         let mut state = self.state.lock().unwrap();
         state.refused.insert(path.to_owned(), words.to_owned());
+    }
+
+    /// Has no list any more when its next page is asked for.
+    pub fn expire_pages(&self) {
+        self.state.lock().unwrap().expires_pages = true;
     }
 
     /// Refuses reads of what begins so with these words, as missing rights do.
@@ -471,6 +478,9 @@ impl State {
             });
             return Some(match self.objects.get(path) {
                 Some(object) => (StatusCode::OK, object.clone()),
+                None if is_list && self.expires_pages && query.contains("continue=") => {
+                    failure(StatusCode::GONE, "Expired")
+                }
                 None if is_list => (StatusCode::OK, page(self.collection(path), query)),
                 None => failure(StatusCode::NOT_FOUND, "NotFound"),
             });

@@ -105,6 +105,39 @@ where
     Ok(list.items)
 }
 
+/// Objects in one page of a list.
+const PAGE: u32 = 100;
+
+/// What `choose` takes of each object of a kind; `what` says in errors which. One page of objects is in memory at a time.
+pub async fn each<K, T>(
+    context: &Context,
+    what: &str,
+    mut choose: impl FnMut(K) -> Option<T>,
+) -> Result<Vec<T>, WriteError>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let api: Api<K> = Api::all(context.client.clone());
+    let mut page = ListParams::default().limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let list = match api.list(&page).await {
+            // The list has become too old to go on with it.
+            Err(kube::Error::Api(status)) if status.code == 410 && page.continue_token.is_some() => {
+                found.clear();
+                page = ListParams::default();
+                continue;
+            }
+            list => list.map_err(|source| WriteError::of("listing", what, source))?,
+        };
+        found.extend(list.items.into_iter().filter_map(&mut choose));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}
+
 /// The Services of the name servers.
 pub async fn name_services(context: &Context) -> Result<Vec<Service>, WriteError> {
     let (label, value) = NAME_SERVERS;
@@ -230,4 +263,45 @@ pub async fn permissions_in(
         answers.insert(name, answer.status.is_some_and(|status| status.allowed));
     }
     Ok(answers)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::apps::v1::Deployment;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
+
+    async fn names(api: &FakeApi) -> Vec<String> {
+        each(&api.context(), "Deployments", |object: Deployment| {
+            Some(object.name_any())
+        })
+        .await
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_long_list_is_read_page_by_page_and_anew_where_it_has_become_too_old() {
+        let api = FakeApi::default();
+        let all: Vec<String> = (0..250).map(|number| format!("web-{number:03}")).collect();
+        for name in &all {
+            let metadata = json!({ "namespace": "shop", "name": name });
+            api.put(
+                &format!("{DEPLOYMENTS}/{name}"),
+                json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata }),
+            );
+        }
+        assert_eq!(names(&api).await, all);
+        assert_eq!(api.take_reads().len(), 3);
+        api.expire_pages();
+        assert_eq!(names(&api).await, all);
+        assert_eq!(
+            api.take_reads().len(),
+            3,
+            "a page, the next one in vain, and all at once"
+        );
+    }
 }

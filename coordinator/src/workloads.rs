@@ -46,18 +46,20 @@ pub async fn workloads(
     context: &Context,
     cache: &Cache,
 ) -> Result<BTreeMap<Workload, WorkloadFacts>, WriteError> {
+    let deployment = |object: Deployment| Some(facts::workloads::deployment(&object));
+    let stateful_set = |object: StatefulSet| Some(facts::workloads::stateful_set(&object));
+    let replica_set = |object: ReplicaSet| facts::workloads::replica_set(&object);
     let (deployments, stateful_sets, replica_sets) = tokio::try_join!(
-        read::list::<Deployment>(context, "Deployments"),
-        read::list::<StatefulSet>(context, "StatefulSets"),
-        read::list::<ReplicaSet>(context, "ReplicaSets"),
+        read::each(context, "Deployments", deployment),
+        read::each(context, "StatefulSets", stateful_set),
+        read::each(context, "ReplicaSets", replica_set),
     )?;
     let daemon_sets = cache.daemon_sets.state();
-    Ok(facts::workloads::workloads(
-        &deployments,
-        &stateful_sets,
-        &replica_sets,
-        &daemon_sets,
-    ))
+    let daemon_sets = daemon_sets
+        .iter()
+        .map(|object| facts::workloads::daemon_set(object));
+    let others = deployments.into_iter().chain(stateful_sets).chain(replica_sets);
+    Ok(others.chain(daemon_sets).collect())
 }
 
 /// What others need pods for. `pods` are those of the cluster.

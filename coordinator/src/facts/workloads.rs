@@ -1,6 +1,6 @@
 //! Who makes pods again, and which pods stand behind Services.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
@@ -16,72 +16,67 @@ use crate::limits::number_or_share;
 /// The label that every distribution gives to its name servers.
 pub const NAME_SERVERS: (&str, &str) = ("k8s-app", "kube-dns");
 
-/// Workloads of every kind that makes pods again, as far as the API says how many.
-pub fn workloads(
-    deployments: &[Deployment],
-    stateful_sets: &[StatefulSet],
-    replica_sets: &[ReplicaSet],
-    daemon_sets: &[impl AsRef<DaemonSet>],
-) -> BTreeMap<Workload, WorkloadFacts> {
-    let known = |kind: &str, metadata: &ObjectMeta, wanted: i32, on_delete: bool| {
-        let workload = Workload {
-            kind: kind.to_owned(),
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            name: metadata.name.clone().unwrap_or_default(),
-        };
-        let facts = WorkloadFacts {
-            wanted: usize::try_from(wanted).unwrap_or_default(),
-            made_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
-            on_delete,
-            at_once: 1,
-        };
-        (workload, facts)
+/// A workload that makes pods again, and what is known of it.
+pub type Known = (Workload, WorkloadFacts);
+
+fn known(kind: &str, metadata: &ObjectMeta, wanted: i32, on_delete: bool) -> Known {
+    let workload = Workload {
+        kind: kind.to_owned(),
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
     };
-    let of_deployments = deployments.iter().map(|object| {
-        let wanted = object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-        known("Deployment", &object.metadata, wanted, false)
-    });
-    let of_stateful_sets = stateful_sets.iter().map(|object| {
-        let spec = object.spec.as_ref();
-        let strategy = spec.and_then(|spec| spec.update_strategy.as_ref()?.type_.as_deref());
-        let wanted = spec.and_then(|spec| spec.replicas).unwrap_or(1);
-        known(
-            "StatefulSet",
-            &object.metadata,
-            wanted,
-            strategy == Some("OnDelete"),
-        )
-    });
-    let of_replica_sets = replica_sets
-        .iter()
-        // A Deployment's is counted with the Deployment.
-        .filter(|object| object.owner_references().is_empty())
-        .map(|object| {
-            let wanted = object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-            known("ReplicaSet", &object.metadata, wanted, false)
-        });
-    let of_daemon_sets = daemon_sets.iter().map(AsRef::as_ref).map(|object| {
-        let wanted = object
-            .status
-            .as_ref()
-            .map_or(0, |status| status.desired_number_scheduled);
-        let strategy = object
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.update_strategy.as_ref());
-        let on_delete = strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("OnDelete"));
-        let (workload, facts) = known("DaemonSet", &object.metadata, wanted, on_delete);
-        let most = strategy.and_then(|strategy| strategy.rolling_update.as_ref()?.max_unavailable.as_ref());
-        let at_once = most
-            .filter(|_| !on_delete)
-            .map_or(1, |most| at_once(most, facts.wanted));
-        (workload, WorkloadFacts { at_once, ..facts })
-    });
-    of_deployments
-        .chain(of_stateful_sets)
-        .chain(of_replica_sets)
-        .chain(of_daemon_sets)
-        .collect()
+    let facts = WorkloadFacts {
+        wanted: usize::try_from(wanted).unwrap_or_default(),
+        made_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
+        on_delete,
+        at_once: 1,
+    };
+    (workload, facts)
+}
+
+/// What is known of a Deployment.
+pub fn deployment(object: &Deployment) -> Known {
+    let wanted = object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    known("Deployment", &object.metadata, wanted, false)
+}
+
+/// What is known of a `StatefulSet`.
+pub fn stateful_set(object: &StatefulSet) -> Known {
+    let spec = object.spec.as_ref();
+    let strategy = spec.and_then(|spec| spec.update_strategy.as_ref()?.type_.as_deref());
+    let wanted = spec.and_then(|spec| spec.replicas).unwrap_or(1);
+    known(
+        "StatefulSet",
+        &object.metadata,
+        wanted,
+        strategy == Some("OnDelete"),
+    )
+}
+
+/// What is known of a `ReplicaSet`; `None` where it is a Deployment's, and counted with that.
+pub fn replica_set(object: &ReplicaSet) -> Option<Known> {
+    let wanted = object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let is_its_own = object.owner_references().is_empty();
+    is_its_own.then(|| known("ReplicaSet", &object.metadata, wanted, false))
+}
+
+/// What is known of a `DaemonSet`.
+pub fn daemon_set(object: &DaemonSet) -> Known {
+    let wanted = object
+        .status
+        .as_ref()
+        .map_or(0, |status| status.desired_number_scheduled);
+    let strategy = object
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.update_strategy.as_ref());
+    let on_delete = strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("OnDelete"));
+    let (workload, facts) = known("DaemonSet", &object.metadata, wanted, on_delete);
+    let most = strategy.and_then(|strategy| strategy.rolling_update.as_ref()?.max_unavailable.as_ref());
+    let at_once = most
+        .filter(|_| !on_delete)
+        .map_or(1, |most| at_once(most, facts.wanted));
+    (workload, WorkloadFacts { at_once, ..facts })
 }
 
 /// How many pods of a `DaemonSet` of so many may be away; what adds pods before it removes others says 0, which is 1 here.
@@ -141,10 +136,8 @@ mod tests {
                 { "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u" }] },
         }))
         .unwrap();
-        let none: [std::sync::Arc<DaemonSet>; 0] = [];
-        let found = workloads(&[], &[stateful], &[of_deployment], &none);
-        assert_eq!(found.len(), 1);
-        let (workload, facts) = found.first_key_value().unwrap();
+        assert_eq!(replica_set(&of_deployment), None);
+        let (workload, facts) = stateful_set(&stateful);
         assert_eq!(workload.key(), "StatefulSet shop/db");
         assert!(facts.wanted == 3 && facts.on_delete);
     }
@@ -160,8 +153,7 @@ mod tests {
                 },
             }))
             .unwrap();
-            let found = workloads(&[], &[], &[], &[std::sync::Arc::new(set)]);
-            found.first_key_value().unwrap().1.at_once
+            daemon_set(&set).1.at_once
         };
         let rolling = |most: serde_json::Value| json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": most } });
         assert_eq!(at_once(json!(null)), 1);

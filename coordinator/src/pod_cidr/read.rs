@@ -200,9 +200,10 @@ pub async fn ipam(store: &Store) -> Result<Ipam, WriteError> {
 /// Who else says a range.
 pub async fn mentions(context: &Context, cache: &Cache, store: &Store) -> Result<Vec<Mention>, WriteError> {
     let named = ["kubeadm-config", "kube-proxy"].map(|name| ("kube-system".to_owned(), name.to_owned()));
-    let (maps, policies) = tokio::try_join!(
+    let of_policy = |object: NetworkPolicy| places::network_policy(&object);
+    let (maps, of_policies) = tokio::try_join!(
         read::config_maps(context, named.into()),
-        read::list::<NetworkPolicy>(context, "NetworkPolicies"),
+        read::each(context, "NetworkPolicies", of_policy),
     )?;
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
     let mut mentions: Vec<Mention> = daemon_sets
@@ -215,7 +216,7 @@ pub async fn mentions(context: &Context, cache: &Cache, store: &Store) -> Result
             _ => places::kube_proxy(map),
         });
     }
-    mentions.extend(policies.iter().filter_map(places::network_policy));
+    mentions.extend(of_policies);
     for kind in POLICIES {
         let objects = store.list(kind).await?;
         mentions.extend(

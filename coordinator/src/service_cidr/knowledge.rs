@@ -12,7 +12,7 @@ use plan::service_cidr::subjects::key;
 use serde_json::Value;
 
 /// Most ports that agents are asked about at the same time: what is behind them is asked about next.
-const MOST_PORTS: usize = 500;
+const MOST_PORTS: usize = 1500;
 /// Services with one of these labels are none of kube-proxy's.
 const NOT_KUBE_PROXYS: [&str; 2] = [
     "service.kubernetes.io/service-proxy-name",

@@ -40,43 +40,34 @@ pub async fn read(context: &Context, cache: &Cache) -> Result<Vec<Mention>, Writ
     let named = CONFIG_MAPS
         .iter()
         .map(|(name, _)| ("kube-system".to_owned(), (*name).to_owned()));
-    let (maps, policies, deployments, stateful_sets) = tokio::try_join!(
+    let of_deployment = |object: Deployment| {
+        let spec = object.spec.as_ref()?.template.spec.as_ref()?;
+        workload("Deployment", &object, spec)
+    };
+    let of_stateful_set = |object: StatefulSet| {
+        let spec = object.spec.as_ref()?.template.spec.as_ref()?;
+        workload("StatefulSet", &object, spec)
+    };
+    let of_policy = |object: NetworkPolicy| network_policy(&object);
+    let (maps, of_policies, of_deployments, of_stateful_sets) = tokio::try_join!(
         read::config_maps(context, named.collect()),
-        read::list::<NetworkPolicy>(context, "NetworkPolicies"),
-        read::list::<Deployment>(context, "Deployments"),
-        read::list::<StatefulSet>(context, "StatefulSets"),
+        read::each(context, "NetworkPolicies", of_policy),
+        read::each(context, "Deployments", of_deployment),
+        read::each(context, "StatefulSets", of_stateful_set),
     )?;
     let mut mentions: Vec<Mention> = maps.iter().filter_map(config_map).collect();
-    mentions.extend(policies.iter().filter_map(network_policy));
-    let of_deployments = deployments.iter().filter_map(|object| {
-        let spec = object.spec.as_ref()?.template.spec.as_ref()?;
-        workload(
-            "Deployment",
-            &object.namespace().unwrap_or_default(),
-            &object.name_any(),
-            spec,
-        )
-    });
-    let of_stateful_sets = stateful_sets.iter().filter_map(|object| {
-        let spec = object.spec.as_ref()?.template.spec.as_ref()?;
-        workload(
-            "StatefulSet",
-            &object.namespace().unwrap_or_default(),
-            &object.name_any(),
-            spec,
-        )
-    });
+    mentions.extend(of_policies);
     let daemon_sets = cache.daemon_sets.state();
     let of_daemon_sets = daemon_sets.iter().filter_map(|object| {
         let spec = object.spec.as_ref()?.template.spec.as_ref()?;
-        workload(
-            "DaemonSet",
-            &object.namespace().unwrap_or_default(),
-            &object.name_any(),
-            spec,
-        )
+        workload("DaemonSet", object.as_ref(), spec)
     });
-    mentions.extend(of_deployments.chain(of_stateful_sets).chain(of_daemon_sets));
+    mentions.extend(
+        of_deployments
+            .into_iter()
+            .chain(of_stateful_sets)
+            .chain(of_daemon_sets),
+    );
     Ok(mentions)
 }
 
@@ -103,7 +94,7 @@ fn network_policy(policy: &NetworkPolicy) -> Option<Mention> {
 }
 
 /// A pod template that says addresses itself: in variables, arguments, or as name servers.
-fn workload(kind: &str, namespace: &str, name: &str, spec: &PodSpec) -> Option<Mention> {
+fn workload(kind: &str, object: &impl ResourceExt, spec: &PodSpec) -> Option<Mention> {
     let containers = spec
         .containers
         .iter()
@@ -121,7 +112,11 @@ fn workload(kind: &str, namespace: &str, name: &str, spec: &PodSpec) -> Option<M
         .flat_map(|dns| dns.nameservers.iter().flatten());
     texts.extend(dns.map(String::as_str));
     mention(
-        format!("{kind} {namespace}/{name}: its pod template"),
+        format!(
+            "{kind} {}/{}: its pod template",
+            object.namespace().unwrap_or_default(),
+            object.name_any()
+        ),
         texts.into_iter(),
         "write the name of the Service in its place, or the address of {new}; its pods start again with it",
     )
@@ -154,7 +149,9 @@ mod tests {
             "dnsConfig": { "nameservers": ["10.96.0.10"] },
         }))
         .unwrap();
-        let found = workload("Deployment", "shop", "web", &spec).unwrap();
+        let web: Deployment =
+            serde_json::from_value(json!({ "metadata": { "namespace": "shop", "name": "web" } })).unwrap();
+        let found = workload("Deployment", &web, &spec).unwrap();
         let says: Vec<String> = found.says.iter().map(ToString::to_string).collect();
         assert_eq!(says, ["10.96.0.0/12", "10.96.0.10/32"]);
         assert_eq!(found.object, "Deployment shop/web: its pod template");
