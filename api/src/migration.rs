@@ -173,9 +173,10 @@ pub struct ServiceCidr {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub order: Vec<String>,
-    /// How many Services exchange their addresses at the same time. Default 10.
+    /// How many Services exchange their addresses at the same time. Default 10. Every node is asked three or four times for so many Services,
+    /// each time by one write to its NodeMigration and one or two of its agent: a large cluster needs more at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 50))]
+    #[schemars(range(min = 1, max = 250))]
     pub services_at_once: Option<u32>,
     /// How many pods may start again at the same time. Default 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]

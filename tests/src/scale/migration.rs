@@ -15,8 +15,6 @@ use super::size::{Kind, NEW_PODS, NEW_SERVICES, POD_NETWORK, Size, Way};
 const NAME: &str = "scale";
 /// The seconds for which both ranges stay at the end.
 const SOAK_SECONDS: u32 = 10;
-/// The most Services that may exchange their addresses at a time.
-const SERVICES_AT_ONCE: u32 = 50;
 /// For how long checks may refuse: DaemonSets roll, and agents report one after the other.
 const PATIENCE: Duration = Duration::from_mins(3);
 
@@ -136,7 +134,7 @@ fn manifest(size: &Size) -> Value {
         }),
         Kind::ServiceCidr => json!({
             "serviceCidr": {
-                "to": [NEW_SERVICES], "soakSeconds": SOAK_SECONDS, "servicesAtOnce": SERVICES_AT_ONCE,
+                "to": [NEW_SERVICES], "soakSeconds": SOAK_SECONDS, "servicesAtOnce": services_at_once(size),
                 "podsAtOnce": pods_at_once(size),
             },
         }),
@@ -145,6 +143,11 @@ fn manifest(size: &Size) -> Value {
     json!({
         "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration", "metadata": {"name": NAME}, "spec": spec,
     })
+}
+
+/// The Services that exchange their addresses at a time: a quarter of all, within what the API takes.
+fn services_at_once(size: &Size) -> u32 {
+    (size.services / 4).clamp(50, 250)
 }
 
 /// The pods that are evicted at a time: a fiftieth of all, and ten in a small cluster.
