@@ -235,6 +235,7 @@ fn of_services_only_connections_can_wait() {
     let one = HostFacts {
         local_traffic: Found::Absent,
         proxy_mode: Found::Present(ProxyMode::Iptables),
+        expected_digest: None,
         unknown: Found::Present(vec![port.clone()]),
         cluster_dns: Found::Absent,
         api_server: "10.96.0.1".to_owned(),

@@ -878,6 +878,7 @@ fn full_service_facts() -> plan::service_cidr::host::HostFacts {
         port: 443,
     };
     HostFacts {
+        expected_digest: Some("0123456789abcdef0123456789abcdef".to_owned()),
         local_traffic: Found::Absent,
         proxy_mode: Found::Present(ProxyMode::Nftables),
         unknown: Found::Present(vec![port.clone()]),

@@ -200,6 +200,7 @@ impl Observer {
         Ok(HostFacts {
             proxy_mode: proxy.mode,
             unknown: proxy.unknown,
+            expected_digest: expected_ports.as_ref().map(|named| named.digest.clone()),
             local_traffic: proxy.local_traffic,
             cluster_dns,
             api_server: self.api_server.clone(),

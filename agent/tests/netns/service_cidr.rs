@@ -400,6 +400,7 @@ fn a_rule_that_is_waited_for_is_told_at_once() {
             assert_eq!(facts["proxyMode"]["present"], "nftables", "{said}");
             let unknown = json!([{ "address": "172.30.0.1", "protocol": "TCP", "port": 443 }]);
             assert_eq!(facts["unknown"]["present"], unknown, "{said}");
+            assert_eq!(facts["expectedDigest"], json!(expected_ports().digest()), "{said}");
             assert_eq!(facts["apiServer"], "192.0.2.1");
             let other_kinds = ["phase", "goal", "facts", "podCidr", "failure", "checks", "steps", "changes"];
             assert_eq!(other_kinds.map(|field| &said[field]), [&Value::Null; 8], "{said}");

@@ -34,7 +34,7 @@ pub enum By {
 /// What one node says.
 #[derive(Clone, Debug)]
 pub struct Answer<'pass> {
-    /// Whether its agent was asked about the ports that agents look for now.
+    /// Whether it is about the ports that agents look for now.
     pub is_newest: bool,
     /// Whether it was asked who uses an address that is left.
     pub reports_users: bool,

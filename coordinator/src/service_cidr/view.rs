@@ -215,7 +215,7 @@ impl Pass<'_> {
                 .zip(object.spec.service_cidr.as_ref())
                 .map(|(said, settings)| Answer {
                     reports_users: settings.report_users,
-                    is_newest: expected.is_named(settings.expected_ports.as_ref()),
+                    is_newest: expected.is_of(said.expected_digest.as_deref()),
                     said,
                 });
             answers.insert(name.as_str(), answer);

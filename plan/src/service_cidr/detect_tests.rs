@@ -108,6 +108,7 @@ fn a_bridge_keeps_sources_where_every_proxy_knows_pods(
         cluster_dns: Found::Absent,
         api_server: String::new(),
         in_target: InTarget::default(),
+        expected_digest: None,
         carriers: Found::Absent,
         connections: Found::Absent,
     };

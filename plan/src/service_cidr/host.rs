@@ -193,6 +193,10 @@ pub struct HostFacts {
     /// Those of `known` and `balanced` that kube-proxy has no such rule for; malformed where its rules cannot be read, and where there
     /// are rules of two modes: nobody knows then which of them packets go by.
     pub unknown: Found<Vec<ServicePort>>,
+    /// The digest of the ports that `unknown` is about; absent where the settings named none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9a-f]{1,64}$"))]
+    pub expected_digest: Option<String>,
     /// How kube-proxy knows connections of pods, by the rules of the first Service of each family; absent where there is none.
     #[serde(default)]
     pub local_traffic: Found<LocalTraffic>,

@@ -194,6 +194,7 @@ pub fn facts(
             || Found::Malformed("the record holds other ports".to_owned()),
             Found::Present,
         ),
+        expected_digest: settings.expected_ports.as_ref().map(|named| named.digest.clone()),
         local_traffic: Found::Present(LocalTraffic {
             ranges: vec![IpNet::V4(network)],
             links: Vec::new(),
