@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use api::migration::ServiceCidrStatus;
 use crash_point::Edge;
-use futures::future::join_all;
+use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
 use plan::service_cidr::objects::Ground;
 use plan::service_cidr::ranges::{DEFAULT, listed};
@@ -21,6 +21,9 @@ use super::objects::{create_range, delete_range};
 use crate::evict::evict;
 use crate::memory::Memory;
 use crate::write::WriteError;
+
+/// The steps of so many Services are under way at the same time.
+const AT_ONCE: usize = 32;
 
 /// What a step is made with.
 pub(super) struct Hands<'pass> {
@@ -110,12 +113,14 @@ impl Hands<'_> {
         for (name, step) in steps {
             looks.waits.goes_on(name, *step, self.pass.now);
         }
-        let made = found.iter().map(|(subject, seen, step)| async {
+        let (exchange, obstacles) = (&exchange, &self.pass.context.obstacles);
+        let made = found.iter().map(|(subject, seen, step)| async move {
             let object = format!("Service {}/{}", subject.namespace, subject.name);
             let write = exchange.make(subject, seen.clone(), *step);
-            self.pass.context.obstacles.attempt(&object, write).await
+            obstacles.attempt(&object, write).await
         });
-        let made = join_all(made).await;
+        // Each is large, and what begins after the time of this pass is left to the next one.
+        let made: Vec<_> = stream::iter(made).buffered(AT_ONCE).collect().await;
         for service in stored.into_inner().unwrap_or_else(PoisonError::into_inner) {
             looks.whole.wrote(service);
         }
