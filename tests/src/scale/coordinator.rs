@@ -1,18 +1,16 @@
 //! The coordinator as users run it: its own program, its own account, its own limit of memory.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use api::names;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
 use kube::api::PostParams;
-use serde_json::Value;
 
 use super::memory::MemoryLimit;
 use super::process::{self, Usage};
@@ -39,32 +37,6 @@ pub struct Coordinator {
     proxy: Proxy,
     // Removed after the process has ended.
     limit: MemoryLimit,
-}
-
-/// What `deploy/` says to the allocator, as environment.
-fn allocator() -> Result<BTreeMap<String, String>> {
-    let manifest = include_str!("../../../deploy/base/coordinator.yaml");
-    let mut found = BTreeMap::new();
-    for document in manifest.split("\n---\n") {
-        let object: Value = yaml_serde::from_str(document).context("read deploy/base/coordinator.yaml")?;
-        let containers = object["spec"]["template"]["spec"]["containers"].as_array();
-        let variables = containers
-            .into_iter()
-            .flatten()
-            .flat_map(|container| container["env"].as_array().into_iter().flatten());
-        for variable in variables {
-            if let (Some(name), Some(value)) = (variable["name"].as_str(), variable["value"].as_str())
-                && name.starts_with("MALLOC_")
-            {
-                found.insert(name.to_owned(), value.to_owned());
-            }
-        }
-    }
-    ensure!(
-        !found.is_empty(),
-        "deploy/base/coordinator.yaml says nothing to the allocator"
-    );
-    Ok(found)
 }
 
 impl Coordinator {
@@ -95,7 +67,6 @@ impl Coordinator {
             .env("POD_NAME", "replumb-coordinator-0")
             .env("POD_NAMESPACE", names::NAMESPACE)
             .env("NODE_NAME", Place(size.nodes.saturating_sub(1)).name())
-            .envs(allocator()?)
             .env("AGENT_IMAGE", Images::default().agent)
             .stdin(Stdio::null())
             .stdout(out)
