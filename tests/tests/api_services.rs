@@ -506,14 +506,15 @@ async fn a_service_that_is_edited_before_each_write_arrives_and_comes_back() {
     let port = |number: usize| json!({ "spec": { "ports": [{ "name": "http", "port": number + 1000, "protocol": "TCP", "targetPort": 80 }] } });
     // Each second edit changes nothing: the first write of an exchange saves the node ports, and so rests on all that a port says.
     let node_port = |number: usize| {
-        let port = json!({ "name": "http", "port": 80, "protocol": "TCP", "targetPort": number / 2 + 1000, "nodePort": 30090 });
+        // Of the lower band (30000 to 30085), which is not handed out by chance to Services of other tests.
+        let port = json!({ "name": "http", "port": 80, "protocol": "TCP", "targetPort": number / 2 + 1000, "nodePort": 30061 });
         json!({ "spec": { "ports": [port] } })
     };
     let cases: [(&str, Option<u16>, Patch); 6] = [
         ("label", None, label),
         ("label-node", Some(30091), label),
         ("target", None, target),
-        ("target-node", Some(30090), node_port),
+        ("target-node", Some(30061), node_port),
         ("port", None, port),
         ("silent", None, label),
     ];
