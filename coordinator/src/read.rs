@@ -25,6 +25,7 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts::workloads::NAME_SERVERS;
 use crate::snapshot::has_agent;
+use crate::watching::PAGE;
 use crate::write::WriteError;
 
 /// So many reads by name are under way at the same time.
@@ -104,9 +105,6 @@ where
         .map_err(|source| WriteError::of("listing", what, source))?;
     Ok(list.items)
 }
-
-/// Objects in one page of a list.
-const PAGE: u32 = 100;
 
 /// What `choose` takes of each object of a kind; `what` says in errors which. One page of objects is in memory at a time.
 pub async fn each<K, T>(
@@ -286,7 +284,7 @@ mod tests {
     #[tokio::test]
     async fn a_long_list_is_read_page_by_page_and_anew_where_it_has_become_too_old() {
         let api = FakeApi::default();
-        let all: Vec<String> = (0..250).map(|number| format!("web-{number:03}")).collect();
+        let all: Vec<String> = (0..=2 * PAGE).map(|number| format!("web-{number:03}")).collect();
         for name in &all {
             let metadata = json!({ "namespace": "shop", "name": name });
             api.put(
