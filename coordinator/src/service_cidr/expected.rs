@@ -51,7 +51,8 @@ impl Expected {
     }
 
     /// Begins a round with what is needed, unless this one has it all. A round that not every node has answered goes on for a while: each
-    /// one costs a write to every node. `nodes` is how many there are. Returns whether a round has waited in vain for so long.
+    /// one costs a write to every node. `nodes` is how many there are. Returns whether a round has waited in vain for so long; it waits anew
+    /// then.
     pub fn need(&mut self, needed: ExpectedPorts, is_answered: bool, nodes: usize, now: Instant) -> bool {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         let patience = PATIENCE_A_NODE.saturating_mul(nodes).saturating_add(PATIENCE);
@@ -61,7 +62,11 @@ impl Expected {
         if !self.ports.covers(&needed) && (is_answered || is_late || self.ports.is_empty()) {
             self.begin(needed, now);
         }
-        is_late && !is_answered
+        let is_in_vain = is_late && !is_answered;
+        if is_in_vain {
+            self.began = Some(now);
+        }
+        is_in_vain
     }
 
     /// Asks nothing but this from now on.
@@ -69,11 +74,6 @@ impl Expected {
         if self.ports != needed {
             self.begin(needed, now);
         }
-    }
-
-    /// Waits for the answers to this round from now on.
-    pub fn wait_again(&mut self, now: Instant) {
-        self.began = Some(now);
     }
 
     fn begin(&mut self, ports: ExpectedPorts, now: Instant) {
@@ -129,7 +129,12 @@ mod tests {
         );
         assert_eq!(*expected.ports(), ports(&[81]));
         assert!(!expected.need(ports(&[82]), false, 100, at(11)), "it waits anew");
-        assert!(!expected.need(ports(&[82]), true, 100, at(12)));
+        assert!(
+            expected.need(ports(&[81]), false, 100, at(20)),
+            "of the same ports"
+        );
+        assert!(!expected.need(ports(&[81]), false, 100, at(21)), "and waits anew");
+        assert!(!expected.need(ports(&[82]), true, 100, at(22)));
         assert_eq!(*expected.ports(), ports(&[82]));
         assert!(!expected.need(ports(&[82]), true, 100, at(100)), "it is answered");
     }

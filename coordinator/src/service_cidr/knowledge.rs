@@ -82,7 +82,7 @@ pub struct Known {
 }
 
 /// What is asked of agents.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Asking {
     /// What they have to be asked about.
     pub needed: ExpectedPorts,

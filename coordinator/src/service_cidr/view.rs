@@ -28,7 +28,7 @@ use plan::words::{self, lines, names};
 use super::adopt;
 use super::drive::{Pass, direction};
 use super::expected::Expected;
-use super::knowledge::{Answer, Answers};
+use super::knowledge::{Answer, Answers, Asking};
 use super::services::Services;
 use super::watched::Held;
 use super::{services_at_once, soak_seconds};
@@ -129,17 +129,12 @@ impl Pass<'_> {
     ) -> Result<(), WriteError> {
         let (expected, now) = (&mut memory.service_cidr.expected, Instant::now());
         let nodes = self.snapshot.node_migrations.len();
+        let Asking { needed, is_answered } = services.asking.clone();
         if is_at_the_end {
-            expected.only(services.asking.needed.clone(), now);
-        } else if expected.need(
-            services.asking.needed.clone(),
-            services.asking.is_answered,
-            nodes,
-            now,
-        ) {
+            expected.only(needed, now);
+        } else if expected.need(needed, is_answered, nodes, now) {
             // The record may be gone, or say something else: it is read again.
             memory.records.forget();
-            expected.wait_again(now);
         }
         let ports = expected.ports();
         let ports = (!ports.is_empty()).then(|| Content::ExpectedPorts(ports.clone()));
