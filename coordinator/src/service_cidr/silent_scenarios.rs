@@ -6,6 +6,7 @@ use plan::found::Found;
 use plan::pod_cidr::host::Listed;
 use plan::service_cidr::host::{Carrier, Carriers, HostFacts, ProxyMode, ToldBy};
 use plan::service_cidr::step::Stage;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::crowd_scenarios::{RANGES, World};
@@ -148,9 +149,15 @@ async fn a_node_that_does_not_answer_keeps_the_pods_of_no_other_node() {
     }
 }
 
-/// A pod is told every Service of its namespace.
+/// A pod is told every Service of its namespace. The latecomer's helper gets its old address of a range for it alone, or has not asked for it
+/// yet.
+#[rstest]
+#[case::without_a_cover(false)]
+#[case::with_a_cover(true)]
 #[tokio::test]
-async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_others_before() {
+async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_others_before(
+    #[case] has_cover: bool,
+) {
     let mut world = world();
     let mut status = world.status();
     let known = status.service_cidr.as_mut().unwrap();
@@ -162,6 +169,9 @@ async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_oth
         ("replumb-new", "172.16.0.0/12", true),
     ] {
         world.range(name, range, is_ready);
+    }
+    if has_cover {
+        world.range("replumb-keep-10-97-0-1-32", "10.97.0.1/32", true);
     }
     world
         .api
@@ -187,6 +197,8 @@ async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_oth
     );
     assert_eq!(status.service_cidr.unwrap().stage.unwrap().name, Stage::Restart);
     world.api.refuse(None);
+    // The API servers make the default range again, of their flag.
+    world.range("kubernetes", "172.16.0.0/12", true);
     for _ in 0..8 {
         world.context.obstacles.forget();
         world.pass().await;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use api::MigrationStatus;
 use api::migration::ServiceCidrStatus;
 use api::record::Holds;
+use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use plan::decision::{Wait, WaitReason};
 use plan::drain::Pod;
@@ -20,7 +21,7 @@ use plan::service_cidr::decide::{Next, Policy, View, decide};
 use plan::service_cidr::entry;
 use plan::service_cidr::facts::ApiServer;
 use plan::service_cidr::mentions;
-use plan::service_cidr::ranges::listed;
+use plan::service_cidr::ranges::{ServiceCidr as Range, listed};
 use plan::service_cidr::side::Side;
 use plan::service_cidr::step::{Missing, Stage};
 use plan::words::{self, lines, names};
@@ -80,7 +81,7 @@ impl Pass<'_> {
             .await?;
         let api_servers = self.api_servers(&servers, known);
         let is_closed = self.is_closed(known);
-        let left = if is_closed && self.is_released(known) {
+        let left = if self.gives_nothing(known) && self.is_released(known) {
             // No range gives these addresses again: nothing leads back, whatever an agent or a person says now.
             LeftBehind::default()
         } else {
@@ -245,12 +246,22 @@ impl Pass<'_> {
         })
     }
 
-    /// Whether the range that is left gives out nothing more.
+    /// Whether the range that is left gives out nothing more, but to Services that came late: these come and go, and change nothing of what
+    /// holds for the others.
     fn is_closed(&self, known: &ServiceCidrStatus) -> bool {
+        !self.any_range(known, Range::is_open_to_all)
+    }
+
+    /// Whether no range gives out an address that is left, to whomever.
+    fn gives_nothing(&self, known: &ServiceCidrStatus) -> bool {
+        !self.any_range(known, Range::is_open)
+    }
+
+    fn any_range(&self, known: &ServiceCidrStatus, is_open: fn(&Range, &[IpNet], &[IpAddr]) -> bool) -> bool {
         let changed = known.settings.changed();
         let left = changed.of(self.goal.other());
         let kept = self.kept(known);
-        !self.ranges.iter().any(|range| range.is_open(left, &kept))
+        self.ranges.iter().any(|range| is_open(range, left, &kept))
     }
 
     /// Addresses that Services have, those of helpers among them.

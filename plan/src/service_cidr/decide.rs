@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::covers::{covers, holds};
 use super::ranges::{DEFAULT, ServiceCidr, goes_with, listed};
-use super::settings::{Settings, cover_name, is_cover, is_ours, range_names};
+use super::settings::{Settings, cover_name, is_ours, range_names};
 use super::side::Side;
 use super::step::{Missing, Stage, Step};
 use super::swap::{self, Role};
@@ -188,7 +188,7 @@ impl View<'_> {
     fn is_open(&self) -> bool {
         let leaves = self.leaves();
         let mut ranges = self.ranges.iter();
-        ranges.any(|range| range.is_open(&leaves, self.kept) && !is_cover(&range.name))
+        ranges.any(|range| range.is_open_to_all(&leaves, self.kept))
     }
 
     /// Whether the default range is as it is to be in the end.

@@ -46,6 +46,11 @@ impl ServiceCidr {
         !self.terminating && self.ranges.iter().any(is_left)
     }
 
+    /// The same without the covers of single addresses: those give them to Services that came late, and to no other.
+    pub fn is_open_to_all(&self, left: &[IpNet], kept: &[IpAddr]) -> bool {
+        self.is_open(left, kept) && !is_cover(&self.name)
+    }
+
     fn holds(&self, address: &IpAddr) -> bool {
         self.ranges.iter().any(|range| holds(range, address))
     }
