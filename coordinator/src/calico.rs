@@ -9,7 +9,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch}
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::watching::PAGE;
+use crate::read;
 use crate::write::{WriteError, parameters, post_parameters};
 
 /// A kind of Calico's: kind and plural name.
@@ -45,48 +45,40 @@ impl Kind {
 
     /// Every object of the kind; none when the kind is not served. For kinds of which a cluster has few.
     pub async fn list(self, client: &Client) -> Result<Vec<DynamicObject>, WriteError> {
-        let mut found = Vec::new();
-        self.each(client, |object| found.push(object)).await?;
-        Ok(found)
+        self.each(client, Some).await
     }
 
-    /// Shows every object of the kind, page by page: there may be several for each node, and few are in memory at once. None when the
-    /// kind is not served.
-    pub async fn each(self, client: &Client, take: impl FnMut(DynamicObject)) -> Result<(), WriteError> {
-        self.pages(client, ListParams::default(), take).await
+    /// What `choose` takes of each object of the kind, page by page: there may be several for each node, and few are in memory at once. None
+    /// when the kind is not served.
+    pub async fn each<T>(
+        self,
+        client: &Client,
+        choose: impl FnMut(DynamicObject) -> Option<T>,
+    ) -> Result<Vec<T>, WriteError> {
+        self.pages(client, ListParams::default(), choose).await
     }
 
-    /// Shows every object of the kind with these labels.
-    pub async fn each_labelled(
+    /// The same of each object of the kind with these labels.
+    pub async fn each_labelled<T>(
         self,
         client: &Client,
         labels: &str,
-        take: impl FnMut(DynamicObject),
-    ) -> Result<(), WriteError> {
-        self.pages(client, ListParams::default().labels(labels), take)
+        choose: impl FnMut(DynamicObject) -> Option<T>,
+    ) -> Result<Vec<T>, WriteError> {
+        self.pages(client, ListParams::default().labels(labels), choose)
             .await
     }
 
-    async fn pages(
+    async fn pages<T>(
         self,
         client: &Client,
         asked: ListParams,
-        mut take: impl FnMut(DynamicObject),
-    ) -> Result<(), WriteError> {
-        let api = self.api(client);
-        let mut asked = asked.limit(PAGE);
-        loop {
-            let page = match api.list(&asked).await {
-                Ok(page) => page,
-                // A resource that the API server does not have is answered with a plain text, without the reason NotFound.
-                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
-                Err(source) => return Err(WriteError::of("listing", self.1, source)),
-            };
-            page.items.into_iter().for_each(&mut take);
-            match page.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => asked.continue_token = Some(next),
-                None => return Ok(()),
-            }
+        choose: impl FnMut(DynamicObject) -> Option<T>,
+    ) -> Result<Vec<T>, WriteError> {
+        match read::pages(&self.api(client), asked, choose).await {
+            // A resource that the API server does not have is answered with a plain text, without the reason NotFound.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+            found => found.map_err(|source| WriteError::of("listing", self.1, source)),
         }
     }
 

@@ -20,9 +20,12 @@ use kube::{Api, Client, ResourceExt};
 use plan::calico::API_VERSION;
 use plan::check::Permission;
 use plan::check::policies::{POLICIES, PolicyState};
+use plan::cluster::Webhook;
+use plan::pods::Pods;
 
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::facts;
 use crate::facts::workloads::NAME_SERVERS;
 use crate::snapshot::has_agent;
 use crate::watching::PAGE;
@@ -93,40 +96,52 @@ pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, WriteErro
         .map_err(|source| WriteError::of("reading", format!("Node {name}"), source))
 }
 
-/// Every object of a kind; `what` says in errors which.
+/// Every object of a kind; `what` says in errors which. For kinds of which little is left out.
 pub async fn list<K>(context: &Context, what: &str) -> Result<Vec<K>, WriteError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
-    let api: Api<K> = Api::all(context.client.clone());
-    let list = api
-        .list(&ListParams::default())
-        .await
-        .map_err(|source| WriteError::of("listing", what, source))?;
-    Ok(list.items)
+    each(context, what, Some).await
 }
 
 /// What `choose` takes of each object of a kind; `what` says in errors which. One page of objects is in memory at a time.
 pub async fn each<K, T>(
     context: &Context,
     what: &str,
-    mut choose: impl FnMut(K) -> Option<T>,
+    choose: impl FnMut(K) -> Option<T>,
 ) -> Result<Vec<T>, WriteError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
     let api: Api<K> = Api::all(context.client.clone());
-    let mut page = ListParams::default().limit(PAGE);
+    pages(&api, ListParams::default(), choose)
+        .await
+        .map_err(|source| WriteError::of("listing", what, source))
+}
+
+/// What `choose` takes of each object that is asked for, page by page. A list that has become too old to go on with it is read anew, all at
+/// once.
+///
+/// # Errors
+/// Those of the API server.
+pub async fn pages<K, T>(
+    api: &Api<K>,
+    asked: ListParams,
+    mut choose: impl FnMut(K) -> Option<T>,
+) -> Result<Vec<T>, kube::Error>
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let mut page = asked.clone().limit(PAGE);
     let mut found = Vec::new();
     loop {
         let list = match api.list(&page).await {
-            // The list has become too old to go on with it.
             Err(kube::Error::Api(status)) if status.code == 410 && page.continue_token.is_some() => {
                 found.clear();
-                page = ListParams::default();
+                page = asked.clone();
                 continue;
             }
-            list => list.map_err(|source| WriteError::of("listing", what, source))?,
+            list => list?,
         };
         found.extend(list.items.into_iter().filter_map(&mut choose));
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -146,44 +161,47 @@ pub async fn name_services(context: &Context) -> Result<Vec<Service>, WriteError
     Ok(list.items)
 }
 
-/// The Services of these namespaces and names that are there.
-pub async fn services(
-    context: &Context,
-    names: impl IntoIterator<Item = (String, String)>,
-) -> Result<Vec<Service>, WriteError> {
-    by_name(context, names).await
-}
-
-/// The same of a kind that not every cluster serves: none then.
+/// Every object of a kind that not every cluster serves: none then.
 pub async fn list_if_served<K>(context: &Context, what: &str) -> Result<Vec<K>, WriteError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
-    match Api::<K>::all(context.client.clone())
-        .list(&ListParams::default())
-        .await
-    {
-        Ok(list) => Ok(list.items),
+    let api: Api<K> = Api::all(context.client.clone());
+    match pages(&api, ListParams::default(), Some).await {
         // A resource that nobody serves is answered with a plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        Err(source) => Err(WriteError::of("listing", what, source)),
+        list => list.map_err(|source| WriteError::of("listing", what, source)),
     }
 }
 
-/// Every webhook configuration.
-pub async fn webhooks(
-    context: &Context,
-) -> Result<
-    (
-        Vec<ValidatingWebhookConfiguration>,
-        Vec<MutatingWebhookConfiguration>,
-    ),
-    WriteError,
-> {
-    tokio::try_join!(
+/// Every webhook configuration, and the Services that answer for those that fail closed.
+#[derive(Clone, Debug, Default)]
+pub struct Webhooks {
+    validating: Vec<ValidatingWebhookConfiguration>,
+    mutating: Vec<MutatingWebhookConfiguration>,
+    services: Vec<Service>,
+}
+
+impl Webhooks {
+    /// Those that fail closed, with the pods behind them. `pods` are those of the cluster.
+    pub fn behind(&self, pods: &Pods) -> Vec<Webhook> {
+        facts::webhooks::webhooks(&self.validating, &self.mutating, &self.services, pods)
+    }
+}
+
+/// Every webhook configuration, and the Services that answer for those that fail closed. A cluster may have thousands of Services: these are
+/// read by name.
+pub async fn webhooks(context: &Context) -> Result<Webhooks, WriteError> {
+    let (validating, mutating) = tokio::try_join!(
         list(context, "ValidatingWebhookConfigurations"),
         list(context, "MutatingWebhookConfigurations"),
-    )
+    )?;
+    let services = by_name(context, facts::webhooks::services(&validating, &mutating)).await?;
+    Ok(Webhooks {
+        validating,
+        mutating,
+        services,
+    })
 }
 
 /// Plural names that Calico's group serves; none when the group is not there.

@@ -66,9 +66,7 @@ pub async fn workloads(
 async fn needed(context: &Context, pods: &Pods) -> Result<Needed, WriteError> {
     let (of_name_servers, webhooks) =
         tokio::try_join!(read::name_services(context), read::webhooks(context))?;
-    let named = facts::webhooks::services(&webhooks.0, &webhooks.1);
-    let of_webhooks = read::services(context, named).await?;
-    let webhooks = facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &of_webhooks, pods);
+    let webhooks = webhooks.behind(pods);
     Ok(Needed {
         coordinator: (context.namespace.clone(), "coordinator".to_owned()),
         name_servers: backends(&of_name_servers, pods),

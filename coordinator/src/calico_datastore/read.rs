@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::migration::CalicoDatastore;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{Node, PodTemplateSpec, Service};
+use k8s_openapi::api::core::v1::{Node, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use plan::calico_datastore::cluster::checks::{PERMISSIONS, PERMISSIONS_AT_HOME};
 use plan::calico_datastore::cluster::detect::detect;
@@ -284,46 +285,36 @@ async fn config_maps(
 
 /// Other controllers of Calico v2's that run, by their images: they would write to a store that is being converted.
 async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<String>, WriteError> {
-    let (deployments, replica_sets) = tokio::try_join!(
-        read::list::<Deployment>(context, "Deployments"),
-        read::list::<ReplicaSet>(context, "ReplicaSets"),
-    )?;
-    let is_calicos = |template: Option<PodTemplateSpec>| {
-        let containers = template
-            .and_then(|template| template.spec)
-            .map(|spec| spec.containers);
-        let mut images = containers
-            .into_iter()
-            .flatten()
-            .filter_map(|container| container.image);
-        images.any(|image| CONTROLLER_IMAGES.iter().any(|part| image.contains(part)))
+    let name = |object: &ObjectMeta| {
+        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        format!("{}/{}", part(&object.namespace), part(&object.name))
     };
-    let mut found = Vec::new();
-    for object in deployments {
-        let is_known = object.name_any() == CONTROLLERS && object.namespace().as_deref() == Some(namespace);
-        let name = format!(
-            "Deployment {}/{}",
-            object.namespace().unwrap_or_default(),
-            object.name_any()
-        );
+    let known = format!("{namespace}/{CONTROLLERS}");
+    let deployment = |object: Deployment| {
+        let name = name(&object.metadata);
         let spec = object.spec.unwrap_or_default();
-        if !is_known && spec.replicas != Some(0) && is_calicos(Some(spec.template)) {
-            found.push(name);
-        }
-    }
-    for object in replica_sets {
+        let runs = name != known && spec.replicas != Some(0) && is_calicos(Some(spec.template));
+        runs.then(|| format!("Deployment {name}"))
+    };
+    let replica_set = |object: ReplicaSet| {
         let is_its_own = object.owner_references().is_empty();
-        let name = format!(
-            "ReplicaSet {}/{}",
-            object.namespace().unwrap_or_default(),
-            object.name_any()
-        );
         let spec = object.spec.unwrap_or_default();
-        if is_its_own && spec.replicas != Some(0) && is_calicos(spec.template) {
-            found.push(name);
-        }
-    }
-    Ok(found)
+        let runs = is_its_own && spec.replicas != Some(0) && is_calicos(spec.template);
+        runs.then(|| format!("ReplicaSet {}", name(&object.metadata)))
+    };
+    let (deployments, replica_sets) = tokio::try_join!(
+        read::each(context, "Deployments", deployment),
+        read::each(context, "ReplicaSets", replica_set),
+    )?;
+    Ok([deployments, replica_sets].concat())
+}
+
+/// Whether a pod of this template runs a controller of Calico v2's.
+fn is_calicos(template: Option<PodTemplateSpec>) -> bool {
+    let spec = template.and_then(|template| template.spec);
+    let containers = spec.into_iter().flat_map(|spec| spec.containers);
+    let mut images = containers.filter_map(|container| container.image);
+    images.any(|image| CONTROLLER_IMAGES.iter().any(|part| image.contains(part)))
 }
 
 /// Other `DaemonSet`s that run calico-node.
@@ -384,17 +375,8 @@ fn without_image(nodes: &[&Node], image: &str) -> Vec<String> {
 
 /// Fail-closed webhooks, and who answers for them.
 async fn webhooks(context: &Context, cache: &Cache) -> Result<Vec<cluster::Webhook>, WriteError> {
-    let (webhooks, services) = tokio::try_join!(
-        read::webhooks(context),
-        read::list::<Service>(context, "Services")
-    )?;
-    let pods = cache.pods.index().pods();
-    Ok(facts::webhooks::webhooks(
-        &webhooks.0,
-        &webhooks.1,
-        &services,
-        &pods,
-    ))
+    let webhooks = read::webhooks(context).await?;
+    Ok(webhooks.behind(&cache.pods.index().pods()))
 }
 
 async fn version(context: &Context) -> Result<String, WriteError> {

@@ -84,12 +84,6 @@ fn at_once(most: &IntOrString, wanted: usize) -> usize {
     number_or_share(most).map_or(1, |most| most.resolve(wanted))
 }
 
-/// Whether this is the Service of the cluster's name servers.
-pub fn is_name_service(service: &Service) -> bool {
-    service.namespace().as_deref() == Some("kube-system")
-        && service.labels().get(NAME_SERVERS.0).map(String::as_str) == Some(NAME_SERVERS.1)
-}
-
 /// Namespace and name of the pods behind these Services.
 pub fn backends(services: &[Service], pods: &Pods) -> BTreeSet<(String, String)> {
     let selectors: Vec<(String, drain::Selector)> = services

@@ -67,30 +67,25 @@ pub fn of_node(node: &Node, settings: &Settings) -> BTreeSet<IpNet> {
 /// Ranges of the blocks that each node has, by what the blocks say themselves: a claim may be gone while its block is still there. One list
 /// of all, page by page: once a migration on the way back, and once for a Node that is gone.
 pub async fn by_node(context: &Context) -> Result<BTreeMap<String, BTreeSet<IpNet>>, WriteError> {
+    let found = calico::IPAM_BLOCK.each(&context.client, |block| {
+        let node = block.data["spec"]["affinity"].as_str().and_then(node_of)?;
+        Some((node.to_owned(), range(&block)?))
+    });
     let mut blocks: BTreeMap<String, BTreeSet<IpNet>> = BTreeMap::new();
-    calico::IPAM_BLOCK
-        .each(&context.client, |block| {
-            let node = block.data["spec"]["affinity"].as_str().and_then(node_of);
-            if let Some((node, range)) = node.zip(range(&block)) {
-                blocks.entry(node.to_owned()).or_default().insert(range);
-            }
-        })
-        .await?;
+    for (node, range) in found.await? {
+        blocks.entry(node).or_default().insert(range);
+    }
     Ok(blocks)
 }
 
 /// Ranges that the node has claimed, with labels as Calico writes them since v3.30, and as this tool does.
 pub async fn claims_of(context: &Context, node: &str) -> Result<BTreeSet<IpNet>, WriteError> {
     let labels = format!("projectcalico.org/hostname-hash={}", hostname_hash(node));
-    let mut ranges = BTreeSet::new();
-    calico::BLOCK_AFFINITY
-        .each_labelled(&context.client, &labels, |claim| {
-            if claim.data["spec"]["node"].as_str() == Some(node) {
-                ranges.extend(range(&claim));
-            }
-        })
-        .await?;
-    Ok(ranges)
+    let claims = calico::BLOCK_AFFINITY.each_labelled(&context.client, &labels, |claim| {
+        let is_its_own = claim.data["spec"]["node"].as_str() == Some(node);
+        range(&claim).filter(|_| is_its_own)
+    });
+    Ok(claims.await?.into_iter().collect())
 }
 
 /// The range of a block or a claim; `None` where it is not understood: no node has it then.

@@ -5,11 +5,8 @@ use std::sync::Arc;
 
 use api::NodeMigration;
 use ipnet::IpNet;
-use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
-};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Client;
 use kube::core::DynamicObject;
@@ -23,6 +20,7 @@ use plan::pods::Pods;
 
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::read::Webhooks;
 use crate::write::WriteError;
 use crate::{calico, facts, read};
 
@@ -35,17 +33,15 @@ pub async fn dereference(
     let client = &context.client;
     let daemon_sets = cache.daemon_sets.state();
     let wanted = config_maps_to_read(&daemon_sets);
-    let (config_maps, webhooks, services, calico_resources, ip_pools, ipam_blocks, permissions, policies) = tokio::try_join!(
+    let (config_maps, webhooks, calico_resources, ip_pools, ipam_blocks, permissions, policies) = tokio::try_join!(
         read::config_maps(context, wanted),
         read::webhooks(context),
-        read::list::<Service>(context, "Services"),
         read::calico_resources(context),
         calico::IP_POOL.list(client),
         ipam_blocks(client),
         read::permissions(context, &PERMISSIONS),
         read::policies(context),
     )?;
-    let (validating_webhooks, mutating_webhooks) = webhooks;
     let reports = read::reports(context, cache, node_migrations);
     Ok(cluster(&Objects {
         nodes: cache.nodes.state(),
@@ -53,9 +49,7 @@ pub async fn dereference(
         daemon_sets,
         budgets: cache.budgets.state(),
         config_maps,
-        validating_webhooks,
-        mutating_webhooks,
-        services,
+        webhooks,
         calico_resources,
         ip_pools,
         ipam_blocks,
@@ -69,11 +63,9 @@ pub async fn dereference(
 /// Range and affinity of every `IPAMBlock`: before the first change a stranger's may be anywhere in the range. A cluster on flannel
 /// has few, and once the migration runs nothing lists them.
 async fn ipam_blocks(client: &Client) -> Result<Vec<Result<(IpNet, Option<String>), Malformed>>, WriteError> {
-    let mut found = Vec::new();
     calico::IPAM_BLOCK
-        .each(client, |block| found.push(facts::calico::ipam_block(&block)))
-        .await?;
-    Ok(found)
+        .each(client, |block| Some(facts::calico::ipam_block(&block)))
+        .await
 }
 
 /// Everything that was read: watched kinds as their stores hand them out, the others as they were listed.
@@ -89,12 +81,8 @@ struct Objects {
     budgets: Vec<Arc<PodDisruptionBudget>>,
     /// The `ConfigMap`s that [`config_maps_to_read`] names, as far as they exist.
     config_maps: Vec<ConfigMap>,
-    /// Every `ValidatingWebhookConfiguration`.
-    validating_webhooks: Vec<ValidatingWebhookConfiguration>,
-    /// Every `MutatingWebhookConfiguration`.
-    mutating_webhooks: Vec<MutatingWebhookConfiguration>,
-    /// Every Service.
-    services: Vec<Service>,
+    /// Every webhook configuration, and the Services that answer for those that fail closed.
+    webhooks: Webhooks,
     /// Plural names that group `crd.projectcalico.org` serves; empty when it is not served.
     calico_resources: BTreeSet<String>,
     /// Every `IPPool`.
@@ -161,12 +149,7 @@ fn cluster(objects: &Objects) -> ClusterFacts {
             .iter()
             .map(facts::daemon_sets::config_map)
             .collect(),
-        webhooks: facts::webhooks::webhooks(
-            &objects.validating_webhooks,
-            &objects.mutating_webhooks,
-            &objects.services,
-            &pods,
-        ),
+        webhooks: objects.webhooks.behind(&pods),
         pods,
         budgets,
         calico_resources: objects.calico_resources.clone(),

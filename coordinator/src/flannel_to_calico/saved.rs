@@ -8,6 +8,7 @@ use api::node_migration::{NodeBefore, NodeMigrationSpec};
 use api::{Migration, NodeMigration};
 use futures::StreamExt as _;
 use kube::{Api, ResourceExt};
+use plan::calico::node_of;
 use plan::flannel_to_calico::objects;
 use serde_json::{Map, Value, json};
 
@@ -61,17 +62,18 @@ pub async fn read(
                 .retain(|key, _| key.starts_with(ANNOTATION_PREFIX));
         }
     }
-    let mut blocks = Vec::new();
     // Every block, once a migration: one whose name follows from no node is saved, too, or the way back would delete it.
-    calico::IPAM_BLOCK
-        .each(&context.client, |block| {
-            let affinity = block.data["spec"]["affinity"].as_str().unwrap_or_default();
-            match plan::calico::node_of(affinity).and_then(|node| of_nodes.get_mut(node)) {
-                Some(before) => before.blocks.push(block.name_any()),
-                None => blocks.push(block.name_any()),
-            }
-        })
-        .await?;
+    let found = calico::IPAM_BLOCK.each(&context.client, |block| {
+        let affinity = block.data["spec"]["affinity"].as_str().unwrap_or_default();
+        Some((node_of(affinity).map(ToOwned::to_owned), block.name_any()))
+    });
+    let mut blocks = Vec::new();
+    for (node, block) in found.await? {
+        match node.and_then(|node| of_nodes.get_mut(&node)) {
+            Some(before) => before.blocks.push(block),
+            None => blocks.push(block),
+        }
+    }
     blocks.sort();
     write_of_nodes(context, objects, of_nodes).await?;
     let felix = spec(

@@ -181,34 +181,28 @@ pub fn pins(pods: &Index, namespaces: &[Namespace]) -> Vec<Pin> {
     of_pods.chain(of_namespaces).collect()
 }
 
-/// Ranges that Services have, or may have; a cluster without `ServiceCIDR`s has those that it has given out.
-pub fn service_ranges(ranges: &[ServiceCIDR], services: &[Service]) -> Vec<(String, IpNet)> {
-    let said: Vec<(String, IpNet)> = ranges
+/// Ranges of a `ServiceCIDR`.
+pub fn ranges_of(object: &ServiceCIDR) -> Vec<(String, IpNet)> {
+    let name = format!("ServiceCIDR {}", object.name_any());
+    let texts = object.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
+    texts
+        .filter_map(|text| Some((name.clone(), text.parse().ok()?)))
+        .collect()
+}
+
+/// Addresses that a Service has.
+pub fn given_to(service: &Service) -> Vec<(String, IpNet)> {
+    let name = format!(
+        "Service {}/{}",
+        service.namespace().unwrap_or_default(),
+        service.name_any()
+    );
+    let texts = service
+        .spec
         .iter()
-        .flat_map(|object| {
-            let name = format!("ServiceCIDR {}", object.name_any());
-            let texts = object.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
-            texts
-                .filter_map(|text| text.parse().ok())
-                .map(move |range| (name.clone(), range))
-        })
-        .collect();
-    if !said.is_empty() {
-        return said;
-    }
-    services
-        .iter()
-        .flat_map(|service| {
-            let name = format!(
-                "Service {}/{}",
-                service.namespace().unwrap_or_default(),
-                service.name_any()
-            );
-            let spec = service.spec.iter();
-            spec.flat_map(|spec| spec.cluster_ips.iter().flatten())
-                .filter_map(|text| text.parse::<IpAddr>().ok())
-                .map(move |address| (name.clone(), IpNet::from(address)))
-        })
+        .flat_map(|spec| spec.cluster_ips.iter().flatten());
+    texts
+        .filter_map(|text| Some((name.clone(), IpNet::from(text.parse::<IpAddr>().ok()?))))
         .collect()
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::NodeMigration;
 use api::migration::PodCidr;
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, ServiceCIDR};
 use kube::ResourceExt;
@@ -27,7 +28,7 @@ use crate::calico::store::Store;
 use crate::calico::{self, Kind};
 use crate::context::Context;
 use crate::etcd_access::problem;
-use crate::facts::workloads::{backends, is_name_service};
+use crate::facts::workloads::backends;
 use crate::write::WriteError;
 use crate::{facts, read, workloads};
 
@@ -39,6 +40,20 @@ const POLICIES: [Kind; 4] = [
     Kind("NetworkSet", "networksets"),
 ];
 
+/// Ranges that Services have, or may have, each with the object that says it. A cluster without `ServiceCIDR`s has those that it has given out.
+async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, WriteError> {
+    let ranges = read::list_if_served::<ServiceCIDR>(context, "ServiceCIDRs").await?;
+    let said: Vec<(String, IpNet)> = ranges.iter().flat_map(objects::ranges_of).collect();
+    if !said.is_empty() {
+        return Ok(said);
+    }
+    let given = read::each(context, "Services", |service: Service| {
+        Some(objects::given_to(&service))
+    })
+    .await?;
+    Ok(given.concat())
+}
+
 /// Everything that the checks and the plan need.
 pub async fn cluster(
     context: &Context,
@@ -48,10 +63,10 @@ pub async fn cluster(
     node_migrations: &[Arc<NodeMigration>],
 ) -> Result<ClusterFacts, WriteError> {
     let (datastore, in_calico) = in_calico(context, cache, looks, kind).await?;
-    let (calico_resources, services, ranges, webhooks) = tokio::try_join!(
+    let (calico_resources, name_services, services, webhooks) = tokio::try_join!(
         read::calico_resources(context),
-        read::list::<Service>(context, "Services"),
-        read::list_if_served::<ServiceCIDR>(context, "ServiceCIDRs"),
+        read::name_services(context),
+        service_ranges(context),
         read::webhooks(context),
     )?;
     let needed = permissions(&datastore);
@@ -76,12 +91,7 @@ pub async fn cluster(
     let controller_managers = objects::controller_managers(&index);
     let reports = read::reports(context, cache, node_migrations);
     malformed.sort();
-    let of_name_servers: Vec<Service> = services
-        .iter()
-        .filter(|service| is_name_service(service))
-        .cloned()
-        .collect();
-    let name_servers = backends(&of_name_servers, &pods);
+    let name_servers = backends(&name_services, &pods);
     let corefiles = workloads::corefiles(context, &index, &name_servers).await?;
     Ok(ClusterFacts {
         nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
@@ -93,7 +103,7 @@ pub async fn cluster(
             .iter()
             .map(|found| facts::pods::budget(found))
             .collect(),
-        webhooks: facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &services, &pods),
+        webhooks: webhooks.behind(&pods),
         name_servers,
         corefiles,
         pods,
@@ -102,7 +112,7 @@ pub async fn cluster(
         blocks,
         unclear_blocks,
         ipam: objects::ipam(in_calico.ipam.as_ref()),
-        services: objects::service_ranges(&ranges, &services),
+        services,
         mentions: in_calico.mentions,
         calico_nodes: in_calico.nodes,
         datastore,

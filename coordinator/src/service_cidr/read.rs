@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use api::NodeMigration;
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use plan::cluster::Malformed;
 use plan::corefile;
@@ -19,7 +18,7 @@ use serde_json::Value;
 use super::objects::{all_ranges, all_services, api_version};
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::facts::workloads::{backends, is_name_service};
+use crate::facts::workloads::backends;
 use crate::looks::Pace;
 use crate::memory::Memory;
 use crate::write::WriteError;
@@ -47,8 +46,9 @@ pub async fn cluster(
     let mut malformed = Vec::new();
     let api_version = api_version(&context.client).await?;
     let ranges = ranges(context, api_version.as_deref(), &mut malformed).await?;
-    let (services, webhooks, permissions, policies, workload_facts, quotas) = tokio::try_join!(
+    let (services, name_services, webhooks, permissions, policies, workload_facts, quotas) = tokio::try_join!(
         all_services(&context.client),
+        read::name_services(context),
         read::webhooks(context),
         read::permissions(context, &PERMISSIONS),
         read::policies(context),
@@ -56,21 +56,12 @@ pub async fn cluster(
         read::list(context, "ResourceQuotas"),
     )?;
     let quotas = quotas.iter().map(facts::quotas::quota).collect();
-    let typed: Vec<Service> = services
-        .iter()
-        .filter_map(|service| serde_json::from_value(service.clone()).ok())
-        .collect();
     let nodes = cache.nodes.state();
     let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
     let index = cache.pods.index();
     let mut pods = index.pods();
     pods.sort_by_name();
-    let of_name_servers: Vec<Service> = typed
-        .iter()
-        .filter(|service| is_name_service(service))
-        .cloned()
-        .collect();
-    let name_servers = backends(&of_name_servers, &pods);
+    let name_servers = backends(&name_services, &pods);
     let corefiles = workloads::corefiles(context, &index, &name_servers).await?;
     let domain = corefiles.iter().find_map(|(_, text)| corefile::domain(text));
     let refused = match domain {
@@ -104,7 +95,7 @@ pub async fn cluster(
             .iter()
             .map(|found| facts::pods::budget(found))
             .collect(),
-        webhooks: facts::webhooks::webhooks(&webhooks.0, &webhooks.1, &typed, &pods),
+        webhooks: webhooks.behind(&pods),
         name_servers,
         mentions: memory.service_cidr.mentions(context, cache, Pace::Seldom).await?,
         quotas,
