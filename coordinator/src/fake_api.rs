@@ -238,7 +238,8 @@ impl FakeApi {
         std::mem::take(&mut self.state.lock().unwrap().changes)
     }
 
-    /// The reads since the last call, in order: what was read, and of a list how it was asked for.
+    /// The reads since the last call, in order: what was read, and of a list how it was asked for; and the changes that were tried without
+    /// effect.
     pub fn take_reads(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap().reads)
     }
@@ -493,6 +494,13 @@ impl State {
             let mut body = body;
             body["status"] = json!({ "allowed": true });
             return Some((StatusCode::CREATED, body));
+        }
+        if query.contains("dryRun=All") {
+            let before = (self.objects.clone(), self.version);
+            let answer = self.change(method, path, &body, operations.as_deref());
+            (self.objects, self.version) = before;
+            self.reads.push(format!("TRY {method} {path}"));
+            return Some(answer);
         }
         let answer = self.change(method, path, &body, operations.as_deref());
         if answer.0.is_success() {

@@ -44,6 +44,11 @@ pub(crate) trait Kind {
     /// Nodes whose agents have not said what the checks need.
     fn silent(&self, facts: &Self::Facts) -> Vec<String>;
 
+    /// What the checks need and is not known yet; the next looks bring the rest. `None` when nothing is missing.
+    fn unfinished(&self, _facts: &Self::Facts) -> Option<String> {
+        None
+    }
+
     /// Settings and checks; settings are `None` when what is to be migrated could not even be found.
     fn judge(&self, migration: &Migration, facts: &Self::Facts) -> (Option<Self::Settings>, Vec<Check>);
 

@@ -9,7 +9,7 @@ use api::migration::{Desired, MigrationPhase, Plan};
 use api::record::{Holds, MOST_BYTES, parts};
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::{SignedDuration, Timestamp};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use plan::check::{Check, Verdict, few};
 use plan::decision::WaitReason;
 use plan::document::{Action, Document, NodeActions};
@@ -18,11 +18,12 @@ use tracing::info;
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::lifecycle::{Kind, wait};
+use crate::lifecycle::{Kind, is_written, wait};
 use crate::memory::Memory;
+use crate::node_migrations::bring_to;
 use crate::records::{self, Content};
 use crate::tell::Tone;
-use crate::write::{self, WriteError};
+use crate::write::WriteError;
 
 /// How long agents are waited for before their silence is a refusal.
 const AGENT_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
@@ -107,6 +108,10 @@ async fn check<K: Kind>(
         wait(status, WaitReason::AgentSilent, message);
         return Ok(());
     }
+    if let Some(message) = kind.unfinished(&facts) {
+        say_unfinished(status, message);
+        return Ok(());
+    }
     let (settings, found) = kind.judge(migration, &facts);
     count_failed(context, &found);
     log_in_full(memory, &found);
@@ -121,6 +126,14 @@ async fn check<K: Kind>(
     kind.save(settings, status);
     if !status.checks.iter().all(|check| check.verdict.allows()) {
         refuse(status);
+        return Ok(());
+    }
+    if !is_written(context, status) {
+        status.phase = MigrationPhase::Planning;
+        if let Some(refused) = context.obstacles.wait() {
+            refused.reason.clone_into(&mut status.blocked);
+            status.message = refused.message;
+        }
         return Ok(());
     }
     if let Some(reviewed) = migration
@@ -280,6 +293,13 @@ fn count_failed(context: &Context, checks: &[Check]) {
     }
 }
 
+/// Says what is read yet, before anything can be judged.
+fn say_unfinished(status: &mut MigrationStatus, message: String) {
+    status.phase = MigrationPhase::Planning;
+    status.blocked = String::new();
+    status.message = message;
+}
+
 /// Gives every node its part of the plan, and its agent what it needs to judge the host.
 async fn write_node_plans<K: Kind>(
     kind: &K,
@@ -294,7 +314,6 @@ async fn write_node_plans<K: Kind>(
         .enumerate()
         .map(|(position, node)| (node.node.as_str(), (position, node)))
         .collect();
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
     for object in node_migrations {
         let mut spec = object.spec.clone();
         if let Some((position, node)) = by_name.get(object.spec.node_name.as_str()) {
@@ -307,7 +326,7 @@ async fn write_node_plans<K: Kind>(
             spec.prepare.clear();
             spec.plan.clear();
         }
-        write::patch_spec(&api, object.as_ref(), &object.spec, &spec).await?;
+        bring_to(context, object, &spec).await?;
     }
     Ok(())
 }

@@ -41,6 +41,14 @@ pub fn lines(lines: &[impl Borrow<str>]) -> String {
     }
 }
 
+/// How many there are: `1 Service`, `12 Services`.
+pub fn number(count: usize, one: &str, many: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    }
+}
+
 /// How many there are, and which: `node a`, `3 nodes: a, b, c`, `5000 nodes, the first: a, b, c`.
 pub fn counted(one: &str, many: &str, names: &[impl Borrow<str>]) -> String {
     let listed = first(names, LISTED, NAME_BYTES).join(", ");

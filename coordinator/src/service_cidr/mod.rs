@@ -48,6 +48,7 @@ use plan::service_cidr::facts::ClusterFacts;
 use plan::service_cidr::settings::Settings;
 use plan::service_cidr::side::Side;
 use plan::service_cidr::subjects::{self, Book, Ground};
+use plan::words::number;
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -90,12 +91,11 @@ impl Kind for ServiceCidr {
         migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
-        let uid = migration.metadata.uid.as_deref().unwrap_or_default();
         Box::pin(read::cluster(
             context,
             cache,
             memory,
-            uid,
+            migration,
             node_migrations,
             &self.to,
         ))
@@ -108,6 +108,14 @@ impl Kind for ServiceCidr {
             .filter(|node| !facts.hosts.contains_key(&node.name))
             .map(|node| node.name.clone())
             .collect()
+    }
+
+    fn unfinished(&self, facts: &ClusterFacts) -> Option<String> {
+        let untried = facts.untried_before;
+        (untried > 0).then(|| {
+            let services = number(untried, "Service", "Services");
+            format!("asking the API server whether it would take each write: {services} to go")
+        })
     }
 
     fn judge(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use api::NodeMigration;
+use api::{Migration, NodeMigration};
 use ipnet::IpNet;
 use kube::ResourceExt;
 use plan::cluster::Malformed;
@@ -16,6 +17,7 @@ use plan::service_cidr::subjects::of_migration;
 use serde_json::Value;
 
 use super::objects::{all_ranges, all_services, api_version};
+use super::trial::Tried;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts::workloads::backends;
@@ -23,6 +25,9 @@ use crate::looks::Pace;
 use crate::memory::Memory;
 use crate::write::WriteError;
 use crate::{calico, facts, read, workloads};
+
+/// For how long one look asks which writes the API server would take: ten thousand Services are thirty thousand requests.
+const TRYING: Duration = Duration::from_secs(5);
 
 /// The ranges of the default `ServiceCIDR`; none where there is no such object, or it is not understood.
 pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, WriteError> {
@@ -34,12 +39,12 @@ pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, WriteError>
     Ok(default.map(|range| range.ranges).unwrap_or_default())
 }
 
-/// Everything that the checks and the plan need. `migration` is the UID of the Migration that they are for.
+/// Everything that the checks and the plan of this Migration need.
 pub async fn cluster(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
-    migration: &str,
+    migration: &Migration,
     node_migrations: &[Arc<NodeMigration>],
     to: &[IpNet],
 ) -> Result<ClusterFacts, WriteError> {
@@ -64,14 +69,14 @@ pub async fn cluster(
     let name_servers = backends(&name_services, &pods);
     let corefiles = workloads::corefiles(context, &index, &name_servers).await?;
     let domain = corefiles.iter().find_map(|(_, text)| corefile::domain(text));
-    let refused = match domain {
+    let tried = match domain {
         Some(domain) => {
             let moving = moving(&services, &ranges, to);
             let trials = &mut memory.service_cidr.trials;
-            trials.ask(context, migration, domain, &moving).await?
+            trials.ask(context, migration, domain, &moving, TRYING).await?
         }
         // Without it a check refuses.
-        None => Vec::new(),
+        None => Tried::default(),
     };
     let reports = read::reports(context, cache, node_migrations);
     malformed.sort();
@@ -99,7 +104,9 @@ pub async fn cluster(
         name_servers,
         mentions: memory.service_cidr.mentions(context, cache, Pace::Seldom).await?,
         quotas,
-        refused,
+        refused: tried.refused,
+        untried: tried.untried,
+        untried_before: tried.untried_before,
         own_path: own_path(context),
         pods,
         services,

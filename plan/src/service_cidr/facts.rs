@@ -56,6 +56,10 @@ pub struct ClusterFacts {
     pub quotas: Vec<Quota>,
     /// Writes that the API server, asked whether it would take them, has refused: the object and the API server's words.
     pub refused: Vec<(String, String)>,
+    /// How many Services the API server was not asked about yet.
+    pub untried: usize,
+    /// How many of those are older than the Migration: they are waited for.
+    pub untried_before: usize,
     /// Host, or address, by which the coordinator reaches the API server.
     pub own_path: String,
 }

@@ -15,7 +15,7 @@ use crate::service_cidr::settings::Settings;
 use crate::service_cidr::side::Side;
 use crate::service_cidr::subjects::{key, of_migration};
 use crate::service_cidr::swap::Part;
-use crate::words::lines;
+use crate::words::{lines, number};
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     [
@@ -62,10 +62,14 @@ fn services(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> 
     let moves = of_migration(&facts.services)
         .filter(|service| matches!(Class::of(&service["spec"], &left), Class::Moves(_)))
         .count();
-    report.finish(
-        "Services",
-        format!("{moves} exchange their addresses; the API server takes each write, asked without effect"),
-    )
+    let taken = match facts.untried {
+        0 => "the API server takes each write, asked without effect".to_owned(),
+        untried => format!(
+            "the API server takes each write, asked without effect, but was not asked yet about {} made since",
+            number(untried, "Service", "Services")
+        ),
+    };
+    report.finish("Services", format!("{moves} exchange their addresses; {taken}"))
 }
 
 fn load_balancers(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
