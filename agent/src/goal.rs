@@ -19,7 +19,7 @@ use crate::host::random;
 pub const LONGEST_PAUSE_IN_WORK: Duration = Duration::from_secs(5);
 /// The same while the agent is asked for what it finds, since the rollout waits for that. All agents of a large cluster may be, and all of
 /// them lose the API server at the same moment: they come back spread over half of this time.
-const LONGEST_PAUSE_ON_WATCH: Duration = Duration::from_secs(15);
+pub const LONGEST_PAUSE_ON_WATCH: Duration = Duration::from_secs(15);
 /// The same while nothing is asked.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 

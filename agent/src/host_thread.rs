@@ -184,12 +184,14 @@ impl Turns {
             self.health.turned(Timestamp::now());
             let until = Instant::now() + pace.next;
             tokio::select! {
-                // A new goal is not kept waiting.
+                // A new goal is not kept waiting, nor is a new question.
                 changed = self.goals.changed() => if changed.is_err() { return },
+                () = self.kinds.are_asked_anew() => {}
                 () = self.changed.notified() => {
                     tokio::select! {
                         () = tokio::time::sleep(pace.rest) => {}
                         changed = self.goals.changed() => if changed.is_err() { return },
+                        () = self.kinds.are_asked_anew() => {}
                     }
                     // What came during the pause is seen by the next look as well.
                     let _ = self.changed.notified().now_or_never();

@@ -37,6 +37,11 @@ impl Kinds {
         }
     }
 
+    /// Waits until something is asked of all agents that no `NodeMigration` says.
+    pub async fn are_asked_anew(&mut self) {
+        self.service_cidr.is_asked_anew().await;
+    }
+
     /// Looks at the host and does what is asked of it. `goals` says whether something else has been asked meanwhile.
     pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
         let asked = Asked::of(spec);

@@ -16,16 +16,17 @@ use agent::host_thread::{HostThread, Parts};
 use agent::kinds::Kinds;
 use agent::metrics::Metrics;
 use agent::pod_cidr::observe::Observer;
+use agent::service_cidr::expected::{self, Held};
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use anyhow::Context as _;
 use clap::Parser;
 use jiff::Timestamp;
-use kube::{Api, Client, Config};
+use kube::{Api, Config};
 use plan::flannel_to_calico::settings::defaults::CNI_CONFIGURATION_DIRECTORY;
 use runtime::client::Limit;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tracing_subscriber::EnvFilter;
 
 /// Between being told to end and ending, a pod answers still: its Service sends to it until every node has heard.
@@ -136,7 +137,8 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
 
     let health = Arc::new(Health::new(Timestamp::now()));
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let (seen, mut goals) = goal::follow(watching, &node);
+    let (seen, mut goals) = goal::follow(watching.clone(), &node);
+    let (expected, mut questions) = expected::follow(watching, seen.clone());
     let parts = parts_of_host(
         Configuration {
             node: node.clone(),
@@ -153,7 +155,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         },
         pod_uid,
         config,
-        client.clone(),
+        expected,
         Arc::clone(&metrics),
         Arc::clone(&health),
     );
@@ -173,6 +175,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         () = agent.run() => anyhow::bail!("the loop ended"),
         // A task that ends took its watch with it: better a new process than a blind one.
         ended = &mut goals => anyhow::bail!("the watch of the goal ended: {ended:?}"),
+        ended = &mut questions => anyhow::bail!("the watch of the question to all agents ended: {ended:?}"),
         _ = terminate.recv() => Ok(()),
         _ = tokio::signal::ctrl_c() => Ok(()),
     }
@@ -183,7 +186,7 @@ fn parts_of_host(
     configuration: Configuration,
     pod_uid: String,
     config: Config,
-    client: Client,
+    expected: watch::Receiver<Held>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
 ) -> impl FnOnce() -> anyhow::Result<Parts> + Send {
@@ -202,7 +205,7 @@ fn parts_of_host(
             configuration.paths.proc.clone(),
             pod_uid,
             &config,
-            client,
+            expected,
             Arc::clone(&metrics),
             Arc::clone(&health),
         );

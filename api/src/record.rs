@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use plan::document::{Document, NodeActions};
-use plan::service_cidr::host::ExpectedPorts;
+use plan::service_cidr::host::Question;
 use plan::service_cidr::side::Sides;
 use plan::service_cidr::subjects::Book;
 
@@ -54,7 +54,7 @@ pub struct MigrationRecordSpec {
     pub services: Vec<ServiceRecord>,
     /// `ExpectedPorts`: ports of Services that agents look for in kube-proxy's rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected_ports: Option<ExpectedPorts>,
+    pub expected_ports: Option<Question>,
     /// `Before`: the key that the text is of.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,

@@ -8,7 +8,7 @@ use api::{Migration, MigrationRecord, MigrationRecordSpec, names};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use plan::document::Action;
-use plan::service_cidr::host::ExpectedPorts;
+use plan::service_cidr::host::Question;
 use serde_json::json;
 
 use crate::own_pods;
@@ -30,7 +30,7 @@ pub enum Content {
     /// Services with their addresses.
     Services(Vec<ServiceRecord>),
     /// Ports that agents look for.
-    ExpectedPorts(ExpectedPorts),
+    ExpectedPorts(Question),
     /// A part of the text of a key.
     Text(String, String),
 }
@@ -193,7 +193,7 @@ fn spec(migration: &Migration, holds: Holds, part: u32, content: Content) -> Mig
     match content {
         Content::Actions(actions) => spec.actions = actions,
         Content::Services(services) => spec.services = services,
-        Content::ExpectedPorts(ports) => spec.expected_ports = Some(ports),
+        Content::ExpectedPorts(question) => spec.expected_ports = Some(question),
         Content::Text(key, text) => (spec.key, spec.text) = (key, text),
     }
     spec

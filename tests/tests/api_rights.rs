@@ -236,6 +236,8 @@ async fn an_agent_may_read_goals_and_how_its_kubelet_runs_and_patch_facts_and_no
         "watch nodemigrations.replumb.dev",
         "patch nodemigrations/status.replumb.dev",
         "get migrationrecords.replumb.dev",
+        "list migrationrecords.replumb.dev",
+        "watch migrationrecords.replumb.dev",
         "get nodes/configz.",
     ]);
     assert_eq!(

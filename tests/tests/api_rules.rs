@@ -827,7 +827,7 @@ fn full_node_spec() -> Value {
         "serviceCidr": {
             "left": ["10.96.0.0/12"], "target": ["172.30.0.0/16", "fd00:30::/108"],
             "reportUsers": true,
-            "expectedPorts": {"record": "m-1-expected-ports-0", "digest": "0123456789abcdef0123456789abcdef"},
+            "expectedPorts": { "record": "m-1-expected-ports-0" },
         },
         "label": {"written": "none", "next": "calico"},
         "imported": [{"address": "10.244.1.7", "handle": "k8s-pod-network.16cc"}],

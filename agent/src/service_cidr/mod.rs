@@ -3,7 +3,7 @@
 
 pub mod carriers;
 pub mod connections;
-mod expected;
+pub mod expected;
 pub mod kubelet;
 pub mod observe;
 pub mod proxy;

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::node_migration::Failure;
-use kube::{Client, Config};
+use kube::Config;
 use plan::found::Found;
 use plan::pod_cidr::host::{Listed, Tables};
 use plan::service_cidr::host::{
-    Carriers, Connection, ExpectedPorts, HostFacts, HostSettings, IPVS_LINK, Left, LocalTraffic, ProxyMode,
+    Carriers, Connection, HostFacts, HostSettings, IPVS_LINK, Left, LocalTraffic, ProxyMode, Question,
     ServicePort, in_target,
 };
+use tokio::sync::watch;
 
 use super::carriers::Looker;
-use super::expected::Expected;
+use super::expected::Held;
 use super::kubelet::Kubelet;
 use super::{connections, proxy};
 use crate::admin::Health;
@@ -46,7 +47,7 @@ pub struct Observer {
     proc: PathBuf,
     own_pod: String,
     api_server: String,
-    expected: Expected,
+    expected: watch::Receiver<Held>,
     kubelet: Kubelet,
     rules: Option<RulesRead>,
     looker: Looker,
@@ -61,7 +62,7 @@ pub struct Observer {
 struct RulesRead {
     at: Instant,
     took: Duration,
-    asked: ExpectedPorts,
+    asked: Option<Arc<Question>>,
     said: Proxy,
 }
 
@@ -75,11 +76,10 @@ struct Proxy {
 
 impl RulesRead {
     /// Whether it answers this question at this age. A question that is new is never answered by rules that are older than it.
-    fn answers(&self, asked: &ExpectedPorts, age: Duration) -> bool {
-        if asked.is_empty() {
-            age < SELDOM
-        } else {
-            self.asked == *asked && age < self.took * SHARE
+    fn answers(&self, asked: Option<&Arc<Question>>, age: Duration) -> bool {
+        match asked {
+            None => age < SELDOM,
+            Some(_) => self.asked.as_ref() == asked && age < self.took * SHARE,
         }
     }
 }
@@ -96,12 +96,12 @@ impl std::fmt::Debug for Observer {
 
 impl Observer {
     /// An observer that has not looked yet. `own_pod` is the UID of the agent's own pod, `config` how the agent reaches the API server,
-    /// and who it is; `client` asks there.
+    /// and who it is; `expected` is what is asked of all agents.
     pub fn new(
         proc: PathBuf,
         own_pod: String,
         config: &Config,
-        client: Client,
+        expected: watch::Receiver<Held>,
         metrics: Arc<Metrics>,
         health: Arc<Health>,
     ) -> Self {
@@ -110,7 +110,7 @@ impl Observer {
             proc,
             own_pod,
             api_server: host.trim_matches(['[', ']']).to_owned(),
-            expected: Expected::new(client),
+            expected,
             kubelet: Kubelet::new(config),
             rules: None,
             looker: Looker::default(),
@@ -127,6 +127,14 @@ impl Observer {
         self.kubelet.forget();
     }
 
+    /// Waits until something else is asked of all agents since the last look.
+    pub async fn is_asked_anew(&mut self) {
+        if self.expected.changed().await.is_err() {
+            // Nothing is asked any more.
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Looks at the host and says what is there. There is no phase: nothing is asked of the host.
     pub async fn look(&mut self, settings: &HostSettings) -> Report {
         let timer = self.metrics.observe_duration.start_timer();
@@ -136,11 +144,7 @@ impl Observer {
         match seen {
             Ok(facts) => Report {
                 message: "looks at Services, and changes nothing".to_owned(),
-                pending: if self.expected.is_missing() {
-                    Pending::Process
-                } else {
-                    pending(settings.expected_ports.is_some(), &facts.unknown)
-                },
+                pending: pending(facts.expected_digest.is_some(), &facts.unknown),
                 service_cidr: Some(facts),
                 ..Report::default()
             },
@@ -167,13 +171,17 @@ impl Observer {
             report_users,
             expected_ports,
         } = settings;
-        let expected = self.expected.ports(expected_ports.as_ref()).await;
+        let expected = self
+            .expected
+            .borrow_and_update()
+            .question(expected_ports.as_ref());
+        let question = expected.as_ref().and_then(|expected| expected.as_ref().ok());
+        let asked = question.filter(|question| !question.ports.is_empty());
         // A socket of its own for each look: one that broke stays broken.
         let tables = tables(&Netlink::connect()?.tables().await?);
-        let mut proxy = self
-            .proxy(expected.as_ref().unwrap_or(&ExpectedPorts::default()), &tables)
-            .await;
-        if let Err(what) = expected {
+        let mut proxy = self.proxy(asked, &tables).await;
+        let expected_digest = question.map(|question| question.digest());
+        if let Some(Err(what)) = expected {
             proxy.unknown = Found::Malformed(what);
         }
         let cluster_dns = self.kubelet.cluster_dns().await;
@@ -200,7 +208,7 @@ impl Observer {
         Ok(HostFacts {
             proxy_mode: proxy.mode,
             unknown: proxy.unknown,
-            expected_digest: expected_ports.as_ref().map(|named| named.digest.clone()),
+            expected_digest,
             local_traffic: proxy.local_traffic,
             cluster_dns,
             api_server: self.api_server.clone(),
@@ -211,12 +219,12 @@ impl Observer {
     }
 
     /// How kube-proxy works, and what of this it has no rule for.
-    async fn proxy(&mut self, asked: &ExpectedPorts, tables: &Tables) -> Proxy {
+    async fn proxy(&mut self, asked: Option<&Arc<Question>>, tables: &Tables) -> Proxy {
         if let Some(read) = &self.rules
             && read.answers(asked, read.at.elapsed())
         {
             let mut said = read.said.clone();
-            if asked.is_empty() {
+            if asked.is_none() {
                 said.unknown = Found::Present(Vec::new());
             }
             return said;
@@ -225,15 +233,19 @@ impl Observer {
         let began = Instant::now();
         match proxy::read(&self.proc, &bound(tables)).await {
             Ok(rules) => {
+                let unknown = asked.map_or_else(
+                    || rules.unknown(&[], &[]),
+                    |asked| rules.unknown(&asked.ports.known, &asked.ports.balanced),
+                );
                 let said = Proxy {
                     mode: rules.mode(),
-                    unknown: rules.unknown(&asked.known, &asked.balanced),
+                    unknown,
                     local_traffic: rules.local_traffic().clone(),
                 };
                 self.rules = Some(RulesRead {
                     at: Instant::now(),
                     took: began.elapsed(),
-                    asked: asked.clone(),
+                    asked: asked.cloned(),
                     said: said.clone(),
                 });
                 said
@@ -280,6 +292,8 @@ fn pending(is_asked: bool, unknown: &Found<Vec<ServicePort>>) -> Pending {
 
 #[cfg(test)]
 mod tests {
+    use plan::service_cidr::host::ExpectedPorts;
+
     use super::*;
 
     fn port(address: &str) -> ServicePort {
@@ -304,15 +318,21 @@ mod tests {
 
     #[test]
     fn rules_that_take_long_are_read_less_often_and_never_for_another_question() {
-        let known = |address: &str| ExpectedPorts {
-            known: vec![port(address)],
-            balanced: Vec::new(),
+        let question = |second: i64, known: &[&str], balanced: &[&str]| {
+            let ports = |addresses: &[&str]| addresses.iter().map(|address| port(address)).collect();
+            Arc::new(Question {
+                asked_at: jiff::Timestamp::from_second(second).unwrap(),
+                ports: ExpectedPorts {
+                    known: ports(known),
+                    balanced: ports(balanced),
+                },
+            })
         };
-        let asked = known("172.30.0.1");
+        let asked = question(1, &["172.30.0.1"], &[]);
         let read = |milliseconds| RulesRead {
             at: Instant::now(),
             took: Duration::from_millis(milliseconds),
-            asked: asked.clone(),
+            asked: Some(Arc::clone(&asked)),
             said: Proxy {
                 mode: Found::Absent,
                 unknown: Found::Present(Vec::new()),
@@ -321,17 +341,16 @@ mod tests {
         };
         let (quick, slow) = (read(20), read(1000));
         let age = Duration::from_millis(500);
-        assert!(!quick.answers(&asked, age) && slow.answers(&asked, age));
-        assert!(!slow.answers(&asked, Duration::from_secs(4)));
-        assert!(!slow.answers(&known("10.96.0.1"), Duration::ZERO));
-        let of_a_balancer = ExpectedPorts {
-            known: Vec::new(),
-            balanced: vec![port("172.30.0.1")],
-        };
-        assert!(!slow.answers(&of_a_balancer, Duration::ZERO));
-        assert!(
-            quick.answers(&ExpectedPorts::default(), age)
-                && !quick.answers(&ExpectedPorts::default(), SELDOM)
-        );
+        assert!(!quick.answers(Some(&asked), age) && slow.answers(Some(&asked), age));
+        assert!(!slow.answers(Some(&asked), Duration::from_secs(4)));
+        for other in [
+            question(1, &["10.96.0.1"], &[]),
+            question(1, &[], &["172.30.0.1"]),
+            // The same ports, asked about once more.
+            question(2, &["172.30.0.1"], &[]),
+        ] {
+            assert!(!slow.answers(Some(&other), Duration::ZERO), "{other:?}");
+        }
+        assert!(quick.answers(None, age) && !quick.answers(None, SELDOM));
     }
 }

@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 
 use agent::admin::Health;
 use agent::metrics::Metrics;
+use agent::service_cidr::expected::Held;
 use agent::service_cidr::observe::Observer;
 use agent::service_cidr::proxy;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::StatusCode;
 use jiff::Timestamp;
-use kube::Client;
-use kube::client::Body;
 use plan::found::Found;
-use plan::service_cidr::host::{ExpectedPorts, ExpectedPortsIn, HostSettings, Left, ProxyMode, ServicePort};
+use plan::service_cidr::host::{
+    ExpectedPorts, ExpectedPortsIn, HostSettings, Left, ProxyMode, Question, ServicePort,
+};
 use serde_json::{Value, json};
-use tower_test::mock;
+use tokio::sync::watch;
 
 use crate::host::{Host, in_namespace, run};
 use crate::turn::{beside, object, start};
@@ -274,37 +275,23 @@ fn settings() -> HostSettings {
         report_users: true,
         expected_ports: Some(ExpectedPortsIn {
             record: "m-1-expected-ports-0".to_owned(),
-            digest: expected_ports().digest(),
         }),
     }
 }
 
-fn expected_ports() -> ExpectedPorts {
-    ExpectedPorts {
-        known: vec![port("172.30.0.1", "TCP", 443)],
-        balanced: Vec::new(),
+fn question(number: u16) -> Question {
+    Question {
+        asked_at: Timestamp::UNIX_EPOCH,
+        ports: ExpectedPorts {
+            known: vec![port("172.30.0.1", "TCP", number)],
+            balanced: Vec::new(),
+        },
     }
 }
 
-/// A client of an API server that has the record of these settings, and nothing else.
-pub fn records() -> Client {
-    let (service, mut calls) = mock::pair::<Request<Body>, Response<Body>>();
-    tokio::spawn(async move {
-        while let Some((request, respond)) = calls.next_request().await {
-            assert_eq!(
-                request.uri().path(),
-                "/apis/replumb.dev/v1alpha1/migrationrecords/m-1-expected-ports-0"
-            );
-            let record = json!({
-                "apiVersion": "replumb.dev/v1alpha1",
-                "kind": "MigrationRecord",
-                "metadata": { "name": "m-1-expected-ports-0" },
-                "spec": { "migration": "m", "holds": "ExpectedPorts", "part": 0, "expectedPorts": expected_ports() },
-            });
-            respond.send_response(Response::new(Body::from(record.to_string().into_bytes())));
-        }
-    });
-    Client::new(service, "default")
+/// What these settings name, as if it had been read: a question about one port.
+pub fn held(number: u16) -> Held {
+    Held::Question("m-1-expected-ports-0".to_owned(), Arc::new(question(number)))
 }
 
 fn observer() -> Observer {
@@ -312,7 +299,7 @@ fn observer() -> Observer {
         "/proc".into(),
         String::new(),
         &kube::Config::new("https://[fd00:96::1]:443".parse().unwrap()),
-        records(),
+        watch::channel(held(443)).1,
         Arc::new(Metrics::new().unwrap()),
         Arc::new(Health::new(Timestamp::now())),
     )
@@ -400,7 +387,7 @@ fn a_rule_that_is_waited_for_is_told_at_once() {
             assert_eq!(facts["proxyMode"]["present"], "nftables", "{said}");
             let unknown = json!([{ "address": "172.30.0.1", "protocol": "TCP", "port": 443 }]);
             assert_eq!(facts["unknown"]["present"], unknown, "{said}");
-            assert_eq!(facts["expectedDigest"], json!(expected_ports().digest()), "{said}");
+            assert_eq!(facts["expectedDigest"], json!(question(443).digest()), "{said}");
             assert_eq!(facts["apiServer"], "192.0.2.1");
             let other_kinds = ["phase", "goal", "facts", "podCidr", "failure", "checks", "steps", "changes"];
             assert_eq!(other_kinds.map(|field| &said[field]), [&Value::Null; 8], "{said}");
@@ -418,6 +405,27 @@ fn a_rule_that_is_waited_for_is_told_at_once() {
                 "nobody announced it, and it took {:?}",
                 began.elapsed()
             );
+
+            // Another question: nothing of the NodeMigration changes.
+            let asked = Instant::now();
+            server.questions.send_replace(held(53));
+            let said = server.patch(StatusCode::OK).await;
+            let facts = &said["serviceCidr"];
+            assert_eq!(facts["expectedDigest"], json!(question(53).digest()), "{said}");
+            assert_eq!(facts["unknown"]["present"][0]["port"], 53, "{said}");
+            assert!(
+                asked.elapsed() < Duration::from_secs(2),
+                "it took {:?}",
+                asked.elapsed()
+            );
+            let gone = "MigrationRecord m-1-expected-ports-0 is not there".to_owned();
+            server
+                .questions
+                .send_replace(Held::Unknown("m-1-expected-ports-0".to_owned(), gone.clone()));
+            let said = server.patch(StatusCode::OK).await;
+            let facts = &said["serviceCidr"];
+            assert_eq!(facts["unknown"]["malformed"], json!(gone), "{said}");
+            assert_eq!(facts["expectedDigest"], Value::Null, "{said}");
         })
         .await;
     });

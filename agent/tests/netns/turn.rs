@@ -14,6 +14,7 @@ use agent::host_thread::{HostThread, Parts};
 use agent::kinds::Kinds;
 use agent::metrics::Metrics;
 use agent::pod_cidr::observe::Observer;
+use agent::service_cidr::expected::Held;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use api::NodeMigration;
@@ -36,6 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Server {
     calls: mock::Handle<Request<Body>, Response<Body>>,
     goals: watch::Sender<Seen>,
+    /// What is asked of all agents.
+    pub questions: watch::Sender<Held>,
     pub object: Value,
 }
 
@@ -164,7 +167,7 @@ pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Outpu
 fn begin(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output = ()> + use<>) {
     let (service, calls) = mock::pair::<Request<Body>, Response<Body>>();
     let client = Client::new(service, "default");
-    let records = crate::service_cidr::records();
+    let (questions, expected) = watch::channel(crate::service_cidr::held(443));
     let (goals, seen) = watch::channel(known);
     let metrics = Arc::new(Metrics::new().unwrap());
     let health = Arc::new(Health::new(Timestamp::now()));
@@ -186,7 +189,7 @@ fn begin(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output
                 paths.proc.clone(),
                 String::new(),
                 &kube::Config::new("http://192.0.2.1".parse().unwrap()),
-                records,
+                expected,
                 Arc::clone(&metrics),
                 Arc::clone(&health),
             );
@@ -212,7 +215,12 @@ fn begin(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output
     let thread = HostThread::start(parts, seen.clone(), Arc::clone(&metrics), health).unwrap();
     let hub = Hub::listen("a", &host.folder.path().join("run")).unwrap();
     let agent = Agent::new(thread, Api::all(client), seen, hub, metrics);
-    let server = Server { calls, goals, object };
+    let server = Server {
+        calls,
+        goals,
+        questions,
+        object,
+    };
     (server, agent.run())
 }
 

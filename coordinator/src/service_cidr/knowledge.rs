@@ -183,13 +183,12 @@ fn unknown<'pass>(answer: Option<&Answer<'pass>>) -> Result<&'pass [ServicePort]
     let Some(Answer { is_newest, said, .. }) = answer else {
         return Err("has not said".to_owned());
     };
-    if !is_newest {
-        return Err("is asked".to_owned());
-    }
     match &said.unknown {
-        Found::Absent => Err("has not said".to_owned()),
-        Found::Present(unknown) => Ok(unknown),
+        // An agent that cannot read the question answers none.
         Found::Malformed(what) => Err(format!("cannot tell ({what})")),
+        Found::Present(_) | Found::Absent if !is_newest => Err("is asked".to_owned()),
+        Found::Present(unknown) => Ok(unknown),
+        Found::Absent => Err("has not said".to_owned()),
     }
 }
 

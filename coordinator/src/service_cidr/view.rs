@@ -99,7 +99,7 @@ impl Pass<'_> {
         wanted.left.kept = self.kept(known);
         wanted.report_users = is_closed;
         self.expect(memory, &services, is_at_the_end).await?;
-        wanted.expected_ports = memory.service_cidr.expected.name(self.migration);
+        wanted.expected_ports = memory.service_cidr.expected.place(self.migration);
         adopt::ask(self.context, &self.snapshot.node_migrations, &wanted).await?;
         let view = View {
             goal: self.goal,
@@ -137,12 +137,12 @@ impl Pass<'_> {
             // The record may be gone, or say something else: it is read again.
             memory.records.forget();
         }
-        let ports = expected.ports();
-        let ports = (!ports.is_empty()).then(|| Content::ExpectedPorts(ports.clone()));
-        let ports: Vec<Content> = ports.into_iter().collect();
+        // It stays when nothing is asked any more: each agent would have to be told where the next question is.
+        let question = expected.question().cloned().map(Content::ExpectedPorts);
+        let parts: Vec<Content> = question.into_iter().collect();
         memory
             .records
-            .write(&self.context.client, self.migration, Holds::ExpectedPorts, ports)
+            .write(&self.context.client, self.migration, Holds::ExpectedPorts, parts)
             .await
     }
 

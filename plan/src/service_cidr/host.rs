@@ -32,7 +32,7 @@ pub struct HostSettings {
     /// ranges that are left are closed.
     #[serde(default)]
     pub report_users: bool,
-    /// Which record has the ports that kube-proxy has to know; absent while there is no question.
+    /// Which record has the ports that kube-proxy has to know; absent before the first question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_ports: Option<ExpectedPortsIn>,
 }
@@ -56,9 +56,41 @@ pub struct ExpectedPortsIn {
     /// Name of the `MigrationRecord`.
     #[schemars(regex(pattern = r"^[-0-9a-z]{1,253}$"))]
     pub record: String,
-    /// The digest of what it has to hold. An agent answers nothing as long as the record holds something else.
-    #[schemars(regex(pattern = r"^[0-9a-f]{1,64}$"))]
-    pub digest: String,
+}
+
+/// A question to the agents of all nodes: for which of these ports does kube-proxy have no rule?
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Question {
+    /// When it was asked. The same ports may be asked about again: an answer to the question before is none to this one.
+    #[schemars(with = "String")]
+    pub asked_at: Timestamp,
+    /// The ports.
+    #[serde(flatten)]
+    pub ports: ExpectedPorts,
+}
+
+impl Question {
+    /// The first half of the SHA-256 of the question, hexadecimal.
+    pub fn digest(&self) -> String {
+        let Self { asked_at, ports } = self;
+        let mut hasher = Sha256::new();
+        hasher.update(format!("{asked_at}\n"));
+        // Each line has an address, a protocol and a number: none of them holds the end of a line.
+        for (of, ports) in [("known", &ports.known), ("balanced", &ports.balanced)] {
+            for ServicePort {
+                address,
+                protocol,
+                port,
+            } in ports
+            {
+                hasher.update(format!("{of} {address} {protocol} {port}\n"));
+            }
+        }
+        let mut digest = hexadecimal(&hasher.finalize());
+        digest.truncate(32);
+        digest
+    }
 }
 
 /// What is looked for in kube-proxy's rules.
@@ -73,25 +105,6 @@ pub struct ExpectedPorts {
 }
 
 impl ExpectedPorts {
-    /// The first half of the SHA-256 of these ports, hexadecimal.
-    pub fn digest(&self) -> String {
-        let mut hasher = Sha256::new();
-        // Each line has an address, a protocol and a number: none of them holds the end of a line.
-        for (of, ports) in [("known", &self.known), ("balanced", &self.balanced)] {
-            for ServicePort {
-                address,
-                protocol,
-                port,
-            } in ports
-            {
-                hasher.update(format!("{of} {address} {protocol} {port}\n"));
-            }
-        }
-        let mut digest = hexadecimal(&hasher.finalize());
-        digest.truncate(32);
-        digest
-    }
-
     /// Whether there is no question.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty() && self.balanced.is_empty()
@@ -193,7 +206,7 @@ pub struct HostFacts {
     /// Those of `known` and `balanced` that kube-proxy has no such rule for; malformed where its rules cannot be read, and where there
     /// are rules of two modes: nobody knows then which of them packets go by.
     pub unknown: Found<Vec<ServicePort>>,
-    /// The digest of the ports that `unknown` is about; absent where the settings named none.
+    /// The digest of the question that `unknown` answers; absent where the settings name no record, or it is not known what that holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9a-f]{1,64}$"))]
     pub expected_digest: Option<String>,

@@ -113,8 +113,8 @@ impl Agent {
     fn work(&mut self, spec: &NodeMigrationSpec, known: &Known) -> Report {
         let report = if let Some(settings) = &spec.service_cidr {
             let services = &known.services;
-            let asked = services.expected(settings);
-            let facts = service_cidr::facts(settings, asked, services, &self.pods, self.network);
+            let question = services.question(settings);
+            let facts = service_cidr::facts(settings, question, services, &self.pods, self.network);
             self.waits = !matches!(&facts.unknown, Found::Present(unknown) if unknown.is_empty());
             Report {
                 message: "hollow: looks at Services, and changes nothing".to_owned(),

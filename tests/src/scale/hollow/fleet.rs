@@ -183,7 +183,13 @@ impl Fleet {
     fn see_record(&mut self, event: &Event<MigrationRecord>) {
         if let Event::Apply(record) | Event::InitApply(record) = event {
             self.known.services.see_record(record);
-            self.wake_who_waits();
+            let asked = self.objects.iter();
+            let asked = asked.filter(|(_, object)| object.spec.service_cidr.is_some());
+            for (node, _) in asked {
+                self.due
+                    .entry(node.clone())
+                    .or_insert_with(|| Instant::now() + WORK);
+            }
         }
     }
 

@@ -12,8 +12,8 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use plan::found::Found;
 use plan::service_cidr::host::{
-    Carrier, Carriers, ExpectedPorts, HostFacts, HostSettings, InTarget, Left, LocalTraffic, MOST_CARRIERS,
-    ProxyMode, ServicePort, ToldBy,
+    Carrier, Carriers, HostFacts, HostSettings, InTarget, Left, LocalTraffic, MOST_CARRIERS, ProxyMode,
+    Question, ServicePort, ToldBy,
 };
 
 use super::pods::{PodOnHost, Pods};
@@ -30,7 +30,7 @@ pub struct Known {
     by_address: BTreeMap<IpAddr, Name>,
     name_server: Option<IpAddr>,
     /// What the record of expected ports holds, and its digest. Real agents read it each for itself, once a digest.
-    expected: Option<(String, ExpectedPorts)>,
+    expected: Option<Question>,
 }
 
 /// The rules of kube-proxy for one Service.
@@ -90,24 +90,15 @@ impl Known {
 
     /// A record has changed.
     pub fn see_record(&mut self, record: &MigrationRecord) {
-        if let Some(ports) = &record.spec.expected_ports {
-            self.expected = Some((ports.digest(), ports.clone()));
+        if let Some(question) = &record.spec.expected_ports {
+            self.expected = Some(question.clone());
         }
     }
 
-    /// The ports that these settings name; `None` where the record holds other ones.
-    pub fn expected(&self, settings: &HostSettings) -> Option<&ExpectedPorts> {
-        static NONE: ExpectedPorts = ExpectedPorts {
-            known: Vec::new(),
-            balanced: Vec::new(),
-        };
-        let Some(named) = &settings.expected_ports else {
-            return Some(&NONE);
-        };
-        let expected = self.expected.as_ref();
-        expected
-            .filter(|(digest, _)| *digest == named.digest)
-            .map(|(_, ports)| ports)
+    /// The question that these settings name. There is one Migration, and so one record.
+    pub fn question(&self, settings: &HostSettings) -> Option<&Question> {
+        settings.expected_ports.as_ref()?;
+        self.expected.as_ref()
     }
 
     /// The kubelets have this configuration.
@@ -166,11 +157,10 @@ fn rules(service: &Service) -> Rules {
     }
 }
 
-/// The facts that an agent reads off its host. `asked` is what the record holds that the settings name; `None` where it holds something
-/// else. No connection leads to an address that is left, and the new range is free.
+/// The facts that an agent reads off its host. `question` is what the record holds that the settings name, if it is known. No connection leads to an address that is left, and the new range is free.
 pub fn facts(
     settings: &HostSettings,
-    asked: Option<&ExpectedPorts>,
+    question: Option<&Question>,
     known: &Known,
     pods: &Pods,
     network: Ipv4Net,
@@ -181,20 +171,22 @@ pub fn facts(
         let rules = known.rules_at(port);
         rules.is_some_and(|rules| rules.balanced.contains(&port.address))
     };
-    let unknown = asked.map(|asked| {
-        let unknown = asked.known.iter().filter(|port| !has_rules(port));
+    let unknown = question.map(|Question { ports, .. }| {
+        let unknown = ports.known.iter().filter(|port| !has_rules(port));
         unknown
-            .chain(asked.balanced.iter().filter(|port| !is_balanced(port)))
+            .chain(ports.balanced.iter().filter(|port| !is_balanced(port)))
             .cloned()
             .collect()
     });
+    let is_unknown = settings.expected_ports.is_some() && question.is_none();
     HostFacts {
         proxy_mode: Found::Present(ProxyMode::Iptables),
-        unknown: unknown.map_or_else(
-            || Found::Malformed("the record holds other ports".to_owned()),
-            Found::Present,
-        ),
-        expected_digest: settings.expected_ports.as_ref().map(|named| named.digest.clone()),
+        unknown: if is_unknown {
+            Found::Malformed("the record has not been read yet".to_owned())
+        } else {
+            Found::Present(unknown.unwrap_or_default())
+        },
+        expected_digest: question.map(Question::digest),
         local_traffic: Found::Present(LocalTraffic {
             ranges: vec![IpNet::V4(network)],
             links: Vec::new(),
@@ -243,6 +235,7 @@ fn carriers(pods: &Pods, left: &Left) -> Found<Carriers> {
 
 #[cfg(test)]
 mod tests {
+    use plan::service_cidr::host::{ExpectedPorts, ExpectedPortsIn};
     use serde_json::{Value, json};
 
     use super::super::pods::{Role, Told};
@@ -266,11 +259,14 @@ mod tests {
         }
     }
 
-    fn asked(known: &[&str], balanced: &[&str]) -> ExpectedPorts {
+    fn asked(known: &[&str], balanced: &[&str]) -> Question {
         let ports = |addresses: &[&str]| addresses.iter().map(|address| port(address)).collect();
-        ExpectedPorts {
-            known: ports(known),
-            balanced: ports(balanced),
+        Question {
+            asked_at: jiff::Timestamp::UNIX_EPOCH,
+            ports: ExpectedPorts {
+                known: ports(known),
+                balanced: ports(balanced),
+            },
         }
     }
 
@@ -281,6 +277,9 @@ mod tests {
                 kept: Vec::new(),
             },
             report_users: true,
+            expected_ports: Some(ExpectedPortsIn {
+                record: "m-1-expected-ports-0".to_owned(),
+            }),
             ..HostSettings::default()
         }
     }
@@ -294,7 +293,7 @@ mod tests {
         let mut known = Known::default();
         known.see(&service("kubernetes", "10.96.0.1", &json!([])));
         known.see(&service("bridge", "10.96.0.9", &json!([{"ip": "10.96.0.9"}])));
-        let unknown = |known: &Known, asked: &ExpectedPorts| {
+        let unknown = |known: &Known, asked: &Question| {
             facts(&settings(), Some(asked), known, &Pods::new(), network()).unknown
         };
         let other = facts(&settings(), None, &known, &Pods::new(), network()).unknown;
