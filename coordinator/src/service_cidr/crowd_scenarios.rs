@@ -228,6 +228,38 @@ async fn a_crowd_without_endpoints_goes_by_and_by_and_no_pass_lists_services() {
 }
 
 #[tokio::test]
+async fn endpoints_of_a_service_that_has_arrived_are_read_only_where_its_helper_has_copies() {
+    let mut world = World::new();
+    for (name, address) in [("shop/web", "10.96.0.5"), ("shop/by-hand", "10.96.0.6")] {
+        world.service(name, address);
+    }
+    let without = json!({ "spec": { "selector": null } });
+    world.api.edit(&path("shop/by-hand"), &without);
+    for _ in 0..10 {
+        world.pass().await;
+    }
+    assert_eq!(world.count("shop", true), 2);
+    world.api.take_reads();
+    for name in ["shop/web", "shop/by-hand"] {
+        world.serve(name);
+    }
+    world.pass().await;
+    let reads = world.api.take_reads();
+    assert!(
+        reads
+            .iter()
+            .any(|read| read.ends_with("/endpointslices/by-hand-1")),
+        "{reads:?}"
+    );
+    assert!(!reads.iter().any(|read| read.contains("/web")), "{reads:?}");
+    world.pass().await;
+    let slices = world
+        .api
+        .below("/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices");
+    assert_eq!(slices.len(), 3, "the helper has a copy: {slices:?}");
+}
+
+#[tokio::test]
 async fn a_crowd_is_named_and_the_way_back_leads_it_back() {
     let mut world = World::new();
     world.crowd(200);

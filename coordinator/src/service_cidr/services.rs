@@ -216,10 +216,14 @@ impl Pass<'_> {
             let mut versions = DefaultHasher::new();
             (surroundings, left_is_used, left_is_given, goal).hash(&mut versions);
             (&addresses.old, &addresses.new).hash(&mut versions);
+            // Pods that start again change endpoints all the time. Once it has its address, those that kube-controller-manager keeps
+            // decide nothing more.
+            let is_there = !is_held_back && entry.is_at(addresses.of(goal));
+            let depends_on_endpoints = !(is_there && entry.is_selected);
             let mut of = |entry: &Entry| {
                 entry.version.hash(&mut versions);
                 let name = (entry.namespace.clone(), entry.name.clone());
-                for (_, slice) in self.index.slices(&name) {
+                for (_, slice) in self.index.slices(&name).filter(|_| depends_on_endpoints) {
                     slice.version.hash(&mut versions);
                 }
             };

@@ -63,6 +63,8 @@ pub struct Entry {
     pub helper_of: Option<String>,
     /// Whether it carries what was saved for the time without an address.
     pub is_marked: bool,
+    /// Whether it has a selector: kube-controller-manager keeps its endpoints, and those of its helpers.
+    pub is_selected: bool,
 }
 
 impl Entry {
@@ -86,6 +88,9 @@ impl Entry {
                 && metadata["labels"]["k8s-app"] == "kube-dns",
             helper_of: is_helper(service).then(|| text(&metadata["labels"][SERVICE_LABEL])),
             is_marked: metadata["annotations"][BEFORE_ANNOTATION].is_string(),
+            is_selected: spec["selector"]
+                .as_object()
+                .is_some_and(|selector| !selector.is_empty()),
         }
     }
 
