@@ -26,6 +26,8 @@ use crate::write::post_parameters;
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 /// How long a pass waits for the answers to what it has just asked. Nearly every answer comes within this time.
 const SETTLE: Duration = Duration::from_millis(500);
+/// A pod whose eviction was made is not asked again for so long: on a large cluster the watch shows a moment later that it terminates.
+const SHOWN_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 /// An eviction that has not been answered for so long is named like a refusal.
 const SLOW: SignedDuration = SignedDuration::from_secs(2);
 /// How long one eviction may take. An admission webhook has 30 s at most, and then the API server answers.
@@ -34,15 +36,17 @@ const LIMIT: Duration = Duration::from_secs(40);
 /// Refused evictions by pod UID. Lost at a restart: the first refusal after it counts from then.
 pub type Refusals = BTreeMap<String, Refusal>;
 
-/// Evictions that have been asked for and not answered yet.
+/// Evictions that have been asked for and not answered yet, or were made a moment ago.
 #[derive(Default)]
 pub struct Unanswered {
     requests: JoinSet<(PodName, Outcome)>,
     since: BTreeMap<String, Timestamp>,
+    /// When each was made, by pod UID.
+    made: BTreeMap<String, Timestamp>,
 }
 
-/// Asks for the eviction of these pods and keeps what was refused. A pod whose eviction has not been answered yet is not asked
-/// again.
+/// Asks for the eviction of these pods and keeps what was refused. A pod whose eviction has not been answered yet, or was made a moment
+/// ago, is not asked again.
 pub async fn evict(
     context: &Context,
     pods: &[PodName],
@@ -53,7 +57,8 @@ pub async fn evict(
     let now = Timestamp::now();
     let mut asked = 0_usize;
     for pod in pods {
-        if memory.unanswered.since.contains_key(&pod.uid) {
+        let Unanswered { since, made, .. } = &memory.unanswered;
+        if since.contains_key(&pod.uid) || made.contains_key(&pod.uid) {
             continue;
         }
         memory.unanswered.since.insert(pod.uid.clone(), now);
@@ -104,6 +109,9 @@ pub fn collect(metrics: &Metrics, memory: &mut Memory) {
         keep(metrics, unanswered, refusals, answer);
     }
     let now = Timestamp::now();
+    // A clock that was set back keeps none longer.
+    let is_new = |at: &Timestamp| now.duration_since(*at).abs() < SHOWN_WITHIN;
+    unanswered.made.retain(|_, at| is_new(at));
     for (uid, since) in &unanswered.since {
         let waits = now.duration_since(*since);
         if waits >= SLOW {
@@ -131,6 +139,7 @@ fn keep(
     match outcome {
         Outcome::Evicted | Outcome::Gone | Outcome::Replaced => {
             refusals.remove(&pod.uid);
+            unanswered.made.insert(pod.uid, now);
         }
         Outcome::Refused { by_budget, message } => {
             refuse(refusals, &pod.uid, asked_at, by_budget, message, now);
@@ -286,6 +295,24 @@ mod tests {
             (0, 1)
         );
         assert!(memory.refusals.is_empty(), "the pod that was to go has gone");
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_not_asked_again_before_the_watch_can_have_shown_that_it_goes() {
+        let (server, mut memory) = (server(), Memory::default());
+        let context = server.context();
+        for expected in [1, 1] {
+            evict(&context, &[pod("first")], None, &mut memory).await;
+            assert_eq!(counted(&context, "evicted"), expected);
+        }
+        // Something has undone it.
+        let lives = json!({ "metadata": { "namespace": "shop", "name": "web-0", "uid": "first" } });
+        server.put(PATH, lives);
+        for at in memory.unanswered.made.values_mut() {
+            *at -= SHOWN_WITHIN;
+        }
+        evict(&context, &[pod("first")], None, &mut memory).await;
+        assert_eq!((server.get(PATH), counted(&context, "evicted")), (None, 2));
     }
 
     #[tokio::test]
