@@ -235,7 +235,6 @@ async fn an_agent_may_read_goals_and_how_its_kubelet_runs_and_patch_facts_and_no
         "list nodemigrations.replumb.dev",
         "watch nodemigrations.replumb.dev",
         "patch nodemigrations/status.replumb.dev",
-        "get migrationrecords.replumb.dev",
         "list migrationrecords.replumb.dev",
         "watch migrationrecords.replumb.dev",
         "get nodes/configz.",
