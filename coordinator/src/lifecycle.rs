@@ -165,7 +165,7 @@ pub(crate) fn is_written(context: &Context, status: &mut MigrationStatus) -> boo
 }
 
 /// Says in the status which objects cannot be written, unless a person is told of something already.
-fn tell_refusals(context: &Context, status: &mut MigrationStatus) {
+pub(crate) fn tell_refusals(context: &Context, status: &mut MigrationStatus) {
     let needs_a_person = WaitReason::read(&status.blocked).is_none_or(WaitReason::needs_a_person)
         && !status.blocked.is_empty();
     if let Some(refused) = context.obstacles.wait()

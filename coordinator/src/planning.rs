@@ -18,7 +18,7 @@ use tracing::info;
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::lifecycle::{Kind, is_written, wait};
+use crate::lifecycle::{Kind, is_written, tell_refusals, wait};
 use crate::memory::Memory;
 use crate::node_migrations::bring_to;
 use crate::records::{self, Content};
@@ -130,10 +130,8 @@ async fn check<K: Kind>(
     }
     if !is_written(context, status) {
         status.phase = MigrationPhase::Planning;
-        if let Some(refused) = context.obstacles.wait() {
-            refused.reason.clone_into(&mut status.blocked);
-            status.message = refused.message;
-        }
+        status.blocked = String::new();
+        tell_refusals(context, status);
         return Ok(());
     }
     if let Some(reviewed) = migration
@@ -293,7 +291,7 @@ fn count_failed(context: &Context, checks: &[Check]) {
     }
 }
 
-/// Says what is read yet, before anything can be judged.
+/// Says what has to be read before anything can be judged.
 fn say_unfinished(status: &mut MigrationStatus, message: String) {
     status.phase = MigrationPhase::Planning;
     status.blocked = String::new();
