@@ -150,11 +150,7 @@ impl Fleet {
         }
         let asked = self.objects.iter();
         let asked = asked.filter(|(_, object)| object.spec.pod_cidr.is_some());
-        for (node, _) in asked {
-            self.due
-                .entry(node.clone())
-                .or_insert_with(|| Instant::now() + ROUTES);
-        }
+        wake(&mut self.due, asked.map(|(node, _)| node), ROUTES);
     }
 
     /// The end of a tunnel may be another one.
@@ -185,21 +181,13 @@ impl Fleet {
             self.known.services.see_record(record);
             let asked = self.objects.iter();
             let asked = asked.filter(|(_, object)| object.spec.service_cidr.is_some());
-            for (node, _) in asked {
-                self.due
-                    .entry(node.clone())
-                    .or_insert_with(|| Instant::now() + WORK);
-            }
+            wake(&mut self.due, asked.map(|(node, _)| node), WORK);
         }
     }
 
     fn wake_who_waits(&mut self) {
         let waiting = self.agents.iter().filter(|(_, agent)| agent.waits_for_rules());
-        for (node, _) in waiting {
-            self.due
-                .entry(node.clone())
-                .or_insert_with(|| Instant::now() + WORK);
-        }
+        wake(&mut self.due, waiting.map(|(node, _)| node), WORK);
     }
 
     /// Every kubelet starts anew with another configuration.
@@ -208,11 +196,7 @@ impl Fleet {
             return;
         };
         self.known.services.configure(map);
-        for node in self.agents.keys() {
-            self.due
-                .entry(node.clone())
-                .or_insert_with(|| Instant::now() + WORK);
-        }
+        wake(&mut self.due, self.agents.keys(), WORK);
     }
 
     fn see_pod(&mut self, event: Event<SlimPod>) {
@@ -338,6 +322,17 @@ impl Fleet {
                 self.due.insert(node, Instant::now() + AFTER_FAILURE);
             }
         }
+    }
+}
+
+/// Lets the agents of these nodes turn after this time, unless they turn sooner.
+fn wake<'node>(
+    due: &mut BTreeMap<String, Instant>,
+    nodes: impl Iterator<Item = &'node String>,
+    after: Duration,
+) {
+    for node in nodes {
+        due.entry(node.clone()).or_insert_with(|| Instant::now() + after);
     }
 }
 

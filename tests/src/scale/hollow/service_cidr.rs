@@ -29,7 +29,7 @@ pub struct Known {
     /// Which Service has an address.
     by_address: BTreeMap<IpAddr, Name>,
     name_server: Option<IpAddr>,
-    /// What the record of expected ports holds, and its digest. Real agents read it each for itself, once a digest.
+    /// What the record of expected ports holds. Real agents watch it each for itself.
     expected: Option<Question>,
 }
 
@@ -157,7 +157,8 @@ fn rules(service: &Service) -> Rules {
     }
 }
 
-/// The facts that an agent reads off its host. `question` is what the record holds that the settings name, if it is known. No connection leads to an address that is left, and the new range is free.
+/// The facts that an agent reads off its host. `question` is what the record holds that the settings name, if it is known. No connection
+/// leads to an address that is left, and the new range is free.
 pub fn facts(
     settings: &HostSettings,
     question: Option<&Question>,
