@@ -119,8 +119,7 @@ where
         .map_err(|source| WriteError::of("listing", what, source))
 }
 
-/// What `choose` takes of each object that is asked for, page by page. A list that has become too old to go on with it is read anew, all at
-/// once.
+/// What `choose` takes of each object that is asked for, page by page. A list that is too old to go on is read again, all at once.
 ///
 /// # Errors
 /// Those of the API server.

@@ -73,8 +73,8 @@ impl Expected {
     }
 
     /// Begins a round with what is needed, unless this one has it all. A round that not every node has answered goes on for a while: each
-    /// one costs a write of every agent. `nodes` is how many there are. Returns whether a round has waited in vain for so long; it waits anew
-    /// then.
+    /// one costs a write of every agent. `nodes` is how many there are. Returns whether a round has waited in vain for so long; then it waits
+    /// as long again.
     pub fn need(&mut self, needed: ExpectedPorts, is_answered: bool, nodes: usize, now: Instant) -> bool {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         let patience = PATIENCE_A_NODE.saturating_mul(nodes).saturating_add(PATIENCE);
