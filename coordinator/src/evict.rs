@@ -32,15 +32,18 @@ const SHOWN_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 const SLOW: SignedDuration = SignedDuration::from_secs(2);
 /// How long one eviction may take. An admission webhook has 30 s at most, and then the API server answers.
 const LIMIT: Duration = Duration::from_secs(40);
+/// By then each request has ended, with its answer or without one.
+const ANSWERED_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// Refused evictions by pod UID. Lost at a restart: the first refusal after it counts from then.
 pub type Refusals = BTreeMap<String, Refusal>;
 
 /// Evictions that have been asked for and not answered yet, or were made a moment ago.
 #[derive(Default)]
-pub struct Unanswered {
+pub struct Evictions {
     requests: JoinSet<(PodName, Outcome)>,
-    since: BTreeMap<String, Timestamp>,
+    /// When each that has no answer yet was asked for, by pod UID.
+    unanswered: BTreeMap<String, Timestamp>,
     /// When each was made, by pod UID.
     made: BTreeMap<String, Timestamp>,
 }
@@ -57,14 +60,18 @@ pub async fn evict(
     let now = Timestamp::now();
     let mut asked = 0_usize;
     for pod in pods {
-        let Unanswered { since, made, .. } = &memory.unanswered;
-        if since.contains_key(&pod.uid) || made.contains_key(&pod.uid) {
+        let Evictions {
+            requests,
+            unanswered,
+            made,
+        } = &mut memory.evictions;
+        if unanswered.contains_key(&pod.uid) || made.contains_key(&pod.uid) {
             continue;
         }
-        memory.unanswered.since.insert(pod.uid.clone(), now);
+        unanswered.insert(pod.uid.clone(), now);
         // Of the client without a limit on reads: the limit of an eviction is longer than that.
         let (client, pod) = (context.watching.clone(), pod.clone());
-        memory.unanswered.requests.spawn(async move {
+        requests.spawn(async move {
             let outcome = tokio::time::timeout(LIMIT, request(&client, &pod, grace_period_seconds))
                 .await
                 .unwrap_or_else(|_| Outcome::Error(format!("no answer within {} s", LIMIT.as_secs())));
@@ -74,12 +81,12 @@ pub async fn evict(
     }
     let answers = async {
         for _ in 0..asked {
-            let Some(answer) = memory.unanswered.requests.join_next().await else {
+            let Some(answer) = memory.evictions.requests.join_next().await else {
                 break;
             };
             keep(
                 &context.metrics,
-                &mut memory.unanswered,
+                &mut memory.evictions,
                 &mut memory.refusals,
                 answer,
             );
@@ -103,16 +110,20 @@ pub fn look(context: &Context, memory: &mut Memory, pods: &Pods) {
 /// Keeps the answers that have come since the last look, and names evictions that are slow.
 pub fn collect(metrics: &Metrics, memory: &mut Memory) {
     let Memory {
-        unanswered, refusals, ..
+        evictions, refusals, ..
     } = memory;
-    while let Some(answer) = unanswered.requests.try_join_next() {
-        keep(metrics, unanswered, refusals, answer);
+    while let Some(answer) = evictions.requests.try_join_next() {
+        keep(metrics, evictions, refusals, answer);
     }
     let now = Timestamp::now();
     // A clock that was set back keeps none longer.
-    let is_new = |at: &Timestamp| now.duration_since(*at).abs() < SHOWN_WITHIN;
-    unanswered.made.retain(|_, at| is_new(at));
-    for (uid, since) in &unanswered.since {
+    let is_newer_than = |at: &Timestamp, age: SignedDuration| now.duration_since(*at).abs() < age;
+    evictions.made.retain(|_, at| is_newer_than(at, SHOWN_WITHIN));
+    // A request that ended without an answer: its pod is asked again.
+    evictions
+        .unanswered
+        .retain(|_, at| is_newer_than(at, ANSWERED_WITHIN));
+    for (uid, since) in &evictions.unanswered {
         let waits = now.duration_since(*since);
         if waits >= SLOW {
             let message = "the API server has not answered the request yet; see which admission webhooks are called for \
@@ -125,21 +136,21 @@ pub fn collect(metrics: &Metrics, memory: &mut Memory) {
 
 fn keep(
     metrics: &Metrics,
-    unanswered: &mut Unanswered,
+    evictions: &mut Evictions,
     refusals: &mut Refusals,
     answer: Result<(PodName, Outcome), tokio::task::JoinError>,
 ) {
-    // A request that ended without an answer: its pod is asked again.
+    // A request that ended without an answer: `collect` lets its pod be asked again.
     let Ok((pod, outcome)) = answer else {
         return;
     };
     let now = Timestamp::now();
-    let asked_at = unanswered.since.remove(&pod.uid).unwrap_or(now);
+    let asked_at = evictions.unanswered.remove(&pod.uid).unwrap_or(now);
     metrics.evictions.with_label_values(&[outcome.label()]).inc();
     match outcome {
         Outcome::Evicted | Outcome::Gone | Outcome::Replaced => {
             refusals.remove(&pod.uid);
-            unanswered.made.insert(pod.uid, now);
+            evictions.made.insert(pod.uid, now);
         }
         Outcome::Refused { by_budget, message } => {
             refuse(refusals, &pod.uid, asked_at, by_budget, message, now);
@@ -308,11 +319,27 @@ mod tests {
         // Something has undone it.
         let lives = json!({ "metadata": { "namespace": "shop", "name": "web-0", "uid": "first" } });
         server.put(PATH, lives);
-        for at in memory.unanswered.made.values_mut() {
+        for at in memory.evictions.made.values_mut() {
             *at -= SHOWN_WITHIN;
         }
         evict(&context, &[pod("first")], None, &mut memory).await;
         assert_eq!((server.get(PATH), counted(&context, "evicted")), (None, 2));
+    }
+
+    #[tokio::test]
+    async fn a_pod_whose_request_ended_without_an_answer_is_asked_again() {
+        let (server, mut memory) = (server(), Memory::default());
+        let context = server.context();
+        let asked_at = Timestamp::now() - ANSWERED_WITHIN;
+        memory
+            .evictions
+            .unanswered
+            .insert("first".to_owned(), asked_at + SLOW);
+        evict(&context, &[pod("first")], None, &mut memory).await;
+        assert_eq!(counted(&context, "evicted"), 0, "its answer may still come");
+        memory.evictions.unanswered.insert("first".to_owned(), asked_at);
+        evict(&context, &[pod("first")], None, &mut memory).await;
+        assert_eq!((server.get(PATH), counted(&context, "evicted")), (None, 1));
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
-use crate::evict::{Refusals, Unanswered};
+use crate::evict::{Evictions, Refusals};
 use crate::flannel_to_calico::undo::Undone;
 use crate::records::Records;
 use crate::tell::Tone;
@@ -21,7 +21,7 @@ pub struct Memory {
     /// Refused evictions.
     pub refusals: Refusals,
     /// Evictions that have been asked for and not answered yet.
-    pub unanswered: Unanswered,
+    pub evictions: Evictions,
     /// When the whole cluster was last read for the checks.
     pub checked_at: Option<Timestamp>,
     /// How long that took.
@@ -58,7 +58,7 @@ impl Memory {
     /// Ends what goes on beside the passes: somebody else may lead from now on.
     pub fn stop(&mut self) {
         self.calico_datastore.worker.stop();
-        self.unanswered = Unanswered::default();
+        self.evictions = Evictions::default();
         self.records.forget();
         self.warnings.forget();
     }
