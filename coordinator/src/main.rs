@@ -34,7 +34,9 @@ const RATE: Limit = Limit {
     period: Duration::from_secs(1),
 };
 
-#[tokio::main]
+// Two threads, however many cores its node has: each more costs memory (the allocator has places of its own for each), and a pass runs on
+// one.
+#[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
     let filter = EnvFilter::new(&args.log_filter);
