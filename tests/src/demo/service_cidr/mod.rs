@@ -79,6 +79,17 @@ pub struct Wanted {
     pub spec: Value,
     /// How long each way may take.
     pub limit: Duration,
+    /// When it is taken back.
+    pub turn: Turn,
+}
+
+/// When a migration is taken back.
+#[derive(Clone, Copy, Debug)]
+pub enum Turn {
+    /// Once every pod was told new addresses, whatever Services that came late have.
+    EveryPodWasTold,
+    /// In stage Soak.
+    Soak,
 }
 
 impl Wanted {
@@ -91,6 +102,7 @@ impl Wanted {
             beside_recreation,
             spec: json!({}),
             limit: LIMIT,
+            turn: Turn::Soak,
         })
     }
 }
@@ -135,6 +147,12 @@ pub struct Run<'cluster> {
 /// Every pod starts again: nobody's are counted as moved without need.
 fn counts(pod: &Pod) -> bool {
     pod.labels().get(names::COMPONENT_LABEL).map(String::as_str) != Some(names::TRAFFIC_COMPONENT)
+}
+
+/// Whether it goes this way and is in one of these stages.
+fn is_in_stage(known: &Value, direction: &str, stages: &[&str]) -> bool {
+    let now = &known["stage"];
+    now["direction"] == direction && now["name"].as_str().is_some_and(|name| stages.contains(&name))
 }
 
 /// The status of the Migration.
@@ -270,7 +288,7 @@ impl<'cluster> Run<'cluster> {
         Ok(())
     }
 
-    /// Every Service has its new address and every pod was told it; then somebody takes all of it back.
+    /// Every pod was told new addresses; then the operator takes all of it back.
     async fn there_and_back(&self, file: &str) -> Result<()> {
         self.scene.say("kubectl replumb apply --yes");
         self.scene
@@ -298,26 +316,36 @@ impl<'cluster> Run<'cluster> {
         self.until_stage("There", "the Services have their new addresses", &exchanged)
             .await?;
         self.end(&ASKS_UNTIL_THEN).await?;
-        self.until_stage("There", "the last pods have started again", &["Soak"])
-            .await
+        self.until("the last pods have started again", |known| {
+            let no_pod_was_told = known["podsToldLeft"] == 0 && known["toldNewSince"].is_string();
+            match self.wanted.turn {
+                Turn::EveryPodWasTold => no_pod_was_told,
+                Turn::Soak => no_pod_was_told && is_in_stage(known, "There", &["Soak"]),
+            }
+        })
+        .await
     }
 
     async fn until_stage(&self, direction: &str, what: &str, stages: &[&str]) -> Result<()> {
+        self.until(what, |known| is_in_stage(known, direction, stages))
+            .await
+    }
+
+    /// Waits until the status of the range of Services is so.
+    async fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<()> {
         let cluster = self.scene.cluster;
         until(what, self.wanted.limit, &cluster.directory().logs(), async || {
-            let status = status(cluster).await?;
-            let now = &status["serviceCidr"]["stage"];
-            let stage = now["name"].as_str().unwrap_or_default().to_owned();
-            Ok(
-                if now["direction"] == direction && stages.contains(&stage.as_str()) {
-                    Look::Done(())
-                } else {
-                    Look::NotYet(stage)
-                },
-            )
+            let known = &status(cluster).await?["serviceCidr"];
+            Ok(if is_so(known) {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!(
+                    "{}, pods that were told an address that is left: {}",
+                    known["stage"]["name"], known["podsToldLeft"]
+                ))
+            })
         })
-        .await?;
-        Ok(())
+        .await
     }
 
     /// Ends these probers, each with its last report.

@@ -20,7 +20,7 @@ use super::put;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
 use crate::demo::breaking::forget;
-use crate::demo::service_cidr::{Run, Size, Wanted};
+use crate::demo::service_cidr::{Run, Size, Turn, Wanted};
 use crate::demo::{End, Tools};
 
 const STEP: Duration = Duration::from_mins(10);
@@ -53,6 +53,8 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
         // So that those of the stranger have still to go when the exchange has begun.
         spec: json!({ "serviceCidr": { "order": ["services/plain-0"], "servicesAtOnce": 3 } }),
         limit: LIMIT,
+        // The API server needs half an hour until the last of the crowd has left, and the crowd holds up nothing but the soak.
+        turn: Turn::EveryPodWasTold,
         ..Wanted::new(End::Back, false)?
     };
     let to = wanted.to;
