@@ -391,7 +391,7 @@ fn is_elsewhere(entry: &Entry, goal: &[IpAddr], leaves: &[IpNet]) -> bool {
 }
 
 /// Whether a Service came when the exchange had begun.
-fn is_late(entry: &Entry, known: &ServiceCidrStatus) -> bool {
+pub(super) fn is_late(entry: &Entry, known: &ServiceCidrStatus) -> bool {
     let began = known.exchange_began;
     entry
         .created

@@ -4,7 +4,7 @@
 use api::names;
 use plan::found::Found;
 use plan::pod_cidr::host::Listed;
-use plan::service_cidr::host::{Carrier, Carriers, HostFacts, ProxyMode, ToldBy};
+use plan::service_cidr::host::{Carrier, Carriers, HostFacts, MOST_KEPT, ProxyMode, ToldBy};
 use plan::service_cidr::step::Stage;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -159,11 +159,7 @@ async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_oth
     #[case] has_cover: bool,
 ) {
     let mut world = world();
-    let mut status = world.status();
-    let known = status.service_cidr.as_mut().unwrap();
-    known.exchange_began = Some("2026-03-01T10:30:00Z".parse().unwrap());
-    let status = json!({ "status": serde_json::to_value(&status).unwrap() });
-    world.api.edit(MIGRATION, &status);
+    has_begun(&world);
     for (name, range, is_ready) in [
         ("kubernetes", "10.96.0.0/12", false),
         ("replumb-new", "172.16.0.0/12", true),
@@ -207,4 +203,102 @@ async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_oth
         }
     }
     assert_eq!(world.api.get(MANY), None, "{}", world.status().message);
+}
+
+fn balancer(world: &mut World, name: &str, address: &str) {
+    world.service(name, address);
+    let (namespace, name) = name.split_once('/').unwrap();
+    let path = format!("/api/v1/namespaces/{namespace}/services/{name}");
+    world
+        .api
+        .edit(&path, &json!({ "spec": { "type": "LoadBalancer" } }));
+}
+
+/// The exchange began before every Service that a scenario makes.
+fn has_begun(world: &World) {
+    let mut status = world.status();
+    let known = status.service_cidr.as_mut().unwrap();
+    known.exchange_began = Some("2026-03-01T10:30:00Z".parse().unwrap());
+    let status = json!({ "status": serde_json::to_value(&status).unwrap() });
+    world.api.edit(MIGRATION, &status);
+}
+
+async fn answered_passes(world: &mut World) {
+    for _ in 0..8 {
+        world.pass().await;
+        for node in NODES {
+            answers(world, node, told(world, node));
+        }
+    }
+}
+
+/// The user wants no load balancer to keep its address, and a tenant makes one: that holds up no pod of others, and is named at the end.
+#[tokio::test]
+async fn a_load_balancer_that_came_late_holds_up_no_pod_of_others() {
+    let mut world = world();
+    has_begun(&world);
+    let nothing_is_kept = json!({ "spec": { "serviceCidr": { "keepLoadBalancers": false } } });
+    world.api.edit(MIGRATION, &nothing_is_kept);
+    world
+        .api
+        .put(MANY, pod("crowd", "many-1", "a", "ReplicaSet", "many"));
+    balancer(&mut world, "crowd/many", "10.97.0.1");
+    answered_passes(&mut world).await;
+    let status = world.status();
+    for node in NODES {
+        assert_eq!(world.api.get(&web(node)), None, "{}", status.message);
+    }
+    assert!(world.api.get(MANY).is_some(), "{}", status.message);
+    assert!(status.message.contains("crowd/many-1"), "{}", status.message);
+    // One that was there before is the user's to change first.
+    let mut known = status.service_cidr.clone().unwrap();
+    known.exchange_began = Some("2027-03-01T10:30:00Z".parse().unwrap());
+    let status = json!({ "status": { "serviceCidr": serde_json::to_value(&known).unwrap() } });
+    world.api.edit(MIGRATION, &status);
+    answered_passes(&mut world).await;
+    let status = world.status();
+    assert!(
+        status
+            .message
+            .contains("Service crowd/many of type LoadBalancer has 10.97.0.1"),
+        "{}",
+        status.message
+    );
+    assert_eq!(status.service_cidr.unwrap().stage.unwrap().name, Stage::FollowUp);
+}
+
+/// A tenant makes more of them than agents can be told of: pods of others start again.
+#[tokio::test]
+async fn agents_are_told_of_so_many_load_balancers_and_of_the_oldest() {
+    let mut world = world();
+    has_begun(&world);
+    world
+        .api
+        .put(MANY, pod("crowd", "many-1", "a", "ReplicaSet", "many"));
+    balancer(&mut world, "shop/oldest", "10.98.0.1");
+    let created = json!({ "metadata": { "creationTimestamp": "2026-01-01T00:00:00Z" } });
+    world
+        .api
+        .edit("/api/v1/namespaces/shop/services/oldest", &created);
+    for number in 0..MOST_KEPT {
+        let address = format!("10.97.{}.{}", number / 250, number % 250 + 1);
+        balancer(&mut world, &format!("crowd/many-{number}"), &address);
+    }
+    answered_passes(&mut world).await;
+    let status = world.status();
+    for node in NODES {
+        assert_eq!(world.api.get(&web(node)), None, "{}", status.message);
+        let object = world
+            .api
+            .get(&format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}"))
+            .unwrap();
+        let kept = object["spec"]["serviceCidr"]["kept"].as_array().unwrap();
+        assert_eq!((kept.len(), &kept[0]), (MOST_KEPT, &json!("10.98.0.1")));
+    }
+    assert!(
+        world.api.get(MANY).is_some(),
+        "it would be told them again: {}",
+        status.message
+    );
+    assert!(status.message.contains("crowd/many-1"), "{}", status.message);
 }

@@ -17,9 +17,11 @@ use plan::moves::{self, Movers};
 use plan::residents::{health, residents, workloads_of};
 use plan::service_cidr::addresses::first;
 use plan::service_cidr::class::Class;
+use plan::service_cidr::covers::Kept;
 use plan::service_cidr::decide::{Next, Policy, View, decide};
-use plan::service_cidr::entry;
+use plan::service_cidr::entry::{self, Entry};
 use plan::service_cidr::facts::ApiServer;
+use plan::service_cidr::host::MOST_KEPT;
 use plan::service_cidr::mentions;
 use plan::service_cidr::ranges::{ServiceCidr as Range, listed};
 use plan::service_cidr::side::Side;
@@ -30,7 +32,7 @@ use super::adopt;
 use super::drive::{Pass, direction};
 use super::expected::Expected;
 use super::knowledge::{Answer, Answers, Asking};
-use super::services::Services;
+use super::services::{Services, is_late};
 use super::watched::Held;
 use super::{services_at_once, soak_seconds};
 use crate::looks::Pace;
@@ -52,6 +54,47 @@ struct LeftBehind {
     follow_up: Option<Wait>,
     carriers: Option<Missing>,
     soak: Option<Wait>,
+}
+
+/// A load balancer, and its addresses that are left.
+struct LoadBalancer<'index> {
+    service: &'index Entry,
+    addresses: Vec<IpAddr>,
+}
+
+impl LoadBalancer<'_> {
+    fn line(&self) -> String {
+        let texts: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        format!(
+            "Service {} of type LoadBalancer has {}. Fix: lead its clients to another Service and delete it, or set keepLoadBalancers",
+            self.service.key(),
+            texts.join(",")
+        )
+    }
+}
+
+/// The addresses that agents are told of, and the load balancers of all others.
+fn told_of<'keepers, 'index>(
+    keepers: &'keepers [LoadBalancer<'index>],
+) -> (Vec<IpAddr>, &'keepers [LoadBalancer<'index>]) {
+    let mut told = Vec::new();
+    for (index, keeper) in keepers.iter().enumerate() {
+        if told.len() + keeper.addresses.len() > MOST_KEPT {
+            return (told, &keepers[index..]);
+        }
+        told.extend(&keeper.addresses);
+    }
+    (told, &[])
+}
+
+/// What only people may change; `None` when there is nothing.
+fn follow_ups(lines: impl IntoIterator<Item = String>) -> Option<Wait> {
+    let lines: Vec<String> = lines.into_iter().collect();
+    (!lines.is_empty()).then(|| Wait {
+        reason: WaitReason::ConfigurationFollowUp,
+        message: format!("people change what only they may: {}", words::lines(&lines)),
+        until: None,
+    })
 }
 
 impl Pass<'_> {
@@ -96,8 +139,11 @@ impl Pass<'_> {
         let left_is_used = follow_up.is_some() || carriers.is_some() || soak.is_some();
         let services = self.services(memory, known, &answers, left_is_used).await?;
         let mut wanted = adopt::look(&known.settings, self.goal);
-        wanted.left.kept = self.kept(known);
         wanted.report_users = is_closed;
+        // Before that nobody is asked who uses these addresses: a tenant that makes load balancers costs no write to each node.
+        if is_closed {
+            wanted.left.kept = told_of(&self.keepers(known)).0;
+        }
         self.expect(memory, &services, is_at_the_end).await?;
         wanted.expected_ports = memory.service_cidr.expected.place(self.migration);
         adopt::ask(self.context, &self.snapshot.node_migrations, &wanted).await?;
@@ -172,6 +218,8 @@ impl Pass<'_> {
             known,
             is_closed && follow_up.is_none() && carriers.is_none(),
         );
+        let soak =
+            soak.or_else(|| follow_ups(self.late_load_balancers(known).iter().map(LoadBalancer::line)));
         Ok(LeftBehind {
             follow_up,
             carriers,
@@ -257,7 +305,7 @@ impl Pass<'_> {
         !self.any_range(known, Range::is_open)
     }
 
-    fn any_range(&self, known: &ServiceCidrStatus, is_open: fn(&Range, &[IpNet], &[IpAddr]) -> bool) -> bool {
+    fn any_range(&self, known: &ServiceCidrStatus, is_open: fn(&Range, &[IpNet], &Kept) -> bool) -> bool {
         let changed = known.settings.changed();
         let left = changed.of(self.goal.other());
         let kept = self.kept(known);
@@ -273,24 +321,55 @@ impl Pass<'_> {
     }
 
     /// Addresses of load balancers that stay.
-    fn kept(&self, known: &ServiceCidrStatus) -> Vec<IpAddr> {
-        if !self.kind.keep_load_balancers {
-            return Vec::new();
-        }
-        self.load_balancers(known)
-            .into_iter()
-            .flat_map(|(_, addresses)| addresses)
-            .collect()
+    fn kept(&self, known: &ServiceCidrStatus) -> Kept {
+        let keepers = self.keepers(known).into_iter();
+        Kept::of(keepers.flat_map(|keeper| keeper.addresses).collect())
     }
 
-    fn load_balancers(&self, known: &ServiceCidrStatus) -> Vec<(String, Vec<IpAddr>)> {
+    /// Load balancers that stay.
+    fn keepers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
+        if self.kind.keep_load_balancers {
+            self.load_balancers(known)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Load balancers with an address that is left, the oldest first.
+    fn load_balancers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
         let changed = known.settings.changed();
-        entry::of_migration(self.index.services())
-            .filter_map(|service| match service.class(changed.of(self.goal.other())) {
-                Class::LoadBalancer(addresses) => Some((service.key(), addresses)),
-                Class::Moves(_) | Class::Headless | Class::ExternalName | Class::Elsewhere => None,
-            })
-            .collect()
+        let services = entry::of_migration(self.index.services());
+        let found = services.filter_map(|service| match service.class(changed.of(self.goal.other())) {
+            Class::LoadBalancer(addresses) => Some(LoadBalancer { service, addresses }),
+            Class::Moves(_) | Class::Headless | Class::ExternalName | Class::Elsewhere => None,
+        });
+        let mut found: Vec<LoadBalancer<'_>> = found.collect();
+        found.sort_by_key(|balancer| balancer.service.created);
+        found
+    }
+
+    /// Those that came when the exchange had begun, and that the user does not want to keep their addresses.
+    fn late_load_balancers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
+        if self.kind.keep_load_balancers {
+            return Vec::new();
+        }
+        let mut found = self.load_balancers(known);
+        found.retain(|found| is_late(found.service, known));
+        found
+    }
+
+    /// Namespaces whose pods are told an address that is left whenever they start, for now.
+    fn not_yet(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
+        let mut namespaces = self.namespaces_of_latecomers(known);
+        let (keepers, late) = (self.keepers(known), self.late_load_balancers(known));
+        let (_, untold) = told_of(&keepers);
+        namespaces.extend(
+            untold
+                .iter()
+                .chain(&late)
+                .map(|found| found.service.namespace.as_str()),
+        );
+        namespaces
     }
 
     /// Which API server does not have what it has to.
@@ -371,20 +450,12 @@ impl Pass<'_> {
             }
         }
         if !self.kind.keep_load_balancers {
-            lines.extend(self.load_balancers(known).into_iter().map(|(name, addresses)| {
-                let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-                format!(
-                    "Service {name} of type LoadBalancer has {}. Fix: lead its clients to another Service and delete it, or set \
-                     keepLoadBalancers",
-                    texts.join(",")
-                )
-            }));
+            // Those that came late are waited for at the end: a tenant that makes one holds up no pod of others.
+            let found = self.load_balancers(known).into_iter();
+            let early = found.filter(|found| !is_late(found.service, known));
+            lines.extend(early.map(|found| found.line()));
         }
-        (!lines.is_empty()).then(|| Wait {
-            reason: WaitReason::ConfigurationFollowUp,
-            message: format!("people change what only they may: {}", words::lines(&lines)),
-            until: None,
-        })
+        follow_ups(lines)
     }
 
     /// Pods that were told an address that is left, and what is done about them.
@@ -426,7 +497,7 @@ impl Pass<'_> {
             known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
         }
         // A pod is told every Service of its namespace: one that starts now would start once more.
-        let late = self.namespaces_of_latecomers(known);
+        let late = self.not_yet(known);
         let (later, told): (Vec<&Pod>, Vec<&Pod>) = told
             .into_iter()
             .partition(|pod| late.contains(pod.namespace.as_str()));
@@ -469,8 +540,8 @@ impl Pass<'_> {
             return Ok(Some(Missing::Answer(Wait {
                 reason: WaitReason::ServiceRanges,
                 message: format!(
-                    "Services that came late do not have their new addresses yet. A pod is told every Service of its namespace, so these \
-                     pods start again later: {}",
+                    "Services that came late have addresses that are left. A pod is told every Service of its namespace, so these pods start \
+                     again later: {}",
                     names(&pods)
                 ),
                 until: None,

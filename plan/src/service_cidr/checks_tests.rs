@@ -149,6 +149,12 @@ type Change = fn(&mut ClusterFacts);
 #[case::refused(CheckName::Services, Verdict::Fail, "Service shop/web", "denied by policy no-names", |facts: &mut ClusterFacts| {
     facts.refused.push(("Service shop/web".to_owned(), "denied by policy no-names".to_owned()));
 })]
+#[case::too_many_load_balancers(CheckName::LoadBalancers, Verdict::Fail, "of type LoadBalancer", "4001 addresses", |facts: &mut ClusterFacts| {
+    facts.services.extend((0..4000).map(|number| {
+        let (name, address) = (format!("crowd/many-{number}"), format!("10.96.{}.{}", 100 + number / 250, number % 250 + 1));
+        fixture::service(&name, &address, &json!({ "type": "LoadBalancer" }))
+    }));
+})]
 fn what_is_wrong_is_told(
     #[case] name: CheckName,
     #[case] verdict: Verdict,

@@ -3,9 +3,38 @@
 //! Kubernetes counts neither the first address of a range nor, of IPv4, the last one as its own (`PrefixContainsIP`, v1.36), so a
 //! range of one or two addresses holds nothing. The smallest that holds an address of IPv4 is a /30 with it in the middle.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+
+/// Addresses that load balancers keep, and the smallest ranges that hold them. Whoever looks for each range among them does not compute them
+/// each time: tenants make load balancers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    addresses: Vec<IpAddr>,
+    covers: BTreeSet<IpNet>,
+}
+
+impl Kept {
+    /// What holds these addresses.
+    pub fn of(addresses: Vec<IpAddr>) -> Self {
+        Self {
+            covers: covers(&addresses).into_iter().collect(),
+            addresses,
+        }
+    }
+
+    /// The addresses, in the order in which they were given.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    /// The smallest ranges that hold all of them, none within another.
+    pub fn covers(&self) -> &BTreeSet<IpNet> {
+        &self.covers
+    }
+}
 
 /// Whether a `ServiceCIDR` of this range holds the address.
 pub fn holds(range: &IpNet, address: &IpAddr) -> bool {
@@ -33,7 +62,8 @@ pub fn covers(addresses: &[IpAddr]) -> Vec<IpNet> {
     ranges.sort_by_key(|range| (range.network(), range.prefix_len()));
     let mut covers: Vec<IpNet> = Vec::new();
     for range in ranges {
-        if !covers.iter().any(|cover| cover.contains(&range)) {
+        // Ranges lie within one another or apart, so that in this order the last one alone can be around this.
+        if covers.last().is_none_or(|cover| !cover.contains(&range)) {
             covers.push(range);
         }
     }

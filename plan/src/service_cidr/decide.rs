@@ -5,11 +5,12 @@
 //! it, the default range is deleted so that the API servers make it again of their flag, what was left is seen to be used by nobody,
 //! and goes. Until then every address answers.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::covers::{covers, holds};
+use super::covers::{Kept, covers, holds};
 use super::ranges::{DEFAULT, ServiceCidr, goes_with, listed};
 use super::settings::{Settings, cover_name, is_ours, range_names};
 use super::side::Side;
@@ -74,7 +75,7 @@ pub struct View<'facts> {
     /// Services that have an address of a range that is left, and for which there is no room in the others: they alone wait for it.
     pub without_room: &'facts [String],
     /// Addresses of load balancers that are of a range that is left: they stay.
-    pub kept: &'facts [IpAddr],
+    pub kept: &'facts Kept,
     /// Addresses that Services have, those of helpers among them.
     pub addresses: &'facts [IpAddr],
     /// Who else says an address that is left, and who changes it.
@@ -356,8 +357,9 @@ fn late_cover(view: &View<'_>) -> Option<IpNet> {
     let uncovered: Vec<IpAddr> = late
         .flat_map(|service| service.uncovered.iter().copied())
         .collect();
+    let there: HashSet<&str> = view.ranges.iter().map(|range| range.name.as_str()).collect();
     let mut wanted = covers(&uncovered).into_iter();
-    wanted.find(|cover| view.range(&cover_name(cover)).is_none())
+    wanted.find(|cover| !there.contains(cover_name(cover).as_str()))
 }
 
 /// The Services that are on their way in this pass.
@@ -470,12 +472,11 @@ fn covered(view: &View<'_>) -> Option<Next> {
     if view.is_default_there() {
         return None;
     }
-    let wanted = covers(view.kept);
-    let missing = wanted.iter().find(|cover| {
-        let name = cover_name(cover);
-        view.range(&name)
-            .is_none_or(|range| !range.ready || range.terminating)
-    })?;
+    let ranges = view.ranges.iter();
+    let ready = ranges.filter(|range| range.ready && !range.terminating);
+    let ready: HashSet<&str> = ready.map(|range| range.name.as_str()).collect();
+    let mut wanted = view.kept.covers().iter();
+    let missing = wanted.find(|cover| !ready.contains(cover_name(cover).as_str()))?;
     let name = cover_name(missing);
     Some(match view.range(&name) {
         None => run(Stage::Default, Step::CreateRange(name, vec![*missing])),
@@ -512,7 +513,7 @@ fn defaulted(view: &View<'_>) -> Option<Next> {
     // What still holds an address of a load balancer goes with that address.
     let holds_one = |range: &&ServiceCidr| {
         let held = |address: &IpAddr| range.ranges.iter().any(|range| holds(range, address));
-        view.kept.iter().any(held)
+        view.kept.addresses().iter().any(held)
     };
     let ours = |range: &&ServiceCidr| is_ours(&range.name);
     let mut mine = view.ranges.iter().filter(ours);

@@ -118,7 +118,7 @@ const MAKE: Decision<swap::Step> = Decision::Run(swap::Step::MakeHome(Side::New)
 
 /// What is done about these, two at once.
 fn with(services: &[ServiceView], change: impl FnOnce(&mut View<'_>, &mut Policy)) -> Next {
-    let (settings, ranges) = (settings(), both());
+    let (settings, ranges, kept) = (settings(), both(), Kept::default());
     let mut view = View {
         goal: Side::New,
         settings: &settings,
@@ -126,7 +126,7 @@ fn with(services: &[ServiceView], change: impl FnOnce(&mut View<'_>, &mut Policy
         api_servers: None,
         services,
         without_room: &[],
-        kept: &[],
+        kept: &kept,
         addresses: &[],
         follow_up: None,
         carriers: None,
@@ -435,7 +435,7 @@ fn decide_holding(
     addresses: &[IpAddr],
     ranges: &[ServiceCidr],
 ) -> Decision<Step> {
-    let settings = settings();
+    let (settings, kept) = (settings(), Kept::of(kept.to_vec()));
     let view = View {
         goal: Side::New,
         settings: &settings,
@@ -443,7 +443,7 @@ fn decide_holding(
         api_servers: None,
         services,
         without_room: &[],
-        kept,
+        kept: &kept,
         addresses,
         follow_up: None,
         carriers: None,

@@ -37,6 +37,10 @@ pub struct HostSettings {
     pub expected_ports: Option<ExpectedPortsIn>,
 }
 
+/// How many addresses of load balancers that keep theirs agents are told of. Each `NodeMigration` has the list: with addresses of IPv6 as long
+/// as they can be it has 170 KiB of it.
+pub const MOST_KEPT: usize = 4_000;
+
 /// Addresses that Services leave: some ranges but for what stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Left {

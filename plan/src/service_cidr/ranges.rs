@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::covers::{covers, holds};
+use super::covers::{Kept, holds};
 use super::settings::is_cover;
 use crate::ranges::overlap;
 
@@ -36,18 +36,18 @@ impl ServiceCidr {
 
     /// Whether it gives out addresses of these ranges that are left, or will once it is Ready. A cover of load balancers that keep these
     /// addresses is none of them.
-    pub fn is_open(&self, left: &[IpNet], kept: &[IpAddr]) -> bool {
+    pub fn is_open(&self, left: &[IpNet], kept: &Kept) -> bool {
         let is_left = |own: &IpNet| {
             left.contains(own)
                 || (is_cover(&self.name)
                     && left.iter().any(|range| range.contains(own))
-                    && !covers(kept).contains(own))
+                    && !kept.covers().contains(own))
         };
         !self.terminating && self.ranges.iter().any(is_left)
     }
 
     /// The same without the covers of single addresses: those give them to Services that came late, and to no other.
-    pub fn is_open_to_all(&self, left: &[IpNet], kept: &[IpAddr]) -> bool {
+    pub fn is_open_to_all(&self, left: &[IpNet], kept: &Kept) -> bool {
         self.is_open(left, kept) && !is_cover(&self.name)
     }
 

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use ipnet::IpNet;
 
+use super::covers::Kept;
 use super::decide::{Next, Policy, ServiceView, Turn, View, decide};
 use super::objects::BridgePolicy;
 use super::ranges::{DEFAULT, Fate, ServiceCidr, can_be_asked_for, fate};
@@ -124,12 +125,10 @@ impl World {
             .collect()
     }
 
-    fn kept(&self) -> Vec<IpAddr> {
+    fn kept(&self) -> Kept {
         let is_left = self.goal == Side::New;
-        (self.has_load_balancer && is_left)
-            .then(|| address(KEPT))
-            .into_iter()
-            .collect()
+        let kept = (self.has_load_balancer && is_left).then(|| address(KEPT));
+        Kept::of(kept.into_iter().collect())
     }
 
     /// Addresses that somebody has.

@@ -9,6 +9,7 @@ use crate::corefile::{LAMEDUCK, lameduck};
 use crate::service_cidr::addresses::{assign, room};
 use crate::service_cidr::class::Class;
 use crate::service_cidr::facts::ClusterFacts;
+use crate::service_cidr::host::MOST_KEPT;
 use crate::service_cidr::mentions::follow_up;
 use crate::service_cidr::ranges::listed;
 use crate::service_cidr::settings::Settings;
@@ -75,10 +76,11 @@ fn services(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> 
 fn load_balancers(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::LoadBalancers);
     let left = settings.changed().old;
-    let mut count = 0;
+    let (mut count, mut kept) = (0, 0);
     for service in of_migration(&facts.services) {
         if let Class::LoadBalancer(addresses) = Class::of(&service["spec"], &left) {
             count += 1;
+            kept += addresses.len();
             if !policy.keep_load_balancers {
                 let texts: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
                 report.warn(
@@ -94,6 +96,18 @@ fn load_balancers(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolic
                 );
             }
         }
+    }
+    if policy.keep_load_balancers && kept > MOST_KEPT {
+        report.fail(
+            "Services",
+            "of type LoadBalancer",
+            Finding::new(
+                "",
+                format!("{kept} addresses that load balancers keep"),
+                format!("at most {MOST_KEPT}"),
+                "lead clients of load balancers to Services of other types, and delete these load balancers",
+            ),
+        );
     }
     report.finish(
         "Services of type LoadBalancer",
