@@ -103,6 +103,9 @@ pub struct ServiceRecord {
     /// Those in the new range, likewise.
     #[schemars(with = "Vec<String>")]
     pub new: Vec<IpAddr>,
+    /// Nothing has been done for it yet: no client knows its new addresses. Absent once its exchange has begun.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untouched: bool,
 }
 
 /// Name of the record of a Migration, by its UID, that holds this part.

@@ -11,6 +11,7 @@
 
 mod editor;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -1062,15 +1063,21 @@ async fn killed_between_any_two_writes_of_the_book_what_is_there_is_right_and_th
     for changes in 0.. {
         let (client, migration, wanted) = with_a_book(&format!("killed-{changes}"), 2000).await;
         let mut records = Records::default();
-        let is_dead = book::write(&mortal(&client, changes), &mut records, &migration, &wanted)
-            .await
-            .is_err();
+        let is_dead = book::write(
+            &mortal(&client, changes),
+            &mut records,
+            &migration,
+            &wanted,
+            &BTreeSet::new(),
+        )
+        .await
+        .is_err();
         // Somebody goes on.
         let mut records = Records::default();
         records.load(&client, &migration).await.unwrap();
         let found = book::read(&records, Book::new());
         assert!(found.iter().all(|(name, both)| wanted[name] == *both));
-        book::write(&client, &mut records, &migration, &wanted)
+        book::write(&client, &mut records, &migration, &wanted, &BTreeSet::new())
             .await
             .unwrap();
         let mut records = Records::default();
@@ -1089,7 +1096,7 @@ async fn killed_between_any_two_writes_of_the_book_what_is_there_is_right_and_th
 async fn a_record_is_small_as_it_is_stored_and_who_read_it_before_another_wrote_is_refused() {
     let (client, migration, mut wanted) = with_a_book("small", 3000).await;
     let (mut first, mut second) = (Records::default(), Records::default());
-    book::write(&client, &mut first, &migration, &wanted)
+    book::write(&client, &mut first, &migration, &wanted, &BTreeSet::new())
         .await
         .unwrap();
     second.load(&client, &migration).await.unwrap();
@@ -1111,10 +1118,10 @@ async fn a_record_is_small_as_it_is_stored_and_who_read_it_before_another_wrote_
 
     let gone = wanted.keys().next().unwrap().clone();
     wanted.remove(&gone);
-    book::write(&client, &mut first, &migration, &wanted)
+    book::write(&client, &mut first, &migration, &wanted, &BTreeSet::new())
         .await
         .unwrap();
-    let refused = book::write(&client, &mut second, &migration, &Book::new()).await;
+    let refused = book::write(&client, &mut second, &migration, &Book::new(), &BTreeSet::new()).await;
     assert!(matches!(refused, Err(WriteError::Conflict { .. })), "{refused:?}");
     second.load(&client, &migration).await.unwrap();
     assert_eq!(book::read(&second, Book::new()), wanted);

@@ -15,6 +15,7 @@ use plan::service_cidr::swap;
 use plan::words;
 use serde_json::Value;
 
+use super::book;
 use super::drive::Pass;
 use super::exchange::{Exchange, Seen, Subject, Written};
 use super::objects::{create_range, delete_range};
@@ -77,6 +78,28 @@ impl Hands<'_> {
         Ok(made)
     }
 
+    /// Writes down for which Services something is done from now on.
+    async fn begin(&self, steps: &[(String, swap::Step)], memory: &mut Memory) -> Result<(), WriteError> {
+        if !steps.iter().any(|(name, _)| self.pass.untouched.contains(name)) {
+            return Ok(());
+        }
+        let Pass {
+            context,
+            migration,
+            booked,
+            ..
+        } = self.pass;
+        // This pass may have begun some before.
+        let mut untouched = book::untouched(&memory.records);
+        for (name, _) in steps {
+            untouched.remove(name);
+        }
+        let records = &mut memory.records;
+        book::write(&context.client, records, migration, &booked.book, &untouched).await?;
+        crash_point::reach("WriteAddresses", Edge::Recorded, None).await;
+        Ok(())
+    }
+
     /// Each Service goes on by itself: what one cannot do keeps no other from it.
     pub(super) async fn exchange(
         &mut self,
@@ -84,6 +107,7 @@ impl Hands<'_> {
         known: &ServiceCidrStatus,
         memory: &mut Memory,
     ) -> Result<String, WriteError> {
+        self.begin(steps, memory).await?;
         let store = &self.pass.cache.services;
         let stored: Mutex<Vec<Value>> = Mutex::default();
         let exchange = Exchange {

@@ -1,7 +1,7 @@
 //! The book: the addresses of every Service that changes, as they were and as they are to be. It is in records of ours, so that it may
 //! grow, and no tenant can write into it. What is in it is written before anything is done for its Service.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::Migration;
 use api::record::{self, Holds, MOST_BYTES, MigrationRecordSpec, ServiceRecord, bytes};
@@ -18,14 +18,27 @@ pub fn read(records: &Records, written_in_status: Book) -> Book {
     record::book(records.holding(Holds::ServiceAddresses), written_in_status)
 }
 
-/// Writes the book down, where it differs from what is written.
+/// The Services for which nothing has been done yet: no client knows their new addresses. Of what an earlier version wrote that is not known, so
+/// that none of those is among them.
+pub fn untouched(records: &Records) -> BTreeSet<String> {
+    let services = records
+        .holding(Holds::ServiceAddresses)
+        .flat_map(|record| &record.services);
+    services
+        .filter(|found| found.untouched)
+        .map(|found| found.service.clone())
+        .collect()
+}
+
+/// Writes the book down, where it differs from what is written. For these of its Services nothing has been done yet.
 pub async fn write(
     client: &Client,
     records: &mut Records,
     migration: &Migration,
     book: &Book,
+    untouched: &BTreeSet<String>,
 ) -> Result<(), WriteError> {
-    let parts = place(records.holding(Holds::ServiceAddresses), book);
+    let parts = place(records.holding(Holds::ServiceAddresses), book, untouched);
     let parts = parts.into_iter().map(Content::Services).collect();
     records
         .write(client, migration, Holds::ServiceAddresses, parts)
@@ -37,7 +50,14 @@ pub async fn write(
 fn place<'record>(
     written: impl Iterator<Item = &'record MigrationRecordSpec>,
     book: &Book,
+    untouched: &BTreeSet<String>,
 ) -> Vec<Vec<ServiceRecord>> {
+    let entry = |name: &String, both: &Sides<Vec<std::net::IpAddr>>| ServiceRecord {
+        service: name.clone(),
+        old: both.old.clone(),
+        new: both.new.clone(),
+        untouched: untouched.contains(name),
+    };
     let mut rest: BTreeMap<&String, &Sides<Vec<std::net::IpAddr>>> = book.iter().collect();
     let mut parts: Vec<Vec<ServiceRecord>> = written
         .map(|record| {
@@ -73,14 +93,6 @@ fn place<'record>(
         parts.pop();
     }
     parts
-}
-
-fn entry(name: &str, both: &Sides<Vec<std::net::IpAddr>>) -> ServiceRecord {
-    ServiceRecord {
-        service: name.to_owned(),
-        old: both.old.clone(),
-        new: both.new.clone(),
-    }
 }
 
 #[cfg(test)]
@@ -132,7 +144,9 @@ mod tests {
         let client = api.client();
         let mut records = Records::default();
         let book = services(30_000);
-        write(&client, &mut records, &migration, &book).await.unwrap();
+        write(&client, &mut records, &migration, &book, &none())
+            .await
+            .unwrap();
         let sizes: Vec<usize> = api
             .below(RECORDS)
             .iter()
@@ -147,24 +161,55 @@ mod tests {
         assert_eq!(read(&next, Book::new()), book);
     }
 
+    fn none() -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
+    #[tokio::test]
+    async fn a_service_that_begins_changes_one_record() {
+        let (api, migration) = server();
+        let client = api.client();
+        let mut records = Records::default();
+        let book = services(3000);
+        let mut untouched: BTreeSet<String> = book.keys().cloned().collect();
+        write(&client, &mut records, &migration, &book, &untouched)
+            .await
+            .unwrap();
+        let begins = untouched.pop_last().unwrap();
+        api.take_changes();
+        write(&client, &mut records, &migration, &book, &untouched)
+            .await
+            .unwrap();
+        assert_eq!(api.take_changes().len(), 1, "only its own");
+        let mut next = Records::default();
+        next.load(&client, &migration).await.unwrap();
+        assert_eq!(super::untouched(&next), untouched);
+        assert!(!untouched.contains(&begins));
+        assert_eq!(read(&next, Book::new()), book);
+    }
+
     #[tokio::test]
     async fn who_comes_and_goes_changes_one_record() {
         let (api, migration) = server();
         let client = api.client();
         let mut records = Records::default();
         let mut book = services(3000);
-        write(&client, &mut records, &migration, &book).await.unwrap();
+        write(&client, &mut records, &migration, &book, &none())
+            .await
+            .unwrap();
         api.take_changes();
         let gone = book.keys().next().unwrap().clone();
         book.remove(&gone);
         let (_, new) = services(3001).pop_last().unwrap();
         book.insert("a/late".to_owned(), new);
-        write(&client, &mut records, &migration, &book).await.unwrap();
+        write(&client, &mut records, &migration, &book, &none())
+            .await
+            .unwrap();
         let calls: Vec<String> = api.take_changes().into_iter().map(|(call, _)| call).collect();
         assert_eq!(calls, [format!("PATCH {RECORDS}/m-1-service-addresses-0")]);
         assert_eq!(read(&records, Book::new()), book);
         // All are gone.
-        write(&client, &mut records, &migration, &Book::new())
+        write(&client, &mut records, &migration, &Book::new(), &none())
             .await
             .unwrap();
         assert!(api.below(RECORDS).is_empty());
@@ -177,7 +222,9 @@ mod tests {
         let mut records = Records::default();
         let (mut earlier, here) = (services(2), services(3));
         assert_eq!(read(&records, earlier.clone()), earlier);
-        write(&client, &mut records, &migration, &here).await.unwrap();
+        write(&client, &mut records, &migration, &here, &none())
+            .await
+            .unwrap();
         earlier.first_entry().unwrap().get_mut().new.clear();
         assert_eq!(read(&records, earlier), here);
     }
@@ -191,13 +238,15 @@ mod tests {
             let client = api.client();
             api.allow(Some(writes));
             let mut records = Records::default();
-            let written = write(&client, &mut records, &migration, &book).await;
+            let written = write(&client, &mut records, &migration, &book, &none()).await;
             api.allow(None);
             let mut next = Records::default();
             next.load(&client, &migration).await.unwrap();
             let found = read(&next, Book::new());
             assert!(found.iter().all(|(name, both)| book[name] == *both));
-            write(&client, &mut next, &migration, &book).await.unwrap();
+            write(&client, &mut next, &migration, &book, &none())
+                .await
+                .unwrap();
             assert_eq!(read(&next, Book::new()), book);
             if written.is_ok() {
                 assert!(writes > 2, "it is more than one write");

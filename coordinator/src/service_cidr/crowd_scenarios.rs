@@ -15,6 +15,7 @@ use plan::service_cidr::step::Stage;
 use plan::service_cidr::swap::{ROLE_LABEL, Role};
 use serde_json::{Value, json};
 
+use super::book;
 use crate::context::Context;
 use crate::fake_api::{Edit, FakeApi, MIGRATION};
 use crate::memory::Memory;
@@ -284,6 +285,49 @@ async fn a_crowd_is_named_and_the_way_back_leads_it_back() {
         world.pass().await;
     }
     assert_eq!(world.count("crowd", true), 0);
+    let all = world.api.below(&format!("{SERVICES}/crowd/services"));
+    let helpers = all.iter().filter(|service| is_helper(service)).count();
+    assert_eq!(helpers, there, "no client knows a new address of the others");
+}
+
+/// Two at a time: most have not begun when the operator takes all back.
+#[tokio::test]
+async fn on_the_way_back_nothing_is_done_for_services_that_had_not_begun() {
+    let mut world = World::new();
+    let names: Vec<String> = (0..8).map(|number| format!("shop/web-{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        world.service(name, &format!("10.96.0.{}", number + 5));
+        world
+            .api
+            .edit(&path(name), &json!({ "spec": { "selector": null } }));
+        world.serve(name);
+    }
+    for _ in 0..50 {
+        if world.count("shop", true) == 0 {
+            world.pass().await;
+        }
+    }
+    assert_ne!(world.count("shop", true), 0, "{}", world.status().message);
+    // Another coordinator goes on.
+    world.memory = Memory::default();
+    world.pass().await;
+    let untouched = book::untouched(&world.memory.records);
+    assert!((4..8).contains(&untouched.len()), "{untouched:?}");
+    world
+        .api
+        .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    world.written();
+    for _ in 0..30 {
+        world.pass().await;
+    }
+    assert_eq!(world.count("shop", true), 0, "{}", world.status().message);
+    let written = world.written();
+    for name in &names {
+        let (_, short) = name.split_once('/').unwrap();
+        let is_written = written.iter().any(|written| written.contains(short));
+        assert_eq!(is_written, !untouched.contains(name), "{name}: {written:?}");
+    }
+    assert_eq!(book::untouched(&world.memory.records), untouched);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! One pass of a change of the Services' range: what is there becomes a view, the view a decision, the decision one step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::migration::{Desired, Direction, MigrationPhase, ServiceCidr, ServiceCidrStatus};
 use api::{Migration, MigrationStatus};
@@ -18,7 +18,7 @@ use plan::service_cidr::subjects::{self, Booked, Ground, counts};
 use super::adopt;
 use super::apply::Hands;
 use super::book;
-use super::index::Index;
+use super::index::{Index, name_of};
 use super::objects::{all_ranges, api_version};
 use crate::cache::Cache;
 use crate::context::Context;
@@ -78,6 +78,8 @@ pub(super) struct Pass<'pass> {
     pub(super) ranges: &'pass [Range],
     /// Every Service that changes, as it is written down.
     pub(super) booked: &'pass Booked,
+    /// Those of them for which nothing has been done yet: no client knows their new addresses.
+    pub(super) untouched: &'pass BTreeSet<String>,
     /// Version of the API that has ranges as objects.
     pub(super) version: &'pass str,
     pub(super) goal: Side,
@@ -126,7 +128,7 @@ pub async fn go_on(
     known.services_in_old_range = u32::try_from(found.old).unwrap_or(u32::MAX);
     known.services_in_new_range = u32::try_from(found.new).unwrap_or(u32::MAX);
     let records = &mut memory.records;
-    let booked = write_down(context, records, migration, &mut known, &index, goal).await?;
+    let (booked, untouched) = write_down(context, records, migration, &mut known, &index, goal).await?;
     let before = migration
         .status
         .as_ref()
@@ -142,6 +144,7 @@ pub async fn go_on(
         index: &index,
         ranges: &ranges,
         booked: &booked,
+        untouched: &untouched,
         version: &version,
         goal,
         is_over: stage
@@ -216,8 +219,9 @@ async fn write_down(
     known: &mut ServiceCidrStatus,
     index: &Index,
     goal: Side,
-) -> Result<Booked, WriteError> {
+) -> Result<(Booked, BTreeSet<String>), WriteError> {
     let written = book::read(records, known.written_here());
+    let mut untouched = book::untouched(records);
     let ground = Ground {
         goal,
         settings: &known.settings,
@@ -226,11 +230,22 @@ async fn write_down(
     };
     let booked = subjects::book(&written, index.services(), &ground);
     if booked.book != written || !known.addresses.is_empty() {
-        book::write(&context.client, records, migration, &booked.book).await?;
+        for (key, both) in &booked.book {
+            if written.get(key) != Some(both) {
+                let entry = name_of(key).and_then(|name| index.service(&name));
+                // One that was made at its new address has told clients that.
+                if entry.is_some_and(|entry| entry.is_at(&both.old)) {
+                    untouched.insert(key.clone());
+                } else {
+                    untouched.remove(key);
+                }
+            }
+        }
+        book::write(&context.client, records, migration, &booked.book, &untouched).await?;
         crash_point::reach("WriteAddresses", Edge::Recorded, None).await;
         known.addresses.clear();
     }
-    Ok(booked)
+    Ok((booked, untouched))
 }
 
 impl Pass<'_> {

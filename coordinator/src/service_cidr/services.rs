@@ -211,8 +211,9 @@ impl Pass<'_> {
             let is_late = !is_held_back && is_late(entry, known);
             let left = addresses.of(goal.other());
             let left_is_given = !is_late || left.iter().all(|left| can_be_asked_for(left, self.ranges));
-            // One that is wanted back has been at the other address, and may go there again.
-            let left_is_used = left_is_used || is_held_back;
+            // One that is wanted back has been at the other address, and may go there again. Nobody uses an address that it never had.
+            let is_known = goal == Side::New || !self.untouched.contains(key);
+            let left_is_used = (left_is_used || is_held_back) && is_known;
             let mut versions = DefaultHasher::new();
             (surroundings, left_is_used, left_is_given, goal).hash(&mut versions);
             (&addresses.old, &addresses.new).hash(&mut versions);
