@@ -52,6 +52,7 @@ pub mod records;
 pub mod service_cidr;
 pub mod snapshot;
 mod stages;
+mod stalls;
 mod steps;
 mod stop;
 pub mod store;

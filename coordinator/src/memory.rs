@@ -2,6 +2,7 @@
 
 use api::Migration;
 use jiff::Timestamp;
+use plan::stalls::Stalls;
 
 use crate::clock::{Clock, Moment};
 use crate::context::Context;
@@ -22,6 +23,8 @@ pub struct Memory {
     pub refusals: Refusals,
     /// Evictions that have been asked for and not answered yet.
     pub evictions: Evictions,
+    /// Namespaces whose moved pods do not become Ready.
+    pub stalls: Stalls,
     /// When the whole cluster was last read for the checks.
     pub checked_at: Option<Timestamp>,
     /// How long that took.

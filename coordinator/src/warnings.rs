@@ -25,6 +25,8 @@ pub struct Looks {
     of_cluster: BTreeMap<String, About>,
     /// What the kind of a Migration has found, by what it is about; and the name of the Migration.
     of_kind: (String, BTreeMap<String, About>),
+    /// The same of workloads whose moved pods do not become Ready.
+    of_stalls: (String, BTreeMap<String, About>),
 }
 
 impl Looks {
@@ -34,25 +36,39 @@ impl Looks {
             self.looked = Some(Instant::now());
             self.of_cluster = read(cache, migration);
         }
-        let (of, of_kind) = &self.of_kind;
-        let of_kind = of_kind.values().filter(|_| of == migration);
-        listed(self.of_cluster.values().chain(of_kind))
+        let of_migration = [&self.of_kind, &self.of_stalls].into_iter();
+        let of_migration = of_migration.filter(|(of, _)| of == migration);
+        let of_migration = of_migration.flat_map(|(_, found)| found.values());
+        listed(self.of_cluster.values().chain(of_migration))
     }
 
     /// What this Migration's kind has found at its last look in the objects that it reads: what each warning is about, like their kind or a
     /// namespace, and the words.
     pub fn of_kind(&mut self, migration: &str, found: impl IntoIterator<Item = (impl Into<String>, String)>) {
-        let mut warnings: BTreeMap<String, About> = BTreeMap::new();
-        for (about, line) in found {
-            warnings.entry(about.into()).or_default().add(|| line);
-        }
-        self.of_kind = (migration.to_owned(), warnings);
+        self.of_kind = (migration.to_owned(), by_subject(found));
+    }
+
+    /// Workloads of this Migration whose moved pods do not become Ready, likewise.
+    pub fn of_stalls(
+        &mut self,
+        migration: &str,
+        found: impl IntoIterator<Item = (impl Into<String>, String)>,
+    ) {
+        self.of_stalls = (migration.to_owned(), by_subject(found));
     }
 
     /// The next look is a new one.
     pub fn forget(&mut self) {
         self.looked = None;
     }
+}
+
+fn by_subject(found: impl IntoIterator<Item = (impl Into<String>, String)>) -> BTreeMap<String, About> {
+    let mut warnings: BTreeMap<String, About> = BTreeMap::new();
+    for (about, line) in found {
+        warnings.entry(about.into()).or_default().add(|| line);
+    }
+    warnings
 }
 
 /// What is told of one namespace or node.

@@ -37,6 +37,7 @@ pub mod residents;
 pub mod rollout;
 pub mod service_cidr;
 pub mod sourced;
+pub mod stalls;
 pub mod standstill;
 pub mod traffic;
 pub mod words;

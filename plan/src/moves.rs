@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::decision::{Wait, WaitReason};
 use crate::drain::{self, Budget, Permissions, Pod};
@@ -78,6 +78,8 @@ pub struct Health {
     pub ill: usize,
     /// How many of them may be away at the same time; 0 is 1.
     pub at_once: usize,
+    /// Whether it lacks pods for so long that no other waits for it any more ([`crate::stalls`]).
+    pub stalled: bool,
 }
 
 /// In which order pods move: what others need comes first, what has to be counted comes last.
@@ -127,6 +129,11 @@ impl Wave {
             | Self::Stateless
             | Self::Stateful => true,
         }
+    }
+
+    /// Whether pods of all others need its pods, and wait for them.
+    pub fn is_needed(self) -> bool {
+        self <= Self::Admission
     }
 
     /// Of this pod.
@@ -187,6 +194,15 @@ pub struct Policy {
     pub permissions: Permissions,
     /// Whether pods that nobody makes again are evicted.
     pub delete_bare_pods: bool,
+}
+
+impl Policy {
+    fn evicts(&self) -> Permissions {
+        Permissions {
+            force: self.permissions.force || self.delete_bare_pods,
+            ..self.permissions
+        }
+    }
 }
 
 /// Which pods have to go.
@@ -294,7 +310,11 @@ fn order<'facts>(
     )
 }
 
-/// What comes next; `None` once no pod has to move.
+/// For so long a refused eviction keeps the waves after it waiting. A budget that others of its own use up for a moment yields sooner.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+
+/// What comes next; `None` once no pod has to move. A pod that cannot go, or a workload that does not become Ready ([`Health::stalled`]), holds
+/// up no other: it is told once no other can go.
 pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::Next> {
     let mut left = left(view.residents, view.movers);
     if let Some(nodes) = view.only {
@@ -305,60 +325,155 @@ pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::N
     }
     let count: usize = left.values().map(Vec::len).sum();
     let first = left.values().flatten().next()?;
-    let stays = |resident: &&Resident<'_>| resident.pod.deleted_at.is_none();
-    let Some((wave, pods)) = left.iter().find(|(_, pods)| pods.iter().any(stays)) else {
-        let message = format!("{count} pods terminate; the first is {}", first.pod.key());
-        return Some(wait(WaitReason::PodsTerminating, message));
-    };
-    if let Some(wait) = not_ours(*wave, pods, policy, view.movers) {
-        return Some(evict::Next::Wait(wait));
-    }
     let health = health(view);
-    // What was moved in the waves before is Ready before others go.
-    if let Some(first) = health.lacking.first().filter(|lacking| lacking.wave < *wave) {
-        return Some(evict::Next::Wait(first.wait(&health.lacking)));
+    let seats = policy.pods_at_once.max(1).saturating_sub(health.seats());
+    let (mut again, mut told) = (Vec::new(), None);
+    for (wave, pods) in &left {
+        if pods.iter().all(|resident| resident.pod.deleted_at.is_some()) {
+            continue;
+        }
+        // What was moved in the waves before is Ready before others go.
+        if let Some(first) = health.holding().find(|lacking| lacking.wave < *wave) {
+            return Some(evict::Next::Wait(first.wait(&health)));
+        }
+        match of_wave(*wave, pods, &health, seats, view, policy, now) {
+            Turn::Asked(mut pods) => {
+                // Those that were refused are asked again where there is room.
+                pods.extend(again);
+                pods.truncate(seats.max(1));
+                return ask(&pods, view, policy, now);
+            }
+            Turn::Waits(found) => return Some(evict::Next::Wait(found)),
+            Turn::Held { due, found } => {
+                again.extend(due);
+                told = told.or(Some(found));
+            }
+        }
     }
-    let permissions = Permissions {
-        force: policy.permissions.force || policy.delete_bare_pods,
-        ..policy.permissions
+    if !again.is_empty() {
+        again.truncate(seats.max(1));
+        return ask(&again, view, policy, now);
+    }
+    let terminate = || {
+        let message = format!("{count} pods terminate; the first is {}", first.pod.key());
+        wait(WaitReason::PodsTerminating, message)
     };
-    let may_go = |pod: &&Pod| {
+    Some(told.map_or_else(terminate, evict::Next::Wait))
+}
+
+/// What is done about the pods of one wave.
+enum Turn<'facts> {
+    /// These are asked to go.
+    Asked(Vec<&'facts Pod>),
+    /// Others wait for this.
+    Waits(Wait),
+    /// None of them can go, and others do not wait for that. Those that are due were refused for long and are asked again.
+    Held { due: Vec<&'facts Pod>, found: Wait },
+}
+
+fn of_wave<'facts>(
+    wave: Wave,
+    pods: &[&Resident<'facts>],
+    health: &HealthNow<'facts>,
+    seats: usize,
+    view: &View<'facts>,
+    policy: &Policy,
+    now: Timestamp,
+) -> Turn<'facts> {
+    let (ours, left_alone): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = pods
+        .iter()
+        .copied()
+        .partition(|resident| is_ours(wave, resident, policy));
+    let chosen = whose_turn(wave, &ours, &health.busy, view.workloads);
+    let permissions = policy.evicts();
+    let is_due = |pod: &&Pod| {
         let refusal = view.refusals.get(&pod.uid);
         drain::obstacle(pod, permissions).is_none() && refusal.is_none_or(|refusal| refusal.next_try <= now)
     };
-    let (go, stay): (Vec<&Pod>, Vec<&Pod>) = whose_turn(*wave, pods, &health.busy, view.workloads)
+    let (held, free): (Vec<&Pod>, Vec<&Pod>) = chosen
         .into_iter()
-        .partition(may_go);
-    let seats = policy.pods_at_once.max(1).saturating_sub(health.lacking.len());
-    // Who is held up holds up nobody else; it is told once nobody can go.
-    let asked: Vec<&Pod> = match (go.is_empty(), seats) {
-        (false, 0) => Vec::new(),
-        (false, seats) => go.into_iter().take(seats).collect(),
-        (true, _) => stay,
+        .partition(|pod| is_held(pod, view, policy, now));
+    let (mut go, refused): (Vec<&Pod>, Vec<&Pod>) = free.into_iter().partition(is_due);
+    // Those that were refused a moment ago take no place of others.
+    go.sort_by_key(|pod| view.refusals.contains_key(&pod.uid));
+    if !go.is_empty() && seats > 0 {
+        return Turn::Asked(go.into_iter().take(seats).collect());
+    }
+    if let Some(first) = health.holding().next() {
+        return Turn::Waits(first.wait(health));
+    }
+    let words = |pods: &[&Pod]| match evict::next(&leaving(pods, view, permissions, true), now) {
+        Some(evict::Next::Wait(found)) => Some(found),
+        Some(evict::Next::Evict(_)) | None => None,
     };
-    let leaving = Leaving {
+    if let Some(found) = words(&refused) {
+        return Turn::Waits(found);
+    }
+    let found = not_ours(wave, &left_alone, view.movers, policy).or_else(|| words(&held));
+    let is_first = |resident: &&&Resident<'_>| resident.pod.deleted_at.is_none();
+    let others = || {
+        let first = ours
+            .iter()
+            .find(is_first)
+            .map_or_else(String::new, |first| first.pod.key());
+        let message = format!(
+            "{} pods have to move still, and others of their workloads are not Ready; the first is {first}",
+            ours.len()
+        );
+        waits(WaitReason::MovedPodsNotReady, message)
+    };
+    let found = found.unwrap_or_else(others);
+    let due: Vec<&Pod> = held.into_iter().filter(is_due).collect();
+    match (wave.is_needed(), due.is_empty()) {
+        (true, true) => Turn::Waits(found),
+        (true, false) => Turn::Asked(due),
+        (false, _) => Turn::Held { due, found },
+    }
+}
+
+/// Whether nothing that the migration does makes this pod go by now: it may not be evicted, or was refused for long.
+fn is_held(pod: &Pod, view: &View<'_>, policy: &Policy, now: Timestamp) -> bool {
+    let refusal = view.refusals.get(&pod.uid);
+    drain::obstacle(pod, policy.evicts()).is_some()
+        || refusal.is_some_and(|refusal| now.duration_since(refusal.since) >= PATIENCE)
+}
+
+/// Whether the migration evicts this pod: it comes again, and comes elsewhere.
+fn is_ours(wave: Wave, resident: &Resident<'_>, policy: &Policy) -> bool {
+    wave.is_evicted(policy.delete_bare_pods) && !resident.made_since
+}
+
+/// Whether no other pod waits for this one, though it has to move still.
+pub fn holds_up_none(
+    wave: Wave,
+    resident: &Resident<'_>,
+    view: &View<'_>,
+    policy: &Policy,
+    now: Timestamp,
+) -> bool {
+    !is_ours(wave, resident, policy) || (!wave.is_needed() && is_held(resident.pod, view, policy, now))
+}
+
+fn leaving<'facts>(
+    pods: &'facts [&'facts Pod],
+    view: &View<'facts>,
+    permissions: Permissions,
+    overdue: bool,
+) -> Leaving<'facts> {
+    Leaving {
         place: view.movers.place(),
-        pods: &asked,
+        pods,
         terminating: &[],
         static_pods: &[],
         budgets: view.budgets,
         refusals: view.refusals,
         permissions,
-        overdue: false,
-    };
-    if let Some(next) = evict::next(&leaving, now) {
-        return Some(next);
+        overdue,
     }
-    Some(match health.lacking.first() {
-        Some(first) => evict::Next::Wait(first.wait(&health.lacking)),
-        None => wait(
-            WaitReason::MovedPodsNotReady,
-            format!(
-                "{count} pods have to move still, and others of their workloads are not Ready; the first is {}",
-                first.pod.key()
-            ),
-        ),
-    })
+}
+
+fn ask(pods: &[&Pod], view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::Next> {
+    evict::next(&leaving(pods, view, policy.evicts(), false), now)
 }
 
 /// Pods that were moved and are not Ready again.
@@ -370,21 +485,34 @@ pub struct OnTheirWay {
     pub finds_no_node: bool,
 }
 
-/// Which pods that were moved are not Ready again; `None` when each is.
+/// Which pods that were moved are not Ready again; `None` when each is, or is not waited for.
 pub fn on_their_way(view: &View<'_>) -> Option<OnTheirWay> {
-    let HealthNow { lacking, .. } = health(view);
+    let health = health(view);
+    let first = health.holding().next()?;
     Some(OnTheirWay {
-        wait: lacking.first()?.wait(&lacking),
-        finds_no_node: lacking.iter().any(|lacking| lacking.unschedulable),
+        wait: first.wait(&health),
+        finds_no_node: health.holding().any(|lacking| lacking.unschedulable),
     })
 }
 
-fn wait(reason: WaitReason, message: String) -> evict::Next {
-    evict::Next::Wait(Wait {
+/// Workloads of whose pods some were moved and are not Ready again, or are not there, and what is the matter with the first of them.
+pub fn lacking<'facts>(view: &View<'facts>) -> Vec<(&'facts Workload, Wave, String)> {
+    let lacking = health(view).lacking.into_iter();
+    lacking
+        .filter_map(|lacking| Some((lacking.workload?, lacking.wave, lacking.what)))
+        .collect()
+}
+
+fn waits(reason: WaitReason, message: String) -> Wait {
+    Wait {
         reason,
         message,
         until: None,
-    })
+    }
+}
+
+fn wait(reason: WaitReason, message: String) -> evict::Next {
+    evict::Next::Wait(waits(reason, message))
 }
 
 /// Those whose turn it is: of a workload one, and only while every other one of it is Ready. One that is not Ready serves
@@ -434,7 +562,7 @@ fn whose_turn<'facts>(
 }
 
 /// Pods that are not evicted, and what a person does about them.
-fn not_ours(wave: Wave, pods: &[&Resident<'_>], policy: &Policy, movers: Movers<'_>) -> Option<Wait> {
+fn not_ours(wave: Wave, pods: &[&Resident<'_>], movers: Movers<'_>, policy: &Policy) -> Option<Wait> {
     if let Some(again) = pods.iter().find(|resident| resident.made_since) {
         let key = again.pod.key();
         return Some(refused(match movers {
@@ -473,36 +601,35 @@ fn not_ours(wave: Wave, pods: &[&Resident<'_>], policy: &Policy, movers: Movers<
 }
 
 fn refused(message: String) -> Wait {
-    Wait {
-        reason: WaitReason::EvictionRefused,
-        message,
-        until: None,
-    }
+    waits(WaitReason::EvictionRefused, message)
 }
 
-/// What others wait for: a pod that is on its way, or one that is not there yet.
+/// What others wait for: pods of one workload that are on their way, or not there yet.
 struct Lacking<'facts> {
     wave: Wave,
+    /// `None` for a pod without one, which terminates.
     workload: Option<&'facts Workload>,
+    /// How many there are.
+    count: usize,
+    /// How many of the pods that may be on their way at the same time they are. A workload is given up for at most as many as go of it at once,
+    /// however many its owner wants it to have.
+    seats: usize,
+    /// What is the matter with the first of them.
     what: String,
-    /// No node takes it.
+    /// No node takes one of them.
     unschedulable: bool,
+    /// No other waits for them.
+    stalled: bool,
 }
 
 impl Lacking<'_> {
-    fn wait(&self, all: &[Self]) -> Wait {
+    fn wait(&self, health: &HealthNow<'_>) -> Wait {
         let whose = self
             .workload
             .map_or_else(|| "without a controller".to_owned(), Workload::key);
-        Wait {
-            reason: WaitReason::MovedPodsNotReady,
-            message: format!(
-                "{} pods are on their way; the first: {whose}, {}",
-                all.len(),
-                self.what
-            ),
-            until: None,
-        }
+        let count = health.holding().map(|lacking| lacking.count).sum::<usize>();
+        let message = format!("{count} pods are on their way; the first: {whose}, {}", self.what);
+        waits(WaitReason::MovedPodsNotReady, message)
     }
 }
 
@@ -512,6 +639,18 @@ struct HealthNow<'facts> {
     busy: BTreeMap<&'facts Workload, usize>,
     /// Pods that were moved and are not Ready again, in the order of the waves.
     lacking: Vec<Lacking<'facts>>,
+}
+
+impl<'facts> HealthNow<'facts> {
+    /// What others wait for.
+    fn holding(&self) -> impl Iterator<Item = &Lacking<'facts>> {
+        self.lacking.iter().filter(|lacking| !lacking.stalled)
+    }
+
+    /// How many of the pods that may be on their way at the same time are.
+    fn seats(&self) -> usize {
+        self.holding().map(|lacking| lacking.seats).sum()
+    }
 }
 
 fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
@@ -528,8 +667,11 @@ fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
                 lacking.push(Lacking {
                     wave: Wave::of(resident),
                     workload: None,
+                    count: 1,
+                    seats: 1,
                     what: format!("pod {} terminates", resident.pod.key()),
                     unschedulable: false,
+                    stalled: false,
                 });
             }
             None => {}
@@ -553,35 +695,61 @@ fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
             known.ill > 0 && there == pods.len() && missing == 0 && there - ready <= known.ill
         });
         if (ready < pods.len() || missing > 0) && !as_ill_as_before {
-            busy.insert(workload, pods.len() - ready + missing);
+            busy.insert(workload, (pods.len() - ready).saturating_add(missing));
         }
-        let Some(known) = known.filter(|_| wave != Wave::Jobs) else {
-            continue;
-        };
-        let unready = |pod: &&&Resident<'_>| {
-            pod.pod.deleted_at.is_none() && !pod.pod.ready && !view.movers.has(pod.pod)
-        };
-        // As many as were ill before may be ill still.
-        let unready = pods.iter().filter(unready).skip(known.ill);
-        let what = unready.map(|pod| {
-            let unschedulable = pod.pod.unschedulable;
-            let how = if unschedulable {
-                "is not Ready: the scheduler finds no node for it"
-            } else {
-                "is not Ready"
-            };
-            (format!("pod {} {how}", pod.pod.key()), unschedulable)
-        });
-        let gone = (0..missing).map(|_| (format!("{there} of {} pods are there", known.wanted), false));
-        lacking.extend(what.chain(gone).map(|(what, unschedulable)| Lacking {
-            wave,
-            workload: Some(workload),
-            what,
-            unschedulable,
-        }));
+        if let Some(known) = known.filter(|_| wave != Wave::Jobs) {
+            lacking.extend(of_workload_lacking(view, workload, wave, &pods, known));
+        }
     }
     lacking.sort_by(|left, right| (left.wave, left.workload).cmp(&(right.wave, right.workload)));
     HealthNow { busy, lacking }
+}
+
+/// What is missing of a workload; `None` when nothing is.
+fn of_workload_lacking<'facts>(
+    view: &View<'facts>,
+    workload: &'facts Workload,
+    wave: Wave,
+    pods: &[&Resident<'_>],
+    known: &Health,
+) -> Option<Lacking<'facts>> {
+    let unready = |resident: &&&Resident<'_>| {
+        let pod = resident.pod;
+        pod.deleted_at.is_none() && !pod.ready && !view.movers.has(pod)
+    };
+    // As many as were ill before may be ill still.
+    let unready: Vec<&Pod> = pods
+        .iter()
+        .filter(unready)
+        .skip(known.ill)
+        .map(|resident| resident.pod)
+        .collect();
+    let terminating = pods
+        .iter()
+        .filter(|resident| resident.pod.deleted_at.is_some())
+        .count();
+    let there = pods.len() - terminating;
+    let missing = known.wanted.saturating_sub(there);
+    let what = match unready.first() {
+        Some(first) if first.unschedulable => {
+            format!(
+                "pod {} is not Ready: the scheduler finds no node for it",
+                first.key()
+            )
+        }
+        Some(first) => format!("pod {} is not Ready", first.key()),
+        None if missing > 0 => format!("{there} of {} pods are there", known.wanted),
+        None => return None,
+    };
+    Some(Lacking {
+        wave,
+        workload: Some(workload),
+        count: unready.len().saturating_add(missing),
+        seats: unready.len() + missing.min(known.at_once.max(1).max(terminating)),
+        what,
+        unschedulable: unready.iter().any(|pod| pod.unschedulable),
+        stalled: known.stalled,
+    })
 }
 
 #[cfg(test)]

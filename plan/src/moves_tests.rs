@@ -481,3 +481,154 @@ fn a_deployment_goes_one_by_one_whatever_is_said_of_it() {
     world.workloads.entry(web).or_default().at_once = 2;
     assert_eq!(world.evicts(), ["web-1"]);
 }
+
+fn in_namespace(namespace: &str, kind: &str, name: &str, address: &str) -> (Pod, Option<Workload>) {
+    let pod = Pod {
+        namespace: namespace.to_owned(),
+        uid: format!("{namespace}/{name}"),
+        ..pod(name, address)
+    };
+    let workload = Workload {
+        namespace: namespace.to_owned(),
+        ..workload(kind, name)
+    };
+    (pod, Some(workload))
+}
+
+fn refuse(world: &mut World, uid: &str, since: Timestamp, next_try: Timestamp) {
+    let refusal = Refusal {
+        since,
+        next_try,
+        by_budget: true,
+        message: "budget".to_owned(),
+    };
+    world.refusals.insert(uid.to_owned(), refusal);
+}
+
+/// Each of these is one tenant's, and stands in an earlier wave than the pods of others.
+#[test]
+fn a_pod_that_cannot_go_keeps_no_wave_after_its_own() {
+    let others = || {
+        vec![
+            in_namespace("shop", "Deployment", "web", OLD),
+            in_namespace("shop", "StatefulSet", "db-0", OLD),
+        ]
+    };
+    let (daemon, owner) = in_namespace("tenant", "DaemonSet", "log", OLD);
+    let with_data = Pod {
+        empty_dirs: vec!["scratch".to_owned()],
+        ..daemon.clone()
+    };
+    for (who, is_refused, is_made_since) in [
+        (daemon.clone(), true, false),
+        (with_data, false, false),
+        (daemon, false, true),
+    ] {
+        let mut pods = vec![(who.clone(), owner.clone())];
+        pods.extend(others());
+        let mut world = World::of(pods);
+        if is_refused {
+            refuse(&mut world, &who.uid, at(-60), at(5));
+        }
+        if is_made_since {
+            world.made_since.insert(who.name.clone());
+        }
+        let mut gone = Vec::new();
+        for _ in 0..2 {
+            let names = world.evicts();
+            gone.extend(names.clone());
+            world.evict(&names);
+            world.moves();
+            world.moves();
+        }
+        assert_eq!(gone, ["web", "db-0"], "{who:?}");
+        let wait = world.waits();
+        assert!(wait.message.contains("tenant/log"), "{}", wait.message);
+    }
+}
+
+/// It is refused for a moment: its wave goes before the next one.
+#[test]
+fn a_budget_that_is_used_up_for_a_moment_keeps_the_order() {
+    let mut world = World::of(vec![
+        in_namespace("tenant", "DaemonSet", "log", OLD),
+        in_namespace("shop", "Deployment", "web", OLD),
+    ]);
+    refuse(&mut world, "tenant/log", at(-59), at(5));
+    assert_eq!(world.waits().reason, WaitReason::DisruptionBudget);
+    refuse(&mut world, "tenant/log", at(-60), at(5));
+    assert_eq!(world.evicts(), ["web"]);
+    // It is asked again beside the others, and when none of them is left.
+    refuse(&mut world, "tenant/log", at(-90), at(0));
+    assert_eq!(world.evicts(), ["web", "log"]);
+    world.pods.pop();
+    assert_eq!(world.evicts(), ["log"]);
+}
+
+#[test]
+fn name_servers_and_webhooks_go_before_all_others_however_long_they_are_refused() {
+    for name in ["coredns-1", "webhook-1", "replumb-1"] {
+        let mut world = World::of(vec![
+            in_namespace("kube-system", "Deployment", name, OLD),
+            in_namespace("shop", "Deployment", "web", OLD),
+        ]);
+        refuse(&mut world, &format!("kube-system/{name}"), at(-900), at(5));
+        assert_eq!(world.waits().reason, WaitReason::DisruptionBudget);
+        refuse(&mut world, &format!("kube-system/{name}"), at(-900), at(0));
+        assert_eq!(world.evicts(), [name]);
+    }
+}
+
+/// A thousand pods under a budget that allows nothing come before others by name.
+#[test]
+fn those_that_were_refused_take_no_place_of_others() {
+    let mut pods: Vec<(Pod, Option<Workload>)> = (0..1000)
+        .map(|number| in_namespace("a-tenant", "Deployment", &format!("many-{number}"), OLD))
+        .collect();
+    pods.push(in_namespace("shop", "Deployment", "web", OLD));
+    let mut world = World::of(pods);
+    for number in 0..1000 {
+        refuse(&mut world, &format!("a-tenant/many-{number}"), at(-10), at(0));
+    }
+    assert_eq!(world.evicts()[0], "web");
+    assert_eq!(world.evicts().len(), 10);
+}
+
+/// Its owner wants more pods than a quota allows, or than anyone has.
+#[test]
+fn a_workload_takes_the_place_of_one_pod_however_many_its_owner_wants() {
+    for wanted in [10, usize::try_from(i32::MAX).unwrap()] {
+        let mut world = World::of(vec![
+            in_namespace("tenant", "StatefulSet", "db-0", OLD),
+            in_namespace("shop", "StatefulSet", "web-0", OLD),
+        ]);
+        let (_, owner) = in_namespace("tenant", "StatefulSet", "db-0", OLD);
+        world.workloads.get_mut(&owner.unwrap()).unwrap().wanted = wanted;
+        world.policy.pods_at_once = 2;
+        assert_eq!(world.evicts(), ["web-0"]);
+        world.policy.pods_at_once = 1;
+        let wait = world.waits();
+        let expected = format!(
+            "{} pods are on their way; the first: StatefulSet tenant/db-0, 1 of {wanted} pods are there",
+            wanted - 1
+        );
+        assert_eq!(wait.message, expected);
+    }
+}
+
+#[test]
+fn what_stalls_is_not_waited_for() {
+    let mut world = World::of(vec![
+        in_namespace("tenant", "DaemonSet", "log", NEW),
+        in_namespace("shop", "Deployment", "web", OLD),
+    ]);
+    world.pods[0].0.ready = false;
+    world.policy.pods_at_once = 1;
+    assert_eq!(world.waits().reason, WaitReason::MovedPodsNotReady);
+    for health in world.workloads.values_mut() {
+        health.stalled = true;
+    }
+    assert_eq!(world.evicts(), ["web"]);
+    world.pods.pop();
+    assert_eq!(world.next(at(0)), None);
+}

@@ -149,6 +149,7 @@ pub fn health(
                 wanted: facts.wanted,
                 ill: ill.get(workload).copied().unwrap_or_default(),
                 at_once: facts.at_once,
+                stalled: false,
             };
             (workload.clone(), health)
         })
@@ -294,6 +295,7 @@ mod tests {
             BTreeMap::from([(
                 db,
                 Health {
+                    stalled: false,
                     wanted: 2,
                     ill: 1,
                     at_once: 0

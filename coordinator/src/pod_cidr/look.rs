@@ -3,6 +3,8 @@
 use api::MigrationStatus;
 use api::migration::PodCidrStatus;
 use jiff::SignedDuration;
+use kube::ResourceExt;
+use plan::decision::Direction;
 use plan::moves;
 use plan::pod_cidr::decide::{Next, Policy, PoolView, View, Which, decide};
 use plan::pod_cidr::mentions;
@@ -19,7 +21,7 @@ use crate::memory::Memory;
 use crate::snapshot::node_order;
 use crate::stop::Stop;
 use crate::write::WriteError;
-use crate::{evict, limits};
+use crate::{evict, limits, stalls};
 
 /// Pods that may be on their way at the same time, when nobody says.
 const PODS_AT_ONCE: u32 = 5;
@@ -67,7 +69,18 @@ impl Pass<'_> {
             .workloads(self.context, self.cache, while_moving)
             .await?;
         let started_at = status.started_at.unwrap_or(self.now);
-        let workload_health = health(&wanted_pods, &self.saved.ill, started_at);
+        let mut workload_health = health(&wanted_pods, &self.saved.ill, started_at);
+        let goes_back = self.direction == Direction::Back;
+        let name = self.migration.name_any();
+        stalls::mark(
+            memory,
+            &name,
+            &residents,
+            movers,
+            &mut workload_health,
+            goes_back,
+            self.now,
+        );
         let held = self.traffic(memory, have_to_move, known, status).await?;
         let left = self
             .left(memory, &left_range, have_to_move, once_moved, known)

@@ -9,6 +9,7 @@ use api::migration::ServiceCidrStatus;
 use api::record::Holds;
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 use plan::decision::{Wait, WaitReason};
 use plan::drain::Pod;
 use plan::evict;
@@ -40,7 +41,7 @@ use crate::memory::Memory;
 use crate::records::Content;
 use crate::stop::Stop;
 use crate::write::WriteError;
-use crate::{facts, limits};
+use crate::{facts, limits, stalls};
 
 /// Pods that may start again at the same time, when nobody says.
 const PODS_AT_ONCE: u32 = 5;
@@ -93,6 +94,23 @@ fn follow_ups(lines: impl IntoIterator<Item = String>) -> Option<Wait> {
     (!lines.is_empty()).then(|| Wait {
         reason: WaitReason::ConfigurationFollowUp,
         message: format!("people change what only they may: {}", words::lines(&lines)),
+        until: None,
+    })
+}
+
+/// What is waited for while these pods would be told an address that is left whenever they start; `None` without them.
+fn start_again_later(pods: &[&Pod]) -> Option<Wait> {
+    let pods: Vec<String> = pods
+        .iter()
+        .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+        .collect();
+    (!pods.is_empty()).then(|| Wait {
+        reason: WaitReason::ServiceRanges,
+        message: format!(
+            "Services that came late have addresses that are left. A pod is told every Service of its namespace, so these pods start \
+             again later: {}",
+            names(&pods)
+        ),
         until: None,
     })
 }
@@ -508,10 +526,21 @@ impl Pass<'_> {
         let residents = residents(pods, &workloads, &needed, known.told_new_since);
         let pace = if told.is_empty() { Pace::Seldom } else { Pace::Soon };
         let wanted = memory.workloads.workloads(self.context, self.cache, pace).await?;
-        let health = health(&wanted, self.ill, status.started_at.unwrap_or(self.now));
+        let mut health = health(&wanted, self.ill, status.started_at.unwrap_or(self.now));
+        let (name, movers) = (self.migration.name_any(), Movers::Told(&told));
+        let goes_back = self.goal == Side::Old;
+        stalls::mark(
+            memory,
+            &name,
+            &residents,
+            movers,
+            &mut health,
+            goes_back,
+            self.now,
+        );
         let view = moves::View {
             residents: &residents,
-            movers: Movers::Told(&told),
+            movers,
             budgets: &self.snapshot.budgets,
             refusals: &memory.refusals,
             workloads: &health,
@@ -532,20 +561,8 @@ impl Pass<'_> {
         if let Some(found) = moves::on_their_way(&view) {
             return Ok(Some(Missing::Answer(found.wait)));
         }
-        if !later.is_empty() {
-            let pods: Vec<String> = later
-                .iter()
-                .map(|pod| format!("{}/{}", pod.namespace, pod.name))
-                .collect();
-            return Ok(Some(Missing::Answer(Wait {
-                reason: WaitReason::ServiceRanges,
-                message: format!(
-                    "Services that came late have addresses that are left. A pod is told every Service of its namespace, so these pods start \
-                     again later: {}",
-                    names(&pods)
-                ),
-                until: None,
-            })));
+        if let Some(found) = start_again_later(&later) {
+            return Ok(Some(Missing::Answer(found)));
         }
         // A node that has not answered keeps the pods of no other node.
         Ok((!silent.is_empty()).then(|| {

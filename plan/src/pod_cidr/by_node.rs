@@ -60,15 +60,20 @@ pub fn next(
     now: Timestamp,
 ) -> Option<Next> {
     let left = moves::left(view.residents, view.movers);
-    let is_evicted = |wave: &moves::Wave| wave.is_evicted(policy.delete_bare_pods);
-    let on_nodes = |evicted: bool| -> BTreeSet<&str> {
-        left.iter()
-            .filter(|(wave, _)| is_evicted(wave) == evicted)
-            .flat_map(|(_, residents)| residents.iter().map(|resident| resident.pod.node.as_str()))
-            .collect()
-    };
-    // Nobody is kept from a node by a Job that runs there for hours.
-    let (with_pods, with_others) = (on_nodes(true), on_nodes(false));
+    let (mut with_pods, mut with_others) = (BTreeSet::new(), BTreeSet::new());
+    let mut to_go = None;
+    for (wave, residents) in &left {
+        for resident in residents {
+            let node = resident.pod.node.as_str();
+            // No pod is kept from a node by a Job that runs there for hours, or by a pod that cannot be evicted.
+            if moves::holds_up_none(*wave, resident, view, policy, now) {
+                with_others.insert(node);
+            } else {
+                with_pods.insert(node);
+                to_go = to_go.or(Some(resident));
+            }
+        }
+    }
     let in_work = || nodes.iter().filter(|node| node.cordon == Cordon::Ours);
     if let Some(lifted) = nodes.iter().find(|node| node.cordon == Cordon::Lifted) {
         return Some(Next::Uncordon(lifted.name.to_owned()));
@@ -140,8 +145,7 @@ pub fn next(
         return Some(wait(WaitReason::AgentWorking, message));
     }
     // On a node that is away, or of which nobody knows.
-    let evicted = left.iter().filter(|(wave, _)| is_evicted(wave));
-    let Some(first) = evicted.flat_map(|(_, residents)| residents).next() else {
+    let Some(first) = to_go else {
         // What a person does about those that are not evicted.
         return moves::next(view, policy, now).map(Next::Pods);
     };

@@ -19,6 +19,7 @@ use crate::moves::{self, Health, Resident, Role, Workload};
 
 /// The two pods of the Deployment.
 const HEALTH: Health = Health {
+    stalled: false,
     wanted: 2,
     ill: 0,
     at_once: 1,

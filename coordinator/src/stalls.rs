@@ -1,0 +1,39 @@
+//! Workloads whose moved pods do not become Ready: they are named, and no pod of another one waits for them any more.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use plan::moves::{Health, Movers, Resident, View, Workload};
+use plan::stalls;
+
+use crate::memory::Memory;
+
+/// Finds them, and says so of their health.
+pub fn mark(
+    memory: &mut Memory,
+    migration: &str,
+    residents: &[Resident<'_>],
+    movers: Movers<'_>,
+    health: &mut BTreeMap<Workload, Health>,
+    goes_back: bool,
+    now: Timestamp,
+) {
+    let view = View {
+        residents,
+        movers,
+        budgets: &[],
+        refusals: &memory.refusals,
+        workloads: health,
+        only: None,
+    };
+    let found = memory.stalls.look(&view, goes_back, now);
+    stalls::mark(health, &found);
+    let told = found.iter().map(|(workload, (what, since))| {
+        let line = format!(
+            "{}: {what}, since {since:.0}; pods of others do not wait for it",
+            workload.key()
+        );
+        (format!("namespace {}", workload.namespace), line)
+    });
+    memory.warnings.of_stalls(migration, told);
+}
