@@ -74,6 +74,9 @@ pub struct Services {
     pub movable: usize,
     /// How many have another address than before.
     pub moved: usize,
+    /// Which those are.
+    #[serde(skip)]
+    moved_names: Vec<String>,
     /// What of a Service is different besides its address.
     pub changed_other_than_ip: Vec<String>,
 }
@@ -138,15 +141,18 @@ impl Report {
         {
             problems.push("what was deleted and made again lost nothing: it was not asked".to_owned());
         }
-        let is_moved = match end {
-            End::There => self.services.moved == self.services.movable && self.services.moved > 0,
-            End::Back => self.services.moved == 0,
-        };
-        if !is_moved {
-            problems.push(format!(
-                "{} of {} Services have another address than before",
-                self.services.moved, self.services.movable
-            ));
+        let Services { moved, movable, .. } = self.services;
+        match end {
+            End::There if moved == movable && moved > 0 => {}
+            End::There => problems.push(format!(
+                "{moved} of {movable} Services have another address than before"
+            )),
+            End::Back => problems.extend(
+                self.services
+                    .moved_names
+                    .iter()
+                    .map(|name| format!("Service {name} has another address than before")),
+            ),
         }
         problems
     }
@@ -194,7 +200,10 @@ fn compare(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) ->
             continue;
         };
         services.movable += usize::from(is_movable(&old["spec"]));
-        services.moved += usize::from(old["spec"]["clusterIP"] != new["spec"]["clusterIP"]);
+        if old["spec"]["clusterIP"] != new["spec"]["clusterIP"] {
+            services.moved += 1;
+            services.moved_names.push(name.clone());
+        }
         let fields = differences(&old["spec"], &new["spec"]).into_iter();
         services
             .changed_other_than_ip
