@@ -464,6 +464,7 @@ fn pod(change: &Value) -> Pod {
                     "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": { "drop": ["ALL"] },
                 },
                 "volumeMounts": [{ "name": "run", "mountPath": "/run/replumb", "readOnly": true }],
+                "resources": { "requests": { "cpu": "20m", "memory": "8Mi" }, "limits": { "cpu": "500m", "memory": "32Mi" } },
             }],
             "volumes": [{ "name": "run", "hostPath": { "path": "/run/replumb" } }],
         },
@@ -642,6 +643,41 @@ async fn of_pods_its_own_without_privileges() {
             json!({ "spec": { "initContainers": [{ "name": "i", "image": "evil" }] } }),
             "one container",
         ),
+        // A kubelet takes the places of others for these.
+        (
+            container(json!({ "resources": { "requests": { "cpu": "1" }, "limits": { "cpu": "1" } } })),
+            "asks for 50m of cpu",
+        ),
+        (
+            container(
+                json!({ "resources": { "requests": { "memory": "1Gi" }, "limits": { "memory": "1Gi" } } }),
+            ),
+            "asks for 50m of cpu",
+        ),
+        (
+            container(json!({ "resources": { "requests": { "ephemeral-storage": "1Gi" } } })),
+            "asks for 50m of cpu",
+        ),
+        (
+            container(json!({ "resources": { "requests": null } })),
+            "asks for 50m of cpu",
+        ),
+        (
+            container(json!({ "resources": { "limits": null } })),
+            "asks for 50m of cpu",
+        ),
+        (container(json!({ "resources": null })), "asks for 50m of cpu"),
+        (
+            json!({ "spec": { "priorityClassName": "system-cluster-critical" } }),
+            "priorityClassName",
+        ),
+        (
+            json!({
+                "metadata": { "labels": { names::COMPONENT_LABEL: names::PROBE_COMPONENT } },
+                "spec": { "priorityClassName": "system-node-critical" },
+            }),
+            "priorityClassName",
+        ),
     ] {
         match pods.create(&dry_post(), &pod(&change)).await {
             Err(kube::Error::Api(status)) => {
@@ -780,6 +816,17 @@ async fn of_a_strangers_service_what_an_exchange_changes() {
             json!({ "metadata": { "annotations": { "replumb.dev/service-before": "{}" } },
                 "spec": { "type": "ExternalName", "externalName": "web-replumb-new.elsewhere.svc.cluster.local" } }),
             "not to web-replumb-new.elsewhere",
+        ),
+        // A domain of the thief's, whose name server answers for it.
+        (
+            json!({ "metadata": { "annotations": { "replumb.dev/service-before": "{}" } },
+                "spec": { "type": "ExternalName", "externalName": "web-replumb-new.of-services.svc.evil.example" } }),
+            "not to web-replumb-new.of-services.svc.evil.example",
+        ),
+        (
+            json!({ "metadata": { "annotations": { "replumb.dev/service-before": "{}" } },
+                "spec": { "type": "ExternalName", "externalName": "web-replumb-new.of-services.svc.cluster.local.evil.example" } }),
+            "cluster.local.evil.example",
         ),
     ] {
         let words = refused(
