@@ -1,5 +1,6 @@
 //! `cargo lab test`: everything that is tested, the cheapest first, with one count at the end.
 
+mod advisories;
 mod programs;
 
 use std::process::ExitCode;
@@ -243,10 +244,11 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
                 crate::cargo::workspace()?,
                 true,
             );
-            Ok(whole(
-                "cargo deny check bans licenses sources",
-                check.await.map(|_| ()),
-            ))
+            let mut tally = whole("cargo deny check bans licenses sources", check.await.map(|_| ()));
+            if let Some(checked) = advisories::check(&program).await {
+                tally.count("cargo deny check advisories", checked);
+            }
+            Ok(tally)
         }
         Part::Go => go_tests().await,
         Part::Kernel => {
