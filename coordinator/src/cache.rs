@@ -10,12 +10,13 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::Event;
-use kube::{Api, Client, Resource};
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::guarded::NodeMigrations;
+use crate::lenient::{Lenient, plain};
 use crate::pod_index::PodStore;
 use crate::service_cidr::index::{Index, ServiceStore};
 use crate::store::{Kept, Store};
@@ -63,13 +64,12 @@ struct Watches<'tasks> {
 }
 
 impl Watches<'_> {
-    fn start<K>(&mut self, kind: &'static str, keep: impl Fn(Event<K>) -> bool + Send + 'static)
+    fn start<K>(&mut self, kind: &'static str, keep: impl Fn(Event<Lenient<K>>) -> bool + Send + 'static)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let api = Api::<K>::all(self.client.clone());
         let changed = Arc::clone(self.changed);
-        self.tasks.spawn(watch(api, kind, move |event| {
+        self.tasks.spawn(watch(self.client.clone(), kind, move |event| {
             if keep(event) {
                 changed.notify_one();
             }
@@ -82,7 +82,7 @@ impl Watches<'_> {
     {
         let store = Store::default();
         let kept = store.clone();
-        self.start(kind, move |event| kept.keep(event));
+        self.start(kind, move |event| kept.keep(plain(event)));
         store
     }
 }

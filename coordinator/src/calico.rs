@@ -5,11 +5,11 @@ pub mod etcd;
 mod kubernetes;
 pub mod store;
 
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::read;
+use crate::answers;
 use crate::write::{WriteError, parameters, post_parameters};
 
 /// A kind of Calico's: kind and plural name.
@@ -75,7 +75,7 @@ impl Kind {
         asked: ListParams,
         choose: impl FnMut(DynamicObject) -> Option<T>,
     ) -> Result<Vec<T>, WriteError> {
-        match read::pages(&self.api(client), asked, choose).await {
+        match answers::pages(&self.api(client), asked, choose).await {
             // A resource that the API server does not have is answered with a plain text, without the reason NotFound.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
             found => found.map_err(|source| WriteError::of("listing", self.1, source)),
@@ -84,8 +84,8 @@ impl Kind {
 
     /// The object of this name, if there is one.
     pub async fn get(self, client: &Client, name: &str) -> Result<Option<DynamicObject>, WriteError> {
-        match self.api(client).get(name).await {
-            Ok(found) => Ok(Some(found)),
+        match answers::get_opt(&self.api(client), name).await {
+            Ok(found) => Ok(found),
             // No object of the name, or, as a plain text, no such kind: see above.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(source) => Err(WriteError::of("reading", self.describe(name), source)),
@@ -148,21 +148,21 @@ impl Kind {
             "metadata": { "resourceVersion": read.metadata.resource_version },
             "spec": change,
         });
-        self.api(client)
-            .patch(&read.name_any(), &parameters(), &Patch::Merge(patch))
-            .await
-            .map_err(|source| WriteError::of("patching", self.describe(&read.name_any()), source))?;
+        answers::patch(
+            &self.api(client),
+            &read.name_any(),
+            &parameters(),
+            &Patch::Merge(patch),
+        )
+        .await
+        .map_err(|source| WriteError::of("patching", self.describe(&read.name_any()), source))?;
         Ok(())
     }
 
     /// Deletes the object of this name; one that is gone already is fine.
     pub async fn delete(self, client: &Client, name: &str) -> Result<(), WriteError> {
-        match self
-            .api(client)
-            .delete(name, &kube::api::DeleteParams::default())
-            .await
-        {
-            Ok(_) => Ok(()),
+        match answers::delete(&self.api(client), name, &DeleteParams::default()).await {
+            Ok(()) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             Err(source) => Err(WriteError::of("deleting", self.describe(name), source)),
         }

@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use api::MigrationStatus;
 use http::{Method, Request, Response, StatusCode};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::client::{Body, ClientBuilder};
 use runtime::client::StrictLayer;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -20,6 +22,7 @@ use crate::fake_json_patch;
 use crate::fake_lists::page;
 use crate::fake_schema::{unknown_fields, without};
 use crate::guarded::NodeMigrations;
+use crate::lenient::Lenient;
 use crate::metrics::Metrics;
 use crate::obstacles::Obstacles;
 use crate::pod_index::PodStore;
@@ -130,6 +133,33 @@ impl FakeApi {
             .unwrap_or_else(|| panic!("there is no {path}"));
         merge(&mut object, patch);
         state.store(path, object);
+    }
+
+    /// Gives every object times that our types cannot read, in each place where a client may write one: as the API server tells
+    /// `9999-12-31T23:59:59-01:00`.
+    pub fn put_times_out_of_reach(&self) {
+        let times = json!([{ "manager": "odd", "operation": "Update", "time": "10000-01-01T00:59:59Z" }]);
+        let mut state = self.state.lock().unwrap();
+        let untouched: Vec<String> = state
+            .objects
+            .iter()
+            .filter(|(_, object)| {
+                object["metadata"]["name"].is_string() && object["metadata"]["managedFields"] != times
+            })
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in untouched {
+            let mut object = state.objects[&path].clone();
+            object["metadata"]["managedFields"] = times.clone();
+            if object["spec"]["template"].is_object() {
+                let time = &times[0]["time"];
+                merge(
+                    &mut object["spec"]["template"]["metadata"],
+                    &json!({ "managedFields": times, "creationTimestamp": time, "deletionTimestamp": time }),
+                );
+            }
+            state.store(&path, object);
+        }
     }
 
     /// Events that were written, each with its call.
@@ -335,7 +365,10 @@ impl FakeApi {
                 self.store("/apis/replumb.dev/v1alpha1/nodemigrations/"),
             ),
             nodes: self.store("/api/v1/nodes/"),
-            pods: PodStore::of("replumb-system", self.objects("/api/v1/namespaces/*/pods/")),
+            pods: PodStore::of(
+                "replumb-system",
+                self.objects::<Lenient<Pod>>("/api/v1/namespaces/*/pods/"),
+            ),
             daemon_sets: self.store("/apis/apps/v1/namespaces/*/daemonsets/"),
             budgets: self.store("/apis/policy/v1/namespaces/*/poddisruptionbudgets/"),
             services: ServiceStore::of(
@@ -353,7 +386,11 @@ impl FakeApi {
         let state = self.state.lock().unwrap();
         let objects = state.each_below(path);
         objects
-            .map(|object| K::deserialize(object).expect("an object of its kind"))
+            .map(|object| {
+                Lenient::<K>::deserialize(object)
+                    .expect("an object of its kind")
+                    .object
+            })
             .collect()
     }
 }

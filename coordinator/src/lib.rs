@@ -4,6 +4,7 @@
 //! Everything else is what kinds are made of.
 
 pub mod admin;
+mod answers;
 pub mod args;
 mod bounds;
 pub mod cache;
@@ -32,6 +33,7 @@ pub mod guarded;
 mod ill;
 mod intern;
 pub mod lease;
+pub mod lenient;
 pub(crate) mod lifecycle;
 pub mod limits;
 mod looks;
@@ -47,7 +49,7 @@ mod planning;
 mod pod_cidr;
 pub mod pod_index;
 pub mod probe;
-mod read;
+pub mod read;
 pub mod records;
 pub mod service_cidr;
 pub mod snapshot;

@@ -7,12 +7,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 use plan::drain;
+use plan::evict::PodName;
 use plan::pods::Pods;
 use tokio::sync::watch;
 
 use crate::facts;
 use crate::facts::pods::More;
 use crate::intern::Interned;
+use crate::lenient::Lenient;
 use crate::own_pods;
 
 /// The pods as a watch tells of them. Cloning shares them.
@@ -123,6 +125,9 @@ impl Index {
         if !pod.node.is_empty() {
             // It has got its node.
             self.take("", &pod.namespace, &pod.name);
+        } else if !pod.not_understood.is_empty() {
+            // What cannot be read of it may be its node.
+            self.take_anywhere(&pod.namespace, &pod.name, |_| true);
         }
         if pod.not_understood.is_empty() {
             self.odd.remove(&name_of(&pod));
@@ -145,6 +150,17 @@ impl Index {
         self.take(&node.unwrap_or_default(), &name.0, &name.1);
         self.more.remove(&name);
         self.own.insert(name, Arc::new(pod));
+    }
+
+    /// Takes a pod out of whatever node has it, if that is `meant`; whether it was there.
+    fn take_anywhere(&mut self, namespace: &str, name: &str, meant: impl Fn(&drain::Pod) -> bool) -> bool {
+        let mut nodes = self.by_node.iter();
+        let node = nodes.find_map(|(node, pods)| {
+            let place = pods.place(namespace, name).ok()?;
+            let is_meant = pods.shared().nth(place).is_some_and(|pod| meant(pod));
+            is_meant.then(|| Arc::clone(node))
+        });
+        node.is_some_and(|node| self.take(&node, namespace, name))
     }
 
     /// Takes a pod out of this node's; whether it was there.
@@ -205,9 +221,9 @@ impl State {
             Known::Own(name, _) => index.own.remove(name).is_some(),
             Known::Other(pod, _) => {
                 index.more.remove(&name_of(pod));
-                // The last word of it may have come with its node.
-                let was_there = index.take(&pod.node, &pod.namespace, &pod.name);
-                index.take("", &pod.namespace, &pod.name) || was_there
+                // The last word of it may have come with its node, or with what cannot be read.
+                index.take(&pod.node, &pod.namespace, &pod.name)
+                    || index.take_anywhere(&pod.namespace, &pod.name, |known| known.uid == pod.uid)
             }
         }
     }
@@ -229,10 +245,10 @@ impl PodStore {
     }
 
     /// Pods that somebody else has.
-    pub fn of(namespace: &str, pods: impl IntoIterator<Item = Pod>) -> Self {
+    pub fn of(namespace: &str, pods: impl IntoIterator<Item = impl Into<Lenient<Pod>>>) -> Self {
         let store = Self::new(namespace);
         for pod in pods {
-            store.keep(Event::Apply(pod));
+            store.keep(Event::Apply(pod.into()));
         }
         store
     }
@@ -249,7 +265,7 @@ impl PodStore {
     }
 
     /// Takes in what the watch tells. Whether decisions may read something else now.
-    pub fn keep(&self, event: Event<Pod>) -> bool {
+    pub fn keep(&self, event: Event<Lenient<Pod>>) -> bool {
         let mut state = self.lock();
         match event {
             Event::Init => {
@@ -282,13 +298,27 @@ impl PodStore {
         }
     }
 
-    fn known(&self, pod: Pod) -> Known {
-        if own_pods::is_ours(&pod, &self.0.namespace) {
-            let pod = facts::pods::pruned(pod);
+    /// Takes out a pod that the API server does not have, whatever the watch has told. Whether it was there.
+    pub fn forget(&self, pod: &PodName) -> bool {
+        let mut state = self.lock();
+        let index = Arc::make_mut(&mut state.index);
+        let was_there = index.take_anywhere(&pod.namespace, &pod.name, |known| known.uid == pod.uid);
+        if was_there {
+            index.more.remove(&(pod.namespace.clone(), pod.name.clone()));
+        }
+        was_there
+    }
+
+    fn known(&self, read: Lenient<Pod>) -> Known {
+        if own_pods::is_ours(&read.object, &self.0.namespace) {
+            let pod = facts::pods::pruned(read.object);
             let name = (pod.namespace().unwrap_or_default(), pod.name_any());
             return Known::Own(name, Box::new(pod));
         }
-        Known::Other(Box::new(facts::pods::pod(&pod)), facts::pods::more(&pod))
+        Known::Other(
+            Box::new(facts::pods::read(&read)),
+            facts::pods::more(&read.object),
+        )
     }
 
     // Nothing panics while it holds the lock: what is behind a poisoned one is whole.
@@ -321,7 +351,7 @@ mod tests {
         })
     }
 
-    fn from(value: &Value) -> Pod {
+    fn from(value: &Value) -> Lenient<Pod> {
         serde_json::from_value(value.clone()).unwrap()
     }
 
@@ -377,6 +407,76 @@ mod tests {
         assert_eq!(names_on(&store.index(), "n"), ["c"]);
         // A node without a change is shared.
         assert!(Arc::ptr_eq(&before.by_node["m"], &store.index().by_node["m"]));
+    }
+
+    /// As the API server tells of a pod whose `metadata.managedFields` a stranger has given a time that our types cannot read.
+    fn out_of_time(mut pod: Value) -> Lenient<Pod> {
+        pod["metadata"]["managedFields"] = json!([{ "manager": "odd", "time": "10000-01-01T00:59:59Z" }]);
+        assert!(serde_json::from_value::<Pod>(pod.clone()).is_err());
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn a_pod_with_a_time_that_cannot_be_read_changes_and_goes_like_any_other() {
+        let store = store(&[pod("a", "n"), pod("b", "n")]);
+        let mut finished = pod("a", "n");
+        finished["status"]["phase"] = json!("Failed");
+        assert!(store.keep(Event::Apply(out_of_time(finished.clone()))));
+        let index = store.index();
+        assert!(index.on("n").iter().next().unwrap().finished);
+        assert_eq!(
+            index.odd().count(),
+            0,
+            "all of it that decisions read is understood"
+        );
+        assert!(store.keep(Event::Delete(out_of_time(finished))));
+        assert_eq!(names_on(&store.index(), "n"), ["b"]);
+        store.keep(Event::Init);
+        store.keep(Event::InitApply(out_of_time(pod("c", "m"))));
+        assert!(store.keep(Event::InitDone));
+        assert_eq!(names_on(&store.index(), "m"), ["c"]);
+    }
+
+    #[test]
+    fn a_pod_whose_node_cannot_be_read_is_there_once_and_goes() {
+        let unreadable = || {
+            let mut pod = pod("a", "n");
+            pod["spec"]["nodeName"] = json!(7);
+            serde_json::from_value::<Lenient<Pod>>(pod).unwrap()
+        };
+        let store = store(&[pod("a", "n")]);
+        assert!(store.keep(Event::Apply(unreadable())));
+        let index = store.index();
+        assert_eq!((names_on(&index, "n").len(), names_on(&index, "").len()), (0, 1));
+        let odd: Vec<String> = index.odd().map(|pod| pod.not_understood[0].to_string()).collect();
+        assert_eq!(
+            odd,
+            [
+                "spec.nodeName: found invalid type: integer `7`, expected a string, needed a value that the coordinator can read"
+            ]
+        );
+        // Its last word comes without its node, whatever was known of it before.
+        store.keep(Event::Apply(from(&pod("a", "n"))));
+        assert!(store.keep(Event::Delete(unreadable())));
+        assert!(store.index().pods().is_empty());
+        assert_eq!(store.index().odd().count(), 0);
+    }
+
+    #[test]
+    fn a_pod_that_the_watch_has_lost_is_forgotten_by_its_uid() {
+        let store = store(&[pod("a", "n")]);
+        let name = |uid: &str| PodName {
+            namespace: "shop".to_owned(),
+            name: "a".to_owned(),
+            uid: uid.to_owned(),
+        };
+        assert!(
+            !store.forget(&name("another")),
+            "a pod of the same name is another pod"
+        );
+        assert!(store.forget(&name("a")));
+        assert!(store.index().pods().is_empty());
+        assert!(!store.forget(&name("a")));
     }
 
     #[test]

@@ -23,12 +23,12 @@ use plan::check::policies::{POLICIES, PolicyState};
 use plan::cluster::Webhook;
 use plan::pods::Pods;
 
+use crate::answers::{self, pages};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
 use crate::facts::workloads::NAME_SERVERS;
 use crate::snapshot::has_agent;
-use crate::watching::PAGE;
 use crate::write::WriteError;
 
 /// So many reads by name are under way at the same time.
@@ -80,7 +80,7 @@ where
 {
     let read = stream::iter(names).map(|(namespace, name)| async move {
         let api: Api<K> = Api::namespaced(context.client.clone(), &namespace);
-        let found = api.get_opt(&name).await;
+        let found = answers::get_opt(&api, &name).await;
         let object = || format!("{} {namespace}/{name}", K::kind(&()));
         found.map_err(|source| WriteError::of("reading", object(), source))
     });
@@ -90,8 +90,7 @@ where
 
 /// The Node of this name, if there is one.
 pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, WriteError> {
-    Api::<Node>::all(client.clone())
-        .get_opt(name)
+    answers::get_opt(&Api::<Node>::all(client.clone()), name)
         .await
         .map_err(|source| WriteError::of("reading", format!("Node {name}"), source))
 }
@@ -119,45 +118,13 @@ where
         .map_err(|source| WriteError::of("listing", what, source))
 }
 
-/// What `choose` takes of each object that is asked for, page by page. A list that is too old to go on is read again, all at once.
-///
-/// # Errors
-/// Those of the API server.
-pub async fn pages<K, T>(
-    api: &Api<K>,
-    asked: ListParams,
-    mut choose: impl FnMut(K) -> Option<T>,
-) -> Result<Vec<T>, kube::Error>
-where
-    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    let mut page = asked.clone().limit(PAGE);
-    let mut found = Vec::new();
-    loop {
-        let list = match api.list(&page).await {
-            Err(kube::Error::Api(status)) if status.code == 410 && page.continue_token.is_some() => {
-                found.clear();
-                page = asked.clone();
-                continue;
-            }
-            list => list?,
-        };
-        found.extend(list.items.into_iter().filter_map(&mut choose));
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => return Ok(found),
-        }
-    }
-}
-
 /// The Services of the name servers.
 pub async fn name_services(context: &Context) -> Result<Vec<Service>, WriteError> {
     let (label, value) = NAME_SERVERS;
     let api: Api<Service> = Api::namespaced(context.client.clone(), "kube-system");
     let labelled = ListParams::default().labels(&format!("{label}={value}"));
-    let list = api.list(&labelled).await;
-    let list = list.map_err(|source| WriteError::of("listing", "Services of the name servers", source))?;
-    Ok(list.items)
+    let list = pages(&api, labelled, Some).await;
+    list.map_err(|source| WriteError::of("listing", "Services of the name servers", source))
 }
 
 /// Every object of a kind that not every cluster serves: none then.
@@ -286,6 +253,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::answers::PAGE;
     use crate::fake_api::FakeApi;
 
     const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
@@ -318,5 +286,40 @@ mod tests {
             3,
             "a page, the next one in vain, and all at once"
         );
+    }
+
+    /// 40 of 1 MiB each, in a list of small ones: no page holds more than a few of them.
+    #[tokio::test]
+    async fn large_objects_come_on_small_pages() {
+        let api = FakeApi::default();
+        let all: Vec<String> = (0..60).map(|number| format!("web-{number:03}")).collect();
+        for (number, name) in all.iter().enumerate() {
+            let size = if (10..50).contains(&number) { 1 << 20 } else { 1 };
+            let metadata =
+                json!({ "namespace": "shop", "name": name, "annotations": { "large": "x".repeat(size) } });
+            api.put(&format!("{DEPLOYMENTS}/{name}"), json!({ "metadata": metadata }));
+        }
+        assert_eq!(names(&api).await, all);
+        let read = api.take_reads();
+        assert!(read.iter().any(|read| read.contains("limit=3&")), "{read:?}");
+        assert!(read.len() < 40, "{read:?}");
+    }
+
+    #[tokio::test]
+    async fn an_object_with_a_time_that_cannot_be_read_is_in_its_list_like_any_other() {
+        let api = FakeApi::default();
+        for (name, time) in [
+            ("early", "-0001-12-31T23:00:00Z"),
+            ("late", "10000-01-01T00:59:59Z"),
+            ("web", "2026-01-01T00:00:00Z"),
+        ] {
+            let metadata = json!({ "namespace": "shop", "name": name, "managedFields": [{ "time": time }] });
+            let template = json!({ "metadata": { "creationTimestamp": time, "deletionTimestamp": time } });
+            api.put(
+                &format!("{DEPLOYMENTS}/{name}"),
+                json!({ "metadata": metadata, "spec": { "replicas": 2, "template": template } }),
+            );
+        }
+        assert_eq!(names(&api).await, ["early", "late", "web"]);
     }
 }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::tell;
+use crate::{answers, tell};
 
 /// A read or write of an object that failed.
 #[derive(Debug, Error)]
@@ -90,13 +90,13 @@ impl WriteError {
         }
     }
 
-    /// Whether this object cannot be written, and another perhaps can: the API server refused it, or something behind this one
-    /// request did not answer in time. Of an API server that is out of reach that is not so.
+    /// Whether this object cannot be written, and another perhaps can: the API server refused it, or answered what cannot be read, or
+    /// something behind this one request did not answer in time. Of an API server that is out of reach that is not so.
     pub fn is_of_the_object(&self) -> bool {
         match self {
             Self::Conflict { .. }
             | Self::Api {
-                source: kube::Error::Api(_),
+                source: kube::Error::Api(_) | kube::Error::SerdeError(_),
                 ..
             } => true,
             Self::Api { source, .. } => timed_out(source),
@@ -181,9 +181,8 @@ where
         }),
         ..DeleteParams::default()
     };
-    match api.delete(&read.name_any(), &parameters).await {
-        // It is answered with the object, which may be one that is not understood.
-        Ok(_) | Err(kube::Error::SerdeError(_)) => Ok(()),
+    match answers::delete(api, &read.name_any(), &parameters).await {
+        Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(source) => Err(WriteError::of("deleting", describe(read), source)),
     }
@@ -195,7 +194,7 @@ where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let change = with_version(change, read);
-    api.patch(&read.name_any(), &parameters(), &Patch::Merge(change))
+    answers::patch(api, &read.name_any(), &parameters(), &Patch::Merge(change))
         .await
         .map_err(|source| WriteError::of(attempt, describe(read), source))
 }
@@ -254,13 +253,13 @@ pub async fn patch_fields<K>(
     patch: &FieldPatch,
 ) -> Result<K, WriteError>
 where
-    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+    K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
     let parameters = parameters();
-    match api.patch(name, &parameters, &json_patch(attempt, patch)?).await {
+    match answers::patch(api, name, &parameters, &json_patch(attempt, patch)?).await {
         Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
             let merge = merge_patch(api, name, attempt, patch).await?;
-            api.patch(name, &parameters, &merge).await
+            answers::patch(api, name, &parameters, &merge).await
         }
         answer => answer,
     }
@@ -275,16 +274,13 @@ pub async fn patch_status_fields<K>(
     patch: &FieldPatch,
 ) -> Result<K, WriteError>
 where
-    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+    K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
     let parameters = parameters();
-    match api
-        .patch_status(name, &parameters, &json_patch(attempt, patch)?)
-        .await
-    {
+    match answers::patch_status(api, name, &parameters, &json_patch(attempt, patch)?).await {
         Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
             let merge = merge_patch(api, name, attempt, patch).await?;
-            api.patch_status(name, &parameters, &merge).await
+            answers::patch_status(api, name, &parameters, &merge).await
         }
         answer => answer,
     }
@@ -314,9 +310,9 @@ async fn merge_patch<K>(
     patch: &FieldPatch,
 ) -> Result<Patch<Value>, WriteError>
 where
-    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+    K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
-    let now = api.get_opt(name).await;
+    let now = answers::get_opt(api, name).await;
     let now = now.map_err(|source| WriteError::of("looking again at", object, source))?;
     // An object of the API always serializes.
     let now = now.map(|now| serde_json::to_value(now).unwrap_or_default());
@@ -337,7 +333,7 @@ where
         return Ok(false);
     };
     let change = with_version(json!({ "status": change }), read);
-    api.patch_status(&read.name_any(), &parameters(), &Patch::Merge(change))
+    answers::patch_status(api, &read.name_any(), &parameters(), &Patch::Merge(change))
         .await
         .map_err(|source| WriteError::of("writing the status of", describe(read), source))?;
     Ok(true)
@@ -371,13 +367,13 @@ where
     let json = json_patch((attempt, &object), &patch)?;
     let (name, parameters) = (read.name_any(), parameters());
     // The answer is metadata alone: a status that is not understood keeps no spec from being written.
-    let answer = match api.patch_metadata(&name, &parameters, &json).await {
+    let answer = match answers::patch_metadata(api, &name, &parameters, &json).await {
         Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
-            let now = api.get_metadata_opt(&name).await;
+            let now = answers::get_metadata_opt(api, &name).await;
             let now = now.map_err(|source| WriteError::of("looking again at", &object, source))?;
             let merge = now.and_then(|now| patch.merge(&json!({ "metadata": now.metadata })));
             match merge {
-                Some(merge) => api.patch_metadata(&name, &parameters, &Patch::Merge(merge)).await,
+                Some(merge) => answers::patch_metadata(api, &name, &parameters, &Patch::Merge(merge)).await,
                 None => {
                     return Err(WriteError::Conflict {
                         attempt: attempt.to_owned(),
@@ -614,5 +610,37 @@ mod tests {
         let error = patch(&api, &read, "labelling", &labelled()).await.unwrap_err();
         assert!(matches!(error, WriteError::Api { .. }), "{error}");
         assert_eq!(error.to_string(), "labelling Node a");
+    }
+
+    /// As a Node's own kubelet may write it.
+    #[tokio::test]
+    async fn what_is_written_to_an_object_with_a_time_that_cannot_be_read_is_known_and_so_is_its_end() {
+        let server = FakeApi::default();
+        let path = "/api/v1/nodes/a";
+        let times = json!([{ "manager": "odd", "time": "10000-01-01T00:59:59Z" }]);
+        server.put(
+            path,
+            json!({ "metadata": { "name": "a", "managedFields": times } }),
+        );
+        let api: Api<Node> = Api::all(server.client());
+        let read = answers::get_opt(&api, "a").await.unwrap().unwrap();
+        let change = json!({ "spec": { "unschedulable": true } });
+        let written = patch(&api, &read, "cordoning", &change).await.unwrap();
+        assert_eq!(written.spec.unwrap().unschedulable, Some(true));
+        let written = patch_as_read(&api, &read, "cordoning", change).await;
+        assert!(
+            written.unwrap_err().is_conflict(),
+            "it has another version by now"
+        );
+        delete(&api, &read, None).await.unwrap();
+        assert_eq!(server.get(path), None);
+    }
+
+    /// The API server has answered: the next object may be another matter, and the status says which it is.
+    #[test]
+    fn an_answer_that_cannot_be_read_is_of_its_object() {
+        let source = serde_json::from_value::<Node>(json!({ "metadata": 7 })).unwrap_err();
+        let error = WriteError::of("listing", "Nodes", kube::Error::SerdeError(source));
+        assert!(error.is_of_the_object());
     }
 }

@@ -45,6 +45,8 @@ pub enum Needed {
     SmallerQuantity,
     /// An IP address.
     Address,
+    /// What the types of this version can read.
+    Readable,
 }
 
 impl Needed {
@@ -53,6 +55,7 @@ impl Needed {
         match self {
             Self::Quantity | Self::SmallerQuantity => "it counts as nothing where amounts are compared",
             Self::Address => "it counts as no address",
+            Self::Readable => "it counts as absent",
         }
     }
 }
@@ -63,6 +66,7 @@ impl fmt::Display for Needed {
             Self::Quantity => "a quantity",
             Self::SmallerQuantity => "a quantity that the scheduler can count",
             Self::Address => "an IP address",
+            Self::Readable => "a value that the coordinator can read",
         })
     }
 }

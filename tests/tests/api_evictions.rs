@@ -13,10 +13,12 @@ use coordinator::evict::{collect, evict};
 use coordinator::memory::Memory;
 use coordinator::metrics::Metrics;
 use coordinator::obstacles::Obstacles;
+use coordinator::read;
 use coordinator::tell::Teller;
 use coordinator::words::Pace;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, PostParams};
 use kube::{Api, Config, ResourceExt};
 use lab::apilab::ApiLab;
 use plan::evict::PodName;
@@ -186,4 +188,63 @@ async fn a_field_that_the_api_server_does_not_know_is_refused() {
         "{}",
         status.message
     );
+}
+
+/// The API server keeps a time that a client gives, and tells it in UTC: in a year of five digits, which our types cannot read.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn objects_with_a_time_that_cannot_be_read_are_read() {
+    let lab = lab().await;
+    let context = context(lab).await;
+    let deployments: Api<DynamicObject> = Api::namespaced_with(
+        lab.admin().await.unwrap(),
+        NAMESPACE,
+        &ApiResource::erase::<Deployment>(&()),
+    );
+    for name in ["odd", "plain"] {
+        let object = serde_json::from_value(json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name },
+            "spec": {
+                "replicas": 0,
+                "selector": { "matchLabels": { "app": name } },
+                "template": {
+                    "metadata": { "labels": { "app": name } },
+                    "spec": { "containers": [{ "name": "main", "image": "registry.example/main:1" }] },
+                },
+            },
+        }))
+        .unwrap();
+        deployments.create(&PostParams::default(), &object).await.unwrap();
+    }
+    let managed = json!([{
+        "manager": "odd", "operation": "Update", "apiVersion": "apps/v1", "time": "9999-12-31T23:59:59-01:00", "fieldsType": "FieldsV1",
+        "fieldsV1": { "f:spec": { "f:replicas": {} } },
+    }]);
+    let patch = json!({
+        "metadata": { "managedFields": managed },
+        "spec": { "template": { "metadata": { "creationTimestamp": "9999-12-31T23:59:59-01:00" } } },
+    });
+    let uri = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/odd");
+    let request = http::Request::patch(uri.as_str())
+        .header(http::header::CONTENT_TYPE, "application/merge-patch+json")
+        .body(patch.to_string().into_bytes())
+        .unwrap();
+    // Our types cannot read the answer: as text it shows what the API server makes of the time.
+    let admin = lab.admin().await.unwrap();
+    let told = admin.request_text(request).await.unwrap();
+    assert!(
+        told.contains("10000-01-01T00:59:59Z"),
+        "the API server tells no such time any more: {told}"
+    );
+    let strict: Api<Deployment> = Api::namespaced(admin, NAMESPACE);
+    assert!(strict.get("odd").await.is_err(), "the types read it by now");
+
+    let of_namespace = |object: Deployment| {
+        let replicas = object.spec.as_ref().and_then(|spec| spec.replicas);
+        (object.namespace().as_deref() == Some(NAMESPACE)).then(|| (object.name_any(), replicas))
+    };
+    let mut found = read::each(&context, "Deployments", of_namespace).await.unwrap();
+    found.retain(|(name, _)| ["odd", "plain"].contains(&name.as_str()));
+    let expected = ["odd", "plain"].map(|name| (name.to_owned(), Some(0)));
+    assert_eq!(found, expected);
 }

@@ -5,6 +5,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch};
 use plan::calico_datastore::cluster::manifest::Name;
 use serde_json::{Value, json};
 
+use crate::answers;
 use crate::context::Context;
 use crate::write::{WriteError, parameters};
 
@@ -43,9 +44,9 @@ fn api(context: &Context, name: &Name) -> Api<DynamicObject> {
 
 /// The object as it is stored; `None` when there is none, or no such kind.
 pub async fn get(context: &Context, name: &Name) -> Result<Option<Value>, WriteError> {
-    match api(context, name).get(&name.name).await {
+    match answers::get_opt(&api(context, name), &name.name).await {
         // Objects of the API server always serialize.
-        Ok(object) => Ok(Some(serde_json::to_value(&object).unwrap_or_default())),
+        Ok(found) => Ok(found.map(|object| serde_json::to_value(&object).unwrap_or_default())),
         // A kind that nobody serves is answered with a plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         Err(source) => Err(WriteError::of("reading", name.words(), source)),
@@ -65,10 +66,14 @@ pub async fn patch(
     change["metadata"]["resourceVersion"] = read["metadata"]["resourceVersion"].clone();
     let mut parameters = parameters();
     parameters.dry_run = dry_run;
-    let patched = api(context, &name)
-        .patch(&name.name, &parameters, &Patch::Merge(change))
-        .await
-        .map_err(|source| WriteError::of("writing", name.words(), source))?;
+    let patched = answers::patch(
+        &api(context, &name),
+        &name.name,
+        &parameters,
+        &Patch::Merge(change),
+    )
+    .await
+    .map_err(|source| WriteError::of("writing", name.words(), source))?;
     Ok(serde_json::to_value(&patched).unwrap_or_default())
 }
 

@@ -15,6 +15,7 @@ use plan::drain;
 use plan::pod_cidr::facts::PIN_ANNOTATIONS;
 
 use super::{daemon_sets, quantity};
+use crate::lenient::Lenient;
 
 /// What is read of the command lines of these is asked for.
 const PROGRAMS: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
@@ -115,6 +116,19 @@ pub fn pod(pod: &Pod) -> drain::Pod {
             .unwrap_or_default(),
         not_understood,
     }
+}
+
+/// The same of a pod that may not be read in full.
+pub fn read(read: &Lenient<Pod>) -> drain::Pod {
+    let unclear = read.unclear.iter().map(|unclear| NotUnderstood {
+        field: unclear.field.clone(),
+        found: unclear.why.clone(),
+        needed: Needed::Readable,
+    });
+    let mut pod = pod(&read.object);
+    pod.not_understood.extend(unclear);
+    pod.not_understood.truncate(NAMED);
+    pod
 }
 
 /// The node that the pod is bound to; empty when pending.

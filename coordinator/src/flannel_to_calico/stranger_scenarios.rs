@@ -234,3 +234,29 @@ async fn a_report_that_is_not_understood_costs_its_node() {
         passes_of_one(&api, 200, || is_done("b")).await;
     }
 }
+
+/// A client may write any time into `metadata.managedFields` and into a pod template.
+#[rstest]
+#[case::there(false)]
+#[case::back(true)]
+#[tokio::test]
+async fn times_that_cannot_be_read_stop_no_node(#[case] back: bool) {
+    let api = drained();
+    let mut memory = Memory::default();
+    let end = if back { "RolledBack" } else { "Completed" };
+    for number in 0..300 {
+        if back && number == 12 {
+            ask(&api, &json!({ "desired": "Rollback" }));
+            // Pods have the UID of those that went before: only another coordinator asks for them again at once.
+            memory = Memory::default();
+        }
+        // Whoever has made an object: nodes, pods, what is Calico's and our own, too.
+        api.put_times_out_of_reach();
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        world_moves(&api);
+        if api.get(MIGRATION).unwrap()["status"]["phase"] == end {
+            return;
+        }
+    }
+    panic!("{:#}", api.get(MIGRATION).unwrap()["status"]);
+}

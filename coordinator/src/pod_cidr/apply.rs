@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::saved::Saved;
 use super::{calico_nodes, objects, unclear};
+use crate::answers;
 use crate::calico::store::Store;
 use crate::calico::{self, BLOCK_AFFINITY, IP_POOL, IPAM_BLOCK};
 use crate::context::Context;
@@ -226,8 +227,7 @@ impl Hands<'_> {
             return Ok(String::new());
         };
         let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
-        let found = api
-            .get_opt(name)
+        let found = answers::get_opt(&api, name)
             .await
             .map_err(|source| WriteError::of("reading", format!("Deployment {deployment}"), source))?;
         let Some(found) = found else {
@@ -268,7 +268,7 @@ impl Hands<'_> {
         for (deployment, before) in known.raised.clone() {
             if let Some((namespace, name)) = deployment.split_once('/') {
                 let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
-                let found = api.get_opt(name).await.map_err(|source| {
+                let found = answers::get_opt(&api, name).await.map_err(|source| {
                     WriteError::of("reading", format!("Deployment {deployment}"), source)
                 })?;
                 let now = found.and_then(|found| found.spec?.replicas);

@@ -1,6 +1,8 @@
 //! Objects of others, of every kind that the coordinator reads: malformed, absurdly large, absurdly many, changing all the time, or with
 //! names and labels of ours. Each is named and costs what is decided about it: every pod moves, there and back.
 
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -9,6 +11,8 @@ use super::world::{
     AFFINITIES, BLOCKS, MIGRATION, NODE_NAMES, PODS, POOLS, RANGES, cluster, run_until, turn,
 };
 use crate::fake_api::FakeApi;
+use crate::read;
+use crate::workloads::workloads;
 
 const GROUP: &str = "/apis/crd.projectcalico.org/v1";
 const SHOP: &str = "/api/v1/namespaces/shop";
@@ -381,4 +385,106 @@ async fn a_report_that_is_not_understood_costs_its_node(#[case] is_back: bool) {
     report(&api, Value::Null);
     run_until(&api, end).await;
     assert_gone(&api, usize::from(is_back));
+}
+
+/// What a tenant has of every kind that the coordinator reads.
+fn of_every_kind() -> Vec<(String, Value)> {
+    let object = |path: &str, spec: Value| {
+        let object = json!({ "metadata": { "name": "odd", "namespace": "shop" }, "spec": spec });
+        (path.replace("SHOP", "namespaces/shop") + "/odd", object)
+    };
+    let made =
+        |spec: &Value| json!({ "replicas": 2, "selector": {}, "template": { "metadata": {}, "spec": spec } });
+    let template = requests("1");
+    let (slices, mut slice) = object("/apis/discovery.k8s.io/v1/SHOP/endpointslices", Value::Null);
+    slice["metadata"]["labels"] = json!({ "kubernetes.io/service-name": "odd" });
+    slice["addressType"] = json!("IPv4");
+    slice["endpoints"] = json!([{ "addresses": ["10.244.1.9"], "conditions": { "ready": true } }]);
+    vec![
+        pod("odd", &json!({}), &template, ""),
+        budget("odd"),
+        object("/apis/apps/v1/SHOP/deployments", made(&template)),
+        object("/apis/apps/v1/SHOP/statefulsets", made(&template)),
+        object("/apis/apps/v1/SHOP/replicasets", made(&template)),
+        object("/apis/apps/v1/SHOP/daemonsets", made(&template)),
+        object(
+            "/apis/networking.k8s.io/v1/SHOP/networkpolicies",
+            json!({ "podSelector": {} }),
+        ),
+        object(
+            "/api/v1/SHOP/services",
+            json!({ "clusterIP": "10.96.0.9", "ports": [{ "port": 80 }] }),
+        ),
+        (slices, slice),
+    ]
+}
+
+/// A client may write any time into `metadata.managedFields` and into a pod template. Every object has such a one in each pass, whoever has
+/// made it: nodes, pods, pools and our own, too.
+#[rstest]
+#[case::there(false)]
+#[case::back(true)]
+#[tokio::test]
+async fn times_that_cannot_be_read_hold_nothing(#[case] is_back: bool) {
+    let api = cluster("Off");
+    for (path, object) in of_every_kind() {
+        api.put(&path, object);
+    }
+    let end = if is_back {
+        until_closed(&api, "old").await;
+        desire(&api, "Rollback");
+        "RolledBack"
+    } else {
+        "Completed"
+    };
+    for _ in 0..200 {
+        api.put_times_out_of_reach();
+        if status(&api)["phase"] == end {
+            break;
+        }
+        turn(&api).await;
+    }
+    assert_eq!(status(&api)["phase"], end, "{:#}", status(&api));
+    assert_gone(&api, usize::from(is_back));
+    // Each is read with all that it says.
+    let (context, cache) = (api.context(), api.cache());
+    let known = workloads(&context, &cache).await.unwrap();
+    for kind in ["Deployment", "StatefulSet", "ReplicaSet"] {
+        let found = known
+            .iter()
+            .find(|(workload, _)| workload.key() == format!("{kind} shop/odd"));
+        assert_eq!(found.unwrap().1.wanted, 2, "{kind}");
+    }
+    assert!(
+        known
+            .keys()
+            .any(|workload| workload.key() == "DaemonSet shop/odd")
+    );
+    let policies = read::each(&context, "NetworkPolicies", |policy: NetworkPolicy| {
+        Some(policy.name_any())
+    });
+    assert_eq!(policies.await.unwrap(), ["odd"]);
+    let service = ("shop".to_owned(), "odd".to_owned());
+    let services = cache.services(&context.client).await.unwrap();
+    assert!(services.service(&service).is_some() && services.is_served(&service));
+    assert!(
+        cache
+            .budgets
+            .state()
+            .iter()
+            .any(|budget| budget.name_any() == "odd")
+    );
+    assert_eq!(cache.nodes.state().len(), NODE_NAMES.len());
+    // And a pod goes like any other.
+    let has_pod = || {
+        api.cache()
+            .pods
+            .index()
+            .pods()
+            .iter()
+            .any(|pod| pod.key() == "shop/odd")
+    };
+    assert!(has_pod());
+    api.remove(&format!("{SHOP}/pods/odd"));
+    assert!(!has_pod());
 }

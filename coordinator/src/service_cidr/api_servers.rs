@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use x509_parser::extensions::GeneralName;
 
+use crate::answers;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::tell::chain;
@@ -61,9 +62,11 @@ pub async fn read(context: &Context, cache: &Cache) -> Result<BTreeMap<IpAddr, A
 async fn addresses(context: &Context) -> Result<Vec<SocketAddr>, WriteError> {
     let api: Api<EndpointSlice> = Api::namespaced(context.client.clone(), "default");
     let of_kubernetes = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
-    let slices = api.list(&of_kubernetes).await.map_err(|source| {
-        WriteError::of("listing", "EndpointSlices of Service default/kubernetes", source)
-    })?;
+    let slices = answers::pages(&api, of_kubernetes, Some)
+        .await
+        .map_err(|source| {
+            WriteError::of("listing", "EndpointSlices of Service default/kubernetes", source)
+        })?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for slice in slices {
         let mut ports = slice.ports.iter().flatten();

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Client;
 use kube::runtime::watcher::Event;
-use kube::{Api, Client};
 use plan::service_cidr::endpoints::{OF_SERVICE_LABEL, serve};
 use plan::service_cidr::entry::{Entry, NodePort};
 use serde_json::Value;
@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tracing::warn;
 
+use crate::lenient::plain;
 use crate::watching;
 
 /// How long a pass waits for the first lists: a later pass looks again.
@@ -326,16 +327,14 @@ impl ServiceStore {
         }
         let mut tasks = JoinSet::new();
         let (store, wake) = (self.clone(), Arc::clone(changed));
-        let services = Api::<Service>::all(client.clone());
-        tasks.spawn(watching::watch(services, "Service", move |event| {
-            if store.keep_service(event) {
+        tasks.spawn(watching::watch(client.clone(), "Service", move |event| {
+            if store.keep_service(plain(event)) {
                 wake.notify_one();
             }
         }));
         let (store, wake) = (self.clone(), Arc::clone(changed));
-        let slices = Api::<EndpointSlice>::all(client.clone());
-        tasks.spawn(watching::watch(slices, "EndpointSlice", move |event| {
-            if store.keep_slice(event) {
+        tasks.spawn(watching::watch(client.clone(), "EndpointSlice", move |event| {
+            if store.keep_slice(plain(event)) {
                 wake.notify_one();
             }
         }));

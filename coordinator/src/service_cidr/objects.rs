@@ -13,6 +13,7 @@ use plan::service_cidr::objects::basis;
 use plan::service_cidr::ranges::ServiceCidr;
 use serde_json::{Value, json};
 
+use crate::answers;
 use crate::write::{WriteError, parameters, patch_fields, patch_status_fields, post_parameters};
 
 /// The group of ranges and their addresses.
@@ -83,7 +84,7 @@ pub async fn get_slice(client: &Client, namespace: &str, name: &str) -> Result<O
 }
 
 async fn get(api: Api<DynamicObject>, what: &str, name: &str) -> Result<Option<Value>, WriteError> {
-    let found = api.get_opt(name).await;
+    let found = answers::get_opt(&api, name).await;
     let found = found.map_err(|source| WriteError::of("reading", what, source))?;
     Ok(found.as_ref().map(stored))
 }
@@ -156,8 +157,8 @@ pub async fn create_range(
 /// Deletes a `ServiceCIDR`: it goes once no address needs it. One that is gone is deleted.
 pub async fn delete_range(client: &Client, version: &str, name: &str) -> Result<(), WriteError> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &range_kind(version));
-    match api.delete(name, &DeleteParams::default()).await {
-        Ok(_) => Ok(()),
+    match answers::delete(&api, name, &DeleteParams::default()).await {
+        Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(source) => Err(WriteError::of("deleting", format!("ServiceCIDR {name}"), source)),
     }
@@ -165,11 +166,8 @@ pub async fn delete_range(client: &Client, version: &str, name: &str) -> Result<
 
 async fn all(client: &Client, kind: &ApiResource, what: &str) -> Result<Vec<Value>, WriteError> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
-    let list = api
-        .list(&ListParams::default())
-        .await
-        .map_err(|source| WriteError::of("listing", what, source))?;
-    Ok(list.items.iter().map(stored).collect())
+    let list = answers::pages(&api, ListParams::default(), |object| Some(stored(&object))).await;
+    list.map_err(|source| WriteError::of("listing", what, source))
 }
 
 /// Creates a Service; returns it as it is stored.
@@ -207,9 +205,8 @@ pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) ->
         dry_run: true,
         ..parameters()
     };
-    let patched = services(client, namespace)
-        .patch(name, &parameters, &Patch::Merge(change))
-        .await;
+    let api = services(client, namespace);
+    let patched = answers::patch(&api, name, &parameters, &Patch::Merge(change)).await;
     patched
         .map_err(|source| WriteError::of("asking to patch", format!("Service {namespace}/{name}"), source))?;
     Ok(())
@@ -261,8 +258,8 @@ pub async fn delete_service(client: &Client, read: &Value) -> Result<(), WriteEr
             }),
             ..DeleteParams::default()
         };
-        match api.delete(name, &parameters).await {
-            Ok(_) => return Ok(()),
+        match answers::delete(&api, name, &parameters).await {
+            Ok(()) => return Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
             Err(source) => return Err(WriteError::of("deleting", object, source)),
@@ -286,8 +283,7 @@ pub async fn write_slice(client: &Client, object: &Value) -> Result<(), WriteErr
     let (namespace, name) = place(object);
     let what = format!("EndpointSlice {namespace}/{name}");
     let api = slices(client, namespace);
-    let found = api
-        .get_opt(name)
+    let found = answers::get_opt(&api, name)
         .await
         .map_err(|source| WriteError::of("reading", &what, source))?;
     let mut object = parsed(object, "writing", &what)?;
@@ -309,8 +305,8 @@ pub async fn write_slice(client: &Client, object: &Value) -> Result<(), WriteErr
 /// Deletes a slice of ours; one that is gone is deleted.
 pub async fn delete_slice(client: &Client, namespace: &str, name: &str) -> Result<(), WriteError> {
     let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
-    match api.delete(name, &DeleteParams::default()).await {
-        Ok(_) => Ok(()),
+    match answers::delete(&api, name, &DeleteParams::default()).await {
+        Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(source) => Err(WriteError::of(
             "deleting",

@@ -9,6 +9,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use plan::traffic::PathClass;
 
+use crate::answers;
 use crate::context::Context;
 use crate::write::WriteError;
 
@@ -50,16 +51,14 @@ impl Services {
         }
         let services = |namespace: &str| Api::<Service>::namespaced(context.client.clone(), namespace);
         let read = |name: String| move |source| WriteError::of("reading", name, source);
-        let api = services("default")
-            .get_opt("kubernetes")
+        let api = answers::get_opt(&services("default"), "kubernetes")
             .await
             .map_err(read("Service default/kubernetes".to_owned()))?;
-        let name_servers = services("kube-system")
-            .list(&ListParams::default().labels(NAME_SERVERS))
+        let labelled = ListParams::default().labels(NAME_SERVERS);
+        let name_servers = answers::pages(&services("kube-system"), labelled, Some)
             .await
             .map_err(read(format!("Services kube-system with label {NAME_SERVERS}")))?;
-        let own = services(&context.namespace)
-            .get_opt(names::TRAFFIC_SERVICE)
+        let own = answers::get_opt(&services(&context.namespace), names::TRAFFIC_SERVICE)
             .await
             .map_err(read(format!(
                 "Service {}/{}",
@@ -71,7 +70,7 @@ impl Services {
             addresses(PathClass::PodToService, own.as_ref(), "TCP"),
         ]
         .concat();
-        for service in &name_servers.items {
+        for service in &name_servers {
             self.known
                 .extend(addresses(PathClass::PodToDns, Some(service), "UDP"));
         }

@@ -11,6 +11,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::{Found, Mend, selector};
+use crate::answers;
 use crate::calico;
 use crate::context::Context;
 use crate::drift::Restores;
@@ -107,11 +108,10 @@ async fn restore_label(
 ) -> Result<(), WriteError> {
     let name = node.name_any();
     let migrations: Api<NodeMigration> = Api::all(context.client.clone());
-    let now = migrations
-        .get(&name)
+    let now = answers::get_opt(&migrations, &name)
         .await
         .map_err(|source| WriteError::of("reading", format!("NodeMigration {name}"), source))?;
-    if now.spec.label != *record {
+    if now.is_none_or(|now| now.spec.label != *record) {
         return Ok(());
     }
     let nodes: Api<Node> = Api::all(context.client.clone());

@@ -1,0 +1,228 @@
+//! Requests for objects of others. Their answers are read leniently: whatever a stranger has written into an object, the others are read.
+
+use std::fmt::Debug;
+
+use futures::AsyncReadExt;
+use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams};
+use kube::core::{ObjectList, PartialObjectMeta, Request};
+use kube::{Api, Error, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tracing::warn;
+
+use crate::lenient::Lenient;
+
+/// So many objects of a list are asked for at once, unless they are large.
+pub const PAGE: u32 = 250;
+/// More bytes of a page are not read: it is asked for with fewer objects. An object may have 1.5 MiB where it is stored, and more as text.
+const PAGE_BYTES: usize = 8 << 20;
+
+/// The object of this name; `None` where there is none.
+///
+/// # Errors
+/// Those of the API server.
+pub async fn get_opt<K: Resource + Clone + DeserializeOwned>(
+    api: &Api<K>,
+    name: &str,
+) -> Result<Option<K>, Error> {
+    let request = Request::new(api.resource_url()).get(name, &GetParams::default());
+    found(ask(api, "get", request).await)
+}
+
+/// Patches the object of this name; returns it as it is then.
+///
+/// # Errors
+/// Those of the API server.
+pub async fn patch<K: Resource + Clone + DeserializeOwned>(
+    api: &Api<K>,
+    name: &str,
+    parameters: &PatchParams,
+    patch: &Patch<impl Serialize + Debug>,
+) -> Result<K, Error> {
+    let request = Request::new(api.resource_url()).patch(name, parameters, patch);
+    ask(api, "patch", request).await
+}
+
+/// The same of its status.
+///
+/// # Errors
+/// Those of the API server.
+pub async fn patch_status<K: Resource + Clone + DeserializeOwned>(
+    api: &Api<K>,
+    name: &str,
+    parameters: &PatchParams,
+    patch: &Patch<impl Serialize + Debug>,
+) -> Result<K, Error> {
+    let request = Request::new(api.resource_url()).patch_subresource("status", name, parameters, patch);
+    ask(api, "patch_status", request).await
+}
+
+/// Deletes the object of this name. It is answered with the object, of which nothing is asked.
+///
+/// # Errors
+/// Those of the API server.
+pub async fn delete<K>(api: &Api<K>, name: &str, parameters: &DeleteParams) -> Result<(), Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    match api.delete(name, parameters).await {
+        Ok(_) | Err(Error::SerdeError(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The metadata of the object of this name; `None` where there is none.
+///
+/// # Errors
+/// Those of the API server.
+pub async fn get_metadata_opt<K: Resource + Clone>(
+    api: &Api<K>,
+    name: &str,
+) -> Result<Option<PartialObjectMeta<K>>, Error> {
+    let request = Request::new(api.resource_url()).get_metadata(name, &GetParams::default());
+    found(ask(api, "get_metadata", request).await)
+}
+
+/// Patches the object of this name; returns its metadata as they are then.
+///
+/// # Errors
+/// Those of the API server.
+pub async fn patch_metadata<K: Resource + Clone>(
+    api: &Api<K>,
+    name: &str,
+    parameters: &PatchParams,
+    patch: &Patch<impl Serialize + Debug>,
+) -> Result<PartialObjectMeta<K>, Error> {
+    let request = Request::new(api.resource_url()).patch_metadata(name, parameters, patch);
+    ask(api, "patch_metadata", request).await
+}
+
+fn found<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn ask<K: Resource + Clone, T: DeserializeOwned>(
+    api: &Api<K>,
+    verb: &'static str,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<T, Error> {
+    let mut request = request.map_err(Error::BuildRequest)?;
+    request.extensions_mut().insert(verb);
+    let object = request.uri().path().to_owned();
+    let read: Lenient<T> = api.clone().into_client().request(request).await?;
+    if let Some(words) = read.words() {
+        warn!(
+            object,
+            "it cannot be read in full, which costs decisions about it alone: {words}"
+        );
+    }
+    Ok(read.object)
+}
+
+/// What `choose` takes of each object that is asked for, page by page: one page is in memory at a time, and only a small one where objects
+/// are large. A list that is too old to go on is read again, all at once.
+///
+/// # Errors
+/// Those of the API server.
+pub async fn pages<K, T>(
+    api: &Api<K>,
+    asked: ListParams,
+    mut choose: impl FnMut(K) -> Option<T>,
+) -> Result<Vec<T>, Error>
+where
+    K: Resource + Clone + DeserializeOwned,
+{
+    let mut page = asked.clone().limit(PAGE);
+    let mut found = Vec::new();
+    let mut unclear = Unclear::default();
+    loop {
+        let (list, bytes) = match list(api, &page).await {
+            Err(Error::Api(status)) if status.code == 410 && page.continue_token.is_some() => {
+                found.clear();
+                unclear = Unclear::default();
+                page = asked.clone();
+                continue;
+            }
+            Ok(None) => {
+                page.limit = page.limit.map(|limit| (limit / 4).max(1));
+                continue;
+            }
+            Ok(Some(list)) => list,
+            Err(error) => return Err(error),
+        };
+        page.limit = page.limit.map(|limit| {
+            if bytes < PAGE_BYTES / 4 {
+                (limit * 2).min(PAGE)
+            } else {
+                limit
+            }
+        });
+        for read in list.items {
+            unclear.note(&read);
+            found.extend(choose(read.object));
+        }
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => break,
+        }
+    }
+    unclear.tell(api.resource_url());
+    Ok(found)
+}
+
+/// A page, and how many bytes it has; `None` where it has too many.
+async fn list<K: Resource + Clone + DeserializeOwned>(
+    api: &Api<K>,
+    asked: &ListParams,
+) -> Result<Option<(ObjectList<Lenient<K>>, usize)>, Error> {
+    let request = Request::new(api.resource_url()).list(asked);
+    let mut request = request.map_err(Error::BuildRequest)?;
+    request.extensions_mut().insert("list");
+    let body = api.clone().into_client().request_stream(request).await?;
+    // One object is read, however large it is, and a list that cannot be had in pages.
+    let most = match asked.limit {
+        Some(2..) => PAGE_BYTES,
+        Some(_) | None => usize::MAX,
+    };
+    let mut text = Vec::new();
+    let mut body = std::pin::pin!(body.take(u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1)));
+    body.read_to_end(&mut text).await.map_err(Error::ReadEvents)?;
+    if text.len() > most {
+        return Ok(None);
+    }
+    let list = serde_json::from_slice(&text).map_err(Error::SerdeError)?;
+    Ok(Some((list, text.len())))
+}
+
+/// Objects of a list that cannot be read in full.
+#[derive(Default)]
+struct Unclear {
+    count: usize,
+    first: Option<String>,
+}
+
+impl Unclear {
+    fn note<K: Resource>(&mut self, read: &Lenient<K>) {
+        let Some(words) = read.words() else { return };
+        self.count += 1;
+        self.first.get_or_insert_with(|| {
+            let namespace = read.namespace().unwrap_or_default();
+            format!("{namespace}/{}: {words}", read.name_any())
+        });
+    }
+
+    fn tell(&self, list: &str) {
+        if let Some(first) = &self.first {
+            warn!(
+                list,
+                count = self.count,
+                first,
+                "objects cannot be read in full; each costs decisions about itself"
+            );
+        }
+    }
+}
