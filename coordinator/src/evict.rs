@@ -15,12 +15,14 @@ use plan::evict::{PodName, Refusal};
 use plan::pods::Pods;
 use serde_json::Value;
 use tokio::task::JoinSet;
+use tracing::warn;
 
 use crate::context::Context;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
-use crate::tell;
+use crate::pod_index::PodStore;
 use crate::write::post_parameters;
+use crate::{answers, tell};
 
 /// How long after a refusal the same pod is tried again. kubectl's drain waits as long.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
@@ -46,6 +48,10 @@ pub struct Evictions {
     unanswered: BTreeMap<String, Timestamp>,
     /// When each was made, by pod UID.
     made: BTreeMap<String, Timestamp>,
+    /// When the API server first said of a pod that it is gone, by pod UID.
+    gone: BTreeMap<String, Timestamp>,
+    /// Pods of which it still says so when the watch has had the time to tell it.
+    lost: Vec<PodName>,
 }
 
 /// Asks for the eviction of these pods and keeps what was refused. A pod whose eviction has not been answered yet, or was made a moment
@@ -64,6 +70,7 @@ pub async fn evict(
             requests,
             unanswered,
             made,
+            ..
         } = &mut memory.evictions;
         if unanswered.contains_key(&pod.uid) || made.contains_key(&pod.uid) {
             continue;
@@ -107,6 +114,20 @@ pub fn look(context: &Context, memory: &mut Memory, pods: &Pods) {
     memory.refusals.retain(|uid, _| alive.contains(uid.as_str()));
 }
 
+/// Takes out of the store each pod that the API server has not had for longer than a watch needs to tell it: the watch has lost that, and
+/// nothing else would end what waits for the pod.
+pub fn forget_lost(memory: &mut Memory, pods: &PodStore) {
+    for pod in memory.evictions.lost.drain(..) {
+        if pods.forget(&pod) {
+            let PodName { namespace, name, uid } = pod;
+            warn!(
+                "the API server has no pod {namespace}/{name} of UID {uid}, and the watch of pods has not told that it ended: it counts as \
+                 gone"
+            );
+        }
+    }
+}
+
 /// Keeps the answers that have come since the last look, and names evictions that are slow.
 pub fn collect(metrics: &Metrics, memory: &mut Memory) {
     let Memory {
@@ -119,6 +140,8 @@ pub fn collect(metrics: &Metrics, memory: &mut Memory) {
     // A clock that was set back keeps none longer.
     let is_newer_than = |at: &Timestamp, age: SignedDuration| now.duration_since(*at).abs() < age;
     evictions.made.retain(|_, at| is_newer_than(at, SHOWN_WITHIN));
+    // One that was asked for again would have been by then.
+    evictions.gone.retain(|_, at| is_newer_than(at, ANSWERED_WITHIN));
     // A request that ended without an answer: its pod is asked again.
     evictions
         .unanswered
@@ -148,9 +171,18 @@ fn keep(
     let asked_at = evictions.unanswered.remove(&pod.uid).unwrap_or(now);
     metrics.evictions.with_label_values(&[outcome.label()]).inc();
     match outcome {
-        Outcome::Evicted | Outcome::Gone | Outcome::Replaced => {
+        Outcome::Evicted => {
             refusals.remove(&pod.uid);
             evictions.made.insert(pod.uid, now);
+        }
+        Outcome::Gone | Outcome::Replaced => {
+            refusals.remove(&pod.uid);
+            evictions.made.insert(pod.uid.clone(), now);
+            let first = *evictions.gone.entry(pod.uid.clone()).or_insert(now);
+            if now.duration_since(first).abs() >= SHOWN_WITHIN {
+                evictions.gone.remove(&pod.uid);
+                evictions.lost.push(pod);
+            }
         }
         Outcome::Refused { by_budget, message } => {
             refuse(refusals, &pod.uid, asked_at, by_budget, message, now);
@@ -231,8 +263,9 @@ async fn request(client: &Client, pod: &PodName, grace_period_seconds: Option<u3
         .await;
     match answer {
         Ok(_) => Outcome::Evicted,
-        Err(kube::Error::Api(status)) if status.is_not_found() => Outcome::Gone,
-        Err(kube::Error::Api(status)) if status.is_conflict() => conflict(&pods, pod, &status.message).await,
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
+            who_is_there(&pods, pod, &status.message).await
+        }
         Err(kube::Error::Api(status)) => Outcome::Refused {
             by_budget: status.code == 429,
             message: status.message.clone(),
@@ -241,9 +274,10 @@ async fn request(client: &Client, pod: &PodName, grace_period_seconds: Option<u3
     }
 }
 
-/// A conflict is the UID's, or somebody wrote the pod at the same moment: who has the name now tells.
-async fn conflict(pods: &Api<Pod>, pod: &PodName, message: &str) -> Outcome {
-    match pods.get_metadata_opt(&pod.name).await {
+/// A conflict is the UID's, or somebody wrote the pod at the same moment; that there is none may be the word of an admission webhook. Who
+/// has the name now tells.
+async fn who_is_there(pods: &Api<Pod>, pod: &PodName, message: &str) -> Outcome {
+    match answers::get_metadata_opt(pods, &pod.name).await {
         Ok(None) => Outcome::Gone,
         Ok(Some(found)) if found.metadata.uid.as_ref() != Some(&pod.uid) => Outcome::Replaced,
         Ok(Some(_)) => Outcome::Refused {
@@ -256,6 +290,7 @@ async fn conflict(pods: &Api<Pod>, pod: &PodName, message: &str) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
     use serde_json::json;
 
     use super::*;
@@ -324,6 +359,56 @@ mod tests {
         }
         evict(&context, &[pod("first")], None, &mut memory).await;
         assert_eq!((server.get(PATH), counted(&context, "evicted")), (None, 2));
+    }
+
+    /// The watch has not told that it ended, as if it had lost that.
+    #[rstest]
+    #[case::gone(None)]
+    #[case::replaced(Some("second"))]
+    #[tokio::test]
+    async fn a_pod_that_the_api_server_does_not_have_counts_as_gone_at_last(#[case] successor: Option<&str>) {
+        let (server, mut memory) = (server(), Memory::default());
+        let (context, store) = (server.context(), server.cache().pods.clone());
+        server.remove(PATH);
+        if let Some(uid) = successor {
+            let object = json!({ "metadata": { "namespace": "shop", "name": "web-0", "uid": uid } });
+            server.put(PATH, object);
+        }
+        for expected in [1, 1] {
+            evict(&context, &[pod("first")], None, &mut memory).await;
+            forget_lost(&mut memory, &store);
+            assert_eq!(
+                store.index().pods().len(),
+                expected,
+                "the watch may still tell it"
+            );
+        }
+        for at in memory
+            .evictions
+            .made
+            .values_mut()
+            .chain(memory.evictions.gone.values_mut())
+        {
+            *at -= SHOWN_WITHIN;
+        }
+        evict(&context, &[pod("first")], None, &mut memory).await;
+        forget_lost(&mut memory, &store);
+        assert!(store.index().pods().is_empty());
+        assert!(memory.evictions.gone.is_empty());
+    }
+
+    /// An admission webhook may answer so: the pod is there.
+    #[tokio::test]
+    async fn a_refusal_that_says_not_found_is_a_refusal() {
+        let (server, mut memory) = (server(), Memory::default());
+        server.deny_as_not_found(
+            PATH,
+            "admission webhook \"guard.shop.example\" denied the request",
+        );
+        let context = server.context();
+        evict(&context, &[pod("first")], None, &mut memory).await;
+        assert_eq!((counted(&context, "gone"), counted(&context, "refused")), (0, 1));
+        assert!(memory.refusals["first"].message.contains("guard.shop.example"));
     }
 
     #[tokio::test]

@@ -208,6 +208,16 @@ impl FakeApi {
         });
     }
 
+    /// Refuses changes of what begins so with the answer of an object that is not there, as an admission webhook may.
+    pub fn deny_as_not_found(&self, path: &str, words: &str) {
+        self.state.lock().unwrap().denials.push(Denial {
+            path: path.to_owned(),
+            words: words.to_owned(),
+            is_meant: |_| true,
+            answer: (StatusCode::NOT_FOUND, "NotFound"),
+        });
+    }
+
     /// Refuses changes of what begins so with these words, as a policy engine does.
     pub fn deny(&self, path: &str, words: &str) {
         let mut state = self.state.lock().unwrap();

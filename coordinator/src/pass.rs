@@ -19,6 +19,7 @@ use crate::admin::Health;
 use crate::bounds;
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::evict;
 use crate::lifecycle;
 use crate::memory::Memory;
 use crate::tell::{self, Tone};
@@ -95,6 +96,7 @@ pub(crate) async fn pass(context: &Context, cache: &Cache, memory: &mut Memory) 
 }
 
 async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) -> Result<(), WriteError> {
+    evict::forget_lost(memory, &cache.pods);
     let mut migrations: Vec<Migration> = Vec::new();
     for guarded in cache.migrations.state() {
         match &guarded.0 {
