@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod agents;
+pub mod budgets;
 mod few;
 pub mod owner;
 mod permission;

@@ -104,7 +104,38 @@ pub struct Selector {
     pub match_expressions: Vec<(String, String, Vec<String>)>,
 }
 
+/// No longer selector is kept, in bytes. Each term of one costs its object some, and an object may have 1.5 MiB.
+const LONGEST_SELECTOR: usize = 16 * 1024;
+/// The operator of a selector that is too long to be kept: as an unknown one it satisfies nothing.
+const TOO_LONG: &str = "TooLong";
+
 impl Selector {
+    /// This selector, or one that is [`Self::is_too_long`] in its place.
+    #[must_use]
+    pub fn kept(self) -> Self {
+        let of_labels = self
+            .match_labels
+            .iter()
+            .map(|(key, value)| key.len() + value.len());
+        let of_terms = self.match_expressions.iter().map(|(key, operator, values)| {
+            let of_values: usize = values.iter().map(|value| value.len() + 1).sum();
+            key.len() + operator.len() + of_values
+        });
+        let bytes: usize = of_labels.chain(of_terms).sum();
+        if bytes <= LONGEST_SELECTOR {
+            return self;
+        }
+        Self {
+            match_labels: BTreeMap::new(),
+            match_expressions: vec![(String::new(), TOO_LONG.to_owned(), Vec::new())],
+        }
+    }
+
+    /// Whether what it was is too long to be kept: whom it selects is not known.
+    pub fn is_too_long(&self) -> bool {
+        matches!(self.match_expressions.as_slice(), [(_, operator, _)] if operator == TOO_LONG)
+    }
+
     /// Whether the labels satisfy every term. An unknown operator satisfies nothing.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.match_labels
@@ -176,11 +207,20 @@ pub struct Residents<'pods> {
     pub static_pods: Vec<&'pods Pod>,
 }
 
+/// The pods of each node. Who asks for every node asks once.
+pub fn by_node(pods: &Pods) -> BTreeMap<&str, Vec<&Pod>> {
+    let mut by_node: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
+    for pod in pods {
+        by_node.entry(&pod.node).or_default().push(pod);
+    }
+    by_node
+}
+
 /// Sorts the pods of a node. Order within each list is by namespace and name, so that two looks agree.
-pub fn residents<'pods>(pods: &'pods Pods, node: &str) -> Residents<'pods> {
+pub fn residents<'pods>(pods: impl IntoIterator<Item = &'pods Pod>, node: &str) -> Residents<'pods> {
     let mut residents = Residents::default();
     let mut here: Vec<&Pod> = pods
-        .iter()
+        .into_iter()
         .filter(|pod| pod.node == node && pod.uses_pod_network())
         .collect();
     here.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::decision::{Wait, WaitReason};
 use crate::drain::{self, Budget, Permissions, Pod};
-use crate::words::{lines, names};
+use crate::words::{lines_of, names};
 
 /// A pod to evict. The UID goes along as a precondition: a pod of the same name elsewhere is another pod (R5).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,49 +169,41 @@ fn describe_obstacle(pod: &Pod, obstacle: &drain::Obstacle) -> String {
 
 /// Each that is refused: what holds the first does not hide what holds another.
 fn describe_refusals(refused: &[(&Pod, &Refusal)], budgets: &[Budget]) -> String {
-    let described: Vec<String> = refused
-        .iter()
-        .map(|(pod, refusal)| describe_refusal(pod, refusal, budgets))
-        .collect();
-    lines(&described)
+    lines_of(refused, |(pod, refusal)| describe_refusal(pod, refusal, budgets))
 }
 
 /// The exact budget, its sum and the age: what a person needs at 3 a.m. (R1).
 fn describe_refusal(pod: &Pod, refusal: &Refusal, budgets: &[Budget]) -> String {
-    let named: Vec<String> = drain::budgets_of(pod, budgets)
-        .into_iter()
-        .filter(|budget| budget.disruptions_allowed <= 0)
-        .map(|budget| {
-            let Budget { namespace, name, .. } = budget;
-            // With every pod of it Ready it allows none either: nothing changes before a person does something.
-            let way_out = if budget.expected_pods == 0 {
-                ": its controller has not counted its pods yet".to_owned()
-            } else if budget.desired_healthy >= budget.expected_pods {
-                format!(
-                    ": no pod of it may ever go; `kubectl edit pdb -n {namespace} {name}`, or, where it says minAvailable as a number, add a \
-                     replica"
-                )
-            } else {
-                String::new()
-            };
-            format!(
-                "PodDisruptionBudget {namespace}/{name} allows {} disruptions ({} healthy, {} needed, {} expected){way_out}",
-                budget.disruptions_allowed,
-                budget.current_healthy,
-                budget.desired_healthy,
-                budget.expected_pods
-            )
-        })
-        .collect();
-    let because = if named.is_empty() {
+    let mut holding = drain::budgets_of(pod, budgets);
+    holding.retain(|budget| budget.disruptions_allowed <= 0);
+    let because = if holding.is_empty() {
         refusal.message.clone()
     } else {
-        lines(&named)
+        lines_of(&holding, |budget| describe_budget(budget))
     };
     // A time, not an age: the words stay the same from look to look, so they are written once.
     format!(
         "eviction of pod {} refused since {:.0}: {because}",
         pod.key(),
         refusal.since
+    )
+}
+
+fn describe_budget(budget: &Budget) -> String {
+    let Budget { namespace, name, .. } = budget;
+    // With every pod of it Ready it allows none either: nothing changes before a person does something.
+    let way_out = if budget.expected_pods == 0 {
+        ": its controller has not counted its pods yet".to_owned()
+    } else if budget.desired_healthy >= budget.expected_pods {
+        format!(
+            ": no pod of it may ever go; `kubectl edit pdb -n {namespace} {name}`, or, where it says minAvailable as a number, add a \
+             replica"
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "PodDisruptionBudget {namespace}/{name} allows {} disruptions ({} healthy, {} needed, {} expected){way_out}",
+        budget.disruptions_allowed, budget.current_healthy, budget.desired_healthy, budget.expected_pods
     )
 }

@@ -41,6 +41,16 @@ pub fn lines(lines: &[impl Borrow<str>]) -> String {
     }
 }
 
+/// The same of lines that are made here: only those that are listed are.
+pub fn lines_of<T>(all: &[T], line: impl Fn(&T) -> String) -> String {
+    let listed: Vec<String> = all.iter().take(LINES).map(line).collect();
+    let listed = lines(&listed);
+    match all.len().saturating_sub(LINES) {
+        0 => listed,
+        more => format!("{listed}; and {more} more"),
+    }
+}
+
 /// How many there are: `1 Service`, `12 Services`.
 pub fn number(count: usize, one: &str, many: &str) -> String {
     match count {
@@ -105,6 +115,14 @@ mod tests {
         assert_eq!(names(&numbers(12)), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
         assert_eq!(lines(&["a", "b"]), "a; b");
         assert_eq!(lines(&numbers(7)), "0; 1; 2; 3; 4; and 2 more");
+        let made = std::cell::Cell::new(0);
+        let line = |number: &String| {
+            made.set(made.get() + 1);
+            number.clone()
+        };
+        assert_eq!(lines_of(&numbers(7), line), "0; 1; 2; 3; 4; and 2 more");
+        assert_eq!(made.get(), LINES);
+        assert_eq!(lines_of(&numbers(2), String::clone), "0; 1");
         let long = vec!["x".repeat(1 << 20); 100];
         assert!(names(&long).len() < 4096);
         assert!(lines(&long).len() < 6144);

@@ -82,16 +82,27 @@ pub fn webhooks(
             Some((key, service.spec.as_ref()?.selector.as_ref()?))
         })
         .collect();
+    let mut by_namespace: BTreeMap<&str, Vec<&drain::Pod>> = selectors
+        .keys()
+        .map(|(namespace, _)| (*namespace, Vec::new()))
+        .collect();
+    for pod in pods.iter().filter(|pod| !pod.finished) {
+        if let Some(known) = by_namespace.get_mut(pod.namespace.as_str()) {
+            known.push(pod);
+        }
+    }
     fail_closed(validating, mutating)
         .filter_map(|entry| {
             let service = entry.client.service.as_ref()?;
+            let pods = by_namespace.get(service.namespace.as_str());
             let selector = selectors.get(&(service.namespace.as_str(), service.name.as_str()));
             Some(Webhook {
                 object: entry.object,
                 service: (service.namespace.clone(), service.name.clone()),
                 covers_pods_or_nodes: entry.rules.iter().any(covers_pods_or_nodes),
                 backends: selector
-                    .map_or_else(Vec::new, |selector| backends(&service.namespace, selector, pods)),
+                    .zip(pods)
+                    .map_or_else(Vec::new, |(selector, pods)| backends(selector, pods)),
             })
         })
         .collect()
@@ -102,16 +113,15 @@ fn object(kind: &str, configuration: Option<&str>, webhook: &str) -> String {
 }
 
 fn backends(
-    namespace: &str,
     selector: &BTreeMap<String, String>,
-    pods: &Pods,
+    pods: &[&drain::Pod],
 ) -> Vec<(String, String, String, bool)> {
     let selector = drain::Selector {
         match_labels: selector.clone(),
         match_expressions: Vec::new(),
     };
     pods.iter()
-        .filter(|pod| pod.namespace == namespace && !pod.finished && selector.matches(&pod.labels))
+        .filter(|pod| selector.matches(&pod.labels))
         .map(|pod| {
             (
                 pod.namespace.clone(),

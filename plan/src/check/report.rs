@@ -1,5 +1,8 @@
 //! Collecting what one check has to say, in few lines.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use super::{Check, Verdict};
 use crate::words::{LISTED, names};
 
@@ -10,14 +13,21 @@ const LISTED_LINES: usize = 10;
 pub struct Report {
     name: &'static str,
     lines: Vec<Line>,
+    /// The place of each line by what it says: there may be as many as tenants make objects.
+    places: HashMap<Arc<Said>, usize>,
 }
 
 /// The same finding on one or more objects of a kind.
-#[derive(PartialEq, Eq)]
 struct Line {
+    said: Arc<Said>,
+    names: Vec<String>,
+}
+
+/// What is said of them.
+#[derive(PartialEq, Eq, Hash)]
+struct Said {
     verdict: Verdict,
     kind: &'static str,
-    names: Vec<String>,
     part: String,
     found: String,
     needed: String,
@@ -25,22 +35,13 @@ struct Line {
 }
 
 impl Line {
-    fn says_the_same(&self, other: &Self) -> bool {
-        self.verdict == other.verdict
-            && self.kind == other.kind
-            && self.part == other.part
-            && self.found == other.found
-            && self.needed == other.needed
-            && self.fix == other.fix
-    }
-
     fn object(&self, of: &[String]) -> String {
-        let part = if self.part.is_empty() {
+        let part = if self.said.part.is_empty() {
             String::new()
         } else {
-            format!(": {}", self.part)
+            format!(": {}", self.said.part)
         };
-        let kind = match (self.kind, of.len()) {
+        let kind = match (self.said.kind, of.len()) {
             ("", _) => return format!("{}{part}", names(of)),
             (kind, 1) => kind.to_owned(),
             (kind, _) => format!("{kind}s"),
@@ -50,13 +51,14 @@ impl Line {
 
     /// The line about some of its objects.
     fn about(&self, name: &str, of: &[String]) -> Check {
+        let said = &self.said;
         Check::not_pass(
             name,
-            self.verdict,
+            said.verdict,
             self.object(of),
-            self.found.clone(),
-            self.needed.clone(),
-            self.fix.clone(),
+            &said.found,
+            &said.needed,
+            &said.fix,
         )
     }
 
@@ -106,6 +108,7 @@ impl Report {
         Self {
             name: name.into(),
             lines: Vec::new(),
+            places: HashMap::new(),
         }
     }
 
@@ -118,19 +121,24 @@ impl Report {
         name: impl Into<String>,
         finding: Finding<'_>,
     ) {
-        let line = Line {
+        let said = Said {
             verdict,
             kind,
-            names: vec![name.into()],
             part: finding.part.to_owned(),
             found: finding.found,
             needed: finding.needed,
             fix: finding.fix,
         };
-        match self.lines.iter_mut().find(|known| known.says_the_same(&line)) {
-            Some(known) => known.names.extend(line.names),
-            None => self.lines.push(line),
+        if let Some(place) = self.places.get(&said) {
+            self.lines[*place].names.push(name.into());
+            return;
         }
+        let said = Arc::new(said);
+        self.places.insert(Arc::clone(&said), self.lines.len());
+        self.lines.push(Line {
+            said,
+            names: vec![name.into()],
+        });
     }
 
     /// Adds what refuses.
@@ -160,7 +168,7 @@ impl Report {
             return vec![Check::pass(name, object, found)];
         }
         let mut lines = self.lines;
-        lines.sort_by_key(|line| std::cmp::Reverse(line.verdict));
+        lines.sort_by_key(|line| std::cmp::Reverse(line.said.verdict));
         let rest = lines.split_off(lines.len().min(LISTED_LINES));
         let mut checks: Vec<Check> = lines.iter().map(|line| line.check(name)).collect();
         if let Some(first) = rest.first() {
@@ -171,15 +179,15 @@ impl Report {
                 .collect();
             let mut more = Check::not_pass(
                 name,
-                first.verdict,
-                format!("{} {}", first.kind, names(&objects)),
+                first.said.verdict,
+                format!("{} {}", first.said.kind, names(&objects)),
                 format!(
                     "{} more findings like those above; the first: {}",
                     rest.len(),
-                    first.found
+                    first.said.found
                 ),
-                first.needed.clone(),
-                first.fix.clone(),
+                &first.said.needed,
+                &first.said.fix,
             );
             let all = rest.iter().map(|line| line.check(name));
             more.whole = all.flat_map(|check| check.in_full().to_vec()).collect();
@@ -265,5 +273,21 @@ mod tests {
         let all: Vec<Check> = checks.iter().flat_map(|check| check.in_full().to_vec()).collect();
         assert_eq!(all.len(), 1000);
         assert_eq!(all[999].object, "Node 999: part");
+    }
+
+    /// One line for each of so many objects: each is found by what it says, and not among all others.
+    #[test]
+    fn as_many_findings_as_tenants_make_objects() {
+        let mut report = Report::new("IpPool");
+        for number in 0..100_000 {
+            report.warn(
+                "Pod",
+                number.to_string(),
+                finding(&format!("bad {}", number % 50_000)),
+            );
+        }
+        let checks = report.finish("", "");
+        assert_eq!(checks.len(), 11);
+        assert_eq!(checks[0].object, "Pods 0, 50000: part");
     }
 }

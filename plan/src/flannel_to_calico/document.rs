@@ -40,9 +40,13 @@ pub fn document(
     coordinator_node: &str,
 ) -> Document {
     let nodes = order(facts, coordinator_node);
-    let of_node = match strategy {
-        Strategy::Drain => of_node,
-        Strategy::InPlace => of_node_in_place,
+    let pods = drain::by_node(&facts.pods);
+    let actions = |node: &Node| match strategy {
+        Strategy::Drain => {
+            let here = pods.get(node.name.as_str()).into_iter().flatten();
+            of_node(settings, &drain::residents(here.copied(), &node.name), node)
+        }
+        Strategy::InPlace => of_node_in_place(settings, facts, node),
     };
     Document {
         prepare: prepare(settings, facts, &nodes),
@@ -51,7 +55,7 @@ pub fn document(
             .map(|node| NodeActions {
                 node: node.name.clone(),
                 prepare: vec![blocks(settings, node)],
-                actions: of_node(settings, facts, node),
+                actions: actions(node),
             })
             .collect(),
         finish: restart(strategy, legacy_pods)
@@ -140,9 +144,8 @@ fn blocks(settings: &Settings, node: &Node) -> Action {
     )
 }
 
-fn of_node(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action> {
+fn of_node(settings: &Settings, residents: &drain::Residents<'_>, node: &Node) -> Vec<Action> {
     let object = format!("Node {}", node.name);
-    let residents = drain::residents(&facts.pods, &node.name);
     let named = |pods: &[&drain::Pod]| {
         let keys: Vec<String> = pods.iter().map(|pod| pod.key()).collect();
         if keys.is_empty() {

@@ -377,7 +377,7 @@ fn pods_from_before_are_restarted_at_the_pace_of_their_budgets() {
         addresses: vec![address.parse().unwrap()],
         ..crate::drain::Pod::default()
     };
-    let pods = [pod("old", "10.244.1.7"), pod("new", "10.244.1.20")].into();
+    let pods: crate::pods::Pods = [pod("old", "10.244.1.7"), pod("new", "10.244.1.20")].into();
     let mut world = World::START;
     world.phase = Phase::Mixed;
     let none = NONE;

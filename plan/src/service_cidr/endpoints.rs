@@ -1,6 +1,6 @@
 //! Endpoints of a Service and of a helper: whether they are the same, and copies for a Service that nobody selects pods for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -118,7 +118,9 @@ pub fn copies(slices: &[Value], helper: &Value, copies: &[Value]) -> Vec<Copy> {
             copy
         })
         .collect();
-    let is_of = |copy: &Value, other: &Value| copy["metadata"]["name"] == other["metadata"]["name"];
+    // A tenant may make thousands of slices for one Service.
+    let known: BTreeMap<&str, &Value> = copies.iter().map(|copy| (name_of(copy), copy)).collect();
+    let kept: BTreeSet<&str> = wanted.iter().map(name_of).collect();
     let says = |copy: &Value, other: &Value| {
         ["addressType", "endpoints", "ports"]
             .iter()
@@ -127,9 +129,8 @@ pub fn copies(slices: &[Value], helper: &Value, copies: &[Value]) -> Vec<Copy> {
     let mut changes: Vec<Copy> = wanted
         .iter()
         .filter(|wanted| {
-            !copies
-                .iter()
-                .any(|copy| is_of(copy, wanted) && says(copy, wanted))
+            let copy = known.get(name_of(wanted));
+            !copy.is_some_and(|copy| says(copy, wanted))
         })
         .cloned()
         .map(Copy::Write)
@@ -139,11 +140,15 @@ pub fn copies(slices: &[Value], helper: &Value, copies: &[Value]) -> Vec<Copy> {
         .iter()
         .filter(|copy| copy["metadata"]["labels"][WRITER_LABEL] == WRITER);
     changes.extend(
-        ours.filter(|copy| !wanted.iter().any(|wanted| is_of(wanted, copy)))
-            .filter_map(|copy| copy["metadata"]["name"].as_str())
+        ours.map(name_of)
+            .filter(|name| !kept.contains(name))
             .map(|name| Copy::Delete(name.to_owned())),
     );
     changes
+}
+
+fn name_of(slice: &Value) -> &str {
+    slice["metadata"]["name"].as_str().unwrap_or_default()
 }
 
 #[cfg(test)]

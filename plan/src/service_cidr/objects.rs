@@ -1,5 +1,6 @@
 //! A Service and its helpers as the API has them: which state they are in, and what each write of an exchange says.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
@@ -539,7 +540,8 @@ impl Objects<'_> {
             .filter_map(|ingress| ingress["ip"].as_str()?.parse().ok())
             .collect();
         let wanted = self.answered(part, bridge);
-        if wanted.iter().all(|address| said.contains(address)) {
+        let known: BTreeSet<&IpAddr> = said.iter().collect();
+        if wanted.iter().all(|address| known.contains(address)) {
             return None;
         }
         let ingress: Vec<Value> = wanted.iter().map(|address| json!({ "ip": address })).collect();

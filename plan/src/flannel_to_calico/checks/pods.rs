@@ -1,7 +1,7 @@
 //! Pods that have to leave their nodes, and what would keep them.
 
 use super::{CheckName, CheckPolicy};
-use crate::check::{Check, Finding, Report, Verdict, pods};
+use crate::check::{Check, Finding, Report, Verdict, budgets, pods};
 use crate::drain::Pod;
 use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::detect::flannel_nodes;
@@ -9,7 +9,7 @@ use crate::flannel_to_calico::detect::flannel_nodes;
 pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let leaving = leaving(facts);
     [
-        pods::budgets(CheckName::DisruptionBudgets, &leaving, &facts.budgets),
+        budgets::check(CheckName::DisruptionBudgets, &leaving, &facts.budgets),
         bare(&leaving, policy),
         pods::empty_dir(CheckName::EmptyDir, &leaving, policy.permissions),
         pods::static_pods(CheckName::StaticPods, &leaving),

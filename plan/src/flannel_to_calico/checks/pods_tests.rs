@@ -100,7 +100,10 @@ fn a_pod_with_two_budgets_is_never_evicted() {
         (found[0].verdict, found[0].object.as_str()),
         (Fail, "Pod shop/web-1")
     );
-    assert_eq!(found[0].found, "selected by 2 PodDisruptionBudgets: web, all");
+    assert_eq!(
+        found[0].found,
+        "selected by two PodDisruptionBudgets or more: web, all"
+    );
 }
 
 #[rstest]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{CheckName, CheckPolicy};
-use crate::check::{Check, Finding, Report, names, pods};
+use crate::check::{Check, Finding, Report, budgets, names, pods};
 use crate::drain::Pod;
 use crate::moves::{Movers, Resident, Wave};
 use crate::pod_cidr::facts::ClusterFacts;
@@ -24,7 +24,7 @@ pub(super) fn check(
         .map(|resident| resident.pod)
         .collect();
     [
-        pods::budgets(CheckName::DisruptionBudgets, &evicted, &facts.budgets),
+        budgets::check(CheckName::DisruptionBudgets, &evicted, &facts.budgets),
         pods::empty_dir(CheckName::EmptyDir, &evicted, policy.permissions),
         static_pods(settings, facts),
         bare(leaving, policy),

@@ -40,7 +40,7 @@ fn a_pod_with_two_budgets_is_never_evicted() {
         (
             Fail,
             "Pods shop/web-1, shop/web-2",
-            "selected by 2 PodDisruptionBudgets: web, all"
+            "selected by two PodDisruptionBudgets or more: web, all"
         )
     );
 }

@@ -1,6 +1,6 @@
 //! Workloads whose pods have to move, and who admits their successors: what an operator has to know before.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -39,11 +39,12 @@ fn places(facts: &ClusterFacts, leaving: &[&Resident<'_>]) -> Vec<Check> {
             ),
         );
     }
+    let mut to_move: BTreeMap<&str, usize> = BTreeMap::new();
+    for resident in leaving.iter().filter(|resident| !resident.pod.of_daemon_set()) {
+        *to_move.entry(&resident.pod.node).or_default() += 1;
+    }
     for node in others.iter().filter(|node| node.unschedulable) {
-        let of_node =
-            |resident: &&&Resident<'_>| resident.pod.node == node.name && !resident.pod.of_daemon_set();
-        let count = leaving.iter().filter(of_node).count();
-        if count > 0 {
+        if let Some(count) = to_move.get(node.name.as_str()) {
             report.warn(
                 "Node",
                 &node.name,
@@ -66,6 +67,23 @@ fn webhooks(facts: &ClusterFacts, leaving: &[&Resident<'_>], raised: &BTreeSet<W
         .webhooks
         .iter()
         .filter(|webhook| webhook.covers_pods_or_nodes);
+    let alone: BTreeSet<(&str, &str)> = watched
+        .clone()
+        .filter_map(|webhook| match webhook.backends.as_slice() {
+            [(namespace, name, _, _)] => Some((namespace.as_str(), name.as_str())),
+            [] | [_, _, ..] => None,
+        })
+        .collect();
+    let leaves: BTreeSet<(&str, &str)> = leaving
+        .iter()
+        .filter(|resident| {
+            resident
+                .workload
+                .is_none_or(|workload| !raised.contains(workload))
+        })
+        .map(|resident| (resident.pod.namespace.as_str(), resident.pod.name.as_str()))
+        .filter(|name| alone.contains(name))
+        .collect();
     for webhook in watched.clone() {
         let (namespace, service) = &webhook.service;
         match webhook.backends.as_slice() {
@@ -80,18 +98,13 @@ fn webhooks(facts: &ClusterFacts, leaving: &[&Resident<'_>], raised: &BTreeSet<W
                 ),
             ),
             [(namespace, name, _, _)] => {
-                let leaves = leaving.iter().find(|resident| {
-                    resident.pod.namespace == *namespace
-                        && resident.pod.name == *name
-                        && resident.workload.is_none_or(|workload| !raised.contains(workload))
-                });
-                if let Some(resident) = leaves {
+                if leaves.contains(&(namespace.as_str(), name.as_str())) {
                     report.warn(
                         "",
                         &webhook.object,
                         Finding::new(
                             "",
-                            format!("failurePolicy Fail, and one pod behind it, which has to move: {}", resident.pod.key()),
+                            format!("failurePolicy Fail, and one pod behind it, which has to move: {namespace}/{name}"),
                             "two pods",
                             "scale it up for the time of the migration, or see that its own namespace is not covered by it: while its pod \
                              is away no pod is made, and where it covers itself its own successor is not either",

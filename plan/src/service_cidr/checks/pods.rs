@@ -1,7 +1,7 @@
 //! Pods that are started again: whether each may go.
 
 use super::{CheckName, CheckPolicy};
-use crate::check::{Check, Finding, Report, pods};
+use crate::check::{Check, Finding, Report, budgets, pods};
 use crate::drain::Pod;
 use crate::residents::workload_of;
 use crate::service_cidr::facts::ClusterFacts;
@@ -20,7 +20,7 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
         .collect();
     [
         bare(&told, policy),
-        pods::budgets(CheckName::DisruptionBudgets, &evicted, &facts.budgets),
+        budgets::check(CheckName::DisruptionBudgets, &evicted, &facts.budgets),
         pods::empty_dir(CheckName::EmptyDir, &evicted, policy.permissions),
         static_pods(&told),
     ]

@@ -1,6 +1,6 @@
 //! Calico in the cluster: calico-node, and what is written to both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CheckName, controllers};
 use crate::calico_datastore::cluster::facts::{ClusterFacts, Found};
@@ -64,8 +64,9 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> 
             ),
         );
     }
+    let with_pods: BTreeSet<&str> = facts.pods.iter().map(|pod| pod.node.as_str()).collect();
     for (name, node) in &facts.nodes {
-        if !facts.pods.iter().any(|pod| pod.node == *name) {
+        if !with_pods.contains(name.as_str()) {
             report.fail(
                 "Node",
                 &node.name,
@@ -93,8 +94,9 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> 
     let hosts = facts
         .read_stores()
         .and_then(|stores| stores.conversion.as_ref().ok());
+    let lowercase: BTreeSet<String> = facts.nodes.keys().map(|node| node.to_lowercase()).collect();
     for host in hosts.iter().flat_map(|converted| &converted.hosts) {
-        if !facts.nodes.keys().any(|node| node.to_lowercase() == *host) {
+        if !lowercase.contains(host) {
             report.warn(
                 "host",
                 host.clone(),
