@@ -205,21 +205,31 @@ impl Etcd3 {
 
     /// Every key with this prefix, in order, all as of one revision.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Entry>, StoreError> {
+        self.each(prefix, Some).await
+    }
+
+    /// What `choose` takes of each key with this prefix, in order, all as of one revision. One page of keys is in memory at a time.
+    pub async fn each<T>(
+        &self,
+        prefix: &str,
+        mut choose: impl FnMut(Entry) -> Option<T>,
+    ) -> Result<Vec<T>, StoreError> {
         let attempt = format!("reading the keys below {prefix}");
         let end = STANDARD.encode(after(prefix));
         let mut from = prefix.as_bytes().to_vec();
         let mut revision = 0;
-        let mut all: Vec<Entry> = Vec::new();
+        let mut all = Vec::new();
         loop {
             let body = json!({
                 "key": STANDARD.encode(&from), "range_end": end, "limit": PAGE.to_string(), "revision": revision.to_string(),
             });
             let (entries, more, at) = self.range(&attempt, &body).await?;
-            all.extend(entries);
-            let Some(last) = all.last().filter(|_| more) else {
+            let last = entries.last().map(|last| last.key.as_bytes().to_vec());
+            all.extend(entries.into_iter().filter_map(&mut choose));
+            let Some(last) = last.filter(|_| more) else {
                 return Ok(all);
             };
-            from = last.key.as_bytes().to_vec();
+            from = last;
             from.push(0);
             revision = at;
         }

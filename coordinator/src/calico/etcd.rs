@@ -20,11 +20,15 @@ fn layout(kind: Kind) -> Layout {
     }
 }
 
-/// Every object of the kind.
-pub(super) async fn list(store: &Etcd3, kind: Kind) -> Result<Vec<DynamicObject>, WriteError> {
+/// What `choose` takes of each object of the kind.
+pub(super) async fn each<T>(
+    store: &Etcd3,
+    kind: Kind,
+    mut choose: impl FnMut(DynamicObject) -> Option<T>,
+) -> Result<Vec<T>, WriteError> {
     let layout = layout(kind);
-    let entries = store.list(&layout.prefix()).await?;
-    Ok(entries.iter().map(|entry| object(layout, entry)).collect())
+    let choose = |entry| choose(object(layout, &entry));
+    Ok(store.each(&layout.prefix(), choose).await?)
 }
 
 /// One object, if there is one.
@@ -70,9 +74,12 @@ pub(super) async fn patch_spec(
     write(store, kind, read, &entry, value).await
 }
 
-/// Calico's own Nodes: it has them here alone.
-pub async fn nodes(store: &Etcd3) -> Result<Vec<DynamicObject>, WriteError> {
-    list(store, NODE).await
+/// What `choose` takes of each of Calico's own Nodes: it has them here alone.
+pub async fn each_node<T>(
+    store: &Etcd3,
+    choose: impl FnMut(DynamicObject) -> Option<T>,
+) -> Result<Vec<T>, WriteError> {
+    each(store, NODE, choose).await
 }
 
 /// The one of this name.

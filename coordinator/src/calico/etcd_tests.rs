@@ -177,7 +177,7 @@ async fn who_does_not_answer_is_an_error() {
     let mut etcd = Arc::into_inner(etcd).unwrap();
     etcd.be_impatient();
     api.allow(Some(0));
-    let away = list(&etcd, IP_POOL).await.unwrap_err();
+    let away = each(&etcd, IP_POOL, Some).await.unwrap_err();
     assert!(matches!(away, WriteError::Etcd(_)), "{away}");
     assert_eq!(away.category(), "Unreachable");
 }

@@ -10,7 +10,7 @@ use kube::api::DynamicObject;
 use plan::calico::etcd::Id;
 use serde_json::Value;
 
-use super::{Created, IP_POOL, IPAM_BLOCK, IPAM_CONFIG, IPAM_HANDLE, Kind, etcd, kubernetes};
+use super::{BLOCK_AFFINITY, Created, IP_POOL, IPAM_BLOCK, IPAM_CONFIG, IPAM_HANDLE, Kind, etcd, kubernetes};
 use crate::write::WriteError;
 
 /// Where Calico's objects are.
@@ -23,11 +23,20 @@ pub enum Store {
 }
 
 impl Store {
-    /// Every object of the kind; none when the kind is not served.
+    /// Every object of the kind; none when the kind is not served. For kinds of which a cluster has few.
     pub async fn list(&self, kind: Kind) -> Result<Vec<DynamicObject>, WriteError> {
+        self.each(kind, Some).await
+    }
+
+    /// What `choose` takes of each object of the kind, page by page; none when the kind is not served.
+    pub async fn each<T>(
+        &self,
+        kind: Kind,
+        choose: impl FnMut(DynamicObject) -> Option<T>,
+    ) -> Result<Vec<T>, WriteError> {
         match self {
-            Self::Kubernetes(client) => kind.list(client).await,
-            Self::Etcd(store) => etcd::list(store, kind).await,
+            Self::Kubernetes(client) => kind.each(client, choose).await,
+            Self::Etcd(store) => etcd::each(store, kind, choose).await,
         }
     }
 
@@ -39,6 +48,21 @@ impl Store {
     /// The block of this range.
     pub async fn block(&self, range: IpNet) -> Result<Option<DynamicObject>, WriteError> {
         self.get(IPAM_BLOCK, &Id::Block(range)).await
+    }
+
+    /// The claim of this name on a block, which is this node's on this range.
+    pub async fn claim(
+        &self,
+        name: &str,
+        node: &str,
+        range: IpNet,
+    ) -> Result<Option<DynamicObject>, WriteError> {
+        match self {
+            Self::Kubernetes(client) => BLOCK_AFFINITY.get(client, name).await,
+            Self::Etcd(store) => {
+                etcd::get(store, BLOCK_AFFINITY, &Id::Affinity(node.to_owned(), range)).await
+            }
+        }
     }
 
     /// This handle, in its own letters.

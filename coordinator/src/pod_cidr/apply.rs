@@ -1,7 +1,5 @@
 //! One step of a change of the range. Each is idempotent, and looks once more at what it depends on before it writes.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use api::Migration;
 use api::migration::PodCidrStatus;
 use crash_point::Edge;
@@ -12,11 +10,14 @@ use kube::Api;
 use kube::api::{DynamicObject, Patch};
 use plan::evict::PodName;
 use plan::pod_cidr::decide::{Off, Step, Which};
+use plan::pod_cidr::ipam::Claim;
 use plan::pod_cidr::pools::{self, Openness};
 use plan::words;
 use serde_json::{Value, json};
 
+use super::looks::Looks;
 use super::saved::Saved;
+use super::unclear::Claims;
 use super::{calico_nodes, objects, unclear};
 use crate::answers;
 use crate::calico::store::Store;
@@ -24,6 +25,7 @@ use crate::calico::{self, BLOCK_AFFINITY, IP_POOL, IPAM_BLOCK};
 use crate::context::Context;
 use crate::cordon;
 use crate::evict::evict;
+use crate::looks::Pace;
 use crate::memory::Memory;
 use crate::read;
 use crate::write::{WriteError, parameters};
@@ -45,14 +47,6 @@ pub struct Hands<'pass> {
     pub wanted: &'pass Value,
     /// Grace period that overrides the pods' own, in seconds.
     pub grace_period_seconds: Option<u32>,
-}
-
-/// A block that is to be released, and its affinities.
-#[derive(Default)]
-struct Release<'read> {
-    block: Option<&'read DynamicObject>,
-    affinities: Vec<&'read DynamicObject>,
-    is_used: bool,
 }
 
 /// What has become of a step.
@@ -100,10 +94,7 @@ impl Hands<'_> {
             Step::Cordon(node) => Made::Done(self.cordon(node).await?),
             Step::Evict(pods) => Made::Done(self.evict(pods, memory).await),
             Step::Uncordon(node) => Made::Done(self.uncordon(node).await?),
-            Step::ReleaseBlocks(ranges) => {
-                memory.pod_cidr.forget_ipam();
-                Made::Done(self.release(ranges).await?)
-            }
+            Step::ReleaseBlocks(ranges) => Made::Done(self.release(ranges, &mut memory.pod_cidr).await?),
             Step::DeletePool(which) => {
                 memory.pod_cidr.forget_ipam();
                 let (range, name) = match which {
@@ -307,69 +298,88 @@ impl Hands<'_> {
         format!("pods move: {}", words::names(&names))
     }
 
-    /// As Calico releases a block: the affinity says that it is about to go, then the block, which is empty, then the affinity.
-    /// Each write carries the version that was read: who takes an address of it meanwhile keeps it, and the block stays.
-    async fn release(&self, ranges: &[IpNet]) -> Result<String, WriteError> {
-        let store = self.store;
-        let (blocks, affinities) = tokio::try_join!(store.list(IPAM_BLOCK), store.list(BLOCK_AFFINITY))?;
-        // What is not understood is not released.
-        let wanted: BTreeSet<IpNet> = ranges.iter().copied().collect();
-        let mut found: BTreeMap<IpNet, Release<'_>> = BTreeMap::new();
-        for object in &affinities {
-            if let Ok(range) = objects::affinity(object)
-                && wanted.contains(&range)
-            {
-                found.entry(range).or_default().affinities.push(object);
+    /// Releases some of these blocks. Each is read by its name: a list of all of them for each batch would be hundreds of lists.
+    async fn release(&self, ranges: &[IpNet], looks: &mut Looks) -> Result<String, WriteError> {
+        let ipam = looks.ipam(self.store, Pace::Seldom).await?;
+        let is_empty = |range: &&IpNet| {
+            let block = ipam.block(**range);
+            block.is_none_or(|block| block.allocations.is_empty())
+        };
+        let mut released = Vec::new();
+        let mut tried = 0;
+        for range in ranges.iter().filter(is_empty) {
+            if tried == BLOCKS_AT_ONCE {
+                break;
             }
-        }
-        for object in &blocks {
-            if let Ok(block) = objects::block(object)
-                && wanted.contains(&block.range)
-            {
-                let release = found.entry(block.range).or_default();
-                release.is_used |= !block.allocations.is_empty();
-                release.block = Some(object);
-            }
-        }
-        let mut released = 0;
-        let empty = found.iter().filter(|(_, release)| !release.is_used);
-        for (range, release) in empty.take(BLOCKS_AT_ONCE) {
             // What cannot be written keeps no other from it.
             let object = format!("IPAMBlock {range}");
-            let made = self
-                .context
-                .obstacles
-                .attempt(&object, self.release_one(release))
-                .await?;
-            released += usize::from(made.is_some());
+            let release = async {
+                tried += 1;
+                self.release_one(*range, ipam.claims_on(*range)).await
+            };
+            if self.context.obstacles.attempt(&object, release).await? == Some(true) {
+                released.push(*range);
+            }
         }
-        Ok(format!("{released} of {} blocks are released", ranges.len()))
+        let said = format!("{} of {} blocks are released", released.len(), ranges.len());
+        if released.len() == tried && tried < ranges.len() {
+            looks.released(released);
+        } else {
+            // The last ones: or there is something else than was read.
+            looks.forget_ipam();
+        }
+        Ok(said)
     }
 
-    async fn release_one(&self, release: &Release<'_>) -> Result<(), WriteError> {
+    /// As Calico releases a block: the affinity says that it is about to go, then the block, which is empty, then the affinity.
+    /// Each write carries the version that was read: who takes an address of it meanwhile keeps it, and the block stays. Says whether the
+    /// block is gone.
+    async fn release_one(&self, range: IpNet, claims: &[Claim]) -> Result<bool, WriteError> {
         let store = self.store;
-        for affinity in &release.affinities {
+        let block = store.block(range).await?;
+        let is_empty = |block: &DynamicObject| {
+            let found = objects::block(block);
+            // What is not understood is not released.
+            found.is_ok_and(|found| found.range == range && found.allocations.is_empty())
+        };
+        if !block.as_ref().is_none_or(is_empty) {
+            return Ok(false);
+        }
+        let mut affinities = Vec::new();
+        for claim in claims {
+            let node = claim.node.as_deref().unwrap_or_default();
+            let found = store.claim(&claim.name, node, range).await?;
+            affinities
+                .extend(found.filter(|found| objects::claim(found).is_ok_and(|claim| claim.range == range)));
+        }
+        for affinity in &affinities {
             store
                 .patch_spec(BLOCK_AFFINITY, affinity, &json!({ "state": "pendingDeletion" }))
                 .await?;
             crash_point::reach("AffinityPending", Edge::Changed, None).await;
         }
-        if let Some(block) = release.block {
+        if let Some(block) = &block {
             store.delete_marked(IPAM_BLOCK, block).await?;
         }
-        for affinity in &release.affinities {
+        for affinity in &affinities {
             if let Some(affinity) = store.again(BLOCK_AFFINITY, affinity).await? {
                 store.delete_marked(BLOCK_AFFINITY, &affinity).await?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn delete_pool(&self, name: &str, range: &IpNet) -> Result<String, WriteError> {
-        let (blocks, unclear) = unclear::blocks(&self.store.list(IPAM_BLOCK).await?);
-        let of_range = blocks.iter().filter(|block| range.contains(&block.range));
-        // One that is not understood may be of this range.
-        let left = of_range.count() + unclear.iter().filter(|block| block.may_touch(range)).count();
+        let claims = Claims::default();
+        let of_range = |object: DynamicObject| {
+            let is_of_range = match unclear::block(&object, &claims) {
+                Ok(block) => range.contains(&block.range),
+                // One that is not understood may be of this range.
+                Err(block) => block.may_touch(range),
+            };
+            is_of_range.then_some(())
+        };
+        let left = self.store.each(IPAM_BLOCK, of_range).await?.len();
         if left > 0 {
             return Ok(format!(
                 "{left} blocks of {range} appeared a moment ago; they are looked at again"

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
+use kube::api::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use plan::pod_cidr::calico_node::{CalicoNode, off_in_etcd, off_in_kubernetes};
 use plan::pod_cidr::pools::OFF_LABEL;
@@ -27,12 +28,11 @@ pub async fn read(store: &Store, cache: &Cache) -> Result<BTreeMap<String, Calic
             nodes.collect()
         }
         Store::Etcd(store) => {
-            let nodes = etcd::nodes(store).await?;
-            let nodes = nodes.iter().map(|node| {
+            let known = |node: DynamicObject| {
                 let found = CalicoNode::in_etcd(node.labels(), &node.data["spec"]);
-                (node.name_any(), found)
-            });
-            nodes.collect()
+                Some((node.name_any(), found))
+            };
+            etcd::each_node(store, known).await?.into_iter().collect()
         }
     })
 }
@@ -71,10 +71,9 @@ pub async fn forget(store: &Store, cache: &Cache) -> Result<(), WriteError> {
             }
         }
         Store::Etcd(store) => {
-            for node in etcd::nodes(store).await? {
-                if node.labels().contains_key(OFF_LABEL) {
-                    etcd::patch_node(store, &node, &change).await?;
-                }
+            let is_off = |node: &DynamicObject| node.labels().contains_key(OFF_LABEL);
+            for node in etcd::each_node(store, |node| Some(node).filter(is_off)).await? {
+                etcd::patch_node(store, &node, &change).await?;
             }
         }
     }

@@ -74,11 +74,12 @@ impl Pass<'_> {
             .iter()
             .map(|block| block.range)
             .chain(
-                ipam.affinities
+                ipam.claims()
                     .iter()
-                    .copied()
-                    .filter(|affinity| range.contains(affinity)),
+                    .map(|claim| claim.range)
+                    .filter(|claimed| range.contains(claimed)),
             )
+            .filter(|range| !memory.pod_cidr.is_released(range))
             .collect();
         ranges.sort();
         ranges.dedup();

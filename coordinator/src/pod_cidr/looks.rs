@@ -1,10 +1,11 @@
 //! What no watch brings, read again when it is old: so that a pass costs the API server little, however large the cluster is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::migration::PodCidr;
+use ipnet::IpNet;
 use jiff::Timestamp;
 use plan::calico_datastore::cluster::facts::StoreProblem;
 use plan::pod_cidr::datastore::{Datastore, moved};
@@ -31,6 +32,8 @@ pub struct Looks {
     moved: Option<Look<Option<String>>>,
     mentions: Option<Look<Vec<Mention>>>,
     ipam: Option<Look<IpamLook>>,
+    /// Blocks that were released since.
+    released: BTreeSet<IpNet>,
     /// Since when nodes are off the pool that is left, with a tunnel that has its end in it.
     waits_since: BTreeMap<String, Timestamp>,
 }
@@ -95,12 +98,30 @@ impl Looks {
 
     /// What Calico's IPAM has given out.
     pub async fn ipam(&mut self, store: &Store, pace: Pace) -> Result<IpamLook, WriteError> {
-        let reading = async { read::ipam(store).await.map(Arc::new) };
+        let released = &mut self.released;
+        // While blocks go batch by batch, it is known which.
+        let pace = if released.is_empty() { pace } else { Pace::Seldom };
+        let reading = async {
+            let ipam = read::ipam(store).await?;
+            released.clear();
+            Ok(Arc::new(ipam))
+        };
         look(&mut self.ipam, pace, reading).await.cloned()
+    }
+
+    /// Whether this block was released since Calico's IPAM was looked at.
+    pub fn is_released(&self, range: &IpNet) -> bool {
+        self.released.contains(range)
+    }
+
+    /// These blocks are released: of all others it is known what was read.
+    pub fn released(&mut self, ranges: impl IntoIterator<Item = IpNet>) {
+        self.released.extend(ranges);
     }
 
     /// What was held, released or deleted is looked at anew.
     pub fn forget_ipam(&mut self) {
         self.ipam = None;
+        self.released.clear();
     }
 }

@@ -10,7 +10,7 @@ use kube::core::DynamicObject;
 use plan::cluster::Malformed;
 use plan::command_line::{argument, runs, switch};
 use plan::pod_cidr::facts::{ControllerManager, IpamConfiguration, PIN_ANNOTATIONS, Pin, Pool};
-use plan::pod_cidr::ipam::{Allocation, Block};
+use plan::pod_cidr::ipam::{Allocation, Block, Claim};
 use plan::pod_cidr::mentions::ranges_in;
 use serde_json::Value;
 
@@ -107,17 +107,20 @@ fn nth(range: &IpNet, ordinal: usize) -> Option<IpAddr> {
     range.contains(&address).then_some(address)
 }
 
-/// The range of a `BlockAffinity`.
-pub fn affinity(object: &DynamicObject) -> Result<IpNet, Malformed> {
-    let range = &object.data["spec"]["cidr"];
-    range
-        .as_str()
-        .and_then(|text| text.parse::<IpNet>().ok())
-        .map(|range| range.trunc())
-        .ok_or_else(|| Malformed {
-            object: format!("BlockAffinity {}", object.name_any()),
-            problem: format!("spec.cidr: found {}, needed a range", shown(range)),
-        })
+/// A `BlockAffinity`.
+pub fn claim(object: &DynamicObject) -> Result<Claim, Malformed> {
+    let spec = &object.data["spec"];
+    let said = &spec["cidr"];
+    let range = said.as_str().and_then(|text| text.parse::<IpNet>().ok());
+    let range = range.ok_or_else(|| Malformed {
+        object: format!("BlockAffinity {}", object.name_any()),
+        problem: format!("spec.cidr: found {}, needed a range", shown(said)),
+    })?;
+    Ok(Claim {
+        name: object.name_any(),
+        node: spec["node"].as_str().map(str::to_owned),
+        range: range.trunc(),
+    })
 }
 
 /// The ranges of an `IPReservation`, and what of it is not understood. Calico passes over such an entry
@@ -160,25 +163,31 @@ pub fn ipam(object: Option<&DynamicObject>) -> IpamConfiguration {
     }
 }
 
-/// What living pods and namespaces say of their pools and addresses; `is_ours` says which pods are our own.
-pub fn pins(pods: &Index, namespaces: &[Namespace]) -> Vec<Pin> {
-    let pin = |object: String, key: &str, value: &str| Pin {
+/// What a namespace says of the pools and addresses of its pods.
+pub fn pins_of(namespace: &Namespace) -> Vec<Pin> {
+    let annotations = namespace.metadata.annotations.iter().flatten();
+    annotations
+        .filter(|(key, _)| PIN_ANNOTATIONS.contains(&key.as_str()))
+        .map(|(key, value)| pin(format!("Namespace {}", namespace.name_any()), key, value))
+        .collect()
+}
+
+fn pin(object: String, key: &str, value: &str) -> Pin {
+    Pin {
         object,
         annotation: key.to_owned(),
         value: value.to_owned(),
-    };
+    }
+}
+
+/// What living pods say of their pools and addresses, and what namespaces do: [`pins_of`] each.
+pub fn pins(pods: &Index, of_namespaces: Vec<Vec<Pin>>) -> Vec<Pin> {
     let of_pods = pods.more().flat_map(|((namespace, name), more)| {
         more.pins
             .iter()
             .map(move |(key, value)| pin(format!("Pod {namespace}/{name}"), key, value))
     });
-    let of_namespaces = namespaces.iter().flat_map(|namespace| {
-        let annotations = namespace.metadata.annotations.iter().flatten();
-        annotations
-            .filter(|(key, _)| PIN_ANNOTATIONS.contains(&key.as_str()))
-            .map(move |(key, value)| pin(format!("Namespace {}", namespace.name_any()), key, value))
-    });
-    of_pods.chain(of_namespaces).collect()
+    of_pods.chain(of_namespaces.into_iter().flatten()).collect()
 }
 
 /// Ranges of a `ServiceCIDR`.
@@ -356,7 +365,7 @@ mod tests {
         ours["labels"] = json!({ names::COMPONENT_LABEL: names::TRAFFIC_COMPONENT });
         let pods = PodStore::of("replumb-system", [pod(annotated("web")), pod(ours)]);
         let namespace: Namespace = serde_json::from_value(json!({ "metadata": annotated("shop") })).unwrap();
-        let found = pins(&pods.index(), &[namespace]);
+        let found = pins(&pods.index(), vec![pins_of(&namespace)]);
         let objects: Vec<&str> = found.iter().map(|pin| pin.object.as_str()).collect();
         assert_eq!(objects, ["Pod shop/web", "Namespace shop"]);
     }

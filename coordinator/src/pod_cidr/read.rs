@@ -16,12 +16,12 @@ use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::checks::permissions;
 use plan::pod_cidr::datastore::DatastoreFacts;
 use plan::pod_cidr::facts::ClusterFacts;
-use plan::pod_cidr::ipam::Ipam;
+use plan::pod_cidr::ipam::{Block, Ipam};
 use plan::pod_cidr::mentions::Mention;
 use plan::pod_cidr::unclear::Unclear;
 
 use super::looks::Looks;
-use super::unclear::{self, Pools};
+use super::unclear::{self, Claims, Pools};
 use super::{calico_nodes, datastore, objects, places};
 use crate::cache::Cache;
 use crate::calico::store::Store;
@@ -71,7 +71,9 @@ pub async fn cluster(
     )?;
     let needed = permissions(&datastore);
     let (namespaces, permissions, policies, workloads) = tokio::try_join!(
-        read::list::<Namespace>(context, "Namespaces"),
+        read::each(context, "Namespaces", |namespace: Namespace| Some(
+            objects::pins_of(&namespace)
+        )),
         read::permissions(context, &needed),
         read::policies(context),
         workloads::workloads(context, cache),
@@ -86,7 +88,7 @@ pub async fn cluster(
     let (unclear_pools, of_no_range): (Vec<Unclear>, Vec<Unclear>) =
         pools.unclear.into_iter().partition(|pool| pool.range.is_some());
     let mut malformed: Vec<Malformed> = of_no_range.into_iter().map(|pool| pool.malformed).collect();
-    let (blocks, unclear_blocks) = unclear::blocks(&in_calico.blocks);
+    let (blocks, unclear_blocks) = unclear::apart(in_calico.blocks);
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
     let controller_managers = objects::controller_managers(&index);
     let reports = read::reports(context, cache, node_migrations);
@@ -95,7 +97,7 @@ pub async fn cluster(
     let corefiles = workloads::corefiles(context, &index, &name_servers).await?;
     Ok(ClusterFacts {
         nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
-        pins: objects::pins(&index, &namespaces),
+        pins: objects::pins(&index, namespaces),
         workloads,
         budgets: cache
             .budgets
@@ -134,7 +136,7 @@ pub async fn cluster(
 #[derive(Default)]
 struct InCalico {
     pools: Vec<DynamicObject>,
-    blocks: Vec<DynamicObject>,
+    blocks: Vec<Result<Block, Unclear>>,
     ipam: Option<DynamicObject>,
     nodes: BTreeMap<String, CalicoNode>,
     mentions: Vec<Mention>,
@@ -166,9 +168,10 @@ async fn in_calico(
         found.etcd = Some(datastore::facts(store).await);
     }
     let read = async {
+        let no_claims = Claims::default();
         let (pools, blocks, ipam, nodes) = tokio::try_join!(
             store.list(calico::IP_POOL),
-            store.list(calico::IPAM_BLOCK),
+            blocks(&store, &no_claims),
             store.ipam_config(),
             calico_nodes::read(&store, cache),
         )?;
@@ -199,12 +202,20 @@ pub async fn pools(store: &Store) -> Result<Pools, WriteError> {
 
 /// What Calico's IPAM has given out, and what it gives to nobody.
 pub async fn ipam(store: &Store) -> Result<Ipam, WriteError> {
-    let (blocks, affinities, reservations) = tokio::try_join!(
-        store.list(calico::IPAM_BLOCK),
-        store.list(calico::BLOCK_AFFINITY),
-        store.list(calico::IP_RESERVATION),
+    let (claims, reservations) = tokio::try_join!(
+        store.each(calico::BLOCK_AFFINITY, |object| Some(unclear::claim(&object))),
+        store.each(calico::IP_RESERVATION, |object| Some(objects::reserved(&object))),
     )?;
-    Ok(unclear::ipam(&blocks, &affinities, &reservations))
+    // Of a block that is not understood they say whose it is.
+    let claims = Claims::of(claims);
+    let blocks = blocks(store, &claims).await?;
+    Ok(unclear::ipam(blocks, claims, reservations))
+}
+
+/// Every block, of which no more is kept than decisions read.
+async fn blocks(store: &Store, claims: &Claims) -> Result<Vec<Result<Block, Unclear>>, WriteError> {
+    let kept = |object: DynamicObject| Some(unclear::block(&object, claims));
+    store.each(calico::IPAM_BLOCK, kept).await
 }
 
 /// Who else says a range.
@@ -228,12 +239,8 @@ pub async fn mentions(context: &Context, cache: &Cache, store: &Store) -> Result
     }
     mentions.extend(of_policies);
     for kind in POLICIES {
-        let objects = store.list(kind).await?;
-        mentions.extend(
-            objects
-                .iter()
-                .filter_map(|object| places::calicos_policy(kind.0, object)),
-        );
+        let of_policy = |object: DynamicObject| places::calicos_policy(kind.0, &object);
+        mentions.extend(store.each(kind, of_policy).await?);
     }
     let managers = objects::controller_managers(&cache.pods.index());
     mentions.extend(managers.iter().filter_map(places::controller_manager));

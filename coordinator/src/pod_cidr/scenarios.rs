@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use super::world::{
     AFFINITIES, BLOCKS, CALICO, MIGRATION, NODE_NAMES, NODES, PODS, POOLS, RANGES, addresses_of_tunnel,
-    calico_node, cluster, end_of, run_until, turn, turn_without_world, world_moves,
+    calico_node, cluster, end_of, run_until, turn, turn_remembering, turn_without_world, world_moves,
 };
 use crate::fake_api::FakeApi;
+use crate::memory::Memory;
 
 /// The changes that say something about order, shortened.
 pub(super) fn story(changes: &[(String, Value)]) -> Vec<String> {
@@ -204,6 +205,78 @@ async fn back_from_wherever_it_is() {
             "the old pool is closed after {last} writes"
         );
     }
+}
+
+/// A block of the old range that node a has, and that is empty.
+fn put_empty_block(api: &FakeApi, number: usize) {
+    let (third, last) = (100 + number / 4, 64 * (number % 4));
+    let (range, name) = (
+        format!("10.244.{third}.{last}/26"),
+        format!("10-244-{third}-{last}-26"),
+    );
+    api.put(
+        &format!("{BLOCKS}/{name}"),
+        json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock", "metadata": { "name": name },
+            "spec": {
+                "cidr": range, "affinity": "host:a", "allocations": vec![Value::Null; 64], "attributes": [],
+                "unallocated": (0..64).collect::<Vec<_>>(),
+            },
+        }),
+    );
+    let claim = format!("a-{name}");
+    api.put(
+        &format!("{AFFINITIES}/{claim}"),
+        json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "BlockAffinity", "metadata": { "name": claim },
+            "spec": { "cidr": range, "node": "a", "state": "confirmed", "deleted": "false" },
+        }),
+    );
+}
+
+/// Thousands of blocks are a hundred batches: what a batch releases it reads by name, and what is gone is known.
+#[tokio::test]
+async fn blocks_go_batch_by_batch_without_a_list_of_all_for_each() {
+    let api = cluster("Off");
+    (0..300).for_each(|number| put_empty_block(&api, number));
+    let left = || {
+        let is_old = |block: &Value| block["spec"]["cidr"].as_str().unwrap().starts_with("10.244.");
+        api.below(BLOCKS).into_iter().filter(is_old).count()
+    };
+    for _ in 0..100 {
+        if left() < 300 {
+            break;
+        }
+        turn(&api).await;
+    }
+    let mut memory = Memory::default();
+    let mut batches = 0;
+    api.take_reads();
+    for _ in 0..20 {
+        let before = left();
+        if before == 0 {
+            break;
+        }
+        turn_remembering(&api, &mut memory).await;
+        world_moves(&api);
+        assert!(
+            before - left() <= 50,
+            "a pass that takes minutes looks at nothing else"
+        );
+        batches += usize::from(left() < before);
+    }
+    assert_eq!(left(), 0);
+    assert!(batches >= 5, "{batches} batches");
+    let reads = api.take_reads();
+    let is_a_list = |read: &&String| {
+        read.starts_with("LIST") && (read.contains("/ipamblocks") || read.contains("/blockaffinities"))
+    };
+    let lists: Vec<&String> = reads.iter().filter(is_a_list).collect();
+    // What the coordinator had to know at its start: one page and a few objects of both kinds.
+    assert!(lists.len() <= 4, "{lists:#?}");
+    run_until(&api, "Completed").await;
+    assert_gone(&api, 0);
+    assert_eq!(api.below(AFFINITIES).len(), 2, "those of the new range");
 }
 
 /// An allocation that races the block's release is not lost: it comes between the look at the block and the write.

@@ -1,6 +1,6 @@
 //! Calico's objects that are not understood: what else says whose each of them is. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ipnet::IpNet;
 use kube::ResourceExt;
@@ -8,7 +8,7 @@ use kube::core::DynamicObject;
 use plan::calico::{block_name, node_of};
 use plan::cluster::Malformed;
 use plan::pod_cidr::facts::Pool;
-use plan::pod_cidr::ipam::{Block, Ipam};
+use plan::pod_cidr::ipam::{Block, Claim, Ipam};
 use plan::pod_cidr::unclear::{Unclear, UnclearIpam};
 use serde_json::Value;
 
@@ -52,19 +52,20 @@ pub fn pools(found: &[DynamicObject]) -> Pools {
     pools
 }
 
-/// What Calico's IPAM has given out, and what it gives to nobody.
-pub fn ipam(blocks: &[DynamicObject], claims: &[DynamicObject], reservations: &[DynamicObject]) -> Ipam {
-    let claims = Claims::of(claims);
-    let (blocks, unclear_blocks) = of_blocks(blocks, &claims);
+/// What Calico's IPAM has given out, and what it gives to nobody, of what was made of each object.
+pub fn ipam(
+    blocks: Vec<Result<Block, Unclear>>,
+    claims: Claims,
+    reservations: Vec<(Vec<IpNet>, Option<Malformed>)>,
+) -> Ipam {
+    let (blocks, unclear_blocks) = apart(blocks);
     let mut reserved = Vec::new();
     let mut ignored = Vec::new();
-    for object in reservations {
-        let (ranges, not_understood) = objects::reserved(object);
+    for (ranges, not_understood) in reservations {
         reserved.extend(ranges);
         ignored.extend(not_understood);
     }
-    let ranges = claims.understood.into_iter().map(|(range, _)| range).collect();
-    let mut ipam = Ipam::new(blocks, ranges, reserved);
+    let mut ipam = Ipam::new(blocks, claims.understood, reserved);
     ipam.unclear = UnclearIpam {
         blocks: unclear_blocks,
         claims: claims.unclear,
@@ -73,68 +74,83 @@ pub fn ipam(blocks: &[DynamicObject], claims: &[DynamicObject], reservations: &[
     ipam
 }
 
-/// Blocks that are understood, and the others; without claims that say whose these are.
-pub fn blocks(found: &[DynamicObject]) -> (Vec<Block>, Vec<Unclear>) {
-    of_blocks(found, &Claims::default())
-}
-
-fn of_blocks(found: &[DynamicObject], claims: &Claims) -> (Vec<Block>, Vec<Unclear>) {
+/// What is understood, and the others.
+pub fn apart<T>(found: Vec<Result<T, Unclear>>) -> (Vec<T>, Vec<Unclear>) {
     let mut understood = Vec::new();
     let mut unclear = Vec::new();
-    for object in found {
-        match objects::block(object) {
-            Ok(block) => understood.push(block),
-            Err(malformed) => unclear.push(unclear_block(object, malformed, claims)),
+    for found in found {
+        match found {
+            Ok(found) => understood.push(found),
+            Err(found) => unclear.push(found),
         }
     }
     (understood, unclear)
 }
 
-/// A block whose range is not understood has the one that its name says, if a node has a claim on that. A name alone proves nothing.
-fn unclear_block(object: &DynamicObject, malformed: Malformed, claims: &Claims) -> Unclear {
-    let name = object.name_any();
-    let claim = match range(object) {
-        Some(range) => claims.understood.iter().find(|(found, _)| *found == range),
-        None => claims
-            .understood
-            .iter()
-            .find(|(found, _)| block_name(*found) == name),
-    };
-    let said = object.data["spec"]["affinity"].as_str().and_then(node_of);
-    let claimed = claim.and_then(|(_, node)| node.as_deref());
-    Unclear {
+/// A block. One whose range is not understood has the one that its name says, if a node has a claim on that. A name alone proves nothing.
+pub fn block(object: &DynamicObject, claims: &Claims) -> Result<Block, Unclear> {
+    objects::block(object).map_err(|malformed| {
+        let claim = match range(object) {
+            Some(range) => claims.on(range),
+            None => claims.on_named(&object.name_any()),
+        };
+        let said = object.data["spec"]["affinity"].as_str().and_then(node_of);
+        let claimed = claim.and_then(|claim| claim.node.as_deref());
+        Unclear {
+            malformed,
+            range: range(object).or(claim.map(|claim| claim.range)),
+            node: said
+                .or(claimed)
+                .filter(|node| !node.is_empty())
+                .map(str::to_owned),
+        }
+    })
+}
+
+/// A claim of a node on a block.
+pub fn claim(object: &DynamicObject) -> Result<Claim, Unclear> {
+    objects::claim(object).map_err(|malformed| Unclear {
         malformed,
-        range: range(object).or(claim.map(|(range, _)| *range)),
-        node: said
-            .or(claimed)
-            .filter(|node| !node.is_empty())
-            .map(str::to_owned),
-    }
+        range: None,
+        node: object.data["spec"]["node"].as_str().map(str::to_owned),
+    })
 }
 
 /// Claims of nodes on blocks.
 #[derive(Default)]
-struct Claims {
-    /// Range and node.
-    understood: Vec<(IpNet, Option<String>)>,
+pub struct Claims {
+    understood: Vec<Claim>,
     unclear: Vec<Unclear>,
+    /// Places of those that are understood, by the range.
+    by_range: HashMap<IpNet, usize>,
+    /// The same by the name that the block has.
+    by_name: HashMap<String, usize>,
 }
 
 impl Claims {
-    fn of(found: &[DynamicObject]) -> Self {
-        let mut claims = Self::default();
-        for object in found {
-            let node = object.data["spec"]["node"].as_str().map(str::to_owned);
-            match objects::affinity(object) {
-                Ok(range) => claims.understood.push((range, node)),
-                Err(malformed) => claims.unclear.push(Unclear {
-                    malformed,
-                    range: None,
-                    node,
-                }),
-            }
+    /// These claims.
+    pub fn of(found: Vec<Result<Claim, Unclear>>) -> Self {
+        let (understood, unclear) = apart(found);
+        let mut claims = Self {
+            unclear,
+            ..Self::default()
+        };
+        for (place, claim) in understood.iter().enumerate() {
+            claims.by_range.entry(claim.range).or_insert(place);
+            claims.by_name.entry(block_name(claim.range)).or_insert(place);
         }
+        claims.understood = understood;
         claims
+    }
+
+    /// The claim on the block of this range.
+    fn on(&self, range: IpNet) -> Option<&Claim> {
+        self.understood.get(*self.by_range.get(&range)?)
+    }
+
+    /// The claim on the block of this name.
+    fn on_named(&self, block: &str) -> Option<&Claim> {
+        self.understood.get(*self.by_name.get(block)?)
     }
 }
 
@@ -150,10 +166,10 @@ pub fn told<'found>(
     ipam: Option<&'found UnclearIpam>,
     ours: [IpNet; 2],
 ) -> Vec<(&'static str, String)> {
-    let apart = |unclear: &Unclear| !ours.iter().any(|range| unclear.may_touch(range));
+    let is_apart = |unclear: &Unclear| !ours.iter().any(|range| unclear.may_touch(range));
     let nothing = "it shares no address with the ranges of this migration, and costs nothing else";
     let of_pools = pools.iter().map(|pool| {
-        let costs = if apart(pool) {
+        let costs = if is_apart(pool) {
             nothing
         } else {
             "no pool is opened, closed or deleted on the way there"
@@ -162,7 +178,7 @@ pub fn told<'found>(
     });
     let ipam = ipam.into_iter();
     let of_blocks = ipam.clone().flat_map(|ipam| &ipam.blocks).map(|block| {
-        let costs = if apart(block) {
+        let costs = if is_apart(block) {
             nothing
         } else {
             "the pool of its range is not deleted"
@@ -206,6 +222,16 @@ mod tests {
         .unwrap()
     }
 
+    fn ipam(blocks: &[DynamicObject], claims: &[DynamicObject], reservations: &[DynamicObject]) -> Ipam {
+        let claims = Claims::of(claims.iter().map(claim).collect());
+        let blocks = blocks.iter().map(|object| block(object, &claims)).collect();
+        super::ipam(
+            blocks,
+            claims,
+            reservations.iter().map(objects::reserved).collect(),
+        )
+    }
+
     #[rstest]
     #[case::by_its_own_words(json!({ "cidr": "10.244.1.0/26", "affinity": "host:a", "allocations": 1 }), None, Some("10.244.1.0/26"), Some("a"))]
     #[case::by_a_claim(json!({ "cidr": "10.244.1.0/26", "allocations": 1 }), Some("10.244.1.0/26"), Some("10.244.1.0/26"), Some("b"))]
@@ -244,7 +270,7 @@ mod tests {
             &[object("x", &json!({ "reservedCIDRs": ["ten", "10.200.0.1"] }))],
         );
         assert_eq!(
-            (ipam.blocks().len(), ipam.affinities.len(), ipam.reserved.len()),
+            (ipam.blocks().len(), ipam.claims().len(), ipam.reserved.len()),
             (1, 1, 1)
         );
         let UnclearIpam {

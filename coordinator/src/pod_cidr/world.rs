@@ -417,8 +417,12 @@ pub(super) async fn turn(api: &FakeApi) {
 }
 
 pub(super) async fn turn_without_world(api: &FakeApi) {
-    let mut memory = Memory::default();
-    let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+    turn_remembering(api, &mut Memory::default()).await;
+}
+
+/// One pass of a coordinator that has made others before.
+pub(super) async fn turn_remembering(api: &FakeApi, memory: &mut Memory) {
+    let _ = pass(&api.context(), &api.cache(), memory).await;
     let migration = api.get(MIGRATION).unwrap();
     for mark in ["emptySince", "provedAt"] {
         if migration["status"]["podCidr"][mark].is_string() {

@@ -61,6 +61,17 @@ impl Block {
     }
 }
 
+/// A claim of a node on a block: a `BlockAffinity`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Name of the object.
+    pub name: String,
+    /// The node; `None` where it says none.
+    pub node: Option<String>,
+    /// The range of the block.
+    pub range: IpNet,
+}
+
 /// What Calico's IPAM has given out, and what it gives to nobody. In a large cluster every node asks in each pass for its own blocks and
 /// for that of one address: so they are put in order once, when they are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,8 +82,8 @@ pub struct Ipam {
     lengths: BTreeSet<u8>,
     /// Places in `blocks` by affinity.
     owned: BTreeMap<String, Vec<usize>>,
-    /// The range of every affinity to a block.
-    pub affinities: Vec<IpNet>,
+    /// By range.
+    claims: Vec<Claim>,
     /// What `IPReservation`s keep free.
     pub reserved: Vec<IpNet>,
     /// What is there beside all this, and is not understood.
@@ -80,8 +91,9 @@ pub struct Ipam {
 }
 
 impl Ipam {
-    /// Every block, the range of every affinity to one, and what `IPReservation`s keep free.
-    pub fn new(mut blocks: Vec<Block>, affinities: Vec<IpNet>, reserved: Vec<IpNet>) -> Self {
+    /// Every block, every claim on one, and what `IPReservation`s keep free.
+    pub fn new(mut blocks: Vec<Block>, mut claims: Vec<Claim>, reserved: Vec<IpNet>) -> Self {
+        claims.sort_by_key(|claim| claim.range);
         blocks.sort_by_key(|block| block.range);
         let lengths = blocks.iter().map(|block| block.range.prefix_len()).collect();
         let mut owned: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -94,7 +106,7 @@ impl Ipam {
             blocks,
             lengths,
             owned,
-            affinities,
+            claims,
             reserved,
             unclear: UnclearIpam::default(),
         }
@@ -103,6 +115,27 @@ impl Ipam {
     /// Every block.
     pub fn blocks(&self) -> &[Block] {
         &self.blocks
+    }
+
+    /// Every claim on a block.
+    pub fn claims(&self) -> &[Claim] {
+        &self.claims
+    }
+
+    /// The claims on the block of this range.
+    pub fn claims_on(&self, range: IpNet) -> &[Claim] {
+        let first = self.claims.partition_point(|claim| claim.range < range);
+        let of_it = self.claims.get(first..).unwrap_or_default();
+        &of_it[..of_it.partition_point(|claim| claim.range == range)]
+    }
+
+    /// The block of this range.
+    pub fn block(&self, range: IpNet) -> Option<&Block> {
+        let place = self
+            .blocks
+            .binary_search_by_key(&range, |block| block.range)
+            .ok()?;
+        self.blocks.get(place)
     }
 
     /// The blocks of this node.
@@ -115,11 +148,7 @@ impl Ipam {
     pub fn block_with(&self, address: &IpAddr) -> Option<&Block> {
         self.lengths.iter().rev().find_map(|length| {
             let range = IpNet::new(*address, *length).ok()?.trunc();
-            let place = self
-                .blocks
-                .binary_search_by_key(&range, |block| block.range)
-                .ok()?;
-            self.blocks.get(place)
+            self.block(range)
         })
     }
 }
