@@ -10,6 +10,7 @@ mod bounds;
 pub mod cache;
 pub mod calico;
 mod calico_datastore;
+mod checks_log;
 pub mod clock;
 pub mod context;
 pub mod cordon;

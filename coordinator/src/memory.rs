@@ -4,6 +4,7 @@ use api::Migration;
 use jiff::Timestamp;
 use plan::stalls::Stalls;
 
+use crate::checks_log::ChecksLog;
 use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
@@ -31,8 +32,8 @@ pub struct Memory {
     pub check_took: std::time::Duration,
     /// What the Migration remembers beside its own object.
     pub records: Records,
-    /// What was logged last of the checks, as a hash.
-    pub checks_logged: Option<u64>,
+    /// What the log says of the checks.
+    pub checks_logged: ChecksLog,
     /// When objects that no watch brings were last compared with what was written.
     pub drift_looked_at: Option<Timestamp>,
     /// When what somebody else changed was written again.

@@ -1,7 +1,6 @@
 //! Before the first change: agents report, checks run, the plan is written. Plan and run are this one code.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,11 +9,10 @@ use api::record::{Holds, MOST_BYTES, parts};
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use plan::check::{Check, Verdict, few};
+use plan::check::{Check, few};
 use plan::decision::WaitReason;
 use plan::document::{Action, Document, NodeActions};
 use plan::words::counted;
-use tracing::info;
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -114,7 +112,7 @@ async fn check<K: Kind>(
     }
     let (settings, found) = kind.judge(migration, &facts);
     count_failed(context, &found);
-    log_in_full(memory, &found);
+    memory.checks_logged.log(&found);
     status.checks = few(found, CHECKS_BYTES);
     let Some(settings) = settings else {
         refuse(status);
@@ -258,25 +256,6 @@ fn refuse(status: &mut MigrationStatus) {
             first.line()
         ),
     };
-}
-
-/// A status names the first of many objects: the log names all of them, once until they change.
-fn log_in_full(memory: &mut Memory, checks: &[Check]) {
-    let shortened = checks
-        .iter()
-        .any(|check| !check.whole.is_empty() && check.verdict != Verdict::Pass);
-    let all = || checks.iter().flat_map(Check::in_full);
-    let mut hasher = DefaultHasher::new();
-    if shortened {
-        all().for_each(|check| check.line().hash(&mut hasher));
-    }
-    let hash = hasher.finish();
-    if memory.checks_logged.replace(hash) == Some(hash) || !shortened {
-        return;
-    }
-    for check in all().filter(|check| check.verdict != Verdict::Pass) {
-        info!(verdict = ?check.verdict, check = check.line(), "found");
-    }
 }
 
 fn count_failed(context: &Context, checks: &[Check]) {
