@@ -1,6 +1,6 @@
 //! What the conversion leaves to calico-kube-controllers, of what this cluster still has, and whether those of v3 have written it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use api::migration::CalicoDatastoreStatus;
 use datastore::stores::Stores;
@@ -21,47 +21,41 @@ use crate::write::WriteError;
 
 /// What the cluster has of what the controllers make something of.
 pub(super) struct Sources {
-    /// Keys of the labels of Namespaces, by name.
-    namespaces: BTreeMap<String, Vec<String>>,
+    namespaces: BTreeSet<String>,
     policies: BTreeSet<PolicyName>,
+    /// Labels of Namespaces that keep the controllers of v3 from writing their profiles.
+    pub(super) too_long: Vec<(String, String)>,
 }
 
 impl Sources {
     /// Reads all of it.
     pub(super) async fn read(context: &Context) -> Result<Self, WriteError> {
-        let labels = |namespace: Namespace| {
-            let keys = namespace.labels().keys().cloned().collect();
-            Some((namespace.name_any(), keys))
-        };
-        let name = |policy: NetworkPolicy| {
-            Some(PolicyName {
-                namespace: policy.namespace().unwrap_or_default(),
-                name: policy.name_any(),
-            })
-        };
         let (namespaces, policies) = tokio::try_join!(
-            read::each(context, "Namespaces", labels),
-            read::each(context, "NetworkPolicies", name),
+            read::each(context, "Namespaces", |namespace: Namespace| {
+                let keys = namespace.labels().keys().filter(|key| left::is_too_long(key));
+                Some((namespace.name_any(), keys.cloned().collect::<Vec<_>>()))
+            }),
+            read::each(context, "NetworkPolicies", |policy: NetworkPolicy| {
+                Some(PolicyName {
+                    namespace: policy.namespace().unwrap_or_default(),
+                    name: policy.name_any(),
+                })
+            }),
         )?;
+        let too_long = namespaces.iter().flat_map(|(name, keys)| {
+            let keys = keys.iter();
+            keys.map(|key| (name.clone(), key.clone()))
+        });
         Ok(Self {
-            namespaces: namespaces.into_iter().collect(),
+            too_long: too_long.collect(),
+            namespaces: namespaces.into_iter().map(|(name, _)| name).collect(),
             policies: policies.into_iter().collect(),
         })
     }
 
     /// What of it the controllers make in this cluster.
     pub(super) fn left(&self, left: Left) -> Left {
-        let namespaces: BTreeSet<String> = self.namespaces.keys().cloned().collect();
-        left.in_cluster(&namespaces, &self.policies)
-    }
-
-    /// Labels of Namespaces that keep the controllers of v3 from writing their profiles.
-    pub(super) fn too_long(&self) -> Vec<(String, String)> {
-        let labels = self.namespaces.iter().flat_map(|(namespace, keys)| {
-            let keys = keys.iter().filter(|key| left::is_too_long(key));
-            keys.map(|key| (namespace.clone(), key.clone()))
-        });
-        labels.collect()
+        left.in_cluster(&self.namespaces, &self.policies)
     }
 }
 

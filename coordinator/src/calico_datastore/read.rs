@@ -106,7 +106,7 @@ async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Re
     let sources = Sources::read(context).await?;
     converted.left = sources.left(converted.left.clone());
     if !converted.left.profiles.is_empty() {
-        converted.too_long = sources.too_long();
+        converted.too_long = sources.too_long;
     }
     Ok(())
 }
@@ -120,7 +120,7 @@ async fn of_manifest(
 ) -> Result<(), WriteError> {
     let name = current(&Name::of(&manifest.daemon_set));
     let key = format!("{}/{}", name.namespace, name.name);
-    cluster.other_daemon_sets = other_daemon_sets(cache, &name);
+    cluster.other_daemon_sets = other_daemon_sets(context, &name).await?;
     cluster.other_controllers = other_controllers(context, &name.namespace).await?;
     cluster.without_image = without_images(context, cache, &manifest.images()).await?;
     let Some(there) = get(context, &name).await? else {
@@ -318,25 +318,17 @@ fn is_calicos(template: Option<PodTemplateSpec>) -> bool {
 }
 
 /// Other `DaemonSet`s that run calico-node.
-fn other_daemon_sets(cache: &Cache, known: &Name) -> Vec<String> {
-    let runs_node = |object: &DaemonSet| {
-        let template = object.spec.as_ref().map(|spec| &spec.template);
-        let containers = template
-            .and_then(|template| template.spec.as_ref())
-            .map(|spec| &spec.containers);
-        containers
-            .into_iter()
-            .flatten()
-            .any(|container| container.name == NODE_CONTAINER)
+async fn other_daemon_sets(context: &Context, known: &Name) -> Result<Vec<String>, WriteError> {
+    let runs_node = |object: DaemonSet| {
+        let name = (object.namespace().unwrap_or_default(), object.name_any());
+        let containers = object.spec?.template.spec?.containers;
+        let runs = containers
+            .iter()
+            .any(|container| container.name == NODE_CONTAINER);
+        let is_another = (&name.0, &name.1) != (&known.namespace, &known.name);
+        (runs && is_another).then(|| format!("DaemonSet {}/{}", name.0, name.1))
     };
-    let objects = cache.daemon_sets.state();
-    objects
-        .iter()
-        .filter(|object| runs_node(object))
-        .map(|object| (object.namespace().unwrap_or_default(), object.name_any()))
-        .filter(|(namespace, name)| (namespace, name) != (&known.namespace, &known.name))
-        .map(|(namespace, name)| format!("DaemonSet {namespace}/{name}"))
-        .collect()
+    read::each(context, "DaemonSets", runs_node).await
 }
 
 /// Images that some kubelet does not say it has, each with those Nodes.
@@ -345,32 +337,31 @@ async fn without_images(
     cache: &Cache,
     images: &BTreeSet<String>,
 ) -> Result<BTreeMap<String, Vec<String>>, WriteError> {
-    // What kubelets have is long, and nothing else asks for it: it is not kept.
-    let nodes = read::list::<Node>(context, "Nodes").await?;
+    // What kubelets have is long, and nothing else asks for it: of each Node only what it lacks is kept.
     let linux = node_migrations::linux_nodes(cache);
-    let nodes: Vec<&Node> = nodes
-        .iter()
-        .filter(|node| linux.contains_key(&node.name_any()))
-        .collect();
-    let of_image = images
-        .iter()
-        .map(|image| (image.clone(), without_image(&nodes, image)));
-    Ok(of_image.filter(|(_, nodes)| !nodes.is_empty()).collect())
+    let lacking = |node: Node| {
+        let name = Some(node.name_any()).filter(|name| linux.contains_key(name))?;
+        let lacking: Vec<&String> = images.iter().filter(|image| !has_image(&node, image)).collect();
+        (!lacking.is_empty()).then_some((name, lacking))
+    };
+    let mut without: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (node, lacking) in read::each(context, "Nodes", lacking).await? {
+        for image in lacking {
+            without.entry(image.clone()).or_default().push(node.clone());
+        }
+    }
+    Ok(without)
 }
 
-/// Nodes whose kubelet does not say that they have this image.
-fn without_image(nodes: &[&Node], image: &str) -> Vec<String> {
-    let has = |node: &Node| {
-        let images = node.status.as_ref().and_then(|status| status.images.as_ref());
-        let mut names = images
-            .into_iter()
-            .flatten()
-            .filter_map(|image| image.names.as_ref())
-            .flatten();
-        names.any(|name| name == image || name.ends_with(&format!("/{image}")))
-    };
-    let without = nodes.iter().filter(|node| !has(node));
-    without.map(|node| node.name_any()).collect()
+/// Whether the Node's kubelet says that it has this image.
+fn has_image(node: &Node, image: &str) -> bool {
+    let images = node.status.as_ref().and_then(|status| status.images.as_ref());
+    let mut names = images
+        .into_iter()
+        .flatten()
+        .filter_map(|image| image.names.as_ref())
+        .flatten();
+    names.any(|name| name == image || name.strip_suffix(image).is_some_and(|rest| rest.ends_with('/')))
 }
 
 /// Fail-closed webhooks, and who answers for them.
@@ -391,6 +382,8 @@ async fn version(context: &Context) -> Result<String, WriteError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_api::FakeApi;
+    use crate::watching::PAGE;
 
     #[test]
     fn a_refusal_is_said_without_the_object() {
@@ -409,5 +402,34 @@ mod tests {
     fn what_is_no_yaml_says_so() {
         assert!(manifest("a: [").unwrap_err()[0].contains("no YAML"));
         assert!(manifest("").unwrap_err()[0].contains("found 0 of: DaemonSet"));
+    }
+
+    /// Of each Node no more is kept than what it lacks: its kubelet may name a hundred images.
+    #[tokio::test]
+    async fn images_are_looked_for_page_by_page() {
+        let api = FakeApi::default();
+        let count = 2 * usize::try_from(PAGE).unwrap() + 1;
+        for number in 0..count {
+            let name = format!("node-{number:04}");
+            let image = if number == 7 {
+                "calico/node:v2"
+            } else {
+                "quay.io/calico/node:v3"
+            };
+            api.put(
+                &format!("/api/v1/nodes/{name}"),
+                json!({
+                    "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": { "kubernetes.io/os": "linux" } },
+                    "status": { "images": [{ "names": [image], "sizeBytes": 1 }] },
+                }),
+            );
+        }
+        let images = ["calico/node:v3", "ode:v3"].map(str::to_owned).into();
+        let found = without_images(&api.context(), &api.cache(), &images)
+            .await
+            .unwrap();
+        assert_eq!(found["calico/node:v3"], ["node-0007"]);
+        assert_eq!(found["ode:v3"].len(), count, "a part of a name is another image");
+        assert_eq!(api.take_reads().len(), 3);
     }
 }
