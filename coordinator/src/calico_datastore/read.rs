@@ -383,7 +383,7 @@ async fn version(context: &Context) -> Result<String, WriteError> {
 mod tests {
     use super::*;
     use crate::fake_api::FakeApi;
-    use crate::watching::PAGE;
+    use crate::answers::PAGE;
 
     #[test]
     fn a_refusal_is_said_without_the_object() {

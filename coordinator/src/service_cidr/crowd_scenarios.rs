@@ -119,6 +119,14 @@ impl World {
         );
     }
 
+    /// A Service without a selector, whose endpoint its owner keeps.
+    pub(super) fn by_hand(&self, name: &str, address: &str) {
+        self.service(name, address);
+        self.api
+            .edit(&path(name), &json!({ "spec": { "selector": null } }));
+        self.serve(name);
+    }
+
     /// Lets an endpoint answer for this Service.
     fn serve(&self, name: &str) {
         let (namespace, short) = name.split_once('/').unwrap();
@@ -158,7 +166,7 @@ impl World {
     }
 
     /// Services of a namespace, but for helpers, by whether they have an address of the new range.
-    fn count(&self, namespace: &str, is_there: bool) -> usize {
+    pub(super) fn count(&self, namespace: &str, is_there: bool) -> usize {
         let all = self.api.below(&format!("{SERVICES}/{namespace}/services"));
         let own = all.iter().filter(|service| !is_helper(service));
         own.filter(|service| {
@@ -296,11 +304,7 @@ async fn on_the_way_back_nothing_is_done_for_services_that_had_not_begun() {
     let mut world = World::new();
     let names: Vec<String> = (0..8).map(|number| format!("shop/web-{number}")).collect();
     for (number, name) in names.iter().enumerate() {
-        world.service(name, &format!("10.96.0.{}", number + 5));
-        world
-            .api
-            .edit(&path(name), &json!({ "spec": { "selector": null } }));
-        world.serve(name);
+        world.by_hand(name, &format!("10.96.0.{}", number + 5));
     }
     for _ in 0..50 {
         if world.count("shop", true) == 0 {

@@ -23,6 +23,8 @@ mod read;
 mod services;
 #[cfg(test)]
 mod silent_scenarios;
+#[cfg(test)]
+mod stranger_scenarios;
 mod trial;
 mod view;
 mod watched;

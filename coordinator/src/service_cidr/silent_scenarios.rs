@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::crowd_scenarios::{RANGES, World};
 use crate::fake_api::MIGRATION;
 
-const NODES: [&str; 2] = ["a", "b"];
+pub(super) const NODES: [&str; 2] = ["a", "b"];
 
 fn pod(namespace: &str, name: &str, node: &str, kind: &str, owner: &str) -> Value {
     json!({
@@ -27,7 +27,7 @@ fn pod(namespace: &str, name: &str, node: &str, kind: &str, owner: &str) -> Valu
 }
 
 /// Every Service has its new address, the old range is closed, and a pod on each node was told an address that is left.
-fn world() -> World {
+pub(super) fn world() -> World {
     let mut world = World::new();
     world.api_server_serves("172.16.0.0/12");
     world.api.remove(&format!("{RANGES}/replumb-new"));
@@ -69,12 +69,12 @@ fn world() -> World {
 /// A pod beside a Service that came late.
 const MANY: &str = "/api/v1/namespaces/crowd/pods/many-1";
 
-fn web(node: &str) -> String {
+pub(super) fn web(node: &str) -> String {
     format!("/api/v1/namespaces/shop/pods/web-{node}")
 }
 
 /// The agent of a node answers what it is asked.
-fn answers(world: &World, node: &str, told: Found<Carriers>) {
+pub(super) fn answers(world: &World, node: &str, told: Found<Carriers>) {
     let path = format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}");
     let object = world.api.get(&path).unwrap();
     let facts = HostFacts {
@@ -95,7 +95,7 @@ fn answers(world: &World, node: &str, told: Found<Carriers>) {
 }
 
 /// The word of an agent that looks into its pods: those of this node that are there were told an address that is left.
-fn told(world: &World, node: &str) -> Found<Carriers> {
+pub(super) fn told(world: &World, node: &str) -> Found<Carriers> {
     let pods = [web(node), MANY.to_owned()].into_iter();
     let pods = pods.filter_map(|path| world.api.get(&path));
     let carriers = pods
