@@ -180,18 +180,21 @@ fn first_without_place<'facts>(places: &[Place<'facts>], in_work: &[usize]) -> O
         .flat_map(|index| places[*index].movable.iter().copied())
         .collect();
     pods.sort_by_key(|pod| std::cmp::Reverse((pod.cpu_millis, pod.memory_bytes)));
+    // Where one has no room none like it has any: pods that ask for the same are not put to the first nodes again.
+    let mut last: Option<(Amounts, usize)> = None;
     pods.into_iter().find(|pod| {
         let needed = of_pod(pod);
-        match free
-            .iter_mut()
-            .find(|free| (0..KINDS).all(|kind| free[kind] >= needed[kind]))
-        {
-            Some(place) => {
-                *place = minus(*place, needed);
-                false
-            }
-            None => true,
-        }
+        let first = last
+            .filter(|(like, _)| *like == needed)
+            .map_or(0, |(_, place)| place);
+        let has_room = |free: &Amounts| (0..KINDS).all(|kind| free[kind] >= needed[kind]);
+        let Some(place) = free[first..].iter().position(has_room) else {
+            return true;
+        };
+        let place = first + place;
+        free[place] = minus(free[place], needed);
+        last = Some((needed, place));
+        false
     })
 }
 
