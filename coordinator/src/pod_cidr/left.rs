@@ -7,6 +7,7 @@ use std::sync::Arc;
 use api::migration::{PodCidrStatus, Stage};
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 use plan::decision::{Wait, WaitReason};
 use plan::evict::PodName;
@@ -385,10 +386,10 @@ impl Pass<'_> {
             &settings.calico_daemon_set_name.value,
         );
         let sets = self.cache.daemon_sets.state();
-        let set = sets
-            .iter()
-            .map(|set| facts::daemon_sets::daemon_set(set))
-            .find(|set| set.namespace == *namespace && set.name == *name)?;
+        let is_calicos = |set: &&Arc<DaemonSet>| {
+            set.namespace().as_ref() == Some(namespace) && set.metadata.name.as_ref() == Some(name)
+        };
+        let set = facts::daemon_sets::daemon_set(sets.iter().find(is_calicos)?);
         let away = self
             .snapshot
             .nodes

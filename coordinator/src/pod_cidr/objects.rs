@@ -1,6 +1,8 @@
 //! From the API's objects to the facts of this kind. Pure: what was read comes in, values go out.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Namespace, Service};
@@ -9,8 +11,9 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use plan::cluster::Malformed;
 use plan::command_line::{argument, runs, switch};
+use plan::labels::Labels;
 use plan::pod_cidr::facts::{ControllerManager, IpamConfiguration, PIN_ANNOTATIONS, Pin, Pool};
-use plan::pod_cidr::ipam::{Allocation, Block, Claim};
+use plan::pod_cidr::ipam::{Allocation, Block, Claim, attribute};
 use plan::pod_cidr::mentions::ranges_in;
 use serde_json::Value;
 
@@ -63,6 +66,7 @@ pub fn block(object: &DynamicObject) -> Result<Block, Malformed> {
     };
     let attributes = listed("attributes")?;
     let mut allocations = Vec::new();
+    let mut words = HashSet::new();
     for (ordinal, index) in listed("allocations")?.iter().enumerate() {
         let index = match index {
             Value::Null => continue,
@@ -75,12 +79,7 @@ pub fn block(object: &DynamicObject) -> Result<Block, Malformed> {
             address: nth(&range, ordinal)
                 .ok_or_else(|| malformed("allocations", "no more than the block has"))?,
             handle: attribute["handle_id"].as_str().map(str::to_owned),
-            attributes: attribute["secondary"]
-                .as_object()
-                .into_iter()
-                .flatten()
-                .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-                .collect(),
+            attributes: kept(&attribute["secondary"], &mut words),
         });
     }
     Ok(Block {
@@ -88,6 +87,24 @@ pub fn block(object: &DynamicObject) -> Result<Block, Malformed> {
         affinity,
         allocations,
     })
+}
+
+/// Attributes that are read. A large cluster has hundreds of thousands of allocations: words that the addresses of a block share are in
+/// memory once. A tunnel's are written again as they were, all of them.
+fn kept(attributes: &Value, words: &mut HashSet<Arc<str>>) -> Labels {
+    let mut word = |text: &str| {
+        if let Some(known) = words.get(text) {
+            return Arc::clone(known);
+        }
+        let word: Arc<str> = text.into();
+        words.insert(Arc::clone(&word));
+        word
+    };
+    let is_whole = !attributes[attribute::TYPE].is_null();
+    let all = attributes.as_object().into_iter().flatten();
+    all.filter(|(key, _)| is_whole || attribute::READ.contains(&key.as_str()))
+        .filter_map(|(key, value)| Some((word(key), word(value.as_str()?))))
+        .collect()
 }
 
 /// The address of a block at this place.
@@ -268,7 +285,7 @@ mod tests {
                     .attributes
                     .get("type")
                     .or(allocation.attributes.get("pod"));
-                (allocation.address.to_string(), kind.map(String::as_str))
+                (allocation.address.to_string(), kind)
             })
             .collect();
         assert_eq!(
@@ -279,6 +296,25 @@ mod tests {
             ]
         );
         assert_eq!(found.affinity.as_deref(), Some("host:a"));
+    }
+
+    #[test]
+    fn of_what_is_written_beside_a_pods_address_only_what_is_read_is_kept() {
+        let long = "x".repeat(100_000);
+        let found = block(&object(&json!({
+            "cidr": "10.244.1.0/31", "allocations": [0, 1],
+            "attributes": [
+                { "handle_id": "1", "secondary": { "pod": "web-1", "namespace": "shop", "timestamp": long } },
+                { "handle_id": "2", "secondary": { "type": "vxlanTunnelAddress", "node": "a", "timestamp": "now" } },
+            ],
+        })))
+        .unwrap();
+        let [pod, tunnel] = found.allocations.as_slice() else {
+            panic!("{found:?}")
+        };
+        assert_eq!(pod.attributes, [("namespace", "shop"), ("pod", "web-1")].into());
+        // It is written again when the tunnel gets it back.
+        assert_eq!(tunnel.attributes.get("timestamp"), Some("now"));
     }
 
     /// An allocation whose attributes are not there is somebody's all the same.

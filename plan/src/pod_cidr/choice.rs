@@ -93,6 +93,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::labels::Labels;
     use crate::pod_cidr::host::TunnelEnd;
     use crate::pod_cidr::ipam::Allocation;
 
@@ -104,10 +105,7 @@ mod tests {
         Allocation {
             address: address.parse().unwrap(),
             handle: Some("a-handle".to_owned()),
-            attributes: BTreeMap::from([
-                ("node".to_owned(), node.to_owned()),
-                ("type".to_owned(), kind.to_owned()),
-            ]),
+            attributes: [("node", node), ("type", kind)].into(),
         }
     }
 
@@ -177,7 +175,7 @@ mod tests {
     #[test]
     fn calico_chooses_for_an_end_that_was_not_given_out_as_one() {
         let of_nobody = Allocation {
-            attributes: BTreeMap::new(),
+            attributes: Labels::default(),
             ..at(OLD, OWN)
         };
         let own = [block("10.200.1.0/30", "host:a", &[])];

@@ -7,14 +7,22 @@ use ipnet::IpNet;
 
 use super::unclear::UnclearIpam;
 use crate::calico::affinity;
+use crate::labels::Labels;
 
 /// Attributes of an allocation that Calico writes (libcalico-go, `lib/backend/model/block.go`).
-pub(super) mod attribute {
+pub mod attribute {
+    /// Name of the pod.
     pub const POD: &str = "pod";
+    /// Namespace of the pod.
     pub const NAMESPACE: &str = "namespace";
+    /// The node.
     pub const NODE: &str = "node";
+    /// The Service whose load balancer has the address.
     pub const SERVICE: &str = "service";
+    /// What it is where it is no pod's: the kind of a tunnel.
     pub const TYPE: &str = "type";
+    /// Those that are read of a pod's address, and of a load balancer's.
+    pub const READ: [&str; 5] = [POD, NAMESPACE, NODE, SERVICE, TYPE];
 }
 
 /// One address that Calico's IPAM has given out.
@@ -25,16 +33,13 @@ pub struct Allocation {
     /// Its handle: whoever releases it needs it.
     pub handle: Option<String>,
     /// What was written beside it.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Labels,
 }
 
 impl Allocation {
     /// What was written beside it under this key, unless that is empty.
     pub(super) fn says(&self, key: &str) -> Option<&str> {
-        self.attributes
-            .get(key)
-            .map(String::as_str)
-            .filter(|value| !value.is_empty())
+        self.attributes.get(key).filter(|value| !value.is_empty())
     }
 }
 

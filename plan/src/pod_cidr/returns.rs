@@ -175,7 +175,8 @@ mod tests {
             Standing::Held(_) => "held".to_owned(),
             Standing::Free(held) => {
                 assert_eq!(held.allocation.handle, "vxlan-tunnel-addr-a");
-                assert_eq!(held.allocation.attributes, allocation(OLD, &TUNNEL).attributes);
+                let attributes = held.allocation.attributes.into_iter().collect();
+                assert_eq!(allocation(OLD, &TUNNEL).attributes, attributes);
                 "free".to_owned()
             }
             Standing::Lost(words) => words,

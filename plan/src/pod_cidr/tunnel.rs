@@ -75,7 +75,11 @@ impl Held {
             allocation: Allocation {
                 address: found.address,
                 handle: found.handle.clone().unwrap_or_default(),
-                attributes: found.attributes.clone(),
+                attributes: found
+                    .attributes
+                    .iter()
+                    .map(|(key, value)| (key.to_string(), value.to_string()))
+                    .collect(),
             },
         }
     }
