@@ -714,7 +714,8 @@ fn is_below(key: &str, path: &str) -> bool {
 
 /// A path without an object at it is a collection when its last part is a plural of ours.
 fn is_collection(path: &str) -> bool {
-    const PLURALS: [&str; 22] = [
+    const PLURALS: [&str; 23] = [
+        "daemonsets",
         "deployments",
         "endpointslices",
         "globalnetworkpolicies",

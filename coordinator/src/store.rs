@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use api::Migration;
+use api::{Migration, names};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PodSpec, PodTemplateSpec};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ManagedFieldsEntry, ObjectMeta};
 use kube::Resource;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
+
+use crate::facts;
+use crate::facts::pods::KUBE_SYSTEM;
 
 /// A kind that is kept.
 pub trait Kept: Resource<DynamicType = ()> {
@@ -185,9 +188,50 @@ impl Kept for Node {
     }
 }
 
+/// A larger template of a `DaemonSet` outside kube-system is not kept, in bytes of JSON. Those of network plugins have half as much at most.
+const LARGEST_TEMPLATE: usize = 32 * 1024;
+/// Longer values of labels and annotations are not kept, in bytes; and no more labels and annotations, and names of managers, than this.
+const LONGEST_VALUE: usize = 1024;
+const MOST: usize = 64;
+
 impl Kept for DaemonSet {
-    // There are few, and who manages the fields of one is asked.
-    fn prune(&mut self) {}
+    /// Tenants make `DaemonSet`s, too. What a network plugin has is kept as it is: what cannot be one's is not.
+    fn prune(&mut self) {
+        let metadata = &mut self.metadata;
+        metadata.finalizers = None;
+        metadata.owner_references = None;
+        metadata.labels.as_mut().map(prune_values);
+        metadata.annotations.as_mut().map(prune_values);
+        // Who manages the fields of one is asked, and not which fields.
+        let managers = metadata.managed_fields.iter().flatten().take(MOST);
+        let managers = managers.map(|entry| ManagedFieldsEntry {
+            manager: entry.manager.clone(),
+            operation: entry.operation.clone(),
+            subresource: entry.subresource.clone(),
+            ..ManagedFieldsEntry::default()
+        });
+        metadata.managed_fields = Some(managers.collect()).filter(|managers: &Vec<_>| !managers.is_empty());
+        let namespace = metadata.namespace.as_deref();
+        if let Some(status) = &mut self.status {
+            status.conditions = None;
+        }
+        let Some(spec) = &mut self.spec else { return };
+        spec.selector = LabelSelector::default();
+        spec.template.metadata = None;
+        if namespace == Some(KUBE_SYSTEM) || bytes(&spec.template) <= LARGEST_TEMPLATE {
+            return;
+        }
+        // The node selector is ours to write, and to take back.
+        let node_selector = spec.template.spec.take().and_then(|pod| pod.node_selector);
+        let node_selector = node_selector.map(|mut labels| {
+            labels.retain(|key, _| key == names::NODE_NETWORK_LABEL);
+            labels
+        });
+        spec.template.spec = Some(PodSpec {
+            node_selector,
+            ..PodSpec::default()
+        });
+    }
 
     fn says_the_same(&self, other: &Self) -> bool {
         same_metadata(&self.metadata, &other.metadata)
@@ -197,9 +241,35 @@ impl Kept for DaemonSet {
     }
 }
 
+fn prune_values(values: &mut BTreeMap<String, String>) {
+    let mut kept = 0;
+    values.retain(|_, value| {
+        kept += usize::from(value.len() <= LONGEST_VALUE);
+        value.len() <= LONGEST_VALUE && kept <= MOST
+    });
+}
+
+/// How long it is as JSON.
+fn bytes(template: &PodTemplateSpec) -> usize {
+    // An object of the API always serializes.
+    serde_json::to_vec(template).map_or(usize::MAX, |json| json.len())
+}
+
 impl Kept for PodDisruptionBudget {
     fn prune(&mut self) {
-        self.metadata.managed_fields = None;
+        let metadata = &mut self.metadata;
+        metadata.managed_fields = None;
+        metadata.labels = None;
+        metadata.annotations = None;
+        metadata.finalizers = None;
+        metadata.owner_references = None;
+        let spec = self.spec.as_mut();
+        if let Some(selector) = spec.and_then(|spec| spec.selector.as_mut()) {
+            let kept = facts::pods::selector(selector).kept();
+            if kept.is_too_long() {
+                *selector = facts::pods::label_selector(kept);
+            }
+        }
         if let Some(status) = &mut self.status {
             status.conditions = None;
             status.disrupted_pods = None;
@@ -235,7 +305,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::facts;
 
     fn node(name: &str, version: &str, change: impl FnOnce(&mut Value)) -> Node {
         let mut object = json!({
@@ -292,6 +361,79 @@ mod tests {
         assert!(Arc::ptr_eq(&before[0], &after[0]));
         assert!(store.keep(Event::Delete(node("a", "2", |_| {}))));
         assert!(!store.keep(Event::Delete(node("a", "2", |_| {}))));
+    }
+
+    /// What a tenant may make as large as an object may be.
+    fn daemon_set(namespace: &str, kilobytes: usize) -> DaemonSet {
+        let long = || "x".repeat(kilobytes << 10);
+        serde_json::from_value(json!({
+            "metadata": {
+                "namespace": namespace, "name": "log", "labels": { "app": "log", "long": long() },
+                "annotations": { "kubectl.kubernetes.io/last-applied-configuration": long(), "argocd.argoproj.io/tracking-id": "a" },
+                "managedFields": [{ "manager": "argocd-controller", "operation": "Apply", "fieldsV1": { "f:spec": long() } }],
+            },
+            "spec": {
+                "selector": { "matchLabels": { "app": "log" } },
+                "updateStrategy": { "type": "OnDelete" },
+                "template": {
+                    "metadata": { "annotations": { "note": long() } },
+                    "spec": {
+                        "nodeSelector": { names::NODE_NETWORK_LABEL: "calico", "other": "x" },
+                        "containers": [{ "name": "calico-node", "args": [long()] }],
+                    },
+                },
+            },
+            "status": {
+                "currentNumberScheduled": 3, "desiredNumberScheduled": 3, "numberMisscheduled": 0, "numberReady": 2,
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn of_a_tenants_daemon_set_little_is_kept_however_large_it_is() {
+        let store = Store::of([daemon_set("shop", 400)]);
+        let [kept] = store.state().try_into().unwrap();
+        assert!(serde_json::to_vec(kept.as_ref()).unwrap().len() < 2048);
+        let read = facts::daemon_sets::daemon_set(&kept);
+        // What decisions read of it: who writes it, how many pods it has, and our own label.
+        assert_eq!(read.managers, ["argocd-controller (Apply)"]);
+        assert!(read.annotations.contains_key("argocd.argoproj.io/tracking-id"));
+        assert_eq!((read.desired, read.ready, read.on_delete), (3, 2, true));
+        assert_eq!(read.node_selector[names::NODE_NETWORK_LABEL], "calico");
+        // It takes no other's place.
+        assert_eq!(read.containers, []);
+    }
+
+    #[test]
+    fn templates_of_network_plugins_are_kept_whole() {
+        for (namespace, kilobytes) in [("kube-system", 400), ("kube-flannel", 16)] {
+            let store = Store::of([daemon_set(namespace, kilobytes)]);
+            let [kept] = store.state().try_into().unwrap();
+            let read = facts::daemon_sets::daemon_set(&kept);
+            assert_eq!(
+                read.containers[0].arguments[0].len(),
+                kilobytes << 10,
+                "{namespace}"
+            );
+            assert_eq!(read.node_selector.len(), 2);
+        }
+    }
+
+    #[test]
+    fn of_a_budget_little_is_kept_however_large_it_is() {
+        let long = || "x".repeat(400 << 10);
+        let terms: Vec<Value> = (0..10_000)
+            .map(|number| json!({ "key": format!("key-{number}"), "operator": "DoesNotExist" }))
+            .collect();
+        let budget = serde_json::from_value::<PodDisruptionBudget>(json!({
+            "metadata": { "namespace": "shop", "name": "web", "annotations": { "note": long() }, "labels": { "note": long() } },
+            "spec": { "selector": { "matchExpressions": terms } },
+        }));
+        let store = Store::of([budget.unwrap()]);
+        let [kept] = store.state().try_into().unwrap();
+        assert!(serde_json::to_vec(kept.as_ref()).unwrap().len() < 1024);
+        assert!(facts::pods::budget(&kept).selector.unwrap().is_too_long());
     }
 
     #[tokio::test]

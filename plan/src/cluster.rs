@@ -47,6 +47,8 @@ pub enum Needed {
     Address,
     /// What the types of this version can read.
     Readable,
+    /// No more labels than are kept.
+    FewerLabels,
 }
 
 impl Needed {
@@ -56,6 +58,7 @@ impl Needed {
             Self::Quantity | Self::SmallerQuantity => "it counts as nothing where amounts are compared",
             Self::Address => "it counts as no address",
             Self::Readable => "it counts as absent",
+            Self::FewerLabels => "what selects pods by its other labels is not seen",
         }
     }
 }
@@ -67,6 +70,7 @@ impl fmt::Display for Needed {
             Self::SmallerQuantity => "a quantity that the scheduler can count",
             Self::Address => "an IP address",
             Self::Readable => "a value that the coordinator can read",
+            Self::FewerLabels => "at most 16 KiB of labels",
         })
     }
 }

@@ -7,12 +7,14 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
 use plan::calico_datastore::cluster::manifest::NODE_CONTAINER;
 use plan::cluster::{self, Needed, NotUnderstood};
 use plan::command_line::runs;
 use plan::drain;
+use plan::labels::Labels;
 use plan::pod_cidr::facts::PIN_ANNOTATIONS;
+use plan::words::number;
 
 use super::{daemon_sets, quantity};
 use crate::lenient::Lenient;
@@ -23,14 +25,20 @@ const PROGRAMS: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
 /// No more bytes of an annotation are kept.
 const LONGEST: usize = 4096;
 
+/// No more bytes of a pod's labels are kept: there may be as many as an object has room for.
+const LABEL_BYTES: usize = 16 * 1024;
+
+/// No more names of volumes of a pod are kept.
+const VOLUMES: usize = 256;
+
 /// So many fields of a pod that are not understood are named.
 const NAMED: usize = 8;
 /// The scheduler counts in signed numbers of 64 bits: a request of so many thousandths of a CPU, or of so many bytes, and more counts as
 /// nothing for it, and the pod gets a node (seen with v1.36.3 and `cpu: 20P`). The API server writes the same number for each larger one.
 const COUNTABLE: u64 = i64::MAX as u64;
 
-/// The namespace of name servers.
-const NAME_SERVERS: &str = "kube-system";
+/// The namespace of name servers, and of API servers and controller managers.
+pub const KUBE_SYSTEM: &str = "kube-system";
 
 /// Annotation on the API's copy of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
@@ -76,6 +84,7 @@ pub fn pod(pod: &Pod) -> drain::Pod {
     };
     let cpu_millis = request("cpu", quantity::thousandths);
     let memory_bytes = request("memory", quantity::units);
+    let labels = labels(metadata, &mut not_understood);
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let volumes = spec.into_iter().flat_map(|spec| spec.volumes.iter().flatten());
     addresses.shrink_to_fit();
@@ -85,12 +94,7 @@ pub fn pod(pod: &Pod) -> drain::Pod {
         name: metadata.name.clone().unwrap_or_default(),
         uid: metadata.uid.clone().unwrap_or_default(),
         node: node(pod).to_owned(),
-        labels: metadata
-            .labels
-            .iter()
-            .flatten()
-            .map(|(key, value)| (key.as_str(), value.as_str()))
-            .collect(),
+        labels,
         host_network: spec.and_then(|spec| spec.host_network).unwrap_or(false),
         controller: controller(metadata),
         mirror: metadata
@@ -108,6 +112,7 @@ pub fn pod(pod: &Pod) -> drain::Pod {
         empty_dirs: volumes
             .filter(|volume| volume.empty_dir.is_some())
             .map(|volume| volume.name.clone())
+            .take(VOLUMES)
             .collect(),
         cpu_millis,
         memory_bytes,
@@ -131,6 +136,29 @@ pub fn read(read: &Lenient<Pod>) -> drain::Pod {
     pod
 }
 
+/// The first of its labels, as many as are kept.
+fn labels(metadata: &ObjectMeta, not_understood: &mut Vec<NotUnderstood>) -> Labels {
+    let mut bytes = 0;
+    let kept = |(key, value): &(&String, &String)| {
+        bytes += key.len() + value.len();
+        bytes <= LABEL_BYTES
+    };
+    let all = metadata.labels.iter().flatten();
+    let kept: Vec<(&str, &str)> = all
+        .clone()
+        .take_while(kept)
+        .map(|(key, value)| (key.as_str(), value.as_str()))
+        .collect();
+    if kept.len() < all.clone().count() {
+        not_understood.push(NotUnderstood {
+            field: "metadata.labels".to_owned(),
+            found: number(all.count(), "label", "labels"),
+            needed: Needed::FewerLabels,
+        });
+    }
+    kept.into_iter().collect()
+}
+
 /// The node that the pod is bound to; empty when pending.
 pub fn node(pod: &Pod) -> &str {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
@@ -140,7 +168,7 @@ pub fn node(pod: &Pod) -> &str {
 /// What a few pods say besides: nobody asks it of the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct More {
-    /// Containers that run an API server or a controller manager.
+    /// Containers of a pod of kube-system that run an API server or a controller manager.
     pub programs: Vec<cluster::Container>,
     /// The address of the host of such a pod.
     pub host_address: Option<IpAddr>,
@@ -163,14 +191,15 @@ pub fn more(pod: &Pod) -> Option<More> {
         ..More::default()
     };
     if let Some(spec) = &pod.spec {
-        more.programs = spec
-            .containers
-            .iter()
-            .filter(|container| names_a_program(container))
-            .map(|found| daemon_sets::container(found, false))
-            .filter(|container| PROGRAMS.iter().any(|program| runs(container, program)))
-            .collect();
-        if pod.metadata.namespace.as_deref() == Some(NAME_SERVERS) {
+        // Whoever owns another namespace may run a program of any name there, with anything for its arguments.
+        if pod.metadata.namespace.as_deref() == Some(KUBE_SYSTEM) {
+            more.programs = spec
+                .containers
+                .iter()
+                .filter(|container| names_a_program(container))
+                .map(|found| daemon_sets::container(found, false))
+                .filter(|container| PROGRAMS.iter().any(|program| runs(container, program)))
+                .collect();
             let volumes = spec.volumes.iter().flatten();
             more.config_maps = volumes
                 .filter_map(|volume| Some(volume.config_map.as_ref()?.name.clone()))
@@ -179,7 +208,8 @@ pub fn more(pod: &Pod) -> Option<More> {
         let mut containers = spec.containers.iter();
         more.calico_image = containers
             .find(|container| container.name == NODE_CONTAINER)
-            .and_then(|container| container.image.clone());
+            .and_then(|container| container.image.as_deref())
+            .map(kept);
     }
     if !more.programs.is_empty() {
         let host = pod.status.as_ref().and_then(|status| status.host_ip.as_deref());
@@ -200,7 +230,7 @@ fn names_a_program(container: &Container) -> bool {
         .any(|program| words.clone().any(|word| word.contains(program)))
 }
 
-/// As much of a value as is kept: an annotation may be as long as a whole object.
+/// As much of a value as is kept: an annotation, or the name of an image, may be as long as a whole object.
 fn kept(value: &str) -> String {
     let mut end = value.len().min(LONGEST);
     while !value.is_char_boundary(end) {
@@ -251,7 +281,7 @@ pub fn budget(budget: &PodDisruptionBudget) -> drain::Budget {
             .spec
             .as_ref()
             .and_then(|spec| spec.selector.as_ref())
-            .map(selector),
+            .map(|found| selector(found).kept()),
         disruptions_allowed: status.disruptions_allowed,
         current_healthy: status.current_healthy,
         desired_healthy: status.desired_healthy,
@@ -275,6 +305,20 @@ pub fn selector(selector: &LabelSelector) -> drain::Selector {
                 )
             })
             .collect(),
+    }
+}
+
+/// The same as the API has it.
+pub fn label_selector(selector: drain::Selector) -> LabelSelector {
+    let terms = selector.match_expressions.into_iter();
+    let terms = terms.map(|(key, operator, values)| LabelSelectorRequirement {
+        key,
+        operator,
+        values: Some(values),
+    });
+    LabelSelector {
+        match_expressions: Some(terms.collect()),
+        match_labels: Some(selector.match_labels),
     }
 }
 
@@ -573,6 +617,46 @@ mod tests {
             told.len() < 256 && told.ends_with("10000000 bytes in all"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn of_labels_without_end_the_first_are_kept_and_the_pod_says_so() {
+        let labels: BTreeMap<String, String> = (0..20_000)
+            .map(|number| (format!("key-{number:05}"), "v".repeat(40)))
+            .collect();
+        let found = pod(&from(json!({"metadata": {"name": "p", "labels": labels}})));
+        let bytes: usize = found
+            .labels
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum();
+        assert!(bytes <= LABEL_BYTES && bytes > LABEL_BYTES - 64, "{bytes}");
+        assert_eq!(
+            found.not_understood[0].to_string(),
+            "metadata.labels: found 20000 labels, needed at most 16 KiB of labels"
+        );
+    }
+
+    #[test]
+    fn a_program_counts_in_kube_system_alone() {
+        let pod = |namespace: &str| {
+            let argument = format!("--note={}", "x".repeat(100_000));
+            from(json!({
+                "metadata": {"namespace": namespace, "name": "kube-apiserver-a"},
+                "spec": {"containers": [{"name": "c", "command": ["kube-apiserver", argument]}]},
+            }))
+        };
+        assert_eq!(more(&pod("kube-system")).unwrap().programs.len(), 1);
+        assert_eq!(more(&pod("shop")), None);
+    }
+
+    #[test]
+    fn a_long_name_of_an_image_is_cut() {
+        let found = more(&from(json!({
+            "metadata": {"namespace": "shop", "name": "p"},
+            "spec": {"containers": [{"name": NODE_CONTAINER, "image": "x".repeat(1_000_000)}]},
+        })));
+        assert_eq!(found.unwrap().calico_image.unwrap().len(), LONGEST);
     }
 
     #[test]

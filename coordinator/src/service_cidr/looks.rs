@@ -152,13 +152,8 @@ impl Looks {
     }
 
     /// Who else says addresses of Services.
-    pub async fn mentions(
-        &mut self,
-        context: &Context,
-        cache: &Cache,
-        pace: Pace,
-    ) -> Result<Vec<Mention>, WriteError> {
-        let reading = mentions::read(context, cache);
+    pub async fn mentions(&mut self, context: &Context, pace: Pace) -> Result<Vec<Mention>, WriteError> {
+        let reading = mentions::read(context);
         look(&mut self.mentions, pace, reading).await.cloned()
     }
 }

@@ -1,14 +1,13 @@
 //! Places that say addresses of Services, as the API shows them: objects come in, mentions go out.
 
 use ipnet::IpNet;
-use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, PodSpec};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use plan::service_cidr::facts::Mention;
 use plan::service_cidr::mentions::addresses_in;
 
-use crate::cache::Cache;
 use crate::context::Context;
 use crate::read;
 use crate::write::WriteError;
@@ -36,7 +35,7 @@ const CONFIG_MAPS: [(&str, &str); 4] = [
 ];
 
 /// Reads every place that is known to say such addresses.
-pub async fn read(context: &Context, cache: &Cache) -> Result<Vec<Mention>, WriteError> {
+pub async fn read(context: &Context) -> Result<Vec<Mention>, WriteError> {
     let named = CONFIG_MAPS
         .iter()
         .map(|(name, _)| ("kube-system".to_owned(), (*name).to_owned()));
@@ -49,19 +48,19 @@ pub async fn read(context: &Context, cache: &Cache) -> Result<Vec<Mention>, Writ
         workload("StatefulSet", &object, spec)
     };
     let of_policy = |object: NetworkPolicy| network_policy(&object);
-    let (maps, of_policies, of_deployments, of_stateful_sets) = tokio::try_join!(
+    let of_daemon_set = |object: DaemonSet| {
+        let spec = object.spec.as_ref()?.template.spec.as_ref()?;
+        workload("DaemonSet", &object, spec)
+    };
+    let (maps, of_policies, of_deployments, of_stateful_sets, of_daemon_sets) = tokio::try_join!(
         read::config_maps(context, named.collect()),
         read::each(context, "NetworkPolicies", of_policy),
         read::each(context, "Deployments", of_deployment),
         read::each(context, "StatefulSets", of_stateful_set),
+        read::each(context, "DaemonSets", of_daemon_set),
     )?;
     let mut mentions: Vec<Mention> = maps.iter().filter_map(config_map).collect();
     mentions.extend(of_policies);
-    let daemon_sets = cache.daemon_sets.state();
-    let of_daemon_sets = daemon_sets.iter().filter_map(|object| {
-        let spec = object.spec.as_ref()?.template.spec.as_ref()?;
-        workload("DaemonSet", object.as_ref(), spec)
-    });
     mentions.extend(
         of_deployments
             .into_iter()
@@ -138,6 +137,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fake_api::FakeApi;
 
     #[test]
     fn a_pod_template_is_read_where_it_may_say_addresses() {
@@ -167,5 +167,25 @@ mod tests {
         };
         assert_eq!(config_map(&map("kubelet-config")).unwrap().says.len(), 1);
         assert_eq!(config_map(&map("shop")), None);
+    }
+
+    /// The store keeps no template of this size: what a `DaemonSet` says is read where it is.
+    #[tokio::test]
+    async fn a_large_daemon_set_is_read_whole() {
+        let api = FakeApi::default();
+        api.put(
+            "/apis/apps/v1/namespaces/shop/daemonsets/log",
+            json!({
+                "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "namespace": "shop", "name": "log" },
+                "spec": { "selector": {}, "template": { "spec": { "containers": [
+                    { "name": "log", "args": ["x".repeat(1 << 20), "--to=10.96.0.10"] }] } } },
+            }),
+        );
+        let found = read(&api.context()).await.unwrap();
+        let [mention] = found.as_slice() else {
+            panic!("{found:?}")
+        };
+        assert_eq!(mention.object, "DaemonSet shop/log: its pod template");
+        assert_eq!(mention.says, ["10.96.0.10/32".parse().unwrap()]);
     }
 }

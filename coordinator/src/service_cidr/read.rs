@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api::{Migration, NodeMigration};
 use ipnet::IpNet;
+use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::ResourceExt;
 use plan::cluster::Malformed;
 use plan::corefile;
@@ -58,9 +59,10 @@ pub async fn cluster(
         read::permissions(context, &PERMISSIONS),
         read::policies(context),
         workloads::workloads(context, cache),
-        read::list(context, "ResourceQuotas"),
+        read::each(context, "ResourceQuotas", |quota: ResourceQuota| Some(
+            facts::quotas::quota(&quota)
+        )),
     )?;
-    let quotas = quotas.iter().map(facts::quotas::quota).collect();
     let nodes = cache.nodes.state();
     let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
     let index = cache.pods.index();
@@ -102,7 +104,7 @@ pub async fn cluster(
             .collect(),
         webhooks: webhooks.behind(&pods),
         name_servers,
-        mentions: memory.service_cidr.mentions(context, cache, Pace::Seldom).await?,
+        mentions: memory.service_cidr.mentions(context, Pace::Seldom).await?,
         quotas,
         refused: tried.refused,
         untried: tried.untried,

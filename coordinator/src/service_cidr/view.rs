@@ -219,10 +219,7 @@ impl Pass<'_> {
         status: &MigrationStatus,
         pace: Pace,
     ) -> Result<LeftBehind, WriteError> {
-        let mentions = memory
-            .service_cidr
-            .mentions(self.context, self.cache, pace)
-            .await?;
+        let mentions = memory.service_cidr.mentions(self.context, pace).await?;
         let follow_up = self.follow_up(&mentions, answers, known);
         let is_closed = self.is_closed(known);
         known.told_new_since = if is_closed && follow_up.is_none() {
