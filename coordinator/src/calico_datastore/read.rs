@@ -382,8 +382,8 @@ async fn version(context: &Context) -> Result<String, WriteError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_api::FakeApi;
     use crate::answers::PAGE;
+    use crate::fake_api::FakeApi;
 
     #[test]
     fn a_refusal_is_said_without_the_object() {
