@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-pub use each::{Each, Unread};
+pub use each::{Each, GivenUp, Unread};
 
 /// How old an answer may be.
 const PACE: Duration = Duration::from_secs(2);

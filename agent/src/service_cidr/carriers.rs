@@ -14,11 +14,16 @@ use plan::service_cidr::host::{Carrier, Carriers, Left, MOST_CARRIERS, ToldBy};
 
 use self::look::{Looked, Process};
 use self::told::Environment;
+use super::left::Asked;
 use crate::host::apart::Each;
 use crate::host::files::read_small;
 use crate::host::processes::{self, ProcessError};
 use crate::report::chain;
 
+/// So many bytes of environments are looked at a pod: those of 90 processes that were told of 1 000 Services each.
+const MOST_BYTES: u64 = 32 << 20;
+/// So many processes are looked at a pod.
+const MOST_PROCESSES: usize = 2_048;
 /// The groups of the agent itself.
 const OWN_GROUPS: &str = "thread-self/cgroup";
 
@@ -70,14 +75,22 @@ impl Looker {
                 Looked::Refused(what) => return Err(format!("{}: {what}", path.display())),
             }
         }
-        let (folder, left, reading) = (proc.to_owned(), left.clone(), Arc::clone(&self.reading));
+        let (folder, left, reading) = (proc.to_owned(), Asked::from(left), Arc::clone(&self.reading));
         let pods = asked.keys().cloned().collect();
-        let told = self.told.read(pods, move |pod| {
+        let told = self.told.read_in_parts(pods, move |pod, given_up| {
             let mut said = Said::default();
-            let mut looked_at = BTreeSet::new();
-            for number in asked.get(pod).into_iter().flatten() {
+            let (mut looked_at, mut allowance) = (BTreeSet::new(), MOST_BYTES);
+            let numbers = asked.get(pod).map(Vec::as_slice).unwrap_or_default();
+            for number in numbers.iter().take(MOST_PROCESSES) {
+                if given_up.is_so() || allowance == 0 {
+                    break;
+                }
                 lock(&reading).insert(pod.clone(), *number);
-                look_into(&folder.join(number.to_string()), &left, &mut looked_at, &mut said);
+                let path = folder.join(number.to_string());
+                look_into(&path, &left, &mut looked_at, &mut allowance, &mut said);
+            }
+            if allowance == 0 || numbers.len() > MOST_PROCESSES {
+                said.unread(TOO_MUCH);
             }
             lock(&reading).remove(pod);
             said
@@ -117,30 +130,50 @@ fn pod_of(path: &Path, own: Option<&str>) -> Looked<Option<String>> {
     }
 }
 
-/// What the processes of one pod were told, and why something of them was not read.
+/// What the processes of one pod were told, and why something of them was not read. A pod decides how many processes it has: of each
+/// kind one is kept.
 #[derive(Debug, Default)]
 struct Said {
-    told: Vec<(ToldBy, Option<IpAddr>)>,
-    unread: Vec<String>,
+    /// The smallest address.
+    told: BTreeMap<ToldBy, IpAddr>,
+    /// The first reason.
+    unread: Option<String>,
+}
+
+impl Said {
+    fn told(&mut self, by: ToldBy, address: Option<IpAddr>) {
+        if let Some(address) = address {
+            let known = self.told.entry(by).or_insert(address);
+            *known = (*known).min(address);
+        }
+    }
+
+    fn unread(&mut self, why: &str) {
+        self.unread.get_or_insert_with(|| why.to_owned());
+    }
 }
 
 /// Looks into one process. One that ends meanwhile is no error.
-fn look_into(path: &Path, left: &Left, looked_at: &mut BTreeSet<PathBuf>, said: &mut Said) {
+fn look_into(
+    path: &Path,
+    left: &Asked,
+    looked_at: &mut BTreeSet<PathBuf>,
+    allowance: &mut u64,
+    said: &mut Said,
+) {
     let process = match Process::open(path) {
         Looked::Seen(process) => process,
         Looked::Gone => return,
         Looked::Refused(what) => {
-            said.unread.push(needs_rights(&what));
+            said.unread(&needs_rights(&what));
             return;
         }
     };
-    match process.environment() {
-        Looked::Seen(text) => match told::by_environment(&text, left) {
-            Environment::Tells(address) => said.told.push((ToldBy::Environment, address)),
-            Environment::Overwritten => said.unread.push(OVERWRITTEN.to_owned()),
-        },
+    match process.environment(allowance, |entries| told::by_environment(entries, left)) {
+        Looked::Seen(Environment::Tells(address)) => said.told(ToldBy::Environment, address),
+        Looked::Seen(Environment::Overwritten) => said.unread(OVERWRITTEN),
         Looked::Gone => {}
-        Looked::Refused(what) => said.unread.push(needs_rights(&what)),
+        Looked::Refused(what) => said.unread(&needs_rights(&what)),
     }
     // The processes of a container share its file system.
     if let Some(mounts) = process.mounts()
@@ -149,11 +182,14 @@ fn look_into(path: &Path, left: &Left, looked_at: &mut BTreeSet<PathBuf>, said: 
         return;
     }
     match process.resolver() {
-        Looked::Seen(text) => said.told.push((ToldBy::Resolver, told::by_resolver(&text, left))),
+        Looked::Seen(text) => said.told(ToldBy::Resolver, told::by_resolver(&text, left)),
         Looked::Gone => {}
-        Looked::Refused(what) => said.unread.push(needs_rights(&what)),
+        Looked::Refused(what) => said.unread(&needs_rights(&what)),
     }
 }
+
+/// What is behind it may say anything.
+const TOO_MUCH: &str = "a pod has more than 2 048 processes, or more than 32 MiB in their environments";
 
 /// Programs that write their state over it (nginx, `PostgreSQL`) say nothing any more of what they were told.
 const OVERWRITTEN: &str = "a process has overwritten its environment";
@@ -175,18 +211,11 @@ struct Tally {
 
 impl Tally {
     fn add(&mut self, pod: &str, said: Said) {
-        for (by, address) in said.told {
-            self.told(pod, by, address);
-        }
-        for why in said.unread {
+        let told = said.told.into_iter();
+        self.told
+            .extend(told.map(|(by, address)| ((pod.to_owned(), by), address)));
+        if let Some(why) = said.unread {
             self.unread(pod, &why);
-        }
-    }
-
-    fn told(&mut self, pod: &str, by: ToldBy, address: Option<IpAddr>) {
-        if let Some(address) = address {
-            let known = self.told.entry((pod.to_owned(), by)).or_insert(address);
-            *known = (*known).min(address);
         }
     }
 

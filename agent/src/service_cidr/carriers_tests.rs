@@ -168,6 +168,34 @@ fn more_than_anybody_may_start_with_is_not_read() {
     assert_eq!(look(&proc), Found::Absent);
 }
 
+/// A pod decides how many processes it has, and how much is in their environments.
+#[test]
+fn a_pod_with_more_than_is_looked_at_is_unread_and_costs_no_other_pod() {
+    let large = format!("A={}\0B=10.96.0.1\0", "x".repeat(7 << 20));
+    let proc = proc();
+    process(&proc, 7, &of_pod(ONE), "A=10.96.0.9\0", "");
+    for number in 100..106 {
+        process(&proc, number, &of_pod(TWO), &large, "");
+    }
+    let first = format!("{TWO} Environment 10.96.0.1");
+    let found = look(&proc);
+    assert_eq!(words(&found), [format!("{ONE} Environment 10.96.0.9"), first]);
+    let carriers = found.present().unwrap();
+    assert_eq!(carriers.unread, [TWO]);
+    assert_eq!(carriers.why_unread, TOO_MUCH);
+
+    let proc = self::proc();
+    process(&proc, 7, &of_pod(ONE), "A=10.96.0.9\0", "");
+    for number in (1_000..).take(MOST_PROCESSES + 1) {
+        let folder = proc.path().join(number.to_string());
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("cgroup"), of_pod(TWO)).unwrap();
+    }
+    let found = look(&proc);
+    assert_eq!(words(&found), [format!("{ONE} Environment 10.96.0.9")]);
+    assert_eq!(found.present().unwrap().unread, [TWO]);
+}
+
 /// Reading a process in uninterruptible sleep does not end; neither does opening a pipe that nothing is written into.
 #[test]
 fn a_process_that_does_not_answer_costs_what_its_pod_says_and_no_more() {

@@ -5,5 +5,6 @@ pub mod carriers;
 pub mod connections;
 pub mod expected;
 pub mod kubelet;
+mod left;
 pub mod observe;
 pub mod proxy;

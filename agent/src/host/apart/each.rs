@@ -64,6 +64,15 @@ impl<Key: Clone + Ord + Send + 'static> Each<Key> {
         keys: Vec<Key>,
         read: impl Fn(&Key) -> Answer + Send + Sync + 'static,
     ) -> Vec<(Key, Result<Answer, Unread>)> {
+        self.read_in_parts(keys, move |key, _| read(key))
+    }
+
+    /// The same of what is read part by part: no further part is begun once the answer is given up, and half an answer is then none.
+    pub fn read_in_parts<Answer: Send + 'static>(
+        &self,
+        keys: Vec<Key>,
+        read: impl Fn(&Key, &GivenUp) -> Answer + Send + Sync + 'static,
+    ) -> Vec<(Key, Result<Answer, Unread>)> {
         let began = Instant::now();
         let read = Arc::new(read);
         // A poisoned map is still a map of whole entries.
@@ -106,25 +115,40 @@ impl<Key: Clone + Ord + Send + 'static> Each<Key> {
     }
 }
 
+/// Whether an answer is waited for no longer.
+#[derive(Clone, Debug, Default)]
+pub struct GivenUp(Arc<AtomicBool>);
+
+impl GivenUp {
+    /// Whether it is so.
+    pub fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn give_up(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A thread that reads one after another.
 struct Reader<Answer> {
     answers: mpsc::Receiver<Answer>,
     /// What it does when it has an answer at last: nothing more.
-    given_up: Arc<AtomicBool>,
+    given_up: GivenUp,
     thread: JoinHandle<()>,
 }
 
 impl<Answer: Send + 'static> Reader<Answer> {
     fn start<Key: Send + 'static>(
         keys: Vec<Key>,
-        read: Arc<impl Fn(&Key) -> Answer + Send + Sync + 'static>,
+        read: Arc<impl Fn(&Key, &GivenUp) -> Answer + Send + Sync + 'static>,
     ) -> std::io::Result<Self> {
         let (sender, answers) = mpsc::channel();
-        let given_up = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&given_up);
+        let given_up = GivenUp::default();
+        let ends = given_up.clone();
         let thread = thread(move || {
             for key in keys {
-                if ends.load(Ordering::Relaxed) || sender.send(read(&key)).is_err() {
+                if ends.is_so() || sender.send(read(&key, &ends)).is_err() {
                     return;
                 }
             }
@@ -155,7 +179,7 @@ impl<Answer: Send + 'static> Reader<Answer> {
                     found.extend(left.pop_front().map(|key| (key, Ok(answer))));
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    self.given_up.store(true, Ordering::Relaxed);
+                    self.given_up.give_up();
                     return Some(if since.elapsed() >= LIMIT {
                         Unread::Stuck
                     } else {
@@ -254,6 +278,23 @@ mod tests {
         let late = found.iter().filter(|(_, answer)| *answer == Err(Unread::Late));
         assert!(late.count() >= 90);
         drop(ends);
+    }
+
+    #[test]
+    fn what_is_read_in_parts_ends_once_it_is_given_up() {
+        let each = Each::default();
+        let (says, ended) = mpsc::channel();
+        let found = each.read_in_parts(vec![1, 2], move |key: &u32, given_up: &GivenUp| {
+            if *key == 1 {
+                while !given_up.is_so() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                says.send(()).unwrap();
+            }
+            *key
+        });
+        assert_eq!(found, [(1, Err(Unread::Stuck)), (2, Ok(2))]);
+        ended.recv_timeout(Duration::from_secs(10)).unwrap();
     }
 
     #[test]

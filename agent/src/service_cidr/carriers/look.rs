@@ -2,7 +2,7 @@
 //! there instead, nothing outside of the pod is read, and no more of it than such a file can have.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -62,12 +62,26 @@ impl Process {
 
     /// Its control groups.
     pub(super) fn groups(&self) -> Looked<String> {
-        Looked::of(self.file("cgroup", MOST_GROUPS), "cgroup")
+        Looked::of(
+            self.file("cgroup").and_then(|file| text(file, MOST_GROUPS)),
+            "cgroup",
+        )
     }
 
-    /// The variables that it was started with.
-    pub(super) fn environment(&self) -> Looked<String> {
-        Looked::of(self.file("environ", MOST_ENVIRONMENT), "environ")
+    /// What `read` makes of the variables that it was started with. What is read is taken from `allowance`, and no more than that is.
+    pub(super) fn environment<T>(
+        &self,
+        allowance: &mut u64,
+        read: impl FnOnce(&mut dyn BufRead) -> io::Result<T>,
+    ) -> Looked<T> {
+        let found = self.file("environ").and_then(|file| {
+            let most = MOST_ENVIRONMENT.min(*allowance);
+            let mut entries = BufReader::new(file.take(most));
+            let found = read(&mut entries);
+            *allowance -= most - entries.get_ref().limit();
+            found
+        });
+        Looked::of(found, "environ")
     }
 
     /// Whose mounts it sees; `None` where that cannot be read.
@@ -94,14 +108,14 @@ impl Process {
         text(file, MOST_RESOLVER)
     }
 
-    fn file(&self, name: &str, most: u64) -> io::Result<String> {
+    fn file(&self, name: &str) -> io::Result<File> {
         let file = openat(
             &self.folder,
             name,
             OFlag::O_RDONLY | OFlag::O_CLOEXEC,
             Mode::empty(),
         )?;
-        text(File::from(file), most)
+        Ok(File::from(file))
     }
 }
 

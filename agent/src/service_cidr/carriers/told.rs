@@ -1,9 +1,14 @@
 //! Addresses that a process was told: in its variables, and in its `resolv.conf`. Pure.
 
+use std::io::{self, BufRead, Read as _};
 use std::net::{IpAddr, SocketAddr};
 
-use plan::service_cidr::host::Left;
 use plan::service_cidr::objects::tells_of_helper;
+
+use crate::service_cidr::left::Asked;
+
+/// Most of one entry that is looked at: a variable with a longer name and an address is nobody's.
+const MOST_ENTRY: u64 = 64 << 10;
 
 /// What an environment says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,19 +19,34 @@ pub(super) enum Environment {
     Overwritten,
 }
 
-/// Looks through an environment, as /proc has it: variables with a zero behind each. Those of helpers nobody asks.
-pub(super) fn by_environment(text: &str, left: &Left) -> Environment {
-    let variables: Vec<(&str, &str)> = text.split('\0').filter_map(variable).collect();
-    if variables.is_empty() && !text.is_empty() {
-        return Environment::Overwritten;
+/// Looks through an environment, as /proc has it: variables with a zero behind each. Those of helpers nobody asks. Holds one entry at a
+/// time: a pod decides how many there are, and in 8 MiB are millions.
+pub(super) fn by_environment(mut entries: impl BufRead, left: &Asked) -> io::Result<Environment> {
+    let (mut is_empty, mut has_variables, mut smallest) = (true, false, None::<IpAddr>);
+    let mut bytes = Vec::new();
+    while entries.by_ref().take(MOST_ENTRY).read_until(0, &mut bytes)? > 0 {
+        is_empty = false;
+        if bytes.pop_if(|last| *last == 0).is_none() {
+            entries.skip_until(0)?;
+        }
+        if let Some((name, value)) = variable(&String::from_utf8_lossy(&bytes)) {
+            has_variables = true;
+            let told = address(value).filter(|address| smallest.is_none_or(|smallest| *address < smallest));
+            if let Some(told) = told.filter(|told| left.has(*told) && !tells_of_helper(name)) {
+                smallest = Some(told);
+            }
+        }
+        bytes.clear();
     }
-    let asked = variables.into_iter().filter(|(name, _)| !tells_of_helper(name));
-    let addresses = asked.filter_map(|(_, value)| address(value));
-    Environment::Tells(addresses.filter(|address| left.has(*address)).min())
+    Ok(if has_variables || is_empty {
+        Environment::Tells(smallest)
+    } else {
+        Environment::Overwritten
+    })
 }
 
 /// The smallest address that is left among the name servers of a `resolv.conf`.
-pub(super) fn by_resolver(text: &str, left: &Left) -> Option<IpAddr> {
+pub(super) fn by_resolver(text: &str, left: &Asked) -> Option<IpAddr> {
     let name_server = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         (words.next()? == "nameserver")
@@ -54,15 +74,16 @@ fn address(value: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use plan::service_cidr::host::Left;
     use rstest::rstest;
 
     use super::*;
 
-    fn left() -> Left {
-        Left {
+    fn left() -> Asked {
+        Asked::from(&Left {
             ranges: vec!["10.96.0.0/12".parse().unwrap(), "fd00:96::/112".parse().unwrap()],
             kept: vec!["10.96.3.9".parse().unwrap()],
-        }
+        })
     }
 
     #[rstest]
@@ -93,7 +114,10 @@ mod tests {
     #[case::an_empty_value("A=\0", None)]
     fn by_variables(#[case] text: &str, #[case] expected: Option<&str>) {
         let expected = expected.map(|address| address.parse().unwrap());
-        assert_eq!(by_environment(text, &left()), Environment::Tells(expected));
+        assert_eq!(
+            by_environment(text.as_bytes(), &left()).unwrap(),
+            Environment::Tells(expected)
+        );
     }
 
     #[rstest]
@@ -101,7 +125,21 @@ mod tests {
     #[case::a_title("ster process nginx -g daemon off;\0\0\0\0")]
     #[case::a_title_with_an_equals_sign("postgres: checkpointer mode = idle\0\0\0")]
     fn what_was_written_over_says_nothing(#[case] text: &str) {
-        assert_eq!(by_environment(text, &left()), Environment::Overwritten);
+        assert_eq!(
+            by_environment(text.as_bytes(), &left()).unwrap(),
+            Environment::Overwritten
+        );
+    }
+
+    #[test]
+    fn an_entry_without_an_end_is_skipped_and_what_is_behind_it_counts() {
+        let endless = io::repeat(b'x').take(32 << 20);
+        let text = b"A=".chain(endless).chain(&b"\0B=10.96.0.2\0"[..]);
+        let mut entries = io::BufReader::new(text);
+        assert_eq!(
+            by_environment(&mut entries, &left()).unwrap(),
+            Environment::Tells(Some("10.96.0.2".parse().unwrap()))
+        );
     }
 
     #[test]
