@@ -226,8 +226,8 @@ pub struct HostFacts {
     pub in_target: InTarget,
     /// Pods of this node that were told an address of the ranges that are left.
     pub carriers: Found<Carriers>,
-    /// Connections through this host, of TCP, UDP and SCTP, to an address of the ranges that are left; malformed where the kernel does
-    /// not list them.
+    /// Connections through this host, of TCP, UDP and SCTP, that were answered, to an address of the ranges that are left;
+    /// malformed where the kernel does not list them.
     pub connections: Found<Listed<Connection>>,
 }
 
