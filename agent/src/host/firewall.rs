@@ -8,11 +8,10 @@ use std::io;
 use std::path::Path;
 
 use plan::flannel_to_calico::facts::{FirewallBackend, FirewallObject};
-use serde_json::Value;
 use thiserror::Error;
 
 use super::files::{FileError, read_small};
-use super::program::{LOCK_SECONDS, ProgramError, command_line, run};
+use super::program::{LOCK_SECONDS, ProgramError, command_line, lines, run};
 
 /// Where flannel works in an iptables table: the kernel's chain that it hooks, and its own chain.
 const PLACES: [Place; 2] = [
@@ -86,17 +85,23 @@ pub struct Firewall {
 
 /// Looks into every backend that the kernel holds.
 pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
-    let nft = Nftables::read().await?;
+    let nft = Nftables::read(|chain| of_flannel(chain).or_else(|| calico::of_calico(chain))).await?;
     Ok(Firewall {
         flannel: flannel(proc, &nft).await?,
         calico: calico::list(proc, &nft).await?,
     })
 }
 
+/// The name of a chain that flannel has, or hooks.
+fn of_flannel(chain: &str) -> Option<&'static str> {
+    let names = PLACES.iter().flat_map(|place| [place.base, place.own]);
+    names.into_iter().find(|name| *name == chain)
+}
+
 async fn flannel(proc: &Path, nft: &Nftables) -> Result<Vec<FirewallObject>, FirewallError> {
     let mut objects: Vec<FirewallObject> = TABLES
         .iter()
-        .filter(|(family, table)| nft.tables.contains(&((*family).to_owned(), (*table).to_owned())))
+        .filter(|(family, table)| nft.has_table(family, table))
         .map(|(family, table)| FirewallObject {
             backend: FirewallBackend::Nftables,
             table: format!("{family} {table}"),
@@ -106,14 +111,11 @@ async fn flannel(proc: &Path, nft: &Nftables) -> Result<Vec<FirewallObject>, Fir
     for backend in [FirewallBackend::IptablesNft, FirewallBackend::Ip6tablesNft] {
         let family = family(backend);
         for place in &PLACES {
-            let own = nft
-                .chains
-                .contains(&(family.to_owned(), place.table.to_owned(), place.own.to_owned()));
+            let own = nft.has_chain(family, place.table, place.own);
             if own {
                 objects.push(object(backend, place, place.own));
             }
-            let base = (family.to_owned(), place.table.to_owned(), place.base.to_owned());
-            if !nft.chains.contains(&base) {
+            if !nft.has_chain(family, place.table, place.base) {
                 continue;
             }
             match base_rules(backend, place).await {
@@ -136,11 +138,11 @@ async fn flannel(proc: &Path, nft: &Nftables) -> Result<Vec<FirewallObject>, Fir
     for backend in [FirewallBackend::IptablesLegacy, FirewallBackend::Ip6tablesLegacy] {
         let tables = legacy_tables(proc, backend)?;
         for place in PLACES.iter().filter(|place| tables.contains(place.table)) {
-            let saved = save(backend, place.table).await?;
-            if saved
-                .iter()
-                .any(|line| line.starts_with(&format!(":{} ", place.own)))
-            {
+            let saved = save(backend, place.table, |line| {
+                declares(line, place) || is_tagged(line, place)
+            })
+            .await?;
+            if saved.iter().any(|line| declares(line, place)) {
                 objects.push(object(backend, place, place.own));
             }
             if saved.iter().any(|line| is_tagged(line, place)) {
@@ -254,20 +256,30 @@ async fn base_rules(backend: FirewallBackend, place: &Place) -> Result<Vec<Strin
 /// instead of a quarter of a minute. With the legacy one it is not, and takes the lock.
 pub async fn chain(backend: FirewallBackend, table: &str, chain: &str) -> Result<Vec<String>, ProgramError> {
     let arguments = ["-w", LOCK_SECONDS, "-t", table, "-S", chain];
-    let text = run(program(backend), &arguments, None).await?;
-    Ok(text.lines().map(str::to_owned).collect())
+    lines(program(backend), &arguments, |_| true).await
 }
 
-/// The rules of one table, as the backend saves them.
-pub async fn save(backend: FirewallBackend, table: &str) -> Result<Vec<String>, ProgramError> {
+/// Those lines that are to be kept of one table, as the backend saves it: with the legacy backend all rules of a node are in it.
+pub async fn save(
+    backend: FirewallBackend,
+    table: &str,
+    keep: impl FnMut(&str) -> bool,
+) -> Result<Vec<String>, ProgramError> {
     let save = format!("{}-save", program(backend));
-    let text = run(&save, &["-t", table], None).await?;
-    Ok(text.lines().map(str::to_owned).collect())
+    lines(&save, &["-t", table], keep).await
+}
+
+/// What a backend saves of the chain itself that is flannel's own.
+fn declares(line: &str, place: &Place) -> bool {
+    let rest = line
+        .strip_prefix(':')
+        .and_then(|line| line.strip_prefix(place.own));
+    rest.is_some_and(|rest| rest.starts_with(' '))
 }
 
 /// A rule that jumps to flannel's own chain.
 fn jumps_to(rule: &str, place: &Place) -> bool {
-    rule.starts_with(&format!("-A {} ", place.base))
+    is_in_base(rule, place)
         && [" -j ", " -g "]
             .iter()
             .any(|verb| rule.ends_with(&format!("{verb}{}", place.own)))
@@ -275,9 +287,14 @@ fn jumps_to(rule: &str, place: &Place) -> bool {
 
 /// A rule of flannel's straight in the kernel's chain. A jump to flannel's own chain goes with that chain.
 fn is_tagged(rule: &str, place: &Place) -> bool {
-    rule.starts_with(&format!("-A {} ", place.base))
-        && COMMENTS.iter().any(|comment| rule.contains(comment))
-        && !jumps_to(rule, place)
+    is_in_base(rule, place) && COMMENTS.iter().any(|comment| rule.contains(comment)) && !jumps_to(rule, place)
+}
+
+fn is_in_base(rule: &str, place: &Place) -> bool {
+    let rest = rule
+        .strip_prefix("-A ")
+        .and_then(|rule| rule.strip_prefix(place.base));
+    rest.is_some_and(|rest| rest.starts_with(' '))
 }
 
 fn is_incompatible(error: &ProgramError) -> bool {
@@ -303,12 +320,14 @@ pub fn legacy_tables(proc: &Path, backend: FirewallBackend) -> Result<BTreeSet<S
     }
 }
 
-/// Tables and chains of nftables by name, without their rules: a node may have hundreds of thousands of those.
+/// Tables of nftables by name, and those chains that were asked for, without their rules: a node may have hundreds of thousands of
+/// chains.
+#[derive(Debug, Default)]
 pub struct Nftables {
     /// Family and name.
     tables: BTreeSet<(String, String)>,
-    /// Family, table and name.
-    chains: BTreeSet<(String, String, String)>,
+    /// Family, table and what of it was asked for.
+    chains: BTreeSet<(String, String, &'static str)>,
 }
 
 impl Nftables {
@@ -317,57 +336,68 @@ impl Nftables {
         self.tables.contains(&(family.to_owned(), table.to_owned()))
     }
 
-    /// Whether a table of this family has a chain of this name.
-    pub fn has_chain(&self, family: &str, table: &str, chain: &str) -> bool {
+    /// Whether a table of this family has a chain by which this was asked for.
+    pub fn has_chain(&self, family: &str, table: &str, chain: &'static str) -> bool {
         self.chains
-            .contains(&(family.to_owned(), table.to_owned(), chain.to_owned()))
+            .contains(&(family.to_owned(), table.to_owned(), chain))
     }
 
-    /// Looks which there are.
-    pub async fn read() -> Result<Self, ProgramError> {
-        let tables = list("tables", "table").await?;
-        let chains = if tables.is_empty() {
-            Vec::new()
-        } else {
-            list("chains", "chain").await?
-        };
-        let text = |object: &Value, key: &str| object[key].as_str().unwrap_or_default().to_owned();
-        Ok(Self {
-            tables: tables
-                .iter()
-                .map(|object| (text(object, "family"), text(object, "name")))
-                .collect(),
-            chains: chains
-                .iter()
-                .map(|object| {
-                    (
-                        text(object, "family"),
-                        text(object, "table"),
-                        text(object, "name"),
-                    )
-                })
-                .collect(),
-        })
+    /// Looks which there are. `asked` says of a chain's name as what it was asked for, if it was: of many that are asked for as one
+    /// each table has it once.
+    ///
+    /// In nft's own words, not in JSON: those are in lines, and of hundreds of thousands of chains no more than a line is held.
+    pub async fn read(asked: impl Fn(&str) -> Option<&'static str>) -> Result<Self, ProgramError> {
+        let mut found = Self::default();
+        for what in ["tables", "chains"] {
+            let arguments = ["list", what];
+            let (mut table, mut problem) = (None, None);
+            lines("nft", &arguments, |line| {
+                if found.take(line, &mut table, &asked).is_none() {
+                    problem.get_or_insert_with(|| format!("line {line:?}"));
+                }
+                false
+            })
+            .await?;
+            if let Some(problem) = problem {
+                return Err(ProgramError::Answer {
+                    command: command_line("nft", &arguments),
+                    problem,
+                });
+            }
+            if found.tables.is_empty() {
+                break;
+            }
+        }
+        Ok(found)
     }
-}
 
-/// `nft -j list <what>`: the objects of this kind.
-async fn list(what: &str, kind: &str) -> Result<Vec<Value>, ProgramError> {
-    let arguments = ["-j", "list", what];
-    let text = run("nft", &arguments, None).await?;
-    let answer = |problem: String| ProgramError::Answer {
-        command: command_line("nft", &arguments),
-        problem,
-    };
-    let value: Value = serde_json::from_str(&text).map_err(|error| answer(error.to_string()))?;
-    let objects = value["nftables"]
-        .as_array()
-        .ok_or_else(|| answer("no list \"nftables\"".to_owned()))?;
-    Ok(objects
-        .iter()
-        .filter_map(|object| object.get(kind))
-        .cloned()
-        .collect())
+    /// Takes what one line says: `table ip nat`, or the same with `{` behind it; `chain POSTROUTING {` in a table; what is in a
+    /// chain, an end, or a remark. `None` for a line that is none of these.
+    fn take(
+        &mut self,
+        line: &str,
+        table: &mut Option<(String, String)>,
+        asked: impl Fn(&str) -> Option<&'static str>,
+    ) -> Option<()> {
+        if let Some(named) = line.strip_prefix("table ") {
+            let (family, name) = named.strip_suffix(" {").unwrap_or(named).split_once(' ')?;
+            let named = (family.to_owned(), name.to_owned());
+            self.tables.insert(named.clone());
+            *table = Some(named);
+        } else if let Some(named) = line.strip_prefix("\tchain ") {
+            let (family, table) = table.as_ref()?;
+            if let Some(known) = asked(named.strip_suffix(" {")?) {
+                self.chains.insert((family.clone(), table.clone(), known));
+            }
+        } else if !["\t\t", "\t}", "}", "#"]
+            .iter()
+            .any(|start| line.starts_with(start))
+            && !line.trim().is_empty()
+        {
+            return None;
+        }
+        Some(())
+    }
 }
 
 fn object(backend: FirewallBackend, place: &Place, chain: &str) -> FirewallObject {
@@ -427,6 +457,71 @@ mod tests {
         assert!(is_tagged(tagged, NAT) && !jumps_to(tagged, NAT));
         assert!(!is_tagged(foreign, NAT) && !jumps_to(foreign, NAT));
         assert!(!is_tagged(elsewhere, NAT) && !jumps_to(elsewhere, NAT));
+    }
+
+    #[test]
+    fn what_a_backend_saves_of_flannels_chain_is_told_from_what_starts_with_its_name() {
+        assert!(declares(":FLANNEL-POSTRTG - [0:0]", NAT));
+        for other in [
+            ":FLANNEL-POSTRTG-OLD - [0:0]",
+            ":FLANNEL-FWD - [0:0]",
+            "-A FLANNEL-POSTRTG -j RETURN",
+            "FLANNEL-POSTRTG - [0:0]",
+        ] {
+            assert!(!declares(other, NAT), "{other}");
+        }
+        let other = r#"-A POSTROUTING-OLD -m comment --comment "flanneld masq" -j RETURN"#;
+        assert!(!is_tagged(other, NAT));
+    }
+
+    fn listed(text: &str) -> Option<Nftables> {
+        let (mut found, mut table) = (Nftables::default(), None);
+        let asked = |chain: &str| of_flannel(chain).or_else(|| calico::of_calico(chain));
+        for line in text.lines() {
+            found.take(line, &mut table, asked)?;
+        }
+        Some(found)
+    }
+
+    /// kube-proxy has a chain for each port of a Service, and Felix some for each pod.
+    #[test]
+    fn of_many_chains_those_are_kept_that_are_asked_for() {
+        let chains = |start: &str| -> String {
+            let chain = |number: u32| format!("\tchain {start}{number} {{\n\t}}\n");
+            (0..1_000).map(chain).collect()
+        };
+        let text = [
+            "table ip nat {\n\tchain POSTROUTING {\n\t\tcomment \"x\"\n",
+            "\t\ttype nat hook postrouting priority srcnat; policy accept;\n\t}\n",
+            &chains("KUBE-SVC-"),
+            "}\ntable ip filter {\n",
+            &chains("cali-pi-_"),
+            "}\ntable ip6 calico {\n}\n",
+        ]
+        .concat();
+        let found = listed(&text).unwrap();
+        assert!(found.has_table("ip", "nat") && found.has_table("ip6", "calico"));
+        assert!(!found.has_table("ip6", "nat"));
+        assert!(found.has_chain("ip", "nat", "POSTROUTING") && found.has_chain("ip", "filter", "cali-"));
+        assert!(!found.has_chain("ip", "nat", "cali-") && !found.has_chain("ip", "filter", "POSTROUTING"));
+        assert_eq!(found.chains.len(), 2);
+        assert!(
+            listed("# Warning\ntable ip nat\ntable inet a_b\n")
+                .unwrap()
+                .has_table("inet", "a_b")
+        );
+    }
+
+    #[test]
+    fn a_listing_in_other_words_is_not_an_empty_one() {
+        for text in [
+            "{\"nftables\": []}",
+            "\tchain POSTROUTING {",
+            "table nat",
+            "table ip nat {\n\tchain POSTROUTING",
+        ] {
+            assert!(listed(text).is_none(), "{text}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod files;
 pub mod firewall;
 pub mod folders;
 pub mod netlink;
+pub mod nft;
 pub mod processes;
 pub mod program;
 pub mod random;

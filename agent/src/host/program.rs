@@ -1,20 +1,24 @@
 //! Runs the few programs that have no library: `nft`, the iptables of both backends, CNI plugins. Starts processes.
 
 use std::io;
-use std::process::{Output, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::Command;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{ChildStdout, Command};
 
 /// How long a program may take. iptables itself waits for its lock for [`LOCK_SECONDS`].
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long iptables waits for the lock that every iptables of the host takes.
 pub const LOCK_SECONDS: &str = "10";
 
-/// What a program may print: the rules of a node with 10 000 Services have about half as many bytes.
+/// What a program may print of which everything is held.
 const MOST_OUTPUT: usize = 64 << 20;
+/// What one line may have where [`lines()`] looks at each: rules have some hundred bytes.
+const MOST_LINE: usize = 64 << 10;
+/// What is kept of the lines, with the place that each takes: kube-proxy's rules of 20 000 Services have half of it.
+const MOST_KEPT: usize = 32 << 20;
 /// What is kept of its complaints.
 const MOST_COMPLAINTS: usize = 64 << 10;
 
@@ -56,12 +60,12 @@ pub enum ProgramError {
         command: String,
     },
     /// It printed too much.
-    #[error("{command} printed more than {most} bytes and was killed")]
+    #[error("{command} printed {what} and was killed")]
     TooMuch {
         /// The program with its arguments.
         command: String,
-        /// So many it may print.
-        most: usize,
+        /// More of what than it may.
+        what: String,
     },
     /// Its answer was not understood.
     #[error("the answer of {command} was not understood: {problem}")]
@@ -107,6 +111,63 @@ pub async fn run_with(
     environment: &[(&str, &str)],
     input: Option<&str>,
 ) -> Result<String, ProgramError> {
+    let listen = async |from: ChildStdout| read_at_most(from, MOST_OUTPUT).await;
+    let ended = start(program, arguments, environment, input, listen).await?;
+    if !ended.status.success() {
+        // CNI plugins say what is wrong where others print their answer.
+        let said = if ended.complaints.is_empty() {
+            &ended.output
+        } else {
+            &ended.complaints
+        };
+        return Err(refused(program, arguments, ended.status, said));
+    }
+    // Not copied where it is what it should be: it may be a large part of what the agent may have.
+    Ok(String::from_utf8(ended.output)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+/// Runs a program likewise, looks at each line when it is printed, and returns those that are to be kept. It may print as much as it
+/// likes: no more than one line of the others is held.
+pub async fn lines(
+    program: &str,
+    arguments: &[&str],
+    keep: impl FnMut(&str) -> bool,
+) -> Result<Vec<String>, ProgramError> {
+    let listen = async |from: ChildStdout| kept_lines(from, keep).await;
+    let ended = start(program, arguments, &[], None, listen).await?;
+    if !ended.status.success() {
+        return Err(refused(program, arguments, ended.status, &ended.complaints));
+    }
+    Ok(ended.output)
+}
+
+fn refused(program: &str, arguments: &[&str], status: ExitStatus, said: &[u8]) -> ProgramError {
+    ProgramError::Refused {
+        command: command_line(program, arguments),
+        status: status.to_string(),
+        message: String::from_utf8_lossy(said).trim().replace('\n', "; "),
+    }
+}
+
+/// A program that has ended.
+struct Ended<T> {
+    status: ExitStatus,
+    output: T,
+    complaints: Vec<u8>,
+}
+
+/// What was heard of a program; else more of what it printed than it may.
+type Heard<T> = io::Result<Result<T, String>>;
+
+/// Runs a program to its end; `listen` makes something of what it prints.
+async fn start<T>(
+    program: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+    input: Option<&str>,
+    listen: impl AsyncFnOnce(ChildStdout) -> Heard<T>,
+) -> Result<Ended<T>, ProgramError> {
     let pipe = |source| ProgramError::Pipe {
         program: program.to_owned(),
         source,
@@ -129,7 +190,10 @@ pub async fn run_with(
             program: program.to_owned(),
             source,
         })?;
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err(pipe(io::Error::other("it has no output")));
+    };
+    let stdin = child.stdin.take();
     let feed = async {
         if let (Some(mut stdin), Some(input)) = (stdin, input) {
             match stdin.write_all(input.as_bytes()).await {
@@ -142,58 +206,66 @@ pub async fn run_with(
     };
     // All at once: a program may print before it has read everything.
     let talk = async {
-        let ((), stdout, stderr) = tokio::try_join!(
-            feed,
-            read_at_most(stdout, MOST_OUTPUT),
-            read_at_most(stderr, MOST_COMPLAINTS)
-        )?;
-        let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
-            return Ok(None);
+        let ((), output, complaints) =
+            tokio::try_join!(feed, listen(stdout), read_at_most(stderr, MOST_COMPLAINTS))?;
+        let (output, complaints) = match (output, complaints) {
+            (Ok(output), Ok(complaints)) => (output, complaints),
+            (Err(what), _) | (_, Err(what)) => return Ok(Err(what)),
         };
-        let status = child.wait().await?;
-        Ok(Some(Output {
-            status,
-            stdout,
-            stderr,
+        Ok(Ok(Ended {
+            status: child.wait().await?,
+            output,
+            complaints,
         }))
     };
-    let Ok(output) = tokio::time::timeout(LIMIT, talk).await else {
+    let Ok(ended) = tokio::time::timeout(LIMIT, talk).await else {
         return Err(ProgramError::TimedOut {
             command: command_line(program, arguments),
         });
     };
-    let Some(output) = output.map_err(pipe)? else {
-        // It goes with its handle.
-        return Err(ProgramError::TooMuch {
-            command: command_line(program, arguments),
-            most: MOST_OUTPUT,
-        });
-    };
-    if !output.status.success() {
-        // CNI plugins say what is wrong where others print their answer.
-        let said = if output.stderr.is_empty() {
-            &output.stdout
-        } else {
-            &output.stderr
-        };
-        return Err(ProgramError::Refused {
-            command: command_line(program, arguments),
-            status: output.status.to_string(),
-            message: String::from_utf8_lossy(said).trim().replace('\n', "; "),
-        });
-    }
-    // Not copied where it is what it should be: it may be a large part of what the agent may have.
-    Ok(String::from_utf8(output.stdout)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    // It goes with its handle.
+    ended.map_err(pipe)?.map_err(|what| ProgramError::TooMuch {
+        command: command_line(program, arguments),
+        what,
+    })
 }
 
-/// Everything that it prints; `None` where that is more.
-async fn read_at_most(from: Option<impl AsyncRead + Unpin>, most: usize) -> io::Result<Option<Vec<u8>>> {
+/// Everything that it prints.
+async fn read_at_most(from: impl AsyncRead + Unpin, most: usize) -> Heard<Vec<u8>> {
     let mut bytes = Vec::new();
-    if let Some(from) = from {
-        from.take(most as u64 + 1).read_to_end(&mut bytes).await?;
+    from.take(most as u64 + 1).read_to_end(&mut bytes).await?;
+    Ok(if bytes.len() <= most {
+        Ok(bytes)
+    } else {
+        Err(format!("more than {most} bytes"))
+    })
+}
+
+/// Those of its lines that are to be kept.
+async fn kept_lines(from: impl AsyncRead + Unpin, mut keep: impl FnMut(&str) -> bool) -> Heard<Vec<String>> {
+    let mut from = BufReader::with_capacity(MOST_LINE, from);
+    let (mut kept, mut bytes) = (Vec::new(), 0);
+    let mut line = Vec::new();
+    while (&mut from)
+        .take(MOST_LINE as u64 + 1)
+        .read_until(b'\n', &mut line)
+        .await?
+        > 0
+    {
+        if line.len() > MOST_LINE {
+            return Ok(Err(format!("a line of more than {MOST_LINE} bytes")));
+        }
+        let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(&line));
+        if keep(&text) {
+            bytes += text.len() + size_of::<String>();
+            if bytes > MOST_KEPT {
+                return Ok(Err(format!("more than {MOST_KEPT} bytes of what is asked for")));
+            }
+            kept.push(text.into_owned());
+        }
+        line.clear();
     }
-    Ok((bytes.len() <= most).then_some(bytes))
+    Ok(Ok(kept))
 }
 
 #[cfg(test)]
@@ -210,6 +282,42 @@ mod tests {
         let line = "yes >&2";
         let error = run("sh", &["-c", line], None).await.unwrap_err();
         assert_eq!(error.category(), "ProgramOutput");
+    }
+
+    /// As the rules of 20 000 Services, of which a handful is flannel's.
+    #[tokio::test]
+    async fn of_more_than_is_ever_held_the_lines_that_are_asked_for_are_kept() {
+        let script = "yes \"$(printf '%01000d' 0)\" | head -c 80000000; echo; echo asked; printf end";
+        let is_asked = |line: &str| ["asked", "end"].contains(&line);
+        let found = lines("sh", &["-c", script], is_asked).await.unwrap();
+        assert_eq!(found, ["asked", "end"]);
+        let error = run("sh", &["-c", script], None).await.unwrap_err();
+        assert_eq!(error.category(), "ProgramOutput", "all of it is too much");
+    }
+
+    #[tokio::test]
+    async fn neither_a_line_nor_what_is_kept_is_without_end() {
+        let error = lines("cat", &["/dev/zero"], |_| false).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cat /dev/zero printed a line of more than 65536 bytes and was killed"
+        );
+        let error = lines("yes", &[], |_| true).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "yes printed more than 33554432 bytes of what is asked for and was killed"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_was_printed_before_a_program_failed_is_no_answer() {
+        let error = lines("sh", &["-c", "echo half; echo no >&2; exit 3"], |_| true)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, ProgramError::Refused { message, .. } if message == "no"),
+            "{error}"
+        );
     }
 
     #[tokio::test]

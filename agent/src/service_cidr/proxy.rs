@@ -162,7 +162,7 @@ impl Rules {
 /// else's, who shares out connections to API servers by them.
 pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, FirewallError> {
     let mut rules = Rules::default();
-    let nft = Nftables::read().await?;
+    let nft = Nftables::read(|chain| (chain == CHAIN).then_some(CHAIN)).await?;
     for family in FAMILIES {
         if nft.has_table(family, TABLE) {
             let mut first = None;
@@ -202,13 +202,13 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
         if !tables.contains("filter") {
             continue;
         }
-        let filter = save(backend, "filter").await?;
+        let filter = save(backend, "filter", iptables::is_asked_for).await?;
         if !iptables::has_chain(&filter) {
             continue;
         }
         rules.has(Place::IptablesLegacy, iptables::rules(&filter));
         if tables.contains("nat") {
-            let nat = save(backend, "nat").await?;
+            let nat = save(backend, "nat", iptables::is_asked_for).await?;
             if let Some(first) = rules.has(Place::IptablesLegacy, iptables::rules(&nat)) {
                 rules.knows_pods(iptables::sources(&nat, &first));
             }

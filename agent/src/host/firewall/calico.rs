@@ -8,35 +8,45 @@ use std::path::Path;
 use plan::flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 
 use super::{FirewallError, Nftables, family, legacy_tables, save, transact};
-use crate::host::program::{ProgramError, run};
+use crate::host::program::{ProgramError, lines, run};
 
 /// Tables of iptables that Felix writes to.
 const TABLES: [&str; 4] = ["raw", "mangle", "nat", "filter"];
 /// Felix' tables in its nftables mode: family and name.
 const NATIVE: [(&str, &str); 2] = [("ip", "calico"), ("ip6", "calico")];
+/// Start of the names of Felix' chains.
+const CHAINS: &str = "cali-";
 /// Where the kernel shows that it has sets at all: to ask `ipset` would load the module.
 const SETS_MODULE: &str = "/sys/module/ip_set";
+
+/// As what a chain of Felix' is asked for.
+pub(super) fn of_calico(chain: &str) -> Option<&'static str> {
+    chain.starts_with(CHAINS).then_some(CHAINS)
+}
 
 /// Tables with something of Calico's in them.
 pub(super) async fn list(proc: &Path, nft: &Nftables) -> Result<Vec<FirewallObject>, FirewallError> {
     let mut found: Vec<FirewallObject> = NATIVE
         .iter()
-        .filter(|(family, table)| nft.tables.contains(&((*family).to_owned(), (*table).to_owned())))
+        .filter(|(family, table)| nft.has_table(family, table))
         .map(|(family, table)| object(FirewallBackend::Nftables, &format!("{family} {table}")))
         .collect();
     for backend in [FirewallBackend::IptablesNft, FirewallBackend::Ip6tablesNft] {
-        let tables = TABLES.iter().filter(|table| {
-            nft.chains.iter().any(|(of_family, of_table, chain)| {
-                of_family == family(backend) && of_table == *table && chain.starts_with("cali-")
-            })
-        });
+        let tables = TABLES
+            .iter()
+            .filter(|table| nft.has_chain(family(backend), table, CHAINS));
         found.extend(tables.map(|table| object(backend, table)));
     }
     for backend in [FirewallBackend::IptablesLegacy, FirewallBackend::Ip6tablesLegacy] {
         let tables = legacy_tables(proc, backend)?;
         for table in TABLES.iter().filter(|table| tables.contains(**table)) {
-            let saved = save(backend, table).await?;
-            if saved.iter().any(|line| line.starts_with(":cali-")) {
+            let mut has_one = false;
+            save(backend, table, |line| {
+                has_one |= declared(line).is_some();
+                false
+            })
+            .await?;
+            if has_one {
                 found.push(object(backend, table));
             }
         }
@@ -55,7 +65,11 @@ pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
         run("nft", &["delete", "table", family, table], None).await?;
         return Ok(());
     }
-    let script = deletion(&object.table, &save(object.backend, &object.table).await?);
+    let saved = save(object.backend, &object.table, |line| {
+        declared(line).is_some() || rule_of_calico(line).is_some()
+    })
+    .await?;
+    let script = deletion(&object.table, &saved);
     transact(object.backend, &script).await?;
     Ok(())
 }
@@ -89,12 +103,7 @@ async fn names_of_sets() -> Result<Vec<String>, ProgramError> {
     if !Path::new(SETS_MODULE).exists() {
         return Ok(Vec::new());
     }
-    let text = run("ipset", &["list", "-n"], None).await?;
-    Ok(text
-        .lines()
-        .filter(|name| name.starts_with("cali"))
-        .map(str::to_owned)
-        .collect())
+    lines("ipset", &["list", "-n"], |name| name.starts_with("cali")).await
 }
 
 fn object(backend: FirewallBackend, table: &str) -> FirewallObject {
@@ -107,24 +116,31 @@ fn object(backend: FirewallBackend, table: &str) -> FirewallObject {
 
 /// What `iptables-restore --noflush` reads to take Calico's part out of a table, given what `iptables-save` says of it.
 fn deletion(table: &str, saved: &[String]) -> String {
-    let chains: Vec<&str> = saved
-        .iter()
-        .filter_map(|line| line.strip_prefix(':')?.split(' ').next())
-        .filter(|chain| chain.starts_with("cali-"))
-        .collect();
+    let chains: Vec<&str> = saved.iter().filter_map(|line| declared(line)).collect();
     let mut lines = vec![format!("*{table}")];
     // Flushed first: a chain that another one jumps to cannot be deleted.
     lines.extend(
         saved
             .iter()
-            .filter_map(|line| line.strip_prefix("-A "))
-            .filter(|rule| !rule.starts_with("cali-") && is_calicos(rule))
+            .filter_map(|line| rule_of_calico(line))
             .map(|rule| format!("-D {rule}")),
     );
     lines.extend(chains.iter().map(|chain| format!("-F {chain}")));
     lines.extend(chains.iter().map(|chain| format!("-X {chain}")));
     lines.push("COMMIT\n".to_owned());
     lines.join("\n")
+}
+
+/// The chain of Felix' of which this is what `iptables-save` says of it itself.
+fn declared(line: &str) -> Option<&str> {
+    let chain = line.strip_prefix(':')?.split(' ').next()?;
+    chain.starts_with(CHAINS).then_some(chain)
+}
+
+/// The rule of Felix' in a chain of the kernel's that this line is.
+fn rule_of_calico(line: &str) -> Option<&str> {
+    line.strip_prefix("-A ")
+        .filter(|rule| !rule.starts_with(CHAINS) && is_calicos(rule))
 }
 
 /// Whether a rule in a kernel's chain is Felix': by its mark, or because it leads to a chain of Felix'.
@@ -152,6 +168,13 @@ mod tests {
         ]
         .map(str::to_owned)
         .into();
+        let kept: Vec<String> = saved
+            .iter()
+            .filter(|line| declared(line).is_some() || rule_of_calico(line).is_some())
+            .cloned()
+            .collect();
+        assert_eq!(kept.len(), 4, "what is another's is not even held");
+        assert_eq!(deletion("filter", &kept), deletion("filter", &saved));
         assert_eq!(
             deletion("filter", &saved),
             "*filter\n\

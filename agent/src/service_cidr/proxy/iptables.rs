@@ -22,6 +22,18 @@ pub(super) fn has_chain(lines: &[String]) -> bool {
     lines.iter().any(|line| line.starts_with(&declaration))
 }
 
+/// Whether one of the other functions asks for this line of `iptables-save`. The rules of endpoints, which are most of all, it does not.
+pub(super) fn is_asked_for(line: &str) -> bool {
+    let starts = |rest: &str| CHAINS.iter().any(|chain| rest.starts_with(chain));
+    if let Some(declared) = line.strip_prefix(':') {
+        return declared.split(' ').next() == Some(CHAIN);
+    }
+    line.strip_prefix("-A ").is_some_and(|rule| {
+        let of_services = rule.strip_prefix(CHAIN).is_some_and(|rest| rest.starts_with(' '));
+        of_services || (starts(rule) && words(rule).last() == Some(MARK))
+    })
+}
+
 /// Every rule of the chain for a port of a Service.
 pub(super) fn rules(lines: &[String]) -> impl Iterator<Item = Rule> {
     lines.iter().filter_map(|line| rule(line))
@@ -184,6 +196,8 @@ mod tests {
         assert_eq!(found.ranges, ["10.244.0.0/16".parse::<IpNet>().unwrap()]);
         assert_eq!(found.links, ["cali+"]);
         assert_eq!(sources(&lines[3..5], "KUBE-SVC-A"), LocalTraffic::default());
+        let asked: Vec<String> = lines.iter().filter(|line| is_asked_for(line)).cloned().collect();
+        assert_eq!(sources(&asked, "KUBE-SVC-A"), found);
     }
 
     #[test]
@@ -193,5 +207,26 @@ mod tests {
         assert!(!has_chain(&lines(
             "*filter\n:KUBE-SERVICES-OF-OURS - [0:0]\n:KUBE-FIREWALL - [0:0]"
         )));
+    }
+
+    #[rstest]
+    #[case(":KUBE-SERVICES - [0:0]", true)]
+    #[case(":KUBE-SERVICES-OLD - [0:0]", false)]
+    #[case(":KUBE-SVC-A - [0:0]", false)]
+    #[case(
+        "-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-SVC-A",
+        true
+    )]
+    #[case("-A KUBE-SERVICES-OLD -j KUBE-SVC-A", false)]
+    #[case("-A KUBE-SVL-A ! -i cali+ -d 10.96.0.1/32 -j KUBE-MARK-MASQ", true)]
+    #[case(
+        r#"-A KUBE-SVC-A -m comment --comment "a -j KUBE-MARK-MASQ" -j KUBE-SEP-A"#,
+        false
+    )]
+    #[case("-A KUBE-SEP-A -s 10.244.1.2/32 -j KUBE-MARK-MASQ", false)]
+    #[case("-A KUBE-SEP-A -p tcp -m tcp -j DNAT --to-destination 10.244.1.2:80", false)]
+    #[case("*nat", false)]
+    fn rules_of_endpoints_are_not_held(#[case] line: &str, #[case] expected: bool) {
+        assert_eq!(is_asked_for(line), expected, "{line}");
     }
 }

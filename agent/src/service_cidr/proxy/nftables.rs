@@ -1,10 +1,15 @@
 //! Maps of kube-proxy in mode nftables, in the words of `nft -j list map`. Pure.
 
+use std::fmt;
+
 use ipnet::IpNet;
 use plan::service_cidr::host::{LocalTraffic, ServicePort};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::{Leads, Rule};
+use crate::host::nft::each_object;
 
 /// Start of the name of a chain where those are led who come from outside.
 const FROM_OUTSIDE: &str = "external-";
@@ -16,27 +21,59 @@ const ENDS: [&str; 1] = ["reject-chain"];
 /// Protocols with their numbers: `nft` prints the number where the image has no /etc/protocols.
 const PROTOCOLS: [(u64, &str); 3] = [(6, "TCP"), (17, "UDP"), (132, "SCTP")];
 
+/// One object of a listing, where it is a map.
+#[derive(Deserialize)]
+struct Listed {
+    map: Option<Map>,
+}
+
+/// A map of ports of Services. An empty one has no list of elements.
+#[derive(Deserialize)]
+struct Map {
+    #[serde(default)]
+    elem: Elements,
+}
+
+/// What its elements say. Of the elements themselves, which are some for each Service, one at a time is held.
+#[derive(Default)]
+struct Elements(Vec<Rule>);
+
+impl<'text> Deserialize<'text> for Elements {
+    fn deserialize<D: Deserializer<'text>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_seq(Self::default())
+    }
+}
+
+impl<'text> Visitor<'text> for Elements {
+    type Value = Self;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list of elements")
+    }
+
+    fn visit_seq<A: SeqAccess<'text>>(mut self, mut list: A) -> Result<Self, A::Error> {
+        while let Some(element) = list.next_element::<Value>()? {
+            let port = port(&element).ok_or_else(|| A::Error::custom(format!("element {element}")))?;
+            self.0.push((port, leads(&element[1])));
+        }
+        Ok(self)
+    }
+}
+
 /// Every element of a map of ports of Services.
 pub(super) fn rules(text: &str) -> Result<Vec<Rule>, String> {
-    let objects = objects(text)?;
-    let map = objects
-        .iter()
-        .find_map(|object| object.get("map"))
-        .ok_or("no map")?;
-    // An empty one has no list of elements.
-    let elements = map["elem"].as_array().into_iter().flatten();
-    elements
-        .map(|element| {
-            let port = port(element).ok_or_else(|| format!("element {element}"))?;
-            Ok((port, leads(&element[1])))
-        })
-        .collect()
+    let mut found = None;
+    each_object(text, |listed: Listed| {
+        found = found.take().or(listed.map);
+        Ok(())
+    })?;
+    found.map(|map| map.elem.0).ok_or_else(|| "no map".to_owned())
 }
 
 /// By what a chain knows pods: everybody else it marks, to be masqueraded.
 pub(super) fn sources(text: &str) -> Result<LocalTraffic, String> {
     let mut found = LocalTraffic::default();
-    for object in objects(text)? {
+    each_object(text, |object: Value| {
         for part in object["rule"]["expr"].as_array().into_iter().flatten() {
             let (what, but) = (&part["match"]["left"], &part["match"]["right"]);
             if part["match"]["op"] != "!=" {
@@ -51,16 +88,9 @@ pub(super) fn sources(text: &str) -> Result<LocalTraffic, String> {
                 found.links.push(link.to_owned());
             }
         }
-    }
+        Ok(())
+    })?;
     Ok(found)
-}
-
-fn objects(text: &str) -> Result<Vec<Value>, String> {
-    let mut listed: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    match listed["nftables"].take() {
-        Value::Array(objects) => Ok(objects),
-        _ => Err("no list \"nftables\"".to_owned()),
-    }
 }
 
 fn network(value: &Value) -> Option<IpNet> {
