@@ -107,7 +107,7 @@ pub(crate) async fn reconcile(
         };
     if !started {
         planning::plan(kind, context, cache, memory, migration, &mut status).await?;
-        status.warnings = memory.warnings.look(cache, &migration.name_any());
+        status.warnings = memory.warnings(cache, &migration.name_any());
         count_blocked(context, &status, &[]);
         return Ok(status);
     }
@@ -131,7 +131,7 @@ pub(crate) async fn reconcile(
     let inline = std::mem::replace(&mut status.before, whole);
     let reasons = kind.go_on(context, cache, memory, migration, &mut status).await?;
     // What this pass has read is told in it.
-    status.warnings = memory.warnings.look(cache, &migration.name_any());
+    status.warnings = memory.warnings(cache, &migration.name_any());
     context.obstacles.end_pass();
     status.before = inline;
     tell_refusals(context, &mut status);

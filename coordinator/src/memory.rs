@@ -1,9 +1,11 @@
 //! What outlives a pass and is lost at a restart: nothing that a decision needs to be safe.
 
 use api::Migration;
+use api::migration::Warnings;
 use jiff::Timestamp;
 use plan::stalls::Stalls;
 
+use crate::cache::Cache;
 use crate::checks_log::ChecksLog;
 use crate::clock::{Clock, Moment};
 use crate::context::Context;
@@ -12,7 +14,7 @@ use crate::evict::{Evictions, Refusals};
 use crate::flannel_to_calico::undo::Undone;
 use crate::records::Records;
 use crate::tell::Tone;
-use crate::traffic::Services;
+use crate::traffic::Known;
 use crate::words::Words;
 use crate::workloads::Workloads;
 use crate::{calico_datastore, pod_cidr, service_cidr, warnings};
@@ -40,8 +42,8 @@ pub struct Memory {
     pub restores: Restores,
     /// Whether the clock was set.
     pub clock: Clock,
-    /// Addresses of Services that traffic pods send to.
-    pub services: Services,
+    /// What is known of the traffic pods, and of the Services that they send to.
+    pub traffic: Known,
     /// What is known of the way back to flannel.
     pub undone: Undone,
     /// Workloads, and what others need pods for.
@@ -65,6 +67,12 @@ impl Memory {
         self.evictions = Evictions::default();
         self.records.forget();
         self.warnings.forget();
+    }
+
+    /// What has to be told beside the message while this Migration goes on.
+    pub fn warnings(&mut self, cache: &Cache, migration: &str) -> Option<Warnings> {
+        self.warnings.of_traffic(self.traffic.silences.told());
+        self.warnings.look(cache, migration)
     }
 
     /// Looks at the clock. When it was set, what was to be done at a certain time is due at once, and deadlines count anew.

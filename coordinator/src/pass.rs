@@ -120,7 +120,7 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
                     Err(error) => {
                         // What was decided is decided again, and what was written is found again.
                         if error.is_of_the_object() && !error.is_conflict() {
-                            let warnings = memory.warnings.look(cache, &migration.name_any());
+                            let warnings = memory.warnings(cache, &migration.name_any());
                             let status = MigrationStatus {
                                 warnings,
                                 ..not_finished(migration, &error)

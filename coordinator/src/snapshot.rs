@@ -20,6 +20,8 @@ pub struct Snapshot {
     pub nodes: BTreeMap<String, Arc<Node>>,
     /// `NodeMigration`s of this Migration by node name.
     pub node_migrations: BTreeMap<String, Arc<NodeMigration>>,
+    /// Nodes whose agents say what is not understood, and what that is.
+    pub unclear: BTreeMap<String, String>,
     /// Our own namespace.
     namespace: String,
     /// Every pod.
@@ -50,6 +52,12 @@ impl Snapshot {
                 .into_iter()
                 .filter(|object| object.spec.migration == migration)
                 .map(|object| (object.spec.node_name.clone(), object))
+                .collect(),
+            unclear: cache
+                .node_migrations
+                .unclear()
+                .into_iter()
+                .map(|unclear| (unclear.name, unclear.words))
                 .collect(),
             namespace: namespace.to_owned(),
             index: cache.pods.index(),

@@ -3,6 +3,7 @@
 mod pods;
 mod reports;
 mod services;
+mod silences;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +16,13 @@ use kube::ResourceExt;
 use plan::decision::{HaltReason, Wait};
 use plan::traffic::mesh::{self, Endpoint};
 use plan::traffic::pods::Fate;
-use plan::traffic::{Flow, Generation};
+use plan::traffic::{Flow, Generation, watch};
 
 use pods::Staying;
 pub use pods::{create, is_traffic_pod};
-use reports::{breaches, sums, unwatched};
-pub use services::Services;
+use reports::{Reports, breaches, states, sums};
+use services::Services;
+use silences::Silences;
 
 use crate::context::Context;
 use crate::drafts::Drafts;
@@ -53,20 +55,36 @@ pub struct Network {
 /// What becomes of the traffic pods of every node.
 pub type Fates<'snapshot> = BTreeMap<(&'snapshot str, Generation), Fate>;
 
+/// What outlives a pass. Lost at a restart: then it is looked at anew.
+#[derive(Debug, Default)]
+pub struct Known {
+    services: Services,
+    /// Which traffic pods do not report, and since when.
+    pub silences: Silences,
+}
+
 /// What traffic says in this pass.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// Why nobody can say yet what is lost; `None` when every traffic pod reports.
+    /// Why nobody can say yet what is lost; `None` when so many nodes watch that traffic is a gate ([`watch`]).
     pub unwatched: Option<Wait>,
     /// Paths that lose more than they may, in words.
     pub breaches: Vec<String>,
+}
+
+impl Watched {
+    /// Why nothing may be begun before traffic is watched. On the way back nothing waits for that.
+    pub fn hold(self, migration: &Migration) -> Option<Wait> {
+        self.unwatched
+            .filter(|_| migration.spec.desired != Desired::Rollback)
+    }
 }
 
 /// Brings pods to what they should be, and reads what the agents found. Returns as well what agents have to be asked to send, where they are
 /// not asked for that yet: the caller writes it, perhaps together with more.
 pub async fn watch(
     context: &Context,
-    services: &mut Services,
+    known: &mut Known,
     migration: &Migration,
     networks: &Networks,
     wanted: Fates<'_>,
@@ -81,8 +99,8 @@ pub async fn watch(
     let staying = Staying::of(&snapshot.traffic_pods, networks, &fates);
     let flows = match rules.traffic {
         TrafficGate::Watch => {
-            services.look(context).await?;
-            wanted_flows(snapshot, networks, &staying, services)
+            known.services.look(context).await?;
+            wanted_flows(snapshot, networks, &staying, &known.services)
         }
         TrafficGate::Off => BTreeMap::new(),
     };
@@ -113,8 +131,16 @@ pub async fn watch(
         context.obstacles.attempt(&object, creation).await?;
     }
     status.traffic = sums(snapshot);
+    let reports = Reports {
+        snapshot,
+        networks,
+        fates: &fates,
+        staying: &staying,
+        flows: &flows,
+        judged_since,
+    };
     let watched = Watched {
-        unwatched: unwatched(snapshot, networks, &fates, &staying, &flows, judged_since),
+        unwatched: watch::missing(&states(&reports, &mut known.silences)),
         breaches: breaches(snapshot, &flows, judged_since),
     };
     Ok((watched, asks))

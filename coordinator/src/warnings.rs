@@ -27,6 +27,8 @@ pub struct Looks {
     of_kind: (String, BTreeMap<String, About>),
     /// The same of workloads whose moved pods do not become Ready.
     of_stalls: (String, BTreeMap<String, About>),
+    /// Nodes that watch no traffic although they should.
+    of_traffic: BTreeMap<String, About>,
 }
 
 impl Looks {
@@ -39,7 +41,8 @@ impl Looks {
         let of_migration = [&self.of_kind, &self.of_stalls].into_iter();
         let of_migration = of_migration.filter(|(of, _)| of == migration);
         let of_migration = of_migration.flat_map(|(_, found)| found.values());
-        listed(self.of_cluster.values().chain(of_migration))
+        let of_traffic = self.of_traffic.values();
+        listed(self.of_cluster.values().chain(of_migration).chain(of_traffic))
     }
 
     /// What this Migration's kind has found at its last look in the objects that it reads: what each warning is about, like their kind or a
@@ -55,6 +58,15 @@ impl Looks {
         found: impl IntoIterator<Item = (impl Into<String>, String)>,
     ) {
         self.of_stalls = (migration.to_owned(), by_subject(found));
+    }
+
+    /// Which nodes watch no traffic although they should, and why.
+    pub fn of_traffic<'silent>(&mut self, silent: impl Iterator<Item = (&'silent str, &'silent str)>) {
+        self.of_traffic.clear();
+        for (node, why) in silent {
+            let about = self.of_traffic.entry(format!("node {node}")).or_default();
+            about.add(|| format!("node {node}: {why}; traffic is watched without it"));
+        }
     }
 
     /// The next look is a new one.

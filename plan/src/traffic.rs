@@ -4,11 +4,13 @@
 //! 2. [`pods`] says which traffic pods a node has.
 //! 3. [`stream`] counts what one pod sends to one target over one protocol.
 //! 4. [`gates`] judges the last seconds of a stream.
+//! 5. [`watch`] says whether so many nodes watch that all this is a gate.
 
 pub mod gates;
 pub mod mesh;
 pub mod pods;
 pub mod stream;
+pub mod watch;
 
 use std::net::IpAddr;
 

@@ -61,7 +61,7 @@ impl Pass<'_> {
                 until: None,
             })
         } else {
-            watched.unwatched.filter(|_| is_before)
+            watched.hold(self.migration).filter(|_| is_before)
         };
         Held { hold, stop }
     }
@@ -69,7 +69,7 @@ impl Pass<'_> {
     async fn watch(&self, memory: &mut Memory, status: &mut MigrationStatus) -> Result<Watched, WriteError> {
         let (watched, asks) = traffic::watch(
             self.context,
-            &mut memory.services,
+            &mut memory.traffic,
             self.migration,
             &networks(),
             self.fates(),

@@ -67,11 +67,10 @@ pub async fn roll(
     evict::look(context, memory, snapshot.pods());
     let probes = probe::choose(&snapshot, is_untouched);
     probe::delete_spent_probe_pods(context, &snapshot, goes_with_calico).await?;
-    let services = &mut memory.services;
     let fates = fates(context, migration, kind.strategy, &snapshot);
     let (watched, mut drafts) = traffic::watch(
         context,
-        services,
+        &mut memory.traffic,
         migration,
         &networks(),
         fates,

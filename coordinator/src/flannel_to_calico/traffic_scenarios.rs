@@ -7,10 +7,11 @@ use api::names;
 use plan::flannel_to_calico::facts::LegacyPod;
 use serde_json::{Value, json};
 
+use super::back_scenarios::drained;
 use super::in_place_scenarios::{in_place, mark};
 use super::scenarios::{
-    MIGRATION, assert_in_order, assert_same, cluster, crash_after, node_migration, run_to_the_end, run_until,
-    steady, story, world_moves,
+    MIGRATION, assert_in_order, assert_same, cluster, crash_after, node_migration, number_of, put_node,
+    run_to_the_end, run_until, steady, story, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
@@ -60,7 +61,7 @@ pub(super) fn legacy_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
 /// The kubelets start the traffic pods.
 pub(super) fn pods_run(api: &FakeApi) {
     for pod in traffic_pods(api) {
-        let number = if pod["spec"]["nodeName"] == "a" { 1 } else { 2 };
+        let number = number_of(pod["spec"]["nodeName"].as_str().unwrap());
         let place = if network(&pod) == names::NETWORK_FLANNEL {
             30
         } else {
@@ -88,7 +89,9 @@ pub(super) fn run(api: &FakeApi, pod: &Value, address: &str) {
 
 /// What the agent says of its flows; those to the node that the test names lose.
 pub(super) fn report(api: &FakeApi, node: &str, object: &Value) -> Value {
-    if api.get("/test/silent").is_some() {
+    let silent = api.get("/test/silent").map(|test| test["nodes"].clone());
+    let is_silent = |nodes: &Value| nodes.as_array().is_none_or(|nodes| nodes.contains(&json!(node)));
+    if silent.is_some_and(|nodes| is_silent(&nodes)) {
         return Value::Null;
     }
     // It has not heard of what was written since.
@@ -128,7 +131,7 @@ pub(super) fn report(api: &FakeApi, node: &str, object: &Value) -> Value {
     })
 }
 
-fn watched(api: FakeApi) -> FakeApi {
+pub(super) fn watched(api: FakeApi) -> FakeApi {
     api.edit(MIGRATION, &json!({ "spec": { "gates": { "traffic": "Watch" } } }));
     api.take_changes();
     api
@@ -245,7 +248,7 @@ async fn nobody_is_started_before_traffic_is_watched() {
     assert_eq!(status(&api)["blocked"], "TrafficUnwatched");
     let message = status(&api)["message"].as_str().unwrap().to_owned();
     assert!(
-        message.starts_with("traffic is watched by 0 of 2 traffic pods; node a: pod replumb-traffic-"),
+        message.starts_with("traffic is watched on 0 of 2 nodes; node a: pod replumb-traffic-"),
         "{message}"
     );
     for node in ["a", "b"] {
@@ -257,6 +260,70 @@ async fn nobody_is_started_before_traffic_is_watched() {
     }
     api.remove("/test/silent");
     run_to_the_end(&api).await.unwrap();
+}
+
+/// An agent that does not report is waited for. Then it is named, and the other nodes go on, there and back.
+#[tokio::test]
+async fn an_agent_that_does_not_report_is_named_and_the_others_go_on() {
+    for make in [drained as fn() -> FakeApi, in_place] {
+        let api = watched(make());
+        put_node(&api, "c", 3);
+        api.put("/test/silent", json!({ "nodes": ["b"] }));
+        let mut memory = Memory::default();
+        passes(&api, &mut memory, 20).await;
+        assert_eq!(status(&api)["blocked"], "TrafficUnwatched", "{}", status(&api));
+        for node in ["a", "b", "c"] {
+            assert_ne!(
+                api.get(&node_migration(node)).unwrap()["spec"]["admitted"],
+                true,
+                "{node}"
+            );
+        }
+        memory.traffic.silences.hurry();
+        passes(&api, &mut memory, 1).await;
+        let warnings = status(&api)["warnings"].to_string();
+        let words = "node b: its agent does not report its traffic pod (pod replumb-traffic-";
+        assert!(warnings.contains(words), "{warnings}");
+        for _ in 0..100 {
+            passes(&api, &mut memory, 1).await;
+        }
+        assert!(is_done(&api, "a") && is_done(&api, "c"), "{}", status(&api));
+        if api.get(super::scenarios::FLANNEL).is_some() {
+            api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+            run_until(&api, "RolledBack").await.unwrap();
+        }
+    }
+}
+
+/// Where most are silent traffic is no gate any more: that holds on the way there, and not on the way back.
+#[tokio::test]
+async fn where_most_agents_do_not_report_nobody_is_started_and_everybody_goes_back() {
+    for make in [drained as fn() -> FakeApi, in_place] {
+        let api = watched(make());
+        put_node(&api, "c", 3);
+        let mut memory = Memory::default();
+        while !is_done(&api, "a") {
+            passes(&api, &mut memory, 1).await;
+        }
+        // What was mended has to be seen.
+        api.put("/test/lost-to", json!({ "node": "a" }));
+        passes(&api, &mut memory, 40).await;
+        assert_eq!(status(&api)["blocked"], "GateBreached", "{}", status(&api));
+        api.remove("/test/lost-to");
+        api.put("/test/silent", json!({ "nodes": ["a", "b"] }));
+        resume(&api);
+        passes(&api, &mut memory, 20).await;
+        memory.traffic.silences.hurry();
+        passes(&api, &mut memory, 20).await;
+        let held = status(&api);
+        assert_eq!(held["blocked"], "TrafficUnwatched", "{held}");
+        let message = held["message"].as_str().unwrap();
+        let words = "traffic is watched on 1 of 3 nodes, and it takes 2; node a: its agent does not report its traffic pod";
+        assert!(message.starts_with(words), "{message}");
+        assert!(!is_done(&api, "c"), "{held}");
+        api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+        run_until(&api, "RolledBack").await.unwrap();
+    }
 }
 
 #[tokio::test]

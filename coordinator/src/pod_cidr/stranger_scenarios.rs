@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::scenarios::{assert_gone, desire, until_closed};
 use super::world::{
-    AFFINITIES, BLOCKS, MIGRATION, NODE_NAMES, PODS, POOLS, RANGES, cluster, run_until, turn,
+    AFFINITIES, BLOCKS, MIGRATION, NODE_NAMES, PODS, POOLS, RANGES, THIRD, cluster, put_node, run_until,
+    turn, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::read;
@@ -149,6 +150,7 @@ fn strange(what: &str, round: usize) -> Vec<(String, Value)> {
                 json!({ "nets": "everything" }),
             )]
         }
+        "nothing" => Vec::new(),
         other => of_a_tenant(other, round),
     }
 }
@@ -352,13 +354,7 @@ async fn a_pod_of_neither_range_stays_while_a_pool_is_of_no_known_range() {
 async fn a_report_that_is_not_understood_costs_its_node(#[case] is_back: bool) {
     let api = cluster("Off");
     until_closed(&api, "old").await;
-    let report = |api: &FakeApi, phase: Value| {
-        api.edit(
-            "/apis/replumb.dev/v1alpha1/nodemigrations/b",
-            &json!({ "status": { "phase": phase } }),
-        );
-    };
-    report(&api, json!("nonsense"));
+    reports(&api, &json!("nonsense"));
     if is_back {
         desire(&api, "Rollback");
     }
@@ -382,7 +378,7 @@ async fn a_report_that_is_not_understood_costs_its_node(#[case] is_back: bool) {
         "{:#}",
         status(&api)
     );
-    report(&api, Value::Null);
+    reports(&api, &Value::Null);
     run_until(&api, end).await;
     assert_gone(&api, usize::from(is_back));
 }
@@ -487,4 +483,72 @@ async fn times_that_cannot_be_read_hold_nothing(#[case] is_back: bool) {
     assert!(has_pod());
     api.remove(&format!("{SHOP}/pods/odd"));
     assert!(!has_pod());
+}
+
+/// Lets the agent of node b report this as the phase of its host.
+fn reports(api: &FakeApi, phase: &Value) {
+    api.edit(
+        "/apis/replumb.dev/v1alpha1/nodemigrations/b",
+        &json!({ "status": { "phase": phase } }),
+    );
+}
+
+/// The same while traffic is watched: the canary is proved by the other nodes, every pod moves, and the way back does not wait for it.
+#[tokio::test]
+async fn a_report_that_is_not_understood_costs_its_node_where_traffic_is_watched() {
+    let api = cluster("Watch");
+    put_node(&api, THIRD);
+    world_moves(&api);
+    let is_asked = || api.get("/apis/replumb.dev/v1alpha1/nodemigrations/b").is_some();
+    passes(&api, "nothing", is_asked).await;
+    reports(&api, &json!("nonsense"));
+    // There the end of the tunnel of node b needs its agent.
+    passes(&api, "nothing", || {
+        status(&api)["podCidr"]["stage"]["name"] == "Switch"
+    })
+    .await;
+    assert!(is_warned_of(&api, "NodeMigration b: status"));
+    reports(&api, &Value::Null);
+    until_closed(&api, "old").await;
+    reports(&api, &json!("nonsense"));
+    passes(&api, "nothing", || have_moved(&api, RANGES[1].1)).await;
+    desire(&api, "Rollback");
+    for _ in 0..10 {
+        turn(&api).await;
+        assert_ne!(status(&api)["blocked"], "TrafficUnwatched", "{:#}", status(&api));
+    }
+    reports(&api, &Value::Null);
+    run_until(&api, "RolledBack").await;
+    assert_gone(&api, 1);
+}
+
+/// Of two nodes one alone proves nothing: the canary waits for it by name, and the way back does not, not even after a breach.
+#[tokio::test]
+async fn of_two_nodes_one_report_that_is_not_understood_holds_the_canary_and_not_the_way_back() {
+    let api = cluster("Watch");
+    passes(&api, "nothing", || {
+        api.get("/apis/replumb.dev/v1alpha1/nodemigrations/b").is_some()
+    })
+    .await;
+    reports(&api, &json!("nonsense"));
+    let words = "traffic is watched on 1 of 2 nodes, and it takes 2; node b: what its agent reports is not understood";
+    passes(&api, "nothing", || {
+        status(&api)["message"].to_string().contains(words)
+    })
+    .await;
+    assert_eq!(status(&api)["podCidr"]["stage"]["name"], "Canary");
+    reports(&api, &Value::Null);
+    until_closed(&api, "old").await;
+    reports(&api, &json!("nonsense"));
+    let breach =
+        json!({ "at": "2026-01-01T00:00:00Z", "message": "lost", "resumedAt": "2026-01-01T00:00:00Z" });
+    api.edit(MIGRATION, &json!({ "status": { "breach": breach } }));
+    for _ in 0..5 {
+        turn(&api).await;
+    }
+    assert_eq!(status(&api)["blocked"], "TrafficUnwatched", "{:#}", status(&api));
+    desire(&api, "Rollback");
+    passes(&api, "nothing", || have_moved(&api, RANGES[0].1)).await;
+    reports(&api, &Value::Null);
+    run_until(&api, "RolledBack").await;
 }

@@ -55,7 +55,7 @@ impl Pass<'_> {
         };
         let (watched, asks) = traffic::watch(
             self.context,
-            &mut memory.services,
+            &mut memory.traffic,
             self.migration,
             &networks,
             wanted,
@@ -94,7 +94,9 @@ impl Pass<'_> {
             })
         } else {
             // What was mended has to be seen to be.
-            watched.unwatched.filter(|_| stop::is_to_be_proved(status))
+            watched
+                .hold(self.migration)
+                .filter(|_| stop::is_to_be_proved(status))
         };
         Ok(Held {
             hold,
@@ -120,7 +122,7 @@ impl Pass<'_> {
             return Some(Wait {
                 reason: WaitReason::TrafficUnwatched,
                 message: format!(
-                    "pods that name IPPool {} have to be reached from every node before anybody else gets an address of it: {}",
+                    "pods that name IPPool {} have to be reached from every node whose agent reports before anybody else gets an address of it: {}",
                     settings.new_pool.value, unwatched
                 ),
                 until: None,

@@ -21,6 +21,8 @@ const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/default/deployments/web";
 /// Pools by name: the first three parts of every address of them.
 pub(super) const RANGES: [(&str, &str); 2] = [("old", "10.244"), ("ipv4-10-200-0-0-16", "10.200")];
 pub(super) const NODE_NAMES: [&str; 2] = ["a", "b"];
+/// The name of a node that a test may add.
+pub(super) const THIRD: &str = "c";
 /// Annotation of our own on a Node: a stroke for every end of a tunnel that Calico has chosen.
 const CHOSEN: &str = "test/chosen";
 
@@ -38,32 +40,7 @@ fn settings() -> Settings {
 pub(super) fn cluster(gates: &str) -> FakeApi {
     let api = FakeApi::default();
     for node in NODE_NAMES {
-        api.put(
-            &format!("{NODES}/{node}"),
-            json!({
-                "apiVersion": "v1", "kind": "Node",
-                "metadata": { "name": node, "labels": {}, "annotations": {} },
-                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
-            }),
-        );
-        put_pod(
-            &api,
-            "kube-system",
-            &format!("calico-{node}"),
-            node,
-            "DaemonSet",
-            "calico-node",
-            true,
-        );
-        put_pod(
-            &api,
-            "replumb-system",
-            &format!("agent-{node}"),
-            node,
-            "DaemonSet",
-            names::AGENT,
-            true,
-        );
+        put_node(&api, node);
     }
     let pool =
         json!({ "cidr": "10.244.0.0/16", "blockSize": 26, "vxlanMode": "Always", "natOutgoing": true });
@@ -111,6 +88,24 @@ pub(super) fn cluster(gates: &str) -> FakeApi {
     api
 }
 
+/// A node with Calico and its agent.
+pub(super) fn put_node(api: &FakeApi, node: &str) {
+    api.put(
+        &format!("{NODES}/{node}"),
+        json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": node, "labels": {}, "annotations": {} },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+        }),
+    );
+    for (namespace, name, owner) in [
+        ("kube-system", format!("calico-{node}"), "calico-node"),
+        ("replumb-system", format!("agent-{node}"), names::AGENT),
+    ] {
+        put_pod(api, namespace, &name, node, "DaemonSet", owner, true);
+    }
+}
+
 fn put_pod(api: &FakeApi, namespace: &str, name: &str, node: &str, kind: &str, owner: &str, host: bool) {
     api.put(
         &format!("/api/v1/namespaces/{namespace}/pods/{name}"),
@@ -145,7 +140,10 @@ fn pool_for(api: &FakeApi, named: Option<&str>) -> Option<&'static (&'static str
 
 /// What controllers, Calico and agents do next. Not counted as changes of ours.
 pub(super) fn world_moves(api: &FakeApi) {
-    for (number, node) in NODE_NAMES.iter().enumerate() {
+    // Those of the cluster, and a third one where the test has put it.
+    let names = NODE_NAMES.into_iter().chain([THIRD]);
+    let there = |name: &&str| api.get(&format!("{NODES}/{name}")).is_some();
+    for (number, node) in names.filter(there).enumerate() {
         // The Deployment's controller: one pod on each node.
         let pod = format!("web-{node}");
         if api.get(&format!("{PODS}/{pod}")).is_none() {
@@ -155,7 +153,7 @@ pub(super) fn world_moves(api: &FakeApi) {
         for (offset, traffic) in api
             .below("/api/v1/namespaces/replumb-system/pods")
             .iter()
-            .filter(|pod| pod["spec"]["nodeName"] == **node)
+            .filter(|pod| pod["spec"]["nodeName"] == node)
             .filter(|pod| pod["metadata"]["labels"][names::COMPONENT_LABEL] == names::TRAFFIC_COMPONENT)
             .enumerate()
         {

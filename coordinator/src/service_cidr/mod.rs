@@ -28,6 +28,8 @@ mod stranger_scenarios;
 mod trial;
 mod view;
 mod watched;
+#[cfg(test)]
+mod watched_scenarios;
 pub mod whole;
 
 pub use looks::Waits;

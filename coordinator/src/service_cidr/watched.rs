@@ -31,7 +31,7 @@ impl Pass<'_> {
     ) -> Result<Held, WriteError> {
         let (watched, asks) = traffic::watch(
             self.context,
-            &mut memory.services,
+            &mut memory.traffic,
             self.migration,
             &networks(),
             self.fates(),
@@ -54,7 +54,7 @@ impl Pass<'_> {
             })
         } else {
             // Before the first change, too: what was lost before is nobody's doing here.
-            watched.unwatched
+            watched.hold(self.migration)
         };
         Ok(Held { hold, stop })
     }

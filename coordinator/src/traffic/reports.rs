@@ -1,63 +1,112 @@
 //! What the agents found: who watches, which paths lose more than they may, and the sums.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use api::traffic::ClassCount;
 use jiff::Timestamp;
-use plan::decision::{Wait, WaitReason};
+use k8s_openapi::api::core::v1::Pod;
 use plan::traffic::pods::Fate;
 use plan::traffic::stream::Totals;
-use plan::traffic::{Flow, PathClass};
+use plan::traffic::watch::State;
+use plan::traffic::{Flow, Generation, PathClass};
 
 use super::pods::Staying;
+use super::silences::Silences;
 use super::{Fates, Networks, pods};
 use crate::snapshot::Snapshot;
 
-/// On which nodes nobody watches the traffic yet, although somebody should.
-pub fn unwatched(
-    snapshot: &Snapshot,
-    networks: &Networks,
-    fates: &Fates<'_>,
-    staying: &Staying<'_>,
-    flows: &BTreeMap<String, Vec<Flow>>,
-    judged_since: Option<Timestamp>,
-) -> Option<Wait> {
-    let mut wanted = 0;
-    let mut problems = Vec::new();
-    for ((node, generation), _) in fates.iter().filter(|(_, fate)| **fate == Fate::Wanted) {
-        wanted += 1;
-        let pod = staying.on(node, networks, *generation);
-        let reporting = pod.is_some_and(|pod| {
+/// What says who watches.
+pub struct Reports<'pass> {
+    /// What the agents say.
+    pub snapshot: &'pass Snapshot,
+    /// The two networks.
+    pub networks: &'pass Networks,
+    /// Which traffic pods there have to be.
+    pub fates: &'pass Fates<'pass>,
+    /// Those that stay.
+    pub staying: &'pass Staying<'pass>,
+    /// What they are asked to send, by node.
+    pub flows: &'pass BTreeMap<String, Vec<Flow>>,
+    /// Since when what agents find counts.
+    pub judged_since: Option<Timestamp>,
+}
+
+impl Reports<'_> {
+    fn pod(&self, node: &str, generation: Generation) -> Option<&Arc<Pod>> {
+        self.staying.on(node, self.networks, generation)
+    }
+
+    /// Whether the traffic pod of this network on this node watches.
+    fn reports(&self, node: &str, generation: Generation) -> bool {
+        self.pod(node, generation).is_some_and(|pod| {
             let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-            let report = snapshot
+            let report = self
+                .snapshot
                 .node_migrations
-                .get(*node)
+                .get(node)
                 .and_then(|object| object.status.as_ref()?.traffic.as_ref())
-                .filter(|report| report.judged_since == judged_since);
-            let asked = flows
-                .get(*node)
+                .filter(|report| report.judged_since == self.judged_since);
+            let asked = self
+                .flows
+                .get(node)
                 .is_some_and(|flows| flows.iter().any(|flow| flow.source == uid));
             // A cluster without a second node and without Services has nowhere to send to.
-            let nowhere = !asked && pods::running(pod, networks).is_some_and(|pod| pod.ready);
+            let nowhere = !asked && pods::running(pod, self.networks).is_some_and(|pod| pod.ready);
             nowhere || report.is_some_and(|report| report.reporting.iter().any(|reporting| reporting == uid))
-        });
-        if !reporting {
-            let state = pod.map_or_else(
-                || "its traffic pod is being made".to_owned(),
-                |pod| pods::state(pod, networks),
-            );
-            problems.push(format!("node {node}: {state}"));
+        })
+    }
+
+    /// What one that has to report and does not is waited for. A pod that does not start may be the network's doing: it is waited for without
+    /// an end. What runs, or was refused by its kubelet, and is not heard, is its node's.
+    fn unheard(&self, node: &str, generation: Generation, is_long: bool) -> State {
+        if let Some(words) = self.snapshot.unclear.get(node) {
+            return State::Silent(format!("what its agent reports is not understood ({words})"));
+        }
+        let Some(pod) = self.pod(node, generation) else {
+            return State::Awaited("its traffic pod is being made".to_owned());
+        };
+        let state = pods::state(pod, self.networks);
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if is_long && (phase == Some("Failed") || pods::running(pod, self.networks).is_some()) {
+            return State::Silent(format!("its agent does not report its traffic pod ({state})"));
+        }
+        State::Awaited(state)
+    }
+}
+
+/// What every node does about the traffic on which there has to be a traffic pod, or may be one.
+pub fn states<'pass>(reports: &Reports<'pass>, silences: &mut Silences) -> BTreeMap<&'pass str, State> {
+    let fates = || {
+        reports
+            .fates
+            .iter()
+            .map(|((node, generation), fate)| (*node, *generation, *fate))
+    };
+    let unheard = fates()
+        .filter(|(node, generation, fate)| *fate == Fate::Wanted && !reports.reports(node, *generation));
+    silences.keep(unheard.map(|(node, generation, _)| (node, generation)));
+    let mut states: BTreeMap<&str, State> = BTreeMap::new();
+    for (node, generation, fate) in fates() {
+        let state = match fate {
+            Fate::Unwanted => continue,
+            Fate::Wanted | Fate::Kept if reports.reports(node, generation) => State::Watches,
+            Fate::Wanted => reports.unheard(node, generation, silences.is_long(node, generation)),
+            Fate::Kept => State::Away,
+        };
+        let known = states.entry(node).or_insert(State::Away);
+        if *known < state {
+            *known = state;
         }
     }
-    let first = problems.first()?;
-    Some(Wait {
-        reason: WaitReason::TrafficUnwatched,
-        message: format!(
-            "traffic is watched by {} of {wanted} traffic pods; {first}",
-            wanted - problems.len()
-        ),
-        until: None,
-    })
+    // What is not understood is told of already.
+    let unclear = &reports.snapshot.unclear;
+    let silent = states.iter().filter_map(|(node, state)| match state {
+        State::Silent(why) if !unclear.contains_key(*node) => Some(((*node).to_owned(), why.clone())),
+        State::Silent(_) | State::Away | State::Watches | State::Awaited(_) => None,
+    });
+    silences.tell(silent.collect());
+    states
 }
 
 /// What the agents say of paths that are asked for still.

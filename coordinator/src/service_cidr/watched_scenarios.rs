@@ -1,0 +1,151 @@
+//! Services exchange their addresses while traffic is watched: whole passes on an API server in memory, with traffic pods that run and agents
+//! that report, or do not.
+
+use api::names;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::crowd_scenarios::World;
+use crate::fake_api::MIGRATION;
+
+const NODES: [&str; 3] = ["a", "b", "c"];
+const PODS: &str = "/api/v1/namespaces/replumb-system/pods";
+
+fn node_migration(node: &str) -> String {
+    format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}")
+}
+
+/// Three nodes with their agents, and Services that nothing answers for: no exchange of theirs asks a node.
+fn world() -> World {
+    let world = World::new();
+    world
+        .api
+        .edit(MIGRATION, &json!({ "spec": { "gates": { "traffic": "Watch" } } }));
+    for node in NODES {
+        world.api.put(
+            &format!("/api/v1/nodes/{node}"),
+            json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": { "name": node },
+                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+            }),
+        );
+        world.api.put(
+            &format!("{PODS}/agent-{node}"),
+            json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {
+                    "name": format!("agent-{node}"), "namespace": names::NAMESPACE,
+                    "ownerReferences": [{
+                        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": names::AGENT, "uid": "agent", "controller": true,
+                    }],
+                },
+                "spec": { "nodeName": node, "hostNetwork": true, "containers": [] },
+                "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
+            }),
+        );
+    }
+    for number in 0..5 {
+        world.service(&format!("shop/web-{number}"), &format!("10.97.0.{}", number + 1));
+    }
+    world
+}
+
+/// Kubelets start the traffic pods, and the agents report; those of `odd` say nonsense instead.
+async fn turn(world: &mut World, odd: &[&str]) {
+    // What was refused, or is being looked at, is due again.
+    world.context.obstacles.forget();
+    world.pass().await;
+    for pod in world.api.below(PODS) {
+        if pod["metadata"]["labels"][names::COMPONENT_LABEL] == names::TRAFFIC_COMPONENT {
+            let path = format!("{PODS}/{}", pod["metadata"]["name"].as_str().unwrap());
+            let running = json!({
+                "phase": "Running", "podIP": "10.244.0.9", "conditions": [{ "type": "Ready", "status": "True" }],
+                "containerStatuses": [{
+                    "name": "traffic", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": { "running": {} },
+                }],
+            });
+            world.api.edit(&path, &json!({ "status": running }));
+        }
+    }
+    for node in NODES {
+        let Some(object) = world.api.get(&node_migration(node)) else {
+            continue;
+        };
+        let flows = object["spec"]["flows"].as_array();
+        let sources: Vec<Value> = flows
+            .into_iter()
+            .flatten()
+            .map(|flow| flow["source"].clone())
+            .collect();
+        let traffic = json!({
+            "judgedSince": object["spec"]["judgedSince"], "flows": 1, "reporting": sources, "breaches": [], "classes": [],
+            "at": "2026-01-01T00:00:00Z",
+        });
+        let phase = if odd.contains(&node) {
+            json!("nonsense")
+        } else {
+            Value::Null
+        };
+        world.api.edit(
+            &node_migration(node),
+            &json!({ "status": { "phase": phase, "traffic": traffic } }),
+        );
+    }
+}
+
+/// How many Services of namespace shop have this beginning of an address.
+fn count(world: &World, beginning: &str) -> usize {
+    let names = (0..5).map(|number| format!("/api/v1/namespaces/shop/services/web-{number}"));
+    let addresses =
+        names.filter_map(|path| Some(world.api.get(&path)?["spec"]["clusterIP"].as_str()?.to_owned()));
+    addresses.filter(|address| address.starts_with(beginning)).count()
+}
+
+async fn turns(world: &mut World, odd: &[&str], until: impl Fn(&World) -> bool) {
+    for _ in 0..60 {
+        if until(world) {
+            return;
+        }
+        turn(world, odd).await;
+    }
+    panic!("not so after 60 passes: {:?}", world.status());
+}
+
+/// One agent that is Ready and says nonsense costs nothing but its own word: every Service goes, there and back.
+#[rstest]
+#[case::nobody(&[])]
+#[case::one(&["b"])]
+#[tokio::test]
+async fn a_report_that_is_not_understood_holds_no_service(#[case] odd: &[&str]) {
+    let mut world = world();
+    turns(&mut world, odd, |world| count(world, "172.") == 5).await;
+    world
+        .api
+        .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    turns(&mut world, odd, |world| count(world, "10.97.") == 5).await;
+}
+
+/// Where most say nonsense nothing is begun on the way there, and everything goes back.
+#[tokio::test]
+async fn where_most_reports_are_not_understood_it_holds_on_the_way_there_alone() {
+    let mut world = world();
+    turns(&mut world, &[], |world| count(world, "172.") > 0).await;
+    for _ in 0..20 {
+        turn(&mut world, &["b", "c"]).await;
+    }
+    // Whatever was under way has come to its end.
+    let there = count(&world, "172.");
+    world.service("shop/late", "10.97.0.9");
+    for _ in 0..10 {
+        turn(&mut world, &["b", "c"]).await;
+    }
+    let status = world.status();
+    assert_eq!(status.blocked, "TrafficUnwatched", "{}", status.message);
+    let words = "traffic is watched on 1 of 3 nodes, and it takes 2; node b: what its agent reports is not understood";
+    assert!(status.message.contains(words), "{}", status.message);
+    assert_eq!(count(&world, "172."), there);
+    world
+        .api
+        .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    turns(&mut world, &["b", "c"], |world| count(world, "10.97.") == 5).await;
+}
