@@ -84,7 +84,7 @@ pub enum Next {
     Wait(Wait),
 }
 
-/// The next move; `None` once nobody is left and nobody is on the way.
+/// The next move; `None` once nobody is left and nobody is on the way. Those that cannot go keep no other pod.
 pub fn next(leaving: &Leaving<'_>, now: Timestamp) -> Option<Next> {
     let wait = |reason, message| {
         Some(Next::Wait(Wait {
@@ -93,39 +93,38 @@ pub fn next(leaving: &Leaving<'_>, now: Timestamp) -> Option<Next> {
             until: None,
         }))
     };
-    let obstacle = leaving
+    let obstacle = |pod: &Pod| drain::obstacle(pod, leaving.permissions);
+    let stuck: Vec<(&Pod, drain::Obstacle)> = leaving
         .pods
         .iter()
         .chain(leaving.static_pods)
-        .find_map(|pod| Some((pod, drain::obstacle(pod, leaving.permissions)?)));
-    if let Some((pod, obstacle)) = obstacle {
-        let message = format!("{}: {}", leaving.place, describe_obstacle(pod, &obstacle));
-        return wait(WaitReason::EvictionRefused, message);
-    }
-    let due: Vec<PodName> = leaving
-        .pods
-        .iter()
-        .filter(|pod| {
-            let refusal = leaving.refusals.get(&pod.uid);
-            refusal.is_none_or(|refusal| refusal.next_try <= now)
-        })
-        .map(|pod| PodName::of(pod))
+        .filter_map(|pod| Some((*pod, obstacle(pod)?)))
         .collect();
+    let may_go = || leaving.pods.iter().filter(|pod| obstacle(pod).is_none());
+    let is_due = |pod: &&&Pod| {
+        let refusal = leaving.refusals.get(&pod.uid);
+        refusal.is_none_or(|refusal| refusal.next_try <= now)
+    };
+    let due: Vec<PodName> = may_go().filter(is_due).map(|pod| PodName::of(pod)).collect();
     if !due.is_empty() && !leaving.overdue {
         return Some(Next::Evict(due));
     }
-    let refused: Vec<(&Pod, &Refusal)> = leaving
-        .pods
-        .iter()
+    let refused: Vec<(&Pod, &Refusal)> = may_go()
         .filter_map(|pod| Some((*pod, leaving.refusals.get(&pod.uid)?)))
         .collect();
-    if let Some((_, first)) = refused.first() {
-        let reason = if first.by_budget {
-            WaitReason::DisruptionBudget
-        } else {
-            WaitReason::EvictionRefused
-        };
-        return wait(reason, describe_refusals(&refused, leaving.budgets));
+    let reason = match refused.first() {
+        Some((_, first)) if first.by_budget && stuck.is_empty() => WaitReason::DisruptionBudget,
+        Some(_) | None => WaitReason::EvictionRefused,
+    };
+    match (stuck.is_empty(), refused.is_empty()) {
+        (true, true) => {}
+        (true, false) => return wait(reason, describe_refusals(&refused, leaving.budgets)),
+        (false, true) => return wait(reason, describe_obstacles(leaving.place, &stuck)),
+        (false, false) => {
+            let stuck = describe_obstacles(leaving.place, &stuck);
+            let refused = describe_refusals(&refused, leaving.budgets);
+            return wait(reason, format!("{stuck}; {refused}"));
+        }
     }
     if !leaving.pods.is_empty() {
         let message = format!("{} pods are still on {}", leaving.pods.len(), leaving.place);
@@ -145,6 +144,12 @@ pub fn next(leaving: &Leaving<'_>, now: Timestamp) -> Option<Next> {
         first.deletion_grace_seconds.unwrap_or_default()
     );
     wait(WaitReason::PodsTerminating, message)
+}
+
+/// Each that cannot go: what holds the first does not hide what holds another.
+fn describe_obstacles(place: &str, stuck: &[(&Pod, drain::Obstacle)]) -> String {
+    let described = lines_of(stuck, |(pod, obstacle)| describe_obstacle(pod, obstacle));
+    format!("{place}: {described}")
 }
 
 fn describe_obstacle(pod: &Pod, obstacle: &drain::Obstacle) -> String {
@@ -206,4 +211,75 @@ fn describe_budget(budget: &Budget) -> String {
         "PodDisruptionBudget {namespace}/{name} allows {} disruptions ({} healthy, {} needed, {} expected){way_out}",
         budget.disruptions_allowed, budget.current_healthy, budget.desired_healthy, budget.expected_pods
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, is_bare: bool) -> Pod {
+        Pod {
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+            uid: name.to_owned(),
+            controller: (!is_bare).then(|| ("ReplicaSet".to_owned(), "web".to_owned())),
+            ..Pod::default()
+        }
+    }
+
+    #[test]
+    fn a_pod_that_cannot_go_keeps_no_other_and_each_is_named() {
+        let pods = [pod("bare", true), pod("first", false), pod("second", false)];
+        let of = |names: &[&str]| -> Vec<&Pod> {
+            pods.iter()
+                .filter(|pod| names.contains(&pod.name.as_str()))
+                .collect()
+        };
+        let step = |names: &[&str], refusals: &BTreeMap<String, Refusal>, overdue| {
+            let leaving = Leaving {
+                place: "node a",
+                pods: &of(names),
+                terminating: &[],
+                static_pods: &[],
+                budgets: &[],
+                refusals,
+                permissions: Permissions::default(),
+                overdue,
+            };
+            next(&leaving, Timestamp::UNIX_EPOCH)
+        };
+        let none = BTreeMap::new();
+        let refusal = Refusal {
+            since: Timestamp::UNIX_EPOCH,
+            next_try: Timestamp::MAX,
+            by_budget: true,
+            message: "too few are healthy".to_owned(),
+        };
+        let refused = BTreeMap::from([("first".to_owned(), refusal)]);
+        let evicted = |next: Option<Next>| match next {
+            Some(Next::Evict(pods)) => pods.into_iter().map(|pod| pod.name).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        let waits = |next: Option<Next>| match next {
+            Some(Next::Wait(wait)) => wait,
+            other => panic!("{other:?}"),
+        };
+        let all = ["bare", "first", "second"];
+        assert_eq!(evicted(step(&all, &none, false)), ["first", "second"]);
+        assert_eq!(evicted(step(&all, &refused, false)), ["second"]);
+        let wait = waits(step(&["bare", "first"], &refused, false));
+        assert_eq!(wait.reason, WaitReason::EvictionRefused);
+        assert!(
+            wait.message.contains("pod shop/bare has no controller"),
+            "{wait:?}"
+        );
+        assert!(
+            wait.message.contains("eviction of pod shop/first refused"),
+            "{wait:?}"
+        );
+        let wait = waits(step(&["first"], &refused, false));
+        assert_eq!(wait.reason, WaitReason::DisruptionBudget);
+        let wait = waits(step(&["bare", "second"], &none, true));
+        assert!(wait.message.contains("pod shop/bare"), "{wait:?}");
+    }
 }

@@ -189,6 +189,198 @@ async fn on_the_way_back_other_nodes_go_on(#[case] held: Held) {
     assert!(!is_cordoned(&api, "c"));
 }
 
+/// What keeps a pod on its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stays {
+    /// No controller makes it again.
+    Bare,
+    /// Its eviction is refused, as by a budget.
+    Refused,
+}
+
+const SHOP: &str = "/api/v1/namespaces/shop/pods";
+
+impl Stays {
+    /// Puts such a pod on the node of this name, beside one that goes.
+    fn begin(self, api: &FakeApi, node: &str, address: &str) {
+        put_web(api, node, &format!("{address}.30"));
+        let name = format!("stays-{node}");
+        let owner = json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "s", "uid": "s", "controller": true }]);
+        let owners = if self == Self::Bare { json!([]) } else { owner };
+        api.put(
+            &format!("{SHOP}/{name}"),
+            json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {
+                    "name": name, "namespace": "shop", "creationTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": owners,
+                },
+                "spec": { "nodeName": node, "containers": [] },
+                "status": {
+                    "phase": "Running", "podIP": format!("{address}.31"), "conditions": [{ "type": "Ready", "status": "True" }],
+                },
+            }),
+        );
+        if self == Self::Refused {
+            api.deny(&format!("{SHOP}/{name}/eviction"), "the budget allows none");
+        }
+    }
+
+    fn mend(self, api: &FakeApi, node: &str) {
+        if self == Self::Refused {
+            api.refuse(None);
+        }
+        api.remove(&format!("{SHOP}/stays-{node}"));
+    }
+}
+
+/// The drain of this node has lasted for longer than it may.
+fn drain_is_overdue(api: &FakeApi, node: &str) {
+    if spec(api, node)["step"]["name"] == "Drain" {
+        let since = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(1);
+        api.edit(
+            &node_migration(node),
+            &json!({ "spec": { "step": { "since": since } } }),
+        );
+    }
+}
+
+fn goes(api: &FakeApi, node: &str) -> bool {
+    api.get(&format!("/api/v1/namespaces/default/pods/web-{node}"))
+        .is_none()
+}
+
+fn names_the_pod(api: &FakeApi, node: &str) -> bool {
+    status(api)["message"]
+        .as_str()
+        .is_some_and(|message| message.contains(&format!("shop/stays-{node}")))
+}
+
+#[rstest]
+#[case(Stays::Bare, "Pause")]
+#[case(Stays::Refused, "Pause")]
+#[case(Stays::Bare, "Wait")]
+#[case(Stays::Bare, "Skip")]
+#[case(Stays::Refused, "Skip")]
+#[tokio::test]
+async fn on_the_way_there_a_pod_that_stays_does_what_on_blocked_says(
+    #[case] stays: Stays,
+    #[case] on_blocked: &str,
+) {
+    let api = drained();
+    put_node(&api, "c", 3);
+    ask(&api, &json!({ "drain": { "onBlocked": on_blocked } }));
+    run_until(&api, "Rolling").await.unwrap();
+    stays.begin(&api, "a", "10.244.1");
+    passes_of_one(&api, 30, || goes(&api, "a")).await;
+    passes_of_one(&api, 10, || names_the_pod(&api, "a")).await;
+    assert!(api.get(&format!("{SHOP}/stays-a")).is_some());
+    let is_done = |node: &str| !spec(&api, node)["finishedAt"].is_null();
+    if on_blocked == "Skip" {
+        passes_of_one(&api, 300, || {
+            drain_is_overdue(&api, "a");
+            is_done("b") && is_done("c")
+        })
+        .await;
+    } else {
+        let mut left = 30;
+        passes_of_one(&api, 40, || {
+            drain_is_overdue(&api, "a");
+            left -= 1;
+            left == 0
+        })
+        .await;
+        let is_halted = spec(&api, "a")["step"]["halted"] == true;
+        assert_eq!(is_halted, on_blocked == "Pause", "{}", status(&api));
+        assert!(is_cordoned(&api, "a"));
+        assert_eq!(status(&api)["progress"]["working"], json!(["a"]));
+    }
+    assert!(!is_done("a"));
+    passes_of_one(&api, 10, || names_the_pod(&api, "a")).await;
+    stays.mend(&api, "a");
+    run_to_the_end(&api).await.unwrap();
+}
+
+/// Two nodes are blocked: the one that is not any more does not wait for the other.
+#[tokio::test]
+async fn nodes_that_were_set_aside_take_turns() {
+    let api = drained();
+    put_node(&api, "c", 3);
+    ask(&api, &json!({ "drain": { "onBlocked": "Skip" } }));
+    run_until(&api, "Rolling").await.unwrap();
+    for (node, address) in [("a", "10.244.1"), ("b", "10.244.2")] {
+        Stays::Bare.begin(&api, node, address);
+    }
+    let is_done = |node: &str| !spec(&api, node)["finishedAt"].is_null();
+    let overdue = || {
+        drain_is_overdue(&api, "a");
+        drain_is_overdue(&api, "b");
+    };
+    passes_of_one(&api, 300, || {
+        overdue();
+        is_done("c")
+    })
+    .await;
+    Stays::Bare.mend(&api, "b");
+    passes_of_one(&api, 300, || {
+        overdue();
+        is_done("b")
+    })
+    .await;
+    assert!(!is_done("a"));
+}
+
+#[rstest]
+#[case(Stays::Bare, "Pause")]
+#[case(Stays::Bare, "Wait")]
+#[case(Stays::Refused, "Pause")]
+#[case(Stays::Refused, "Skip")]
+#[tokio::test]
+async fn on_the_way_back_a_pod_that_stays_keeps_no_other_node(
+    #[case] stays: Stays,
+    #[case] on_blocked: &str,
+    #[values(false, true)] is_in_place: bool,
+) {
+    let api = if is_in_place { in_place() } else { drained() };
+    put_node(&api, "c", 3);
+    ask(&api, &json!({ "drain": { "onBlocked": on_blocked } }));
+    let is_done = |node: &str| !spec(&api, node)["finishedAt"].is_null();
+    if is_in_place {
+        run_until(&api, "Mixed").await.unwrap();
+    } else {
+        // Once all are there by drain no way leads back.
+        run_until(&api, "Rolling").await.unwrap();
+        passes_of_one(&api, 200, || is_done("a") && is_done("b")).await;
+    }
+    let finished = spec(&api, "b")["finishedAt"].clone();
+    stays.begin(&api, "b", "10.244.2");
+    ask(&api, &json!({ "desired": "Rollback" }));
+    let is_back =
+        |node: &str| !spec(&api, node)["returnedAt"].is_null() || spec(&api, node)["admitted"] != true;
+    let mut most_out_of_work = 0;
+    passes_of_one(&api, 300, || {
+        drain_is_overdue(&api, "b");
+        let out_of_work = ["a", "b", "c"]
+            .into_iter()
+            .filter(|node| is_cordoned(&api, node))
+            .count();
+        most_out_of_work = most_out_of_work.max(out_of_work);
+        is_back("a") && is_back("c")
+    })
+    .await;
+    assert!(most_out_of_work <= 1, "{most_out_of_work} nodes were out of work");
+    assert!(!is_back("b"));
+    // The other pod went first, and the node is done in between, as it was.
+    passes_of_one(&api, 60, || {
+        drain_is_overdue(&api, "b");
+        goes(&api, "b") && spec(&api, "b")["finishedAt"] == finished
+    })
+    .await;
+    assert!(!is_cordoned(&api, "b"));
+    passes_of_one(&api, 20, || names_the_pod(&api, "b")).await;
+    stays.mend(&api, "b");
+    run_until(&api, "RolledBack").await.unwrap();
+}
+
 #[rstest]
 #[case::there(false)]
 #[case::back(true)]

@@ -316,7 +316,7 @@ impl World {
                     "back unproved: {self:?}"
                 );
             }
-            NodeStep::Import(_) | NodeStep::Release(_) | NodeStep::Complete | NodeStep::Skip => {
+            NodeStep::Import(_) | NodeStep::Release(_) | NodeStep::Complete => {
                 panic!("{step:?} is no way back: {self:?}")
             }
         }
@@ -350,7 +350,7 @@ impl World {
                 self.returned = true;
                 self.record.end();
             }
-            NodeStep::Import(_) | NodeStep::Release(_) | NodeStep::Complete | NodeStep::Skip => {}
+            NodeStep::Import(_) | NodeStep::Release(_) | NodeStep::Complete => {}
         }
         self
     }

@@ -150,11 +150,7 @@ impl World {
 
     fn assert_safe(self, step: &NodeStep) {
         match step {
-            NodeStep::Cordon
-            | NodeStep::Uncordon
-            | NodeStep::Evict(_)
-            | NodeStep::Skip
-            | NodeStep::Return => {
+            NodeStep::Cordon | NodeStep::Uncordon | NodeStep::Evict(_) | NodeStep::Return => {
                 panic!("in place nobody is moved: {step:?}")
             }
             NodeStep::Label("none") => assert_eq!(self.label, "flannel", "{self:?}"),
@@ -221,11 +217,7 @@ impl World {
                 self.done = true;
                 self.record.end();
             }
-            NodeStep::Cordon
-            | NodeStep::Uncordon
-            | NodeStep::Evict(_)
-            | NodeStep::Skip
-            | NodeStep::Return => {}
+            NodeStep::Cordon | NodeStep::Uncordon | NodeStep::Evict(_) | NodeStep::Return => {}
         }
         self
     }

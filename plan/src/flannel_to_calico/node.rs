@@ -11,7 +11,7 @@ mod label;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-pub use aside::{held_by_agent, is_unchanged};
+pub use aside::{given_back, is_unchanged};
 pub use decide::{at_deadline, decide};
 pub use in_place::{restart, upkeep};
 use jiff::{SignedDuration, Timestamp};
@@ -303,8 +303,6 @@ pub enum NodeStep {
     Uncordon,
     /// Record that the node is done.
     Complete,
-    /// Set the node aside: lift our cordon, try again after all others.
-    Skip,
     /// Let Calico's IPAM forget every address of the node's but the tunnel's, and record that the node is back.
     Return,
 }
@@ -331,7 +329,6 @@ impl NodeStep {
             Self::CreateProbePod => "CreateProbePod",
             Self::Uncordon => "Uncordon",
             Self::Complete => "Complete",
-            Self::Skip => "Skip",
             Self::Return => "Return",
         }
     }

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::node::{AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide};
+use super::node::{
+    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, given_back,
+};
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
 use super::walk::{self, Flip, LabelRecord};
@@ -323,7 +325,6 @@ impl World {
                 assert_eq!(self.probe, Probe::Reached, "done unproved: {self:?}");
             }
             NodeStep::Import(_) | NodeStep::Release(_) => panic!("nothing lives on after a drain: {self:?}"),
-            NodeStep::Skip => panic!("nothing was blocked past its time: {self:?}"),
             NodeStep::Return => panic!("nobody asked for the way back: {self:?}"),
         }
     }
@@ -353,7 +354,7 @@ impl World {
                 self.done = true;
                 self.record.end();
             }
-            NodeStep::Skip | NodeStep::Import(_) | NodeStep::Release(_) | NodeStep::Return => {}
+            NodeStep::Import(_) | NodeStep::Release(_) | NodeStep::Return => {}
         }
         self
     }
@@ -616,10 +617,12 @@ fn past_the_deadline_each_policy_does_as_it_says() {
     };
     assert_eq!(wait_until(decision(OnBlocked::Pause, None, 899)), Some(at(900)));
     assert!(matches!(decision(OnBlocked::Pause, None, 900), Decision::Halt(_)));
-    assert_eq!(
-        decision(OnBlocked::Skip, None, 900),
-        Decision::Run(NodeStep::Skip)
-    );
+    let is_given_back = |on_blocked| {
+        let policy = Policy { on_blocked, ..POLICY };
+        given_back(&view, &policy, &decision(on_blocked, None, 900)).is_some()
+    };
+    assert!(is_given_back(OnBlocked::Skip));
+    assert!(!is_given_back(OnBlocked::Pause) && !is_given_back(OnBlocked::Wait));
     assert_eq!(wait_until(decision(OnBlocked::Wait, None, 900)), None);
     // A person said "resume" at 850: the time counts from there.
     assert_eq!(

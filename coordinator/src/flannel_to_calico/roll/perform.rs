@@ -188,15 +188,6 @@ impl Act<'_> {
                     )
                     .await;
             }
-            NodeStep::Skip => {
-                cordon::uncordon(context, migration, node).await?;
-                spec.admitted = false;
-                spec.skipped = true;
-                spec.step = None;
-                let note =
-                    format!("node {name} is set aside: its drain was blocked past drain.timeoutSeconds");
-                context.teller.node(node, Tone::Warning, "Skipped", &note).await;
-            }
         }
         Ok(Outcome::Written)
     }

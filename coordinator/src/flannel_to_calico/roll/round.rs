@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use plan::decision::{Decision, Wait, WaitReason};
 use plan::flannel_to_calico::node::{
-    NetworkLabel, NodeStep, NodeView, Policy, Stage, at_deadline, decide, held_by_agent, is_unchanged, upkeep,
+    NetworkLabel, NodeStep, NodeView, Policy, Stage, at_deadline, decide, given_back, is_unchanged, upkeep,
 };
 use plan::flannel_to_calico::settings::Settings;
 
@@ -124,7 +124,7 @@ impl Round<'_> {
                 Ok(Looked::Blocked(message)) => {
                     worked.blocked.insert(node.clone(), message);
                 }
-                Ok(Looked::HeldByAgent(held)) => {
+                Ok(Looked::GivenBack(held)) => {
                     let held = self.give_back(&object, draft(), &view, held).await?;
                     worked.waits.insert(node.clone(), held);
                 }
@@ -188,8 +188,8 @@ enum Looked {
     Held(Option<Held>),
     /// It is done, and Calico's objects do not say yet what they have to say of it.
     Blocked(String),
-    /// Nothing of it has changed but its cordon, and its agent lets nothing else be done.
-    HeldByAgent(Held),
+    /// Nothing of it has changed but its cordon, and its agent or a pod lets nothing else be done.
+    GivenBack(Held),
 }
 
 /// The next step of one node, or what a node that is done needs still. `spec` is the draft of what is written.
@@ -221,8 +221,8 @@ async fn work_on(
         (None, Some(_)) => Looked::Held(None),
         (None, None) => {
             let next = decide(view, act.policy, act.now);
-            if let Some((reason, words)) = held_by_agent(view, &next.decision) {
-                return Ok(Looked::HeldByAgent(Held {
+            if let Some((reason, words)) = given_back(view, act.policy, &next.decision) {
+                return Ok(Looked::GivenBack(Held {
                     reason,
                     message: words.to_owned(),
                     needs_a_person: true,

@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::aside::{is_unchanged, on_blocked};
 use super::evict::{evict, not_come_late};
 use super::in_place;
 use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, back};
@@ -85,19 +86,21 @@ pub fn at_deadline(
         ),
         None => format!("stage {} of node {} began at {since}", stage.as_str(), view.name),
     };
-    match (is_drain, policy.on_blocked) {
+    // One that is given back is tried again by itself.
+    let is_set_aside = on_blocked(view, policy) == OnBlocked::Skip && is_unchanged(view);
+    let then = if is_set_aside {
+        String::new()
+    } else {
+        format!(", then {}", view.direction.again())
+    };
+    match (is_drain, on_blocked(view, policy)) {
         (true, OnBlocked::Wait) => Decision::Wait(Wait { until: None, ..wait }),
-        // Once flannel is off the node there is no way to set it aside.
-        (true, OnBlocked::Skip) if stage == Stage::Drain && view.direction == Direction::There => {
-            Decision::Run(NodeStep::Skip)
-        }
         (true, OnBlocked::Pause | OnBlocked::Skip) => Decision::Halt(Halt {
             reason: HaltReason::DrainBlocked,
             message: format!(
-                "{}. {waited} and drain.timeoutSeconds is {}. Remove what blocks, then {}",
+                "{}. {waited} and drain.timeoutSeconds is {}. Remove what blocks{then}",
                 wait.message,
                 timeout.as_secs(),
-                view.direction.again()
             ),
         }),
         (false, OnBlocked::Wait | OnBlocked::Skip | OnBlocked::Pause) => Decision::Halt(Halt {

@@ -2,9 +2,10 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::aside::on_blocked;
 use super::{NodeStep, NodeView, Policy, Stage};
 use crate::decision::Decision;
-use crate::drain::Pod;
+use crate::drain::{Pod, obstacle};
 use crate::evict::{Leaving, Next, OnBlocked, next};
 
 /// Evicts these pods; `None` once none is left and none is terminating.
@@ -22,7 +23,7 @@ pub(super) fn evict(
         budgets: view.budgets,
         refusals: view.refusals,
         permissions: policy.permissions,
-        overdue: blocked_past_deadline(view, policy, now),
+        overdue: blocked_past_deadline(view, pods, policy, now),
     };
     Some(match next(&leaving, now)? {
         Next::Evict(pods) => Decision::Run(NodeStep::Evict(pods)),
@@ -46,10 +47,12 @@ pub(super) fn not_come_late<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> 
 }
 
 /// With `onBlocked: Pause` nothing is evicted any more once the time is over: a person has to say "resume".
-fn blocked_past_deadline(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> bool {
+fn blocked_past_deadline(view: &NodeView<'_>, pods: &[&Pod], policy: &Policy, now: Timestamp) -> bool {
     let Some((Stage::Drain | Stage::DrainDaemonSets, since)) = view.stage else {
         return false;
     };
     let until = since.max(policy.resumed_at.unwrap_or(since)) + policy.drain_timeout;
-    policy.on_blocked != OnBlocked::Wait && now >= until && !view.refusals.is_empty()
+    let is_blocked =
+        |pod: &&Pod| view.refusals.contains_key(&pod.uid) || obstacle(pod, policy.permissions).is_some();
+    on_blocked(view, policy) != OnBlocked::Wait && now >= until && pods.iter().any(is_blocked)
 }
