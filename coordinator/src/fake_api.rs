@@ -218,6 +218,16 @@ impl FakeApi {
         });
     }
 
+    /// Answers changes of what begins so as if the object had changed since it was read.
+    pub fn deny_as_changed(&self, path: &str) {
+        self.state.lock().unwrap().denials.push(Denial {
+            path: path.to_owned(),
+            words: "the object has been modified".to_owned(),
+            is_meant: |_| true,
+            answer: (StatusCode::CONFLICT, "Conflict"),
+        });
+    }
+
     /// Refuses changes of what begins so with these words, as a policy engine does.
     pub fn deny(&self, path: &str, words: &str) {
         let mut state = self.state.lock().unwrap();
@@ -233,6 +243,11 @@ impl FakeApi {
     pub fn deny_reading(&self, path: &str, words: &str) {
         let mut state = self.state.lock().unwrap();
         state.unreadable.insert(path.to_owned(), words.to_owned());
+    }
+
+    /// Refuses reads of what begins so no more.
+    pub fn allow_reading(&self, path: &str) {
+        self.state.lock().unwrap().unreadable.remove(path);
     }
 
     /// Answers no change of what begins so, and holds the connection open.

@@ -62,6 +62,7 @@ pub mod store;
 mod summary;
 pub mod tell;
 pub mod traffic;
+mod untold;
 mod warnings;
 mod watching;
 pub mod words;

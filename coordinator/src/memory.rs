@@ -15,6 +15,7 @@ use crate::flannel_to_calico::undo::Undone;
 use crate::records::Records;
 use crate::tell::Tone;
 use crate::traffic::Known;
+use crate::untold::Untold;
 use crate::words::Words;
 use crate::workloads::Workloads;
 use crate::{calico_datastore, pod_cidr, service_cidr, warnings};
@@ -48,6 +49,8 @@ pub struct Memory {
     pub undone: Undone,
     /// Workloads, and what others need pods for.
     pub workloads: Workloads,
+    /// What a pass could not do and no status says yet.
+    pub untold: Untold,
     /// When words were written last.
     pub words: Words,
     /// What objects of others cost, as the status says it.

@@ -37,6 +37,8 @@ pub struct Obstacles {
     begun: Mutex<Option<Instant>>,
     /// Objects that this pass has left to the next one.
     postponed: AtomicUsize,
+    /// The object that this pass is at.
+    doing: Mutex<Option<String>>,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,17 @@ impl Obstacles {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The pass is at this object now.
+    pub fn is_at(&self, object: Option<&str>) {
+        *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = object.map(ToOwned::to_owned);
+    }
+
+    /// The object that the pass is at, or was when it was given up; `None` between two.
+    pub fn doing(&self) -> Option<String> {
+        let doing = self.doing.lock().unwrap_or_else(PoisonError::into_inner);
+        doing.clone()
+    }
+
     /// Whether the time of this pass is over, so that one object more is left to the next one. It counts as postponed.
     pub fn postpones(&self) -> bool {
         let spent = self.begun().get_or_insert_with(Instant::now).elapsed();
@@ -87,6 +100,7 @@ impl Obstacles {
     /// Begins a pass: what it does not want to write is no obstacle to it.
     pub fn begin_pass(&self) {
         *self.begun() = None;
+        self.is_at(None);
         self.postponed.store(0, Ordering::Relaxed);
         for obstacle in self.objects().values_mut() {
             obstacle.is_wanted = false;
@@ -119,7 +133,10 @@ impl Obstacles {
             if self.holds(object, Timestamp::now()).is_some() || self.postpones() {
                 return Ok(None);
             }
-            match write.await {
+            self.is_at(Some(object));
+            let written = write.await;
+            self.is_at(None);
+            match written {
                 Ok(made) => {
                     self.clear(object);
                     Ok(Some(made))

@@ -28,7 +28,7 @@ use crate::write::{self, WriteError};
 
 /// How often a pass is made without a change: deadlines and retries are looked at.
 const TICK: Duration = Duration::from_secs(1);
-/// A pass that takes longer than this is given up; every step is idempotent, so the next one goes on.
+/// A pass over a Migration that takes longer than this is given up, and its status says so. Every step is idempotent: the next pass goes on.
 const PASS_LIMIT: Duration = Duration::from_mins(1);
 /// Changes that come within this time are looked at together.
 const SETTLE: Duration = Duration::from_millis(30);
@@ -57,7 +57,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
         let timer = context.metrics.pass_duration.start_timer();
         let mut lost = leading.clone();
         let ended = tokio::select! {
-            ended = tokio::time::timeout(PASS_LIMIT, pass(context, cache, &mut memory)) => ended,
+            ended = pass(context, cache, &mut memory) => ended,
             // Somebody else may lead from now on: not one write more.
             _ = lost.wait_for(|leads| !leads) => {
                 memory.stop();
@@ -65,26 +65,18 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
             }
         };
         timer.observe_duration();
-        match ended {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                context
-                    .metrics
-                    .write_errors
-                    .with_label_values(&[error.category()])
-                    .inc();
-                match error {
-                    // Somebody wrote first: the watch brings the new state.
-                    WriteError::Conflict { .. } => info!(error = %tell::chain(&error), "looking again"),
-                    WriteError::Api { .. } | WriteError::Etcd(_) => {
-                        warn!(error = %tell::chain(&error), "pass not finished; it is repeated");
-                    }
-                }
+        let Err(error) = ended else { continue };
+        context
+            .metrics
+            .write_errors
+            .with_label_values(&[error.category()])
+            .inc();
+        match error {
+            // Somebody wrote first: the watch brings the new state.
+            WriteError::Conflict { .. } => info!(error = %tell::chain(&error), "looking again"),
+            WriteError::Api { .. } | WriteError::Etcd(_) => {
+                warn!(error = %tell::chain(&error), "pass not finished; it is repeated");
             }
-            Err(_) => warn!(
-                seconds = PASS_LIMIT.as_secs(),
-                "pass took too long; it is repeated"
-            ),
         }
     }
 }
@@ -112,24 +104,13 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
         cache.services.stop();
     }
     let active = active.map(ResourceExt::name_any);
+    let mut failed = None;
     for migration in &migrations {
         let status = match &active {
             Some(active) if *active == migration.name_any() => {
-                match one(context, cache, memory, migration).await {
-                    Ok(status) => status,
-                    Err(error) => {
-                        // What was decided is decided again, and what was written is found again.
-                        if error.is_of_the_object() && !error.is_conflict() {
-                            let warnings = memory.warnings(cache, &migration.name_any());
-                            let status = MigrationStatus {
-                                warnings,
-                                ..not_finished(migration, &error)
-                            };
-                            publish(context, memory, migration, status).await?;
-                        }
-                        return Err(error);
-                    }
-                }
+                let (status, error) = looked(context, cache, memory, migration).await;
+                failed = failed.or(error);
+                status
             }
             Some(active) if !is_over(migration) => refused(
                 migration,
@@ -140,10 +121,58 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
             ),
             Some(_) | None => continue,
         };
-        publish(context, memory, migration, status).await?;
+        // One that cannot be written keeps no other from being told.
+        failed = failed.or(publish(context, memory, migration, status).await.err());
     }
     count_phase(context, &migrations, active.as_deref());
-    Ok(())
+    failed.map_or(Ok(()), Err)
+}
+
+/// The status after one pass of the Migration that goes on, whatever became of the pass, and what has failed. What was decided is decided
+/// again, and what was written is found again.
+async fn looked(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+) -> (MigrationStatus, Option<WriteError>) {
+    let ended = tokio::time::timeout(PASS_LIMIT, one(context, cache, memory, migration)).await;
+    let (reason, words, error) = match ended {
+        Ok(Ok(status)) => return (status, None),
+        Ok(Err(error)) => (reason(&error), error.words(), Some(error)),
+        Err(_) => {
+            let doing = match context.obstacles.doing() {
+                Some(object) => format!("with {object}"),
+                None => "while it read the cluster".to_owned(),
+            };
+            let seconds = PASS_LIMIT.as_secs();
+            let words = format!("a pass was given up {doing}, after {seconds} s");
+            warn!(words, "it is repeated");
+            (Some(WaitReason::RequestRefused), words, None)
+        }
+    };
+    let name = migration.name_any();
+    // Once it can be said that the API server is out of reach, it is not. And what has changed meanwhile is looked at by the next pass.
+    if reason.is_some() {
+        memory.untold.keep(&name, words.clone());
+    }
+    let known = migration.status.clone().unwrap_or_default();
+    let status = MigrationStatus {
+        warnings: memory.warnings(cache, &name),
+        blocked: reason.map_or(known.blocked, |reason| reason.as_str().to_owned()),
+        message: format!("{words}; it is tried again"),
+        ..known
+    };
+    (status, error)
+}
+
+/// What a failure is to people; `None` where it is over by itself, or nothing can be written.
+fn reason(error: &WriteError) -> Option<WaitReason> {
+    match error {
+        WriteError::Etcd(_) => Some(WaitReason::Datastore),
+        WriteError::Api { .. } => error.is_of_the_object().then_some(WaitReason::RequestRefused),
+        WriteError::Conflict { .. } => None,
+    }
 }
 
 /// One phase for the whole cluster: of the Migration that goes on, or else of the one that was completed last.
@@ -264,15 +293,6 @@ fn refused(migration: &Migration, reason: &str, message: String) -> MigrationSta
     }
 }
 
-/// The status after a pass that the API server did not let end: as it was, with the reason.
-fn not_finished(migration: &Migration, error: &WriteError) -> MigrationStatus {
-    MigrationStatus {
-        blocked: WaitReason::RequestRefused.as_str().to_owned(),
-        message: format!("{}; it is tried again", error.words()),
-        ..migration.status.clone().unwrap_or_default()
-    }
-}
-
 /// Writes the status when it differs, and tells about a new phase. Words and counts alone are written at most once in a while: the next
 /// pass says them.
 pub(crate) async fn publish(
@@ -281,7 +301,9 @@ pub(crate) async fn publish(
     migration: &Migration,
     mut status: MigrationStatus,
 ) -> Result<(), WriteError> {
+    let name = migration.name_any();
     let old = migration.status.clone().unwrap_or_default();
+    memory.untold.say(&name, &mut status);
     bounds::cut_texts(&mut status);
     status.conditions = conditions::of(&status, &old.conditions, Timestamp::now());
     let now = Timestamp::now();
@@ -295,6 +317,7 @@ pub(crate) async fn publish(
     if write::patch_status(&api, migration, migration.status.as_ref(), &status).await? {
         memory.words.written(now);
     }
+    memory.untold.is_told(&name);
     if old.phase != status.phase || old.blocked != status.blocked {
         let tone = match status.phase {
             MigrationPhase::Refused | MigrationPhase::Halted => Tone::Warning,

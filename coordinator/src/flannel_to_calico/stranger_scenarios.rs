@@ -193,23 +193,77 @@ async fn a_node_whose_writes_a_policy_denies_is_named_and_the_others_finish() {
     }
 }
 
+/// Whether the way back is asked for.
+fn turn(api: &FakeApi, back: bool) {
+    if back {
+        ask(api, &json!({ "desired": "Rollback" }));
+    }
+}
+
+fn status(api: &FakeApi) -> Value {
+    api.get(MIGRATION).unwrap()["status"].clone()
+}
+
+fn message(api: &FakeApi) -> String {
+    status(api)["message"].as_str().unwrap_or_default().to_owned()
+}
+
+#[rstest]
 #[tokio::test]
-async fn a_status_is_published_although_a_read_is_refused() {
+async fn a_status_is_published_although_a_read_is_refused(#[values(false, true)] back: bool) {
     let api = drained();
     run_until(&api, "Rolling").await.unwrap();
+    turn(&api, back);
     api.deny_reading("/apis/crd.projectcalico.org/v1/ippools", "ippools is forbidden");
     let context = api.context();
     let mut memory = Memory::default();
     let _ = pass(&context, &api.cache(), &mut memory).await;
-    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    let status = status(&api);
     assert_eq!(status["blocked"], "RequestRefused", "{status}");
+    assert!(message(&api).contains("ippools is forbidden"), "{status}");
+}
+
+/// A write has no answer at all, so that the pass is given up in the middle.
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn a_status_is_published_although_the_time_of_the_pass_is_over(#[values(false, true)] back: bool) {
+    let api = in_place();
+    run_until(&api, if back { "Mixed" } else { "Rolling" })
+        .await
+        .unwrap();
+    turn(&api, back);
+    let held = if back { "b" } else { "a" };
+    api.hang(&format!("{NODES}/{held}"));
+    let words = format!("a pass was given up with Node {held}, after 60 s; it is tried again");
+    passes_of_one(&api, 10, || message(&api).contains(&words)).await;
+    assert_eq!(status(&api)["blocked"], "RequestRefused");
+}
+
+/// What failed while no status could be written is told by the next one.
+#[rstest]
+#[tokio::test]
+async fn what_could_not_be_told_is_told_by_the_next_pass(#[values(false, true)] back: bool) {
+    const POOLS: &str = "/apis/crd.projectcalico.org/v1/ippools";
+    let api = drained();
+    run_until(&api, "Rolling").await.unwrap();
+    turn(&api, back);
+    let (context, mut memory) = (api.context(), Memory::default());
+    api.deny_reading(POOLS, "ippools is forbidden");
+    api.deny(MIGRATION, "the Migration is frozen");
+    let before = status(&api);
+    assert!(pass(&context, &api.cache(), &mut memory).await.is_err());
+    assert_eq!(status(&api), before);
+    api.refuse(None);
+    api.allow_reading(POOLS);
+    pass(&context, &api.cache(), &mut memory).await.unwrap();
+    let words = "An earlier pass did not come to its end: ";
     assert!(
-        status["message"]
-            .as_str()
-            .unwrap()
-            .contains("ippools is forbidden"),
-        "{status}"
+        message(&api).contains(words) && message(&api).contains("ippools is forbidden"),
+        "{}",
+        message(&api)
     );
+    pass(&context, &api.cache(), &mut memory).await.unwrap();
+    assert!(!message(&api).contains(words), "{}", message(&api));
 }
 
 /// What an agent writes is its node's: the others go on without it, and it goes on once that is corrected. Traffic is watched without it.

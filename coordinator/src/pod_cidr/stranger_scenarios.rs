@@ -12,6 +12,8 @@ use super::world::{
     turn, world_moves,
 };
 use crate::fake_api::FakeApi;
+use crate::memory::Memory;
+use crate::pass::pass;
 use crate::read;
 use crate::workloads::workloads;
 
@@ -551,4 +553,33 @@ async fn of_two_nodes_one_report_that_is_not_understood_holds_the_canary_and_not
     passes(&api, "nothing", || have_moved(&api, RANGES[0].1)).await;
     reports(&api, &Value::Null);
     run_until(&api, "RolledBack").await;
+}
+
+/// Somebody changes the pools each time before one is written: the status says which, there and back.
+#[rstest]
+#[case::there(false)]
+#[case::back(true)]
+#[tokio::test]
+async fn a_status_is_published_although_an_object_changes_all_the_time(#[case] is_back: bool) {
+    let api = cluster("Off");
+    if is_back {
+        until_closed(&api, "old").await;
+        desire(&api, "Rollback");
+    }
+    api.deny_as_changed(POOLS);
+    let (context, mut memory) = (api.context(), Memory::default());
+    let mut conflict = None;
+    for _ in 0..20 {
+        conflict = pass(&context, &api.cache(), &mut memory).await.err();
+        if conflict.is_some() {
+            break;
+        }
+        world_moves(&api);
+    }
+    let conflict = conflict.expect("a pass that did not come to its end");
+    assert!(conflict.is_conflict(), "{conflict}");
+    let words = format!("{}; it is tried again", conflict.words());
+    assert_eq!(status(&api)["message"], words.as_str(), "{:#}", status(&api));
+    api.refuse(None);
+    run_until(&api, if is_back { "RolledBack" } else { "Completed" }).await;
 }

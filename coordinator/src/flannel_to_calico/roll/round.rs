@@ -112,7 +112,10 @@ impl Round<'_> {
                 now: self.now,
             };
             let draft = drafts.take(object);
+            let obstacles = &self.context.obstacles;
+            obstacles.is_at(Some(&describe(node_object.as_ref())));
             let looked = work_on(&mut act, &view, NodeMigrationSpec::clone(&draft)).await;
+            obstacles.is_at(None);
             let object = act.object;
             // A label is announced before it is written.
             let draft = || NodeMigrationSpec {
