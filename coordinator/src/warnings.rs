@@ -51,6 +51,13 @@ impl Looks {
         self.of_kind = (migration.to_owned(), by_subject(found));
     }
 
+    /// What it has found at another look of the same pass.
+    pub fn also(&mut self, found: impl IntoIterator<Item = (impl Into<String>, String)>) {
+        for (about, line) in found {
+            self.of_kind.1.entry(about.into()).or_default().add(|| line);
+        }
+    }
+
     /// Workloads of this Migration whose moved pods do not become Ready, likewise.
     pub fn of_stalls(
         &mut self,

@@ -29,6 +29,7 @@ mod go_json;
 pub mod labels;
 pub mod moves;
 pub mod order;
+pub mod owner;
 pub mod pod_cidr;
 pub mod pods;
 pub mod probe;

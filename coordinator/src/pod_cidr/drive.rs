@@ -292,7 +292,13 @@ impl Pass<'_> {
         // On the way back nobody has waited for a person: what was changed for the way there is told at its end.
         let mentions = memory
             .pod_cidr
-            .mentions(self.context, self.cache, self.store, Pace::Soon)
+            .mentions(
+                self.context,
+                self.cache,
+                self.store,
+                &settings.calico_daemon_set_namespace.value,
+                Pace::Soon,
+            )
             .await?;
         let still = mentions::follow_up(&mentions, &left, &range);
         let still = still.first().map_or_else(String::new, |first| {

@@ -2,12 +2,13 @@
 
 use api::MigrationStatus;
 use api::migration::PodCidrStatus;
+use ipnet::IpNet;
 use jiff::SignedDuration;
 use kube::ResourceExt;
 use plan::decision::Direction;
 use plan::moves;
 use plan::pod_cidr::decide::{Next, Policy, PoolView, View, Which, decide};
-use plan::pod_cidr::mentions;
+use plan::pod_cidr::mentions::{self, Mention};
 use plan::pod_cidr::pools::{self, Openness};
 use plan::pod_cidr::settings::Mode;
 use plan::residents::{health, residents, workloads_of};
@@ -86,9 +87,8 @@ impl Pass<'_> {
             .left(memory, &left_range, have_to_move, once_moved, known)
             .await?;
         let routes = self.routes(known);
-        let mentions = memory
-            .pod_cidr
-            .mentions(self.context, self.cache, self.store, once_moved)
+        let mentions = self
+            .mentions(memory, known, (&left_range, &target), once_moved)
             .await?;
         let redundancy = self.redundancy(&residents, &wanted_pods, known, &mut memory.restores);
         let Held {
@@ -130,6 +130,25 @@ impl Pass<'_> {
             nodes: by_node.as_deref(),
         };
         Ok((decide(&view, &self.policy(hold), self.now), stop))
+    }
+
+    /// Who else says a range. What tenants have is told as warnings. `ranges`: the one that pods leave, and the one that they are led to.
+    async fn mentions(
+        &self,
+        memory: &mut Memory,
+        known: &PodCidrStatus,
+        ranges: (&IpNet, &IpNet),
+        pace: Pace,
+    ) -> Result<Vec<Mention>, WriteError> {
+        let calico = &known.settings.calico_daemon_set_namespace.value;
+        let looks = &mut memory.pod_cidr;
+        let found = looks
+            .mentions(self.context, self.cache, self.store, calico, pace)
+            .await?;
+        let of_tenants = mentions::of_tenants(&found, ranges.0, ranges.1).into_iter();
+        let of_tenants = of_tenants.map(|(namespace, words)| (format!("namespace {namespace}"), words));
+        memory.warnings.also(of_tenants);
+        Ok(found)
     }
 
     fn policy(&self, hold: Option<plan::decision::Wait>) -> Policy {

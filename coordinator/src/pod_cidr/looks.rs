@@ -80,9 +80,10 @@ impl Looks {
         context: &Context,
         cache: &Cache,
         store: &Store,
+        calico: &str,
         pace: Pace,
     ) -> Result<Vec<Mention>, WriteError> {
-        let reading = read::mentions(context, cache, store);
+        let reading = read::mentions(context, cache, store, Some(calico));
         look(&mut self.mentions, pace, reading).await.cloned()
     }
 

@@ -12,6 +12,7 @@ use kube::core::DynamicObject;
 use plan::cluster::Malformed;
 use plan::command_line::{argument, runs, switch};
 use plan::labels::Labels;
+use plan::owner::KUBE_SYSTEM;
 use plan::pod_cidr::facts::{ControllerManager, IpamConfiguration, PIN_ANNOTATIONS, Pin, Pool};
 use plan::pod_cidr::ipam::{Allocation, Block, Claim, attribute};
 use plan::pod_cidr::mentions::ranges_in;
@@ -232,9 +233,11 @@ pub fn given_to(service: &Service) -> Vec<(String, IpNet)> {
         .collect()
 }
 
-/// Pods that run a controller manager, with what it is started with.
+/// Pods of kube-system that run a controller manager, with what it is started with.
 pub fn controller_managers(pods: &Index) -> Vec<ControllerManager> {
+    // A tenant may run another cluster in its own namespace.
     pods.more()
+        .filter(|((namespace, _), _)| *namespace == KUBE_SYSTEM)
         .filter_map(|((namespace, name), more)| {
             let mut containers = more.programs.iter();
             let container = containers.find(|container| runs(container, "kube-controller-manager"))?;
@@ -378,7 +381,10 @@ mod tests {
             pod(&["kube-controller-manager", "--cluster-cidr=ten"]),
             pod(&["kube-scheduler"]),
         ];
-        let named = pods.into_iter().enumerate().map(|(number, mut pod)| {
+        let mut of_a_tenant = pods[0].clone();
+        of_a_tenant.metadata.namespace = Some("shop".to_owned());
+        let pods = pods.into_iter().chain([of_a_tenant]);
+        let named = pods.enumerate().map(|(number, mut pod)| {
             pod.metadata.name = Some(number.to_string());
             pod
         });

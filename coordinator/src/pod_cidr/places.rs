@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use plan::calico::{ConfigMaps, calico_node, variable};
 use plan::cluster::DaemonSet;
+use plan::owner::Owner;
 use plan::pod_cidr::facts::ControllerManager;
 use plan::pod_cidr::mentions::{Mention, Needs, ranges_in, value_of};
 
@@ -13,7 +14,7 @@ use plan::pod_cidr::mentions::{Mention, Needs, ranges_in, value_of};
 const POOL_VARIABLES: [&str; 2] = ["CALICO_IPV4POOL_CIDR", "CALICO_IPV6POOL_CIDR"];
 
 /// Variables of calico-node: it makes a pool of them once there is none of the family.
-pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps) -> Vec<Mention> {
+pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec<Mention> {
     let Some(container) = calico_node(set) else {
         return Vec::new();
     };
@@ -23,6 +24,7 @@ pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps) -> Vec<Mention> {
             let value = variable(config_maps, set, container, name)?;
             Some(Mention {
                 object: format!("DaemonSet {}: {name}", set.key()),
+                owner: Owner::of(Some(&set.namespace), system),
                 ranges: ranges_in(value),
                 needs: Needs::New,
                 fix: format!(
@@ -43,6 +45,7 @@ pub fn kubeadm(map: &ConfigMap) -> Option<Mention> {
     let ranges = said.into_iter().flatten().flat_map(ranges_in).collect();
     Some(Mention {
         object: "ConfigMap kube-system/kubeadm-config: networking.podSubnet".to_owned(),
+        owner: Owner::Cluster,
         ranges,
         needs: Needs::New,
         fix: "`kubectl edit configmap kubeadm-config -n kube-system`: podSubnet {ranges}; and in controllerManager.extraArgs \
@@ -58,6 +61,7 @@ pub fn kube_proxy(map: &ConfigMap) -> Option<Mention> {
     let ranges = value_of(text, "clusterCIDR").map(ranges_in).unwrap_or_default();
     (mode == "ClusterCIDR" && !ranges.is_empty()).then(|| Mention {
         object: "ConfigMap kube-system/kube-proxy: clusterCIDR".to_owned(),
+        owner: Owner::Cluster,
         ranges,
         needs: Needs::BothThenNew,
         fix: "`kubectl edit configmap kube-proxy -n kube-system`: clusterCIDR one range around both while pods of both live, or \
@@ -68,33 +72,28 @@ pub fn kube_proxy(map: &ConfigMap) -> Option<Mention> {
 }
 
 /// A policy of Kubernetes' own.
-pub fn network_policy(policy: &NetworkPolicy) -> Option<Mention> {
+pub fn network_policy(policy: &NetworkPolicy, system: &[&str]) -> Option<Mention> {
     // All of it that may hold a range: `ipBlock` in either direction.
     let text = serde_json::to_string(policy.spec.as_ref()?).ok()?;
-    let object = format!(
-        "NetworkPolicy {}/{}",
-        policy.namespace().unwrap_or_default(),
-        policy.name_any()
-    );
-    policy_of(object, &text)
+    policy_of("NetworkPolicy", policy, &text, system)
 }
 
 /// A policy or a set of addresses of Calico's.
-pub fn calicos_policy(kind: &str, object: &DynamicObject) -> Option<Mention> {
-    let name = match object.namespace() {
-        Some(namespace) => format!("{kind} {namespace}/{}", object.name_any()),
-        None => format!("{kind} {}", object.name_any()),
-    };
-    policy_of(name, &object.data["spec"].to_string())
+pub fn calicos_policy(kind: &str, object: &DynamicObject, system: &[&str]) -> Option<Mention> {
+    policy_of(kind, object, &object.data["spec"].to_string(), system)
 }
 
-fn policy_of(object: String, text: &str) -> Option<Mention> {
-    let ranges = ranges_in(text);
+fn policy_of(kind: &str, policy: &impl ResourceExt, text: &str, system: &[&str]) -> Option<Mention> {
+    let (ranges, namespace, name) = (ranges_in(text), policy.namespace(), policy.name_any());
     (!ranges.is_empty()).then(|| Mention {
-        object,
+        object: match &namespace {
+            Some(namespace) => format!("{kind} {namespace}/{name}"),
+            None => format!("{kind} {name}"),
+        },
+        owner: Owner::of(namespace.as_deref(), system),
         ranges,
         needs: Needs::Both,
-        fix: "add the new range beside the old one (it needs {ranges}); the old one can go once the migration is over".to_owned(),
+        fix: "add the range that it lacks (it needs {ranges}); the one that pods leave can go once the migration is over".to_owned(),
     })
 }
 
@@ -103,6 +102,7 @@ pub fn controller_manager(manager: &ControllerManager) -> Option<Mention> {
     let ranges = manager.ranges.clone().filter(|_| manager.allocates)?;
     Some(Mention {
         object: format!("Pod {}: --cluster-cidr", manager.pod),
+        owner: Owner::Cluster,
         ranges,
         needs: Needs::New,
         fix: "in its manifest: --allocate-node-cidrs=false first, and --cluster-cidr={ranges} with it or after it, one control plane node \
@@ -153,16 +153,18 @@ mod tests {
             "spec": { "podSelector": {}, "ingress": [{ "from": [{ "ipBlock": { "cidr": "10.244.0.0/16", "except": ["10.244.9.0/24"] } }] }] },
         }))
         .unwrap();
-        let found = network_policy(&policy);
+        let found = network_policy(&policy, &[]);
         assert_eq!(found.as_ref().unwrap().object, "NetworkPolicy shop/web");
+        assert_eq!(found.as_ref().unwrap().owner, Owner::Tenant("shop".to_owned()));
         assert_eq!(said(found), ["10.244.0.0/16", "10.244.9.0/24"]);
         let set: DynamicObject = serde_json::from_value(json!({
             "apiVersion": "crd.projectcalico.org/v1", "kind": "GlobalNetworkSet", "metadata": { "name": "pods" },
             "spec": { "nets": ["10.244.0.0/16"] },
         }))
         .unwrap();
-        let found = calicos_policy("GlobalNetworkSet", &set);
+        let found = calicos_policy("GlobalNetworkSet", &set, &[]);
         assert_eq!(found.as_ref().unwrap().object, "GlobalNetworkSet pods");
+        assert_eq!(found.as_ref().unwrap().owner, Owner::Cluster);
         assert_eq!(found.unwrap().needs, Needs::Both);
     }
 

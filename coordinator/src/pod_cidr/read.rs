@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use plan::calico::looks_like_calico;
 use plan::cluster::{DaemonSet, Malformed};
+use plan::owner::KUBE_SYSTEM;
 use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::checks::permissions;
 use plan::pod_cidr::datastore::DatastoreFacts;
@@ -175,7 +176,7 @@ async fn in_calico(
             store.ipam_config(),
             calico_nodes::read(&store, cache),
         )?;
-        let mentions = mentions(context, cache, &store).await?;
+        let mentions = mentions(context, cache, &store, None).await?;
         Ok(InCalico {
             pools,
             blocks,
@@ -218,18 +219,28 @@ async fn blocks(store: &Store, claims: &Claims) -> Result<Vec<Result<Block, Uncl
     store.each(calico::IPAM_BLOCK, kept).await
 }
 
-/// Who else says a range.
-pub async fn mentions(context: &Context, cache: &Cache, store: &Store) -> Result<Vec<Mention>, WriteError> {
-    let named = ["kubeadm-config", "kube-proxy"].map(|name| ("kube-system".to_owned(), name.to_owned()));
-    let of_policy = |object: NetworkPolicy| places::network_policy(&object);
+/// Who else says a range. `calico` is the namespace of Calico's `DaemonSet`; before it is detected, the first that looks like it.
+pub async fn mentions(
+    context: &Context,
+    cache: &Cache,
+    store: &Store,
+    calico: Option<&str>,
+) -> Result<Vec<Mention>, WriteError> {
+    let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
+    let detected = daemon_sets.iter().map(|set| set.namespace.as_str()).min();
+    let system: Vec<&str> = [Some(context.namespace.as_str()), calico.or(detected)]
+        .into_iter()
+        .flatten()
+        .collect();
+    let named = ["kubeadm-config", "kube-proxy"].map(|name| (KUBE_SYSTEM.to_owned(), name.to_owned()));
+    let of_policy = |object: NetworkPolicy| places::network_policy(&object, &system);
     let (maps, of_policies) = tokio::try_join!(
         read::config_maps(context, named.into()),
         read::each(context, "NetworkPolicies", of_policy),
     )?;
-    let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
     let mut mentions: Vec<Mention> = daemon_sets
         .iter()
-        .flat_map(|set| places::calico(set, &config_maps))
+        .flat_map(|set| places::calico(set, &config_maps, &system))
         .collect();
     for map in &maps {
         mentions.extend(match map.name_any().as_str() {
@@ -239,7 +250,7 @@ pub async fn mentions(context: &Context, cache: &Cache, store: &Store) -> Result
     }
     mentions.extend(of_policies);
     for kind in POLICIES {
-        let of_policy = |object: DynamicObject| places::calicos_policy(kind.0, &object);
+        let of_policy = |object: DynamicObject| places::calicos_policy(kind.0, &object, &system);
         mentions.extend(store.each(kind, of_policy).await?);
     }
     let managers = objects::controller_managers(&cache.pods.index());

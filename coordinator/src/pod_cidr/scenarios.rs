@@ -420,24 +420,21 @@ async fn who_turns_around_twice_ends_as_who_does_once() {
     }
 }
 
-/// A policy knows the new range alone by now: before a pod comes back it has to know both. What tunnels had is not forgotten meanwhile.
+/// A policy of the whole cluster knows the new range alone by now: before a pod comes back it has to know both. What tunnels had is not
+/// forgotten meanwhile.
 #[tokio::test]
 async fn on_the_way_back_too_both_ranges_have_to_be_known_first() {
     let api = cluster("Watch");
     let before = tunnel_ends(&api);
     until_closed(&api, "old").await;
-    let policy = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies/web";
-    let blocks = |ranges: &[&str]| {
-        let from: Vec<Value> = ranges
-            .iter()
-            .map(|range| json!({ "ipBlock": { "cidr": range } }))
-            .collect();
+    let policy = "/apis/crd.projectcalico.org/v1/globalnetworkpolicies/web";
+    let nets = |ranges: &[&str]| {
         json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "web", "namespace": "default" },
-            "spec": { "podSelector": {}, "ingress": [{ "from": from }] },
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "GlobalNetworkPolicy", "metadata": { "name": "web" },
+            "spec": { "ingress": [{ "action": "Allow", "source": { "nets": ranges } }] },
         })
     };
-    api.put(policy, blocks(&["10.200.0.0/16"]));
+    api.put(policy, nets(&["10.200.0.0/16"]));
     desire(&api, "Rollback");
     for _ in 0..10 {
         turn(&api).await;
@@ -445,14 +442,14 @@ async fn on_the_way_back_too_both_ranges_have_to_be_known_first() {
     let status = api.get(MIGRATION).unwrap()["status"].clone();
     assert_eq!(status["blocked"], "ConfigurationFollowUp", "{status:#}");
     let message = status["message"].as_str().unwrap();
-    for words in ["NetworkPolicy default/web", "10.200.0.0/16 and 10.244.0.0/16"] {
+    for words in ["GlobalNetworkPolicy web", "10.200.0.0/16 and 10.244.0.0/16"] {
         assert!(message.contains(words), "{message}");
     }
     assert_eq!(
         api.get(&format!("{POOLS}/old")).unwrap()["spec"]["disabled"],
         true
     );
-    api.put(policy, blocks(&["10.200.0.0/16", "10.244.0.0/16"]));
+    api.put(policy, nets(&["10.200.0.0/16", "10.244.0.0/16"]));
     run_until(&api, "RolledBack").await;
     assert_eq!(tunnel_ends(&api), before);
     assert_gone(&api, 1);

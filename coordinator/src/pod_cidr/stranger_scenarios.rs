@@ -185,8 +185,52 @@ fn of_a_tenant(what: &str, round: usize) -> Vec<(String, Value)> {
                 json!({ "metadata": { "name": format!("odd-{number}"), "namespace": "shop" }, "spec": { "podSelector": {} } }),
             )
         }),
+        "policies, narrow" => vec![
+            policy("shop", "says-old", "10.244.0.0/16"),
+            policy("shop", "says-new", "10.200.0.0/16"),
+        ],
+        "sets of Calico's, narrow" => [("says-old", "10.244.0.0/16"), ("says-new", "10.200.0.0/16")]
+            .map(|(name, range)| {
+                let (path, mut set) = calicos(
+                    &format!("{GROUP}/namespaces/shop/networksets"),
+                    name,
+                    json!({ "nets": [range] }),
+                );
+                set["metadata"]["namespace"] = json!("shop");
+                (path, set)
+            })
+            .into(),
+        "another Calico and another cluster" => {
+            let container = json!({ "name": "calico-node", "env": [{ "name": "CALICO_IPV4POOL_CIDR", "value": "10.244.0.0/16" }] });
+            let set = json!({
+                "metadata": { "name": "calico-node", "namespace": "aaa" },
+                "spec": { "selector": {}, "template": { "spec": { "containers": [container] } } },
+            });
+            let command = [
+                "kube-controller-manager",
+                "--allocate-node-cidrs=true",
+                "--cluster-cidr=10.244.0.0/16",
+            ];
+            let spec = json!({ "containers": [{ "name": "c", "command": command }] });
+            vec![
+                (
+                    "/apis/apps/v1/namespaces/aaa/daemonsets/calico-node".to_owned(),
+                    set,
+                ),
+                pod("manager", &json!({}), &spec, ""),
+            ]
+        }
         other => unreachable!("{other}"),
     }
+}
+
+fn policy(namespace: &str, name: &str, range: &str) -> (String, Value) {
+    let object = json!({
+        "metadata": { "name": name, "namespace": namespace },
+        "spec": { "podSelector": {}, "ingress": [{ "from": [{ "ipBlock": { "cidr": range } }] }] },
+    });
+    let path = format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/{name}");
+    (path, object)
 }
 
 fn put(api: &FakeApi, what: &str, round: usize) {
@@ -248,6 +292,9 @@ async fn passes(api: &FakeApi, what: &str, until: impl Fn() -> bool) {
 #[case::pod("pod, ours by its labels", None)]
 #[case::budgets("budgets, many", None)]
 #[case::policies("policies, many", None)]
+#[case::policies("policies, narrow", Some("NetworkPolicy shop/says-"))]
+#[case::sets("sets of Calico's, narrow", Some("NetworkSet shop/says-"))]
+#[case::another_cluster("another Calico and another cluster", None)]
 #[case::policy("policy, malformed", None)]
 #[tokio::test]
 async fn a_strangers_objects_hold_nothing(#[case] what: &str, #[case] named: Option<&str>) {
@@ -270,6 +317,60 @@ async fn a_strangers_objects_hold_nothing(#[case] what: &str, #[case] named: Opt
             let there = api.get(&path).unwrap_or_else(|| panic!("{path} is gone"));
             assert_eq!(there["metadata"]["name"], object["metadata"]["name"]);
         }
+    }
+}
+
+/// The range that it lacks is named, and where pods are led to is what it costs.
+#[tokio::test]
+async fn a_tenants_policy_is_told_what_it_lacks_there_and_back() {
+    let api = cluster("Off");
+    for (name, range) in [("says-old", "10.244.0.0/16"), ("says-new", "10.200.0.0/16")] {
+        let (path, policy) = policy("shop", name, range);
+        api.put(&path, policy);
+    }
+    turn(&api).await;
+    let told = |name: &str, left: &str, target: &str| {
+        let words = format!("NetworkPolicy shop/{name}: found {left}, needed {left} and {target}");
+        let cost = format!(
+            "nothing waits for that, and until then what it says leaves out pods that have an address of {target}"
+        );
+        is_warned_of(&api, &words) && is_warned_of(&api, &cost)
+    };
+    let (old, new) = ("10.244.0.0/16", "10.200.0.0/16");
+    assert!(told("says-old", old, new), "{:#}", status(&api));
+    assert!(!is_warned_of(&api, "says-new"), "{:#}", status(&api));
+    until_closed(&api, "old").await;
+    desire(&api, "Rollback");
+    turn(&api).await;
+    assert!(told("says-new", new, old), "{:#}", status(&api));
+    assert!(!is_warned_of(&api, "says-old"), "{:#}", status(&api));
+    run_until(&api, "RolledBack").await;
+}
+
+/// What is the cluster's is waited for before a pool is made: no tenant has written it.
+#[tokio::test]
+async fn what_is_the_clusters_holds_until_it_knows_both_ranges() {
+    for of_all in [true, false] {
+        let api = cluster("Off");
+        let (path, object) = if of_all {
+            let sets = format!("{GROUP}/globalnetworksets");
+            calicos(&sets, "pods", json!({ "nets": ["10.244.0.0/16"] }))
+        } else {
+            policy("kube-system", "dns", "10.244.0.0/16")
+        };
+        api.put(&path, object);
+        for _ in 0..5 {
+            turn(&api).await;
+        }
+        assert_eq!(
+            status(&api)["blocked"],
+            "ConfigurationFollowUp",
+            "{path}: {:#}",
+            status(&api)
+        );
+        assert_eq!(api.get(&format!("{POOLS}/{}", RANGES[1].0)), None);
+        api.remove(&path);
+        run_until(&api, "Completed").await;
     }
 }
 

@@ -9,7 +9,7 @@ use super::settings::{Mode, Settings};
 use crate::document::{Action, Document};
 use crate::moves::{self, Movers, Resident, Wave, Workload};
 use crate::residents::{AT_LEAST, Needed, residents, with_one_pod, workloads_of};
-use crate::words::names;
+use crate::words::{lines, names};
 
 /// kops puts this label on its Nodes.
 const KOPS_LABEL: &str = "kops.k8s.io/instancegroup";
@@ -57,10 +57,29 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
         format!("IPPool {}", settings.old_pool.value),
         format!("IPPool {}", settings.new_pool.value),
     );
-    let mut actions: Vec<Action> = mentions::before(&facts.mentions, &from, &to)
+    let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =
+        mentions::before(&facts.mentions, &from, &to)
+            .into_iter()
+            .partition(|change| change.owner.tenant().is_some());
+    let mut actions: Vec<Action> = of_the_cluster
         .iter()
         .map(|change| by_a_person(change, "before the new pool is made"))
         .collect();
+    let of_tenants: Vec<String> = of_tenants.iter().map(Change::line).collect();
+    // Tenants come and go as they like: a plan that was reviewed stays the plan.
+    actions.push(Action::as_of_now(
+        YOU,
+        "objects of tenants",
+        match of_tenants.as_slice() {
+            [] => "none now".to_owned(),
+            changes => format!(
+                "{} now, before pods move: {}. {}",
+                changes.len(),
+                mentions::unwaited(&to),
+                lines(changes)
+            ),
+        },
+    ));
     let size = settings.block_size.value;
     actions.push(if facts.pools.contains_key(&settings.new_pool.value) {
         Action::new("use", &new, "it is there, and as it has to be")
@@ -215,6 +234,7 @@ fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: 
     actions.extend(
         mentions::after(&facts.mentions, &from, &to)
             .iter()
+            .filter(|change| change.owner.tenant().is_none())
             .map(|change| by_a_person(change, "once every pod has moved; the migration waits for it")),
     );
     actions.extend(kops(settings, facts));
@@ -264,6 +284,7 @@ fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: 
 fn by_a_person(change: &Change, when: &str) -> Action {
     let Change {
         object,
+        owner: _,
         found,
         needed,
         fix,

@@ -47,6 +47,7 @@ fn lines_with(document: &Document, word: &str) -> Vec<String> {
 #[test]
 fn the_whole_plan_of_a_good_cluster() {
     insta::assert_snapshot!(text(&planned(|_| {})), @r#"
+    you change objects of tenants: none now
     create IPPool ipv4-10-200-0-0-16: cidr 10.200.0.0/16, blockSize 26, ipipMode Never, vxlanMode Always, natOutgoing true, nodeSelector all(), allowedUses ["Workload","Tunnel"]; disabled: nobody gets an address of it
     open IPPool ipv4-10-200-0-0-16: to pods that name it alone: disabled false, nodeSelector !all()
     create traffic pods: on every node one with an address of 10.244.0.0/16 and one with an address of 10.200.0.0/16; each path between them, to Services, DNS and the API server has to answer before anything else is done, and is watched until the end
@@ -108,10 +109,24 @@ fn what_people_do_and_what_is_scaled() {
         ]
     );
     assert_eq!(
-        lines_with(&plan, "you change")[1],
+        lines_with(&plan, "you change ConfigMap")[1],
         "you change ConfigMap kube-system/place: range: found 10.244.0.0/16, needed 10.200.0.0/16. Fix: write 10.200.0.0/16 (once every \
          pod has moved; the migration waits for it)"
     );
+}
+
+#[test]
+fn what_a_tenant_has_to_change_is_named_and_not_waited_for() {
+    let plan = planned(|facts| fixture::let_a_tenant_say(facts, &["10.244.0.0/16"]));
+    let found = lines_with(&plan, "you change");
+    assert_eq!(found.len(), 1);
+    for words in [
+        "objects of tenants: 1 now",
+        "nothing waits for that",
+        "NetworkPolicy shop/narrow: found 10.244.0.0/16",
+    ] {
+        assert!(found[0].contains(words), "{found:?}");
+    }
 }
 
 #[test]
@@ -148,6 +163,7 @@ fn pods_that_nobody_makes_again_go_only_where_that_is_said() {
 #[case::a_block(|facts: &mut ClusterFacts| facts.blocks.truncate(1))]
 #[case::a_node(|facts: &mut ClusterFacts| { facts.nodes.remove("c"); })]
 #[case::a_larger_workload(|facts: &mut ClusterFacts| workload_mut(facts, "Deployment dns").wanted = 3)]
+#[case::a_tenants_policy(|facts: &mut ClusterFacts| fixture::let_a_tenant_say(facts, &["10.244.0.0/16"]))]
 fn the_hash_stays_when_pods_come_and_go(#[case] change: fn(&mut ClusterFacts)) {
     let (before, after) = (planned(|_| {}), planned(change));
     assert_eq!(before.hash(), after.hash(), "{}", text(&after));

@@ -3,6 +3,7 @@
 
 use ipnet::IpNet;
 
+use crate::owner::Owner;
 use crate::ranges::overlap;
 use crate::words::names;
 
@@ -22,6 +23,8 @@ pub enum Needs {
 pub struct Mention {
     /// The object and its field: `DaemonSet kube-system/calico-node: CALICO_IPV4POOL_CIDR`.
     pub object: String,
+    /// Whose it is.
+    pub owner: Owner,
     /// Every range that it says.
     pub ranges: Vec<IpNet>,
     /// When it has to know which.
@@ -35,6 +38,8 @@ pub struct Mention {
 pub struct Change {
     /// The object and its field.
     pub object: String,
+    /// Whose it is.
+    pub owner: Owner,
     /// The ranges that it says.
     pub found: String,
     /// What it has to say.
@@ -72,6 +77,7 @@ impl Mention {
         let said: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
         Change {
             object: self.object.clone(),
+            owner: self.owner.clone(),
             found: names(&said),
             needed: needed.to_owned(),
             fix: self.fix.replace("{ranges}", needed),
@@ -105,14 +111,37 @@ pub fn after(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<Change> {
         .collect()
 }
 
-/// [`before`], each on a line.
+/// [`before`], each on a line: of the cluster's objects alone, since no tenant decides when pods of others move.
 pub fn widen(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<String> {
-    before(mentions, from, to).iter().map(Change::line).collect()
+    of_the_cluster(&before(mentions, from, to))
 }
 
-/// [`after`], each on a line.
+/// [`after`], each on a line: of the cluster's objects alone.
 pub fn follow_up(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<String> {
-    after(mentions, from, to).iter().map(Change::line).collect()
+    of_the_cluster(&after(mentions, from, to))
+}
+
+fn of_the_cluster(changes: &[Change]) -> Vec<String> {
+    let held_for = changes.iter().filter(|change| change.owner == Owner::Cluster);
+    held_for.map(Change::line).collect()
+}
+
+/// What tenants have to change as long as pods of both ranges live: the namespace, and the words. Nothing waits for it.
+pub fn of_tenants(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<(String, String)> {
+    let changes = before(mentions, from, to).into_iter();
+    changes
+        .filter_map(|change| {
+            let words = format!("{}; {}", change.line(), unwaited(to));
+            Some((change.owner.tenant()?.to_owned(), words))
+        })
+        .collect()
+}
+
+/// What it costs that nothing waits for a tenant's object.
+pub fn unwaited(to: &IpNet) -> String {
+    format!(
+        "nothing waits for that, and until then what it says leaves out pods that have an address of {to}"
+    )
 }
 
 /// Every range that stands in a text, whatever is around it.
@@ -158,6 +187,7 @@ mod tests {
     fn mention(needs: Needs, said: &[&str]) -> Mention {
         Mention {
             object: "NetworkPolicy shop/web".to_owned(),
+            owner: Owner::Cluster,
             ranges: said.iter().map(|text| range(text)).collect(),
             needs,
             fix: "write {ranges}".to_owned(),
@@ -197,6 +227,28 @@ mod tests {
             words,
             ["NetworkPolicy shop/web: found 10.244.0.0/16, needed 10.200.0.0/16. Fix: write 10.200.0.0/16"]
         );
+    }
+
+    /// There and back: the range that it lacks is named, and nothing waits for it.
+    #[rstest]
+    #[case::there("10.244.0.0/16", "10.200.0.0/16")]
+    #[case::back("10.200.0.0/16", "10.244.0.0/16")]
+    fn what_a_tenant_says_is_told_and_holds_nothing(#[case] from: &str, #[case] to: &str) {
+        let tenants = [Needs::Both, Needs::BothThenNew, Needs::New].map(|needs| Mention {
+            owner: Owner::Tenant("shop".to_owned()),
+            ..mention(needs, &[from])
+        });
+        let (left, target) = (range(from), range(to));
+        assert_eq!(widen(&tenants, &left, &target), [""; 0]);
+        assert_eq!(follow_up(&tenants, &left, &target), [""; 0]);
+        let told = of_tenants(&tenants[..1], &left, &target);
+        let words = format!(
+            "NetworkPolicy shop/web: found {from}, needed {from} and {to}, or one range that holds both. Fix: write {from} and {to}, or one \
+             range that holds both; nothing waits for that, and until then what it says leaves out pods that have an address of {to}"
+        );
+        assert_eq!(told, [("shop".to_owned(), words)]);
+        let both = mention(Needs::Both, &[from, to]);
+        assert_eq!(of_tenants(&[both], &left, &target), []);
     }
 
     #[rstest]

@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 
 use super::by_node::{self, Cordon};
 use super::decide::{Policy, PoolView, Step, View, Which, decide};
+use super::mentions::{self, Mention, Needs};
 use super::pools::{self, NO_NODE, Openness};
 use crate::decision::{Decision, Direction, Wait, WaitReason};
 use crate::drain::{Permissions, Pod};
 use crate::evict::PodName;
 use crate::moves::{self, Health, Resident, Role, Workload};
+use crate::owner::Owner;
 
 /// The two pods of the Deployment.
 const HEALTH: Health = Health {
@@ -223,7 +225,11 @@ impl World {
         let blocks = [some(self.old_block, ranges[0]), some(self.new_block, ranges[1])];
         let leaks = some(self.leak, "handle k8s-pod-network.1".to_owned());
         let routes = some(self.routes, "node a".to_owned());
-        let follow_up = some(!self.followed, "ConfigMap kubeadm-config".to_owned());
+        let target = match self.target() {
+            Which::Old => &ranges[..1],
+            Which::New => &ranges[1..],
+        };
+        let (said, left_range) = (self.said(ranges), ranges[usize::from(self.left() == Which::New)]);
         let pool = |which, index: usize| PoolView {
             which,
             name: "pool",
@@ -235,16 +241,12 @@ impl World {
             empty_since: self.empty_since(),
             routes: &routes,
         };
-        let target = match self.target() {
-            Which::Old => &ranges[..1],
-            Which::New => &ranges[1..],
-        };
         let view = View {
             direction: self.direction,
             old: pool(Which::Old, 0),
             new: pool(Which::New, 1),
             wanted: &wanted,
-            widen: &some(!self.widened, "ConfigMap kube-proxy".to_owned()),
+            widen: &mentions::widen(&said, &left_range, &target[0]),
             ends: None,
             kept_in_left: self.is_kept(self.left()),
             kept_in_target: self.is_kept(self.target()),
@@ -259,7 +261,7 @@ impl World {
                 until: None,
             }),
             redundancy: None,
-            follow_up: &follow_up,
+            follow_up: &mentions::follow_up(&said, &ranges[0], &ranges[1]),
             rolling: None,
             moves: moves::View {
                 residents: &residents,
@@ -300,6 +302,33 @@ impl World {
             hold: None,
         };
         decide(&view, &policy, at(10)).decision
+    }
+
+    /// Who says which range: people change what is the cluster's, and tenants say either one alone for ever.
+    fn said(&self, ranges: [IpNet; 2]) -> [Mention; 4] {
+        let mention = |owner: Owner, ranges: &[IpNet], needs| Mention {
+            object: "a place".to_owned(),
+            owner,
+            ranges: ranges.to_vec(),
+            needs,
+            fix: String::new(),
+        };
+        let tenant = || Owner::Tenant("shop".to_owned());
+        let known = match (self.widened, self.left()) {
+            (true, _) => &ranges[..],
+            (false, Which::Old) => &ranges[..1],
+            (false, Which::New) => &ranges[1..],
+        };
+        [
+            mention(Owner::Cluster, known, Needs::Both),
+            mention(
+                Owner::Cluster,
+                &ranges[usize::from(self.followed)..][..1],
+                Needs::New,
+            ),
+            mention(tenant(), &ranges[..1], Needs::BothThenNew),
+            mention(tenant(), &ranges[1..], Needs::BothThenNew),
+        ]
     }
 
     fn is_kept(&self, which: Which) -> Option<Wait> {

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use super::CheckName;
 use crate::check::{Check, Finding, Report, names};
 use crate::pod_cidr::facts::{ClusterFacts, ControllerManager};
-use crate::pod_cidr::mentions;
+use crate::pod_cidr::mentions::{self, Change};
 use crate::pod_cidr::settings::Settings;
 use crate::ranges::overlap;
 
@@ -13,18 +13,29 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     [mentioned(settings, facts), controller_manager(settings, facts)].concat()
 }
 
-/// The migration waits for each, with these words: a warning.
+/// The migration waits for each that is the cluster's, with these words, and for none of a tenant's: a warning all the same, so that no
+/// tenant keeps a migration from its start.
 fn mentioned(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Configuration);
     let (from, to) = (settings.from.value, settings.to.value);
+    let before = mentions::before(&facts.mentions, &from, &to).into_iter();
+    let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =
+        before.partition(|change| change.owner.tenant().is_some());
+    let mut after = mentions::after(&facts.mentions, &from, &to);
+    after.retain(|change| change.owner.tenant().is_none());
     for (changes, when) in [
         (
-            mentions::before(&facts.mentions, &from, &to),
-            "do it now, or when the migration waits for it (stage Widen): before any pod moves",
+            of_the_cluster,
+            "do it now, or when the migration waits for it (stage Widen): before any pod moves".to_owned(),
         ),
         (
-            mentions::after(&facts.mentions, &from, &to),
-            "do it when the migration waits for it (stage FollowUp): not before every pod has moved",
+            after,
+            "do it when the migration waits for it (stage FollowUp): not before every pod has moved"
+                .to_owned(),
+        ),
+        (
+            of_tenants,
+            format!("do it now, with its owner: {}", mentions::unwaited(&to)),
         ),
     ] {
         for change in changes {

@@ -35,6 +35,28 @@ fn who_has_to_say_the_new_range_last() {
 }
 
 #[test]
+fn a_tenants_object_is_named_and_not_waited_for() {
+    let checks = judge(|facts| fixture::let_a_tenant_say(facts, &["10.244.0.0/16"]));
+    let check = only(&checks, CheckName::Configuration);
+    assert_eq!(
+        check.line(),
+        "Configuration: NetworkPolicy shop/narrow: found 10.244.0.0/16, needed 10.244.0.0/16 and 10.200.0.0/16, or one range that holds \
+         both. Fix: write 10.244.0.0/16 and 10.200.0.0/16, or one range that holds both; do it now, with its owner: nothing waits for \
+         that, and until then what it says leaves out pods that have an address of 10.200.0.0/16"
+    );
+    assert_eq!(check.verdict, Warn);
+    // However many a tenant has, the cluster's are told first.
+    let checks = judge(|facts| {
+        for _ in 0..1000 {
+            fixture::let_a_tenant_say(facts, &["10.244.0.0/16"]);
+        }
+        fixture::say(facts, &["10.244.0.0/16"], Needs::Both);
+    });
+    let first = &alone(&checks, CheckName::Configuration)[0];
+    assert!(first.object.contains("kube-system/place"), "{first:?}");
+}
+
+#[test]
 fn who_has_to_do_both_is_told_both() {
     let checks = judge(|facts| fixture::say(facts, &["10.244.0.0/16"], Needs::BothThenNew));
     let found = alone(&checks, CheckName::Configuration);

@@ -12,6 +12,7 @@ use crate::cluster::{Container, DaemonSet, Node, Webhook};
 use crate::drain::{Budget, Pod, Selector};
 use crate::found::Found;
 use crate::moves::{Workload, WorkloadFacts};
+use crate::owner::Owner;
 use crate::pod_cidr::detect::detect;
 use crate::pod_cidr::facts::{ClusterFacts, ControllerManager, Pool};
 use crate::pod_cidr::host::{Conflist, Device, HostFacts, InNew, InOld};
@@ -295,9 +296,10 @@ fn blocks(pods: &[Pod]) -> Vec<Block> {
         .collect()
 }
 
-fn mention(object: &str, said: &[&str], needs: Needs, fix: &str) -> Mention {
+fn mention(object: &str, owner: Owner, said: &[&str], needs: Needs, fix: &str) -> Mention {
     Mention {
         object: object.to_owned(),
+        owner,
         ranges: said.iter().map(|text| text.parse().unwrap()).collect(),
         needs,
         fix: fix.to_owned(),
@@ -308,11 +310,24 @@ fn mention(object: &str, said: &[&str], needs: Needs, fix: &str) -> Mention {
 pub(crate) fn say(facts: &mut ClusterFacts, said: &[&str], needs: Needs) {
     let place = mention(
         "ConfigMap kube-system/place: range",
+        Owner::Cluster,
         said,
         needs,
         "write {ranges}",
     );
     facts.mentions.push(place);
+}
+
+/// A policy of a tenant that says these ranges.
+pub(crate) fn let_a_tenant_say(facts: &mut ClusterFacts, said: &[&str]) {
+    let policy = mention(
+        "NetworkPolicy shop/narrow",
+        Owner::Tenant("shop".to_owned()),
+        said,
+        Needs::Both,
+        "write {ranges}",
+    );
+    facts.mentions.push(policy);
 }
 
 /// Nodes a, b and c with everything that a change of range needs.
@@ -352,12 +367,14 @@ pub(crate) fn cluster() -> ClusterFacts {
         mentions: vec![
             mention(
                 "ConfigMap kube-system/kube-proxy: clusterCIDR",
+                Owner::Cluster,
                 &["10.192.0.0/10"],
                 Needs::BothThenNew,
                 "write {ranges}",
             ),
             mention(
                 "NetworkPolicy shop/web",
+                Owner::Tenant("shop".to_owned()),
                 &["10.200.0.0/16", "10.244.0.0/16"],
                 Needs::Both,
                 "add the new range beside the old one ({ranges})",
