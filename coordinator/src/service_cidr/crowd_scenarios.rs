@@ -159,6 +159,11 @@ impl World {
         self.api_servers = BTreeMap::from([("192.0.2.1".parse().unwrap(), server)]);
     }
 
+    /// Another coordinator leads: what was read is read again.
+    pub(super) fn restart(&mut self) {
+        self.memory = Memory::default();
+    }
+
     pub(super) async fn pass(&mut self) {
         let cache = self.api.cache();
         self.memory.service_cidr.has_asked(self.api_servers.clone()).await;

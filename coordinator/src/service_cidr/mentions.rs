@@ -5,6 +5,7 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, PodSpec};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
+use plan::owner::{KUBE_SYSTEM, Owner};
 use plan::service_cidr::facts::Mention;
 use plan::service_cidr::mentions::addresses_in;
 
@@ -38,19 +39,20 @@ const CONFIG_MAPS: [(&str, &str); 4] = [
 pub async fn read(context: &Context) -> Result<Vec<Mention>, WriteError> {
     let named = CONFIG_MAPS
         .iter()
-        .map(|(name, _)| ("kube-system".to_owned(), (*name).to_owned()));
+        .map(|(name, _)| (KUBE_SYSTEM.to_owned(), (*name).to_owned()));
+    let own = context.namespace.as_str();
     let of_deployment = |object: Deployment| {
         let spec = object.spec.as_ref()?.template.spec.as_ref()?;
-        workload("Deployment", &object, spec)
+        workload("Deployment", &object, spec, own)
     };
     let of_stateful_set = |object: StatefulSet| {
         let spec = object.spec.as_ref()?.template.spec.as_ref()?;
-        workload("StatefulSet", &object, spec)
+        workload("StatefulSet", &object, spec, own)
     };
-    let of_policy = |object: NetworkPolicy| network_policy(&object);
+    let of_policy = |object: NetworkPolicy| network_policy(&object, own);
     let of_daemon_set = |object: DaemonSet| {
         let spec = object.spec.as_ref()?.template.spec.as_ref()?;
-        workload("DaemonSet", &object, spec)
+        workload("DaemonSet", &object, spec, own)
     };
     let (maps, of_policies, of_deployments, of_stateful_sets, of_daemon_sets) = tokio::try_join!(
         read::config_maps(context, named.collect()),
@@ -74,26 +76,29 @@ fn config_map(map: &ConfigMap) -> Option<Mention> {
     let name = map.name_any();
     let (_, fix) = CONFIG_MAPS.iter().find(|(known, _)| *known == name)?;
     let texts = map.data.iter().flatten().map(|(_, text)| text.as_str());
-    mention(format!("ConfigMap kube-system/{name}"), texts, fix)
+    mention(
+        format!("ConfigMap kube-system/{name}"),
+        Owner::Cluster,
+        texts,
+        fix,
+    )
 }
 
-fn network_policy(policy: &NetworkPolicy) -> Option<Mention> {
+/// `own` is the namespace of replumb.
+fn network_policy(policy: &NetworkPolicy, own: &str) -> Option<Mention> {
     // All of it that may hold a range: `ipBlock` in either direction.
     let text = serde_json::to_string(policy.spec.as_ref()?).ok()?;
-    let object = format!(
-        "NetworkPolicy {}/{}",
-        policy.namespace().unwrap_or_default(),
-        policy.name_any()
-    );
+    let namespace = policy.namespace().unwrap_or_default();
     mention(
-        object,
+        format!("NetworkPolicy {namespace}/{}", policy.name_any()),
+        Owner::of(Some(&namespace), &[own]),
         [text.as_str()].into_iter(),
         "write the address or range of {new} in its place",
     )
 }
 
 /// A pod template that says addresses itself: in variables, arguments, or as name servers.
-fn workload(kind: &str, object: &impl ResourceExt, spec: &PodSpec) -> Option<Mention> {
+fn workload(kind: &str, object: &impl ResourceExt, spec: &PodSpec, own: &str) -> Option<Mention> {
     let containers = spec
         .containers
         .iter()
@@ -110,23 +115,27 @@ fn workload(kind: &str, object: &impl ResourceExt, spec: &PodSpec) -> Option<Men
         .iter()
         .flat_map(|dns| dns.nameservers.iter().flatten());
     texts.extend(dns.map(String::as_str));
+    let namespace = object.namespace().unwrap_or_default();
     mention(
-        format!(
-            "{kind} {}/{}: its pod template",
-            object.namespace().unwrap_or_default(),
-            object.name_any()
-        ),
+        format!("{kind} {namespace}/{}: its pod template", object.name_any()),
+        Owner::of(Some(&namespace), &[own]),
         texts.into_iter(),
         "write the name of the Service in its place, or the address of {new}; its pods start again with it",
     )
 }
 
-fn mention<'text>(object: String, texts: impl Iterator<Item = &'text str>, fix: &str) -> Option<Mention> {
+fn mention<'text>(
+    object: String,
+    owner: Owner,
+    texts: impl Iterator<Item = &'text str>,
+    fix: &str,
+) -> Option<Mention> {
     let mut says: Vec<IpNet> = texts.flat_map(addresses_in).collect();
     says.sort();
     says.dedup();
     (!says.is_empty()).then(|| Mention {
         object,
+        owner,
         says,
         fix: fix.to_owned(),
     })
@@ -151,10 +160,11 @@ mod tests {
         .unwrap();
         let web: Deployment =
             serde_json::from_value(json!({ "metadata": { "namespace": "shop", "name": "web" } })).unwrap();
-        let found = workload("Deployment", &web, &spec).unwrap();
+        let found = workload("Deployment", &web, &spec, "replumb-system").unwrap();
         let says: Vec<String> = found.says.iter().map(ToString::to_string).collect();
         assert_eq!(says, ["10.96.0.0/12", "10.96.0.10/32"]);
         assert_eq!(found.object, "Deployment shop/web: its pod template");
+        assert_eq!(found.owner, Owner::Tenant("shop".to_owned()));
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub mod index;
 mod knowledge;
 pub mod look;
 mod looks;
+#[cfg(test)]
+mod mention_scenarios;
 mod mentions;
 mod objects;
 pub mod observed;

@@ -14,7 +14,7 @@ use crate::fake_api::MIGRATION;
 
 pub(super) const NODES: [&str; 2] = ["a", "b"];
 
-fn pod(namespace: &str, name: &str, node: &str, kind: &str, owner: &str) -> Value {
+pub(super) fn pod(namespace: &str, name: &str, node: &str, kind: &str, owner: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
@@ -67,10 +67,14 @@ pub(super) fn world() -> World {
 }
 
 /// A pod beside a Service that came late.
-const MANY: &str = "/api/v1/namespaces/crowd/pods/many-1";
+pub(super) const MANY: &str = "/api/v1/namespaces/crowd/pods/many-1";
 
 pub(super) fn web(node: &str) -> String {
     format!("/api/v1/namespaces/shop/pods/web-{node}")
+}
+
+fn is_back(world: &World) -> bool {
+    world.api.get(MIGRATION).unwrap()["spec"]["desired"] == "Rollback"
 }
 
 /// The agent of a node answers what it is asked.
@@ -80,7 +84,15 @@ pub(super) fn answers(world: &World, node: &str, told: Found<Carriers>) {
     let facts = HostFacts {
         proxy_mode: Found::Present(ProxyMode::Iptables),
         unknown: Found::Present(Vec::new()),
-        cluster_dns: Found::Present(vec!["172.16.0.10".parse().unwrap()]),
+        cluster_dns: Found::Present(vec![
+            if is_back(world) {
+                "10.96.0.10"
+            } else {
+                "172.16.0.10"
+            }
+            .parse()
+            .unwrap(),
+        ]),
         api_server: "192.0.2.1".to_owned(),
         carriers: told,
         connections: Found::Present(Listed::default()),
@@ -103,7 +115,9 @@ pub(super) fn told(world: &World, node: &str) -> Found<Carriers> {
         .map(|pod| Carrier {
             pod_uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
             told_by: ToldBy::Environment,
-            address: "10.96.0.1".parse().unwrap(),
+            address: if is_back(world) { "172.16.0.1" } else { "10.96.0.1" }
+                .parse()
+                .unwrap(),
         });
     Found::Present(Carriers {
         pods: carriers.collect(),
@@ -223,12 +237,16 @@ fn has_begun(world: &World) {
     world.api.edit(MIGRATION, &status);
 }
 
-async fn answered_passes(world: &mut World) {
+pub(super) async fn answered_passes(world: &mut World) {
     for _ in 0..8 {
         world.pass().await;
-        for node in NODES {
-            answers(world, node, told(world, node));
-        }
+        all_answer(world);
+    }
+}
+
+pub(super) fn all_answer(world: &World) {
+    for node in NODES {
+        answers(world, node, told(world, node));
     }
 }
 

@@ -14,7 +14,8 @@ use plan::decision::{Wait, WaitReason};
 use plan::drain::Pod;
 use plan::evict;
 use plan::found::Found;
-use plan::moves::{self, Movers};
+use plan::moves::{self, Movers, Resident};
+use plan::owner::Owner;
 use plan::residents::{health, residents, workloads_of};
 use plan::service_cidr::addresses::first;
 use plan::service_cidr::class::Class;
@@ -23,7 +24,7 @@ use plan::service_cidr::decide::{Next, Policy, View, decide};
 use plan::service_cidr::entry::{self, Entry};
 use plan::service_cidr::facts::ApiServer;
 use plan::service_cidr::host::MOST_KEPT;
-use plan::service_cidr::mentions;
+use plan::service_cidr::mentions::Said;
 use plan::service_cidr::ranges::{ServiceCidr as Range, listed};
 use plan::service_cidr::side::Side;
 use plan::service_cidr::step::{Missing, Stage};
@@ -49,12 +50,14 @@ const PODS_AT_ONCE: u32 = 5;
 /// What comes next, what a person has to look at first, and the Services that change.
 pub(super) type Looked = (Next, Option<Stop>, Services);
 
-/// Who uses addresses that are left, as a view has it; nothing of it where they are given up.
+/// Who uses addresses that are left, as a view has it; nothing holds where they are given up.
 #[derive(Default)]
 struct LeftBehind {
     follow_up: Option<Wait>,
     carriers: Option<Missing>,
     soak: Option<Wait>,
+    /// What tenants have to change: the namespace, and the words.
+    of_tenants: Vec<(String, String)>,
 }
 
 /// A load balancer, and its addresses that are left.
@@ -99,11 +102,8 @@ fn follow_ups(lines: impl IntoIterator<Item = String>) -> Option<Wait> {
 }
 
 /// What is waited for while these pods would be told an address that is left whenever they start; `None` without them.
-fn start_again_later(pods: &[&Pod]) -> Option<Wait> {
-    let pods: Vec<String> = pods
-        .iter()
-        .map(|pod| format!("{}/{}", pod.namespace, pod.name))
-        .collect();
+fn start_again_later(residents: &[&Resident<'_>]) -> Option<Wait> {
+    let pods: Vec<String> = residents.iter().map(|resident| resident.pod.key()).collect();
     (!pods.is_empty()).then(|| Wait {
         reason: WaitReason::ServiceRanges,
         message: format!(
@@ -142,20 +142,20 @@ impl Pass<'_> {
             .await?;
         let api_servers = self.api_servers(&servers, known);
         let is_closed = self.is_closed(known);
-        let left = if self.gives_nothing(known) && self.is_released(known) {
-            // No range gives these addresses again: nothing leads back, whatever an agent or a person says now.
-            LeftBehind::default()
-        } else {
-            self.left_behind(memory, &answers, known, status, end_pace)
-                .await?
-        };
         let LeftBehind {
             follow_up,
             carriers,
             soak,
-        } = left;
+            of_tenants,
+        } = self
+            .left_behind(memory, &answers, known, status, end_pace)
+            .await?;
         let left_is_used = follow_up.is_some() || carriers.is_some() || soak.is_some();
         let services = self.services(memory, known, &answers, left_is_used).await?;
+        let of_tenants = of_tenants.into_iter();
+        memory
+            .warnings
+            .also(of_tenants.map(|(namespace, words)| (format!("namespace {namespace}"), words)));
         let mut wanted = adopt::look(&known.settings, self.goal);
         wanted.report_users = is_closed;
         // Before that nobody is asked who uses these addresses: a tenant that makes load balancers costs no write to each node.
@@ -220,25 +220,40 @@ impl Pass<'_> {
         pace: Pace,
     ) -> Result<LeftBehind, WriteError> {
         let mentions = memory.service_cidr.mentions(self.context, pace).await?;
-        let follow_up = self.follow_up(&mentions, answers, known);
+        let mut said = Said::of(&mentions, &known.settings.changed(), self.goal);
+        if self.gives_nothing(known) && self.is_released(known) {
+            // No range gives these addresses again: nothing leads back, whatever an agent or a person says now.
+            return Ok(LeftBehind {
+                of_tenants: match self.goal {
+                    Side::Old => said.warnings,
+                    // Each was changed before.
+                    Side::New => Vec::new(),
+                },
+                ..LeftBehind::default()
+            });
+        }
+        let of_the_cluster = std::mem::take(&mut said.follow_up).into_iter();
+        let follow_up = follow_ups(of_the_cluster.chain(self.of_kubelets(answers, known)));
         let is_closed = self.is_closed(known);
         known.told_new_since = if is_closed && follow_up.is_none() {
             known.told_new_since.or(Some(self.now))
         } else {
             None
         };
-        let carriers = self.carriers(memory, answers, known, status).await?;
+        let carriers = self.carriers(memory, answers, known, status, &mut said).await?;
         let soak = self.soak(
             answers,
             known,
             is_closed && follow_up.is_none() && carriers.is_none(),
         );
-        let soak =
-            soak.or_else(|| follow_ups(self.late_load_balancers(known).iter().map(LoadBalancer::line)));
+        // What tenants have is waited for at the end alone.
+        let late = self.late_load_balancers(known);
+        let of_tenants = late.iter().map(LoadBalancer::line).chain(said.release);
         Ok(LeftBehind {
             follow_up,
             carriers,
-            soak,
+            soak: soak.or_else(|| follow_ups(of_tenants)),
+            of_tenants: said.warnings,
         })
     }
 
@@ -436,20 +451,12 @@ impl Pass<'_> {
         })
     }
 
-    /// Who else says an address that is left.
-    fn follow_up(
-        &self,
-        found: &[plan::service_cidr::facts::Mention],
-        answers: &Answers<'_>,
-        known: &ServiceCidrStatus,
-    ) -> Option<Wait> {
+    /// Kubelets that say an address that is left, and load balancers that were to be changed before.
+    fn of_kubelets(&self, answers: &Answers<'_>, known: &ServiceCidrStatus) -> Vec<String> {
         let changed = known.settings.changed();
         let (left, target) = (changed.of(self.goal.other()), changed.of(self.goal));
         let is_left = |address: &IpAddr| left.iter().any(|range| range.contains(address));
-        let mut lines: Vec<String> = mentions::follow_up(found, left, target)
-            .iter()
-            .map(mentions::Change::line)
-            .collect();
+        let mut lines = Vec::new();
         for (node, answer) in answers {
             match answer.as_ref().map(|answer| &answer.said.cluster_dns) {
                 Some(Found::Present(said)) => lines.extend(said.iter().filter(|said| is_left(said)).map(|said| {
@@ -470,29 +477,13 @@ impl Pass<'_> {
             let early = found.filter(|found| !is_late(found.service, known));
             lines.extend(early.map(|found| found.line()));
         }
-        follow_ups(lines)
+        lines
     }
 
-    /// Pods that were told an address that is left, and what is done about them.
-    async fn carriers(
-        &self,
-        memory: &mut Memory,
-        answers: &Answers<'_>,
-        known: &mut ServiceCidrStatus,
-        status: &MigrationStatus,
-    ) -> Result<Option<Missing>, WriteError> {
-        if !self.is_closed(known) {
-            known.pods_told_left = None;
-            return Ok(Some(Missing::Answer(Wait {
-                reason: WaitReason::ServiceRanges,
-                message: "pods are asked about once no range gives out an address that is left".to_owned(),
-                until: None,
-            })));
-        }
+    /// UIDs of pods that were told an address that is left, and why that is not known on some nodes.
+    fn pods_told(&self, answers: &Answers<'_>, since: Timestamp) -> (HashSet<&str>, Vec<String>) {
         let mut told: HashSet<&str> = HashSet::new();
         let mut silent = Vec::new();
-        let since = known.told_new_since.unwrap_or(Timestamp::MAX);
-        let pods = self.snapshot.pods();
         for (node, answer) in answers {
             match answer.as_ref().and_then(Answer::carriers) {
                 Some(Found::Present(carriers)) => {
@@ -504,23 +495,71 @@ impl Pass<'_> {
                 None => silent.push(format!("node {node}: its agent has not said")),
             }
         }
-        let told: Vec<&Pod> = pods
+        (told, silent)
+    }
+
+    /// Whether this pod of a tenant is told an address that is left whenever it starts: its own manifest says it.
+    fn is_told_again(&self, resident: &Resident<'_>) -> bool {
+        let owner = Owner::of(Some(&resident.pod.namespace), &[&self.context.namespace]);
+        resident.made_since && owner.tenant().is_some()
+    }
+
+    /// What such a pod's owner changes.
+    fn told_again(&self, pod: &Pod, known: &ServiceCidrStatus) -> String {
+        let changed = known.settings.changed();
+        format!(
+            "Pod {}: made after every Service had its new address, and told one of {} all the same: its own manifest says it, in its \
+             environment or its dnsConfig. Fix: write the name of the Service in its place, or the address of {}",
+            pod.key(),
+            listed(changed.of(self.goal.other())),
+            listed(changed.of(self.goal))
+        )
+    }
+
+    /// Pods that were told an address that is left, and what is done about them.
+    async fn carriers(
+        &self,
+        memory: &mut Memory,
+        answers: &Answers<'_>,
+        known: &mut ServiceCidrStatus,
+        status: &MigrationStatus,
+        said: &mut Said,
+    ) -> Result<Option<Missing>, WriteError> {
+        if !self.is_closed(known) {
+            known.pods_told_left = None;
+            return Ok(Some(Missing::Answer(Wait {
+                reason: WaitReason::ServiceRanges,
+                message: "pods are asked about once no range gives out an address that is left".to_owned(),
+                until: None,
+            })));
+        }
+        let (told, silent) = self.pods_told(answers, known.told_new_since.unwrap_or(Timestamp::MAX));
+        let pods = self.snapshot.pods();
+        crate::evict::look(self.context, memory, pods);
+        let workloads = workloads_of(pods);
+        let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
+        let residents = residents(pods, &workloads, &needed, known.told_new_since);
+        let told: Vec<&Resident<'_>> = residents
             .iter()
-            .filter(|pod| told.contains(pod.uid.as_str()) && !pod.finished && !pod.mirror)
+            .filter(|resident| told.contains(resident.pod.uid.as_str()))
+            .filter(|resident| !resident.pod.finished && !resident.pod.mirror)
             .collect();
         if silent.is_empty() {
             known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
         }
         // A pod is told every Service of its namespace: one that starts now would start once more.
         let late = self.not_yet(known);
-        let (later, told): (Vec<&Pod>, Vec<&Pod>) = told
+        let (later, told): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = told
             .into_iter()
-            .partition(|pod| late.contains(pod.namespace.as_str()));
-        let told: BTreeSet<String> = told.into_iter().map(|pod| pod.uid.clone()).collect();
-        crate::evict::look(self.context, memory, pods);
-        let workloads = workloads_of(pods);
-        let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
-        let residents = residents(pods, &workloads, &needed, known.told_new_since);
+            .partition(|resident| late.contains(resident.pod.namespace.as_str()));
+        // Evicted, it would be told the same again; and it keeps no pod of others from starting again.
+        let (again, told): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = told
+            .into_iter()
+            .partition(|resident| self.is_told_again(resident));
+        for Resident { pod, .. } in again {
+            said.by_a_tenant(&pod.namespace, self.told_again(pod, known), self.goal);
+        }
+        let told: BTreeSet<String> = told.iter().map(|resident| resident.pod.uid.clone()).collect();
         let pace = if told.is_empty() { Pace::Seldom } else { Pace::Soon };
         let wanted = memory.workloads.workloads(self.context, self.cache, pace).await?;
         let mut health = health(&wanted, self.ill, status.started_at.unwrap_or(self.now));

@@ -9,6 +9,7 @@ use crate::check::worst;
 use crate::cluster::{Malformed, Needed, NotUnderstood};
 use crate::drain::{Budget, Pod, Selector};
 use crate::found::Found;
+use crate::owner::Owner;
 use crate::pod_cidr::host::{Address, Listed};
 use crate::service_cidr::facts::{Mention, Quota, Room};
 use crate::service_cidr::host::{LocalTraffic, ProxyMode};
@@ -112,7 +113,16 @@ type Change = fn(&mut ClusterFacts);
 #[case::mention(CheckName::Mentions, Verdict::Warn, "ConfigMap kube-system/place", "10.96.0.10", |facts: &mut ClusterFacts| {
     facts.mentions.push(Mention {
         object: "ConfigMap kube-system/place: clusterDNS".to_owned(),
+        owner: Owner::Cluster,
         says: vec!["10.96.0.10/32".parse().unwrap()],
+        fix: "write {new}.".to_owned(),
+    });
+})]
+#[case::of_a_tenant(CheckName::Mentions, Verdict::Warn, "Deployment shop/web", "10.96.0.1", |facts: &mut ClusterFacts| {
+    facts.mentions.push(Mention {
+        object: "Deployment shop/web: its pod template".to_owned(),
+        owner: Owner::Tenant("shop".to_owned()),
+        says: vec!["10.96.0.1/32".parse().unwrap()],
         fix: "write {new}.".to_owned(),
     });
 })]

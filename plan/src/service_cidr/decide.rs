@@ -78,11 +78,13 @@ pub struct View<'facts> {
     pub kept: &'facts Kept,
     /// Addresses that Services have, those of helpers among them.
     pub addresses: &'facts [IpAddr],
-    /// Who else says an address that is left, and who changes it.
+    /// Which kubelets and other objects of the cluster say an address that is left, and who changes it. No tenant's object is among them:
+    /// otherwise it would keep pods of all others from starting again.
     pub follow_up: Option<Wait>,
     /// Pods that were told an address that is left.
     pub carriers: Option<Missing>,
-    /// Why the addresses that are left are not given up yet, though nobody is known to use them; `None` when it is time.
+    /// Why the addresses that are left are not given up yet: no use of them is seen, but for a while only, or a tenant's object says
+    /// one; `None` when it is time.
     pub soak: Option<Wait>,
 }
 
@@ -439,7 +441,7 @@ fn left(view: &View<'_>) -> Option<Next> {
         .or_else(|| defaulted(view))
 }
 
-/// Until no object and no pod says an address that is left.
+/// Until no object of the cluster and no pod says an address that is left.
 fn used(view: &View<'_>) -> Option<Next> {
     let follow_up = view.follow_up.clone();
     let follow_up = follow_up.map(|found| wait(Stage::FollowUp, found));

@@ -8,14 +8,14 @@ use super::class::Class;
 use super::covers::covers;
 use super::entry::Entry;
 use super::facts::ClusterFacts;
-use super::mentions::follow_up;
+use super::mentions::{Change, follow_up};
 use super::objects::BRIDGE_CLASS;
 use super::ranges::{DEFAULT, listed};
 use super::settings::{Settings, cover_name, range_names};
 use super::side::Side;
 use super::subjects::{Book, key, of_migration, sort};
 use crate::document::{Action, Document, NodeActions};
-use crate::words::names;
+use crate::words::{lines, names};
 
 /// What the user asked for, as far as the plan depends on it.
 #[derive(Clone, Debug)]
@@ -158,8 +158,10 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec
         format!("ServiceCIDR {DEFAULT}"),
         format!("it gives out nothing of {old} any more, and holds what somebody has"),
     )];
-    let changes = follow_up(&facts.mentions, changed.of(Side::Old), changed.of(Side::New));
-    actions.extend(changes.into_iter().map(|change| {
+    let changes = follow_up(&facts.mentions, changed.of(Side::Old), changed.of(Side::New)).into_iter();
+    let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =
+        changes.partition(|change| change.owner.tenant().is_some());
+    actions.extend(of_the_cluster.into_iter().map(|change| {
         Action::new(
             "wait",
             change.object,
@@ -183,6 +185,7 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec
         format!("{} s", wishes.soak_seconds),
         format!("in which nobody has a connection to an address of {old}, and each of them answers still"),
     ));
+    actions.push(for_tenants(&of_tenants, &old));
     actions.push(Action::new(
         "delete",
         "Services that answer for old addresses",
@@ -219,6 +222,21 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec
         "the default one is the same by then",
     ));
     actions
+}
+
+/// What tenants change is waited for at the end. They come and go as they like: a plan that was reviewed stays the plan.
+fn for_tenants(changes: &[Change], old: &str) -> Action {
+    let told: Vec<String> = changes.iter().map(Change::line).collect();
+    let detail = match told.as_slice() {
+        [] => format!("none says an address of {old} now"),
+        [one] => format!("1 says an address of {old} now, and is waited for here alone: {one}"),
+        many => format!(
+            "{} say addresses of {old} now, and are waited for here alone: {}",
+            many.len(),
+            lines(many)
+        ),
+    };
+    Action::as_of_now("wait", "objects of tenants", detail)
 }
 
 #[cfg(test)]

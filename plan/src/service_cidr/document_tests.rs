@@ -1,4 +1,5 @@
 use super::*;
+use crate::owner::Owner;
 use crate::service_cidr::checks::fixture;
 use crate::service_cidr::facts::Mention;
 use crate::service_cidr::side::Side;
@@ -56,6 +57,7 @@ fn the_whole_plan_of_a_good_cluster() {
     delete ServiceCIDR kubernetes: it gives out nothing of 10.96.0.0/16 any more, and holds what somebody has
     evict pods that were told old addresses when they started: some at a time, under their budgets, name servers first: 2 pods run
     wait 86400 s: in which nobody has a connection to an address of 10.96.0.0/16, and each of them answers still
+    wait objects of tenants: none says an address of 10.96.0.0/16 now
     delete Services that answer for old addresses: the point of no return for who asks by an address of 10.96.0.0/16
     create ServiceCIDR replumb-keep-10-96-200-8-30: holds addresses of load balancers (shop/front), and is deleted at once: it gives out none, and goes with the last
     wait ServiceCIDR kubernetes: goes once nobody has an address of it, and an API server makes it again: 172.31.0.0/16
@@ -92,6 +94,7 @@ fn what_people_change_is_told_with_the_range() {
         |facts| {
             facts.mentions.push(Mention {
                 object: "ConfigMap kube-system/kubeadm-config: networking.serviceSubnet".to_owned(),
+                owner: Owner::Cluster,
                 says: vec![fixture::FROM.parse().unwrap()],
                 fix: "write {new}.".to_owned(),
             });
@@ -109,4 +112,25 @@ fn what_people_change_is_told_with_the_range() {
         found[0].contains(fixture::FROM) && found[0].contains(fixture::TO),
         "{found:?}"
     );
+}
+
+/// Tenants come and go as they like: a plan that was reviewed stays the plan.
+#[test]
+fn what_a_tenant_changes_is_named_and_not_hashed() {
+    let plan = planned(
+        |facts| {
+            facts.mentions.push(Mention {
+                object: "Deployment shop/web: its pod template".to_owned(),
+                owner: Owner::Tenant("shop".to_owned()),
+                says: vec!["10.96.0.1/32".parse().unwrap()],
+                fix: "write {new}.".to_owned(),
+            });
+        },
+        true,
+        &[],
+    );
+    let words = "wait objects of tenants: 1 says an address of 10.96.0.0/16 now, and is waited for here alone: Deployment shop/web: its pod \
+                 template: found 10.96.0.1";
+    assert!(text(&plan).contains(words), "{}", text(&plan));
+    assert_eq!(plan.hash(), planned(|_| {}, true, &[]).hash());
 }

@@ -12,6 +12,7 @@ use crate::check::policies::PolicyState;
 use crate::cluster::{Malformed, Node, NotUnderstood, Webhook};
 use crate::drain::Budget;
 use crate::moves::{Workload, WorkloadFacts};
+use crate::owner::Owner;
 use crate::pods::Pods;
 use crate::residents::Needed;
 
@@ -98,6 +99,8 @@ impl Room {
 pub struct Mention {
     /// The object and its field: `ConfigMap kube-system/kubelet-config: clusterDNS`.
     pub object: String,
+    /// Whose it is.
+    pub owner: Owner,
     /// Addresses and ranges that it says.
     pub says: Vec<IpNet>,
     /// What a person does about it; `{new}` stands for what has to be written.

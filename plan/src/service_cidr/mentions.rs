@@ -5,13 +5,17 @@ use ipnet::IpNet;
 
 use super::facts::Mention;
 use super::ranges::listed;
+use super::side::{Side, Sides};
 use crate::check::names;
+use crate::owner::Owner;
 
 /// What a person writes in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The object and its field.
     pub object: String,
+    /// Whose it is.
+    pub owner: Owner,
     /// What it says.
     pub found: String,
     /// What it has to say.
@@ -41,12 +45,51 @@ pub fn follow_up(mentions: &[Mention], left: &[IpNet], target: &[IpNet]) -> Vec<
             let said: Vec<String> = mention.says.iter().map(said).collect();
             Change {
                 object: mention.object.clone(),
+                owner: mention.owner.clone(),
                 found: names(&said),
                 fix: mention.fix.replace("{new}", &needed),
                 needed: format!("none of {}", listed(left)),
             }
         })
         .collect()
+}
+
+/// Who says addresses that are left, each on a line, by what waits for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Of the cluster: no pod starts again before.
+    pub follow_up: Vec<String>,
+    /// Of tenants: the addresses are given up after it. On the way back nothing waits for a tenant.
+    pub release: Vec<String>,
+    /// What is told of tenants at once: the namespace, and the words.
+    pub warnings: Vec<(String, String)>,
+}
+
+impl Said {
+    /// Who says addresses that are left, where Services are led to `goal`.
+    pub fn of(mentions: &[Mention], changed: &Sides<Vec<IpNet>>, goal: Side) -> Self {
+        let mut said = Self::default();
+        for change in follow_up(mentions, changed.of(goal.other()), changed.of(goal)) {
+            match &change.owner {
+                Owner::Cluster => said.follow_up.push(change.line()),
+                Owner::Tenant(namespace) => said.by_a_tenant(namespace, change.line(), goal),
+            }
+        }
+        said
+    }
+
+    /// Takes in what a tenant has to change.
+    pub fn by_a_tenant(&mut self, namespace: &str, line: String, goal: Side) {
+        let cost = match goal {
+            Side::New => "no pod of others waits for that; old addresses are given up once it is done",
+            Side::Old => "nothing waits for that; at the end such an address does not answer any more",
+        };
+        self.warnings
+            .push((namespace.to_owned(), format!("{line}; {cost}")));
+        if goal == Side::New {
+            self.release.push(line);
+        }
+    }
 }
 
 /// Every range and every address that stands in a text, whatever is around it.
@@ -113,6 +156,7 @@ mod tests {
         let range = |text: &str| -> IpNet { text.parse().unwrap() };
         let mention = |says: &str| Mention {
             object: "ConfigMap kube-system/kubelet-config: clusterDNS".to_owned(),
+            owner: Owner::Cluster,
             says: vec![range(says)],
             fix: "write an address of {new}".to_owned(),
         };
@@ -130,5 +174,36 @@ mod tests {
             "ConfigMap kube-system/kubelet-config: clusterDNS: found 10.96.0.10, needed none of 10.96.0.0/12. Fix: write an address of \
              172.30.0.0/16"
         );
+    }
+
+    /// There it is waited for at the end, and on the way back never.
+    #[test]
+    fn what_a_tenant_says_is_told_at_once_and_holds_no_pod() {
+        let range = |text: &str| -> Vec<IpNet> { vec![text.parse().unwrap()] };
+        let changed = Sides {
+            old: range("10.96.0.0/12"),
+            new: range("172.30.0.0/16"),
+        };
+        let mention = |owner: Owner, says: &str| Mention {
+            object: "Deployment shop/web: its pod template".to_owned(),
+            owner,
+            says: range(says),
+            fix: "write an address of {new}".to_owned(),
+        };
+        for (goal, left) in [(Side::New, "10.96.0.1/32"), (Side::Old, "172.30.0.1/32")] {
+            let mentions = [
+                mention(Owner::Tenant("shop".to_owned()), left),
+                mention(Owner::Cluster, left),
+                mention(Owner::Tenant("shop".to_owned()), "192.0.2.1/32"),
+            ];
+            let found = Said::of(&mentions, &changed, goal);
+            assert_eq!((found.follow_up.len(), found.warnings.len()), (1, 1));
+            assert_eq!(found.release.len(), usize::from(goal == Side::New));
+            let (namespace, words) = &found.warnings[0];
+            assert!(
+                namespace == "shop" && words.starts_with(&found.follow_up[0]),
+                "{found:?}"
+            );
+        }
     }
 }

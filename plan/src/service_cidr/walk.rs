@@ -9,6 +9,8 @@ use ipnet::IpNet;
 
 use super::covers::Kept;
 use super::decide::{Next, Policy, ServiceView, Turn, View, decide};
+use super::facts::Mention;
+use super::mentions::Said;
 use super::objects::BridgePolicy;
 use super::ranges::{DEFAULT, Fate, ServiceCidr, can_be_asked_for, fate};
 use super::settings::Settings;
@@ -17,6 +19,7 @@ use super::step::{Missing, Stage, Step};
 use super::swap::{self, Role};
 use crate::decision::{Decision, Wait, WaitReason};
 use crate::evict::PodName;
+use crate::owner::Owner;
 use crate::sourced::Sourced;
 
 const RANGES: Sides<&str> = Sides {
@@ -45,6 +48,7 @@ struct Range {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct World {
     goal: Side,
     ranges: BTreeMap<String, Range>,
@@ -56,6 +60,8 @@ struct World {
     /// What the API servers' flag says, and those who say addresses.
     flag: Side,
     said: Side,
+    /// Whether a tenant's object says addresses of both sides.
+    tenant_says: bool,
     /// Of which side a pod was told addresses when it started.
     told: Side,
     soaked: bool,
@@ -93,7 +99,7 @@ fn settings() -> Settings {
 }
 
 impl World {
-    fn start(has_load_balancer: bool, has_late: bool) -> Self {
+    fn start(has_load_balancer: bool, has_late: bool, tenant_says: bool) -> Self {
         let default = Range {
             ranges: ranges(RANGES.old),
             ready: true,
@@ -107,6 +113,7 @@ impl World {
             has_load_balancer,
             flag: Side::Old,
             said: Side::Old,
+            tenant_says,
             told: Side::Old,
             soaked: false,
             done: false,
@@ -143,11 +150,38 @@ impl World {
         of_services.chain(kept).collect()
     }
 
-    fn left_is_used(&self) -> bool {
-        !self.soaked || self.said != self.goal || self.told != self.goal
+    /// Who says addresses that are left.
+    fn says(&self) -> Said {
+        static CHANGED: LazyLock<Sides<Vec<IpNet>>> = LazyLock::new(|| SETTINGS.changed());
+        let mention = |owner: Owner, range: &str| Mention {
+            object: "a place".to_owned(),
+            owner,
+            says: ranges(range),
+            fix: String::new(),
+        };
+        let of_the_cluster = mention(Owner::Cluster, RANGES.of(self.said));
+        let of_a_tenant = |side| mention(Owner::Tenant("shop".to_owned()), RANGES.of(side));
+        let of_tenants = Side::ALL
+            .into_iter()
+            .filter(|_| self.tenant_says)
+            .map(of_a_tenant);
+        let all: Vec<Mention> = of_tenants.chain([of_the_cluster]).collect();
+        Said::of(&all, &CHANGED, self.goal)
+    }
+
+    /// Why the addresses that are left stay still.
+    fn soaks(&self, said: &Said) -> Option<Wait> {
+        let is_over = self.soaked && self.said == self.goal && self.told == self.goal;
+        match (is_over, said.release.is_empty()) {
+            (false, _) => Some(waits("soak")),
+            (true, false) => Some(waits("the tenant")),
+            (true, true) => None,
+        }
     }
 
     fn next(&self) -> Next {
+        let said = self.says();
+        let soak = self.soaks(&said);
         let service = |name: &str, (side, shadow): (Side, bool)| ServiceView {
             name: name.to_owned(),
             turn: Turn::Kubernetes,
@@ -160,7 +194,7 @@ impl World {
             is_served: true,
             decision: Some(match (side == self.goal, shadow) {
                 (false, _) => Decision::Run(swap::Step::Swap),
-                (true, true) if !self.left_is_used() => {
+                (true, true) if soak.is_none() => {
                     Decision::Run(swap::Step::Remove(Role::Address(self.goal.other())))
                 }
                 (true, _) => Decision::Settled,
@@ -207,9 +241,9 @@ impl World {
             without_room: &[],
             kept: &self.kept(),
             addresses: &self.held(),
-            follow_up: (self.said != self.goal).then(|| waits("clusterDNS")),
+            follow_up: (!said.follow_up.is_empty()).then(|| waits("clusterDNS")),
             carriers: (self.told != self.goal).then(|| Missing::Evict(vec![pod])),
-            soak: self.left_is_used().then(|| waits("soak")),
+            soak: soak.clone(),
         };
         let policy = Policy {
             services_at_once: 1,
@@ -300,6 +334,11 @@ impl World {
                 "the flag" => with(&|world| world.flag = world.goal),
                 "clusterDNS" => with(&|world| world.said = world.goal),
                 "soak" => with(&|world| world.soaked = true),
+                "the tenant" => {
+                    // Every pod was told new addresses by then, and the way back waits for no tenant.
+                    assert!(self.goal == Side::New && self.told == Side::New, "{self:?}");
+                    with(&|world| world.tenant_says = false);
+                }
                 _ => {}
             }
         }
@@ -374,8 +413,12 @@ fn arrives(from: &World, known: &mut BTreeSet<World>) {
 
 #[test]
 fn whoever_is_led_somewhere_arrives_and_no_address_is_held_by_nobody() {
-    for (has_load_balancer, has_late) in [(false, false), (true, false), (false, true)] {
-        let mut seen = BTreeSet::from([World::start(has_load_balancer, has_late)]);
+    // One of these at a time: the states of all of them together would be too many.
+    for (has_load_balancer, has_late, tenant_says) in
+        [(false, false, true), (true, false, false), (false, true, false)]
+    {
+        let start = World::start(has_load_balancer, has_late, tenant_says);
+        let mut seen = BTreeSet::from([start]);
         let mut to_see: Vec<World> = seen.iter().cloned().collect();
         let (mut stages, mut known) = (BTreeSet::new(), BTreeSet::new());
         let mut has_cover = false;
@@ -406,6 +449,14 @@ fn whoever_is_led_somewhere_arrives_and_no_address_is_held_by_nobody() {
             }
         }
         assert!(seen.len() > 1000, "{}", seen.len());
+        let ends: BTreeSet<(Side, bool)> = seen
+            .iter()
+            .filter(|world| world.done)
+            .map(|world| (world.goal, world.tenant_says))
+            .collect();
+        // On the way there alone the tenant had to change what it says.
+        let expected = [(Side::Old, tenant_says), (Side::Old, false), (Side::New, false)];
+        assert_eq!(ends, expected.into());
         assert_eq!(stages, BTreeSet::from(Stage::ALL), "every stage is seen");
         assert_eq!(has_cover, has_load_balancer || has_late);
     }

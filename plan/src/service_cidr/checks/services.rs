@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::{CheckName, CheckPolicy};
 use crate::check::{Check, Finding, Report};
 use crate::corefile::{LAMEDUCK, lameduck};
+use crate::owner::Owner;
 use crate::service_cidr::addresses::{assign, room};
 use crate::service_cidr::class::Class;
 use crate::service_cidr::facts::ClusterFacts;
@@ -161,17 +162,19 @@ fn rooms(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec
 fn mentions(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Mentions);
     let changed = settings.changed();
-    for change in follow_up(&facts.mentions, &changed.old, &changed.new) {
-        report.warn(
-            "",
-            change.object,
-            Finding::new(
-                "",
-                change.found,
-                change.needed,
-                format!("{} Before the end: stage FollowUp waits for it", change.fix),
-            ),
-        );
+    let mut changes = follow_up(&facts.mentions, &changed.old, &changed.new);
+    // However many tenants have, the cluster's are told first.
+    changes.sort_by_key(|change| change.owner.tenant().is_some());
+    for change in changes {
+        let when = match change.owner {
+            Owner::Cluster => "stage FollowUp waits for it",
+            Owner::Tenant(_) => {
+                "it is a tenant's, so no pod of others waits for it, and stage Soak does at its end"
+            }
+        };
+        let fix = format!("{} Before the end: {when}", change.fix);
+        let finding = Finding::new("", change.found, change.needed, fix);
+        report.warn("", change.object, finding);
     }
     report.finish(
         "every place that is known to say addresses of Services",
