@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::{Migration, names};
 use coordinator::records::Records;
@@ -52,10 +52,13 @@ static GROUND: LazyLock<Ground> = LazyLock::new(|| Ground {
 });
 /// How long something may take on a busy machine.
 const LIMIT: Duration = Duration::from_mins(1);
-/// Looks until one Service is where it is to be: each is a step, or a wait of a tenth of a second.
+/// Looks until one Service is where it is to be: each is a step, or a wait of a tenth of a second. Refused writes do not count.
 const LOOKS: usize = 600;
-/// The pause after a write that was refused. The API server frees an address that a failed write has allocated after three minutes at most.
+/// The pause after a write that was refused.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How long writes may be refused. What a failed write has allocated the API server keeps: an address for a minute, a node port until the
+/// third look of its repair, which looks every three minutes.
+const REFUSED: Duration = Duration::from_mins(11);
 
 /// A namespace with a pod that is said to run, and the new range.
 struct Bench {
@@ -303,8 +306,8 @@ impl Bench {
 
     async fn go_on_with(&self, client: &Client, subject: &Subject) -> Result<(), String> {
         let (mut last, mut waits, mut subject) = (None, Waits::default(), subject.clone());
-        let mut refused = None;
-        for _ in 0..LOOKS {
+        let (mut refused, mut looks, mut refused_until) = (None, 0, Instant::now() + REFUSED);
+        while looks < LOOKS && Instant::now() < refused_until {
             let seen = self.look(client, &subject).await.unwrap();
             let decision = decide(&seen.view);
             last = Some((decision.clone(), seen.clone()));
@@ -319,9 +322,12 @@ impl Bench {
                     refused = exchange(client).make(&subject, seen, step).await.err();
                     if refused.is_some() {
                         tokio::time::sleep(PAUSE).await;
+                        continue;
                     }
                 }
             }
+            looks += 1;
+            refused_until = Instant::now() + REFUSED;
         }
         panic!("{subject:?} does not settle: {last:?}; the last write: {refused:?}");
     }
