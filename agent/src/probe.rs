@@ -17,8 +17,7 @@ use crate::host::socket;
 
 /// How long one answer may take: the pod network of one cluster answers in milliseconds.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How often a datagram is sent before it counts as lost: one may fall victim to an address that is being
-/// resolved.
+/// How often a question is asked before the path counts as broken: one may fall victim to an address that is being resolved.
 const TRIES: u32 = 3;
 /// Pause between two probes of a target that was not reached.
 const SOON: Duration = Duration::from_millis(500);
@@ -176,32 +175,42 @@ pub async fn probe(target: &ProbeTarget, mtu: u32) -> Outcome {
             };
         }
     };
+    let tries = u64::from(TRIES);
     let (udp, tcp, large) = tokio::join!(
-        datagram(address, asker, 0, LEAST, &target.pod_uid),
-        connection(address, asker, &target.pod_uid),
-        datagram(address, asker, u64::from(TRIES), payload, &target.pod_uid),
+        ask(Over::Udp, address, asker, (0, LEAST), &target.pod_uid),
+        ask(Over::Tcp, address, asker, (tries, LEAST), &target.pod_uid),
+        ask(Over::Udp, address, asker, (2 * tries, payload), &target.pod_uid),
     );
     Outcome { udp, tcp, large, mtu }
 }
 
-/// Each try has a number of its own: a late answer to another is not an answer to this one.
-async fn datagram(
+/// How a question goes out.
+#[derive(Clone, Copy)]
+enum Over {
+    Udp,
+    /// By a new connection.
+    Tcp,
+}
+
+/// Asks until one try is answered; `first` is the number of the first, and `size` the bytes of each. Each has a number of its own: a late answer to another is not an answer to this one.
+async fn ask(
+    over: Over,
     address: SocketAddr,
     asker: Asker,
-    first: u64,
-    size: usize,
+    (first, size): (u64, usize),
     uid: &str,
 ) -> Result<(), String> {
     let mut problem = String::new();
     for attempt in 0..u64::from(TRIES) {
         let nonce = asker.nonce(first + attempt);
         let question = message::question(nonce, size);
-        match exchange(address, &question).await {
-            Ok(reply) => match understood(asker, nonce, &reply, question.len(), uid) {
-                Ok(()) => return Ok(()),
-                Err(words) => problem = words,
-            },
-            Err(error) => problem = error,
+        let reply = match over {
+            Over::Udp => exchange(address, &question).await,
+            Over::Tcp => timed(echo::ask(address, &question)).await,
+        };
+        match reply.and_then(|reply| understood(asker, nonce, &reply, question.len(), uid)) {
+            Ok(()) => return Ok(()),
+            Err(words) => problem = words,
         }
     }
     Err(problem)
@@ -223,13 +232,6 @@ async fn exchange(address: SocketAddr, question: &[u8]) -> Result<Vec<u8>, Strin
         Ok::<_, std::io::Error>(reply)
     };
     timed(talk).await
-}
-
-async fn connection(address: SocketAddr, asker: Asker, uid: &str) -> Result<(), String> {
-    let nonce = asker.nonce(u64::MAX);
-    let question = message::question(nonce, LEAST);
-    let reply = timed(echo::ask(address, &question)).await?;
-    understood(asker, nonce, &reply, question.len(), uid)
 }
 
 /// Whether this is the answer of the pod that was meant to this very question.

@@ -24,19 +24,22 @@ const LIFE: Duration = Duration::from_secs(15);
 /// Bytes of a request's head, and of what is read of its body at a time.
 const BUFFER: usize = 16 << 10;
 
-/// Serves until the process ends. A connection past the limits is closed at once, before anything is read of it.
+/// Serves until the process ends. A connection past the limits ends the oldest one of the client that has the most.
 pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
     let seats = Seats::new(LIMITS);
     loop {
         let (stream, peer, seat) = crate::accept(&listener, &seats).await;
         let router = router.clone();
         tokio::spawn(async move {
-            match tokio::time::timeout(LIFE, answer(stream, router)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection ended"),
-                Err(_) => tracing::debug!(%peer, "a connection lasted too long"),
+            let served = tokio::time::timeout(LIFE, answer(stream, router));
+            tokio::select! {
+                ended = served => match ended {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection ended"),
+                    Err(_) => tracing::debug!(%peer, "a connection lasted too long"),
+                },
+                () = seat.lost() => tracing::debug!(%peer, "a connection was ended: another one has its place"),
             }
-            drop(seat);
         });
     }
 }
@@ -120,23 +123,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn past_the_limit_a_connection_is_closed_at_once_and_a_seat_comes_back() {
+    async fn past_the_limit_the_oldest_connection_ends_and_the_next_is_answered() {
         let address = start().await;
         let mut held = Vec::new();
         for _ in 0..LIMITS.own {
             held.push(TcpStream::connect(address).await.unwrap());
         }
         let mut late = TcpStream::connect(address).await.unwrap();
-        assert_eq!(said(&mut late, SOON).await.as_deref(), Some(""));
-        drop(held);
-        let deadline = Instant::now() + SOON;
-        loop {
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            let _ = stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await;
-            if said(&mut stream, SOON).await.unwrap().ends_with("ok\n") {
-                break;
-            }
-            assert!(Instant::now() < deadline, "no seat came back");
-        }
+        late.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();
+        assert!(said(&mut late, SOON).await.unwrap().ends_with("ok\n"));
+        let first = &mut held[0];
+        assert_eq!(said(first, SOON).await.as_deref(), Some(""));
+        let mut second = held.swap_remove(1);
+        second.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();
+        assert!(said(&mut second, SOON).await.unwrap().ends_with("ok\n"));
     }
 }

@@ -15,7 +15,7 @@ use seats::{Seat, Seats};
 /// Pause after the kernel gave no connection (no file is left): it has one again when another one has ended.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// The next connection that has a seat, and who it is from. One past the limits is closed at once, before anything is read of it.
+/// The next connection, who it is from, and its seat. One past the limits has the seat of another one, which ends.
 pub async fn accept(listener: &TcpListener, seats: &Seats) -> (TcpStream, SocketAddr, Seat) {
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -26,18 +26,10 @@ pub async fn accept(listener: &TcpListener, seats: &Seats) -> (TcpStream, Socket
                 continue;
             }
         };
-        let seat = stream
-            .local_addr()
-            .ok()
-            .and_then(|local| seats.take(peer.ip(), local.ip()));
-        match seat {
-            Some(seat) => return (stream, peer, seat),
-            // A reset: the kernel keeps nothing of the connection either.
-            None => {
-                if let Err(error) = stream.set_zero_linger() {
-                    tracing::trace!(%error, "a connection is closed in the ordinary way");
-                }
-            }
+        // A connection that has ended already has no address.
+        if let Ok(local) = stream.local_addr() {
+            let seat = seats.take(peer.ip(), local.ip());
+            return (stream, peer, seat);
         }
     }
 }

@@ -1,14 +1,17 @@
-//! A pod that sends without pause to one that answers: the path to that one is not taken for broken, and the pod is named.
+//! Pods that send without pause to one that answers, or hold all its connections: the path to that one is not taken for broken.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use agent::echo;
+use agent::echo::message::{self, Asker};
 use agent::traffic::hub::Hub;
 use agent::traffic::pod;
 use nix::sched::{CloneFlags, setns};
 use plan::traffic::{Flow, PathClass};
+use tokio::net::TcpSocket;
 
 use crate::host::{in_namespace, run};
 use crate::path::Process;
@@ -17,6 +20,9 @@ use crate::path::Process;
 const FLOOD: Duration = Duration::from_secs(6);
 /// A busy machine is slow.
 const NAMED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Where the program that answers listens.
+const ANSWERING: &str = "10.9.1.2:9812";
 
 /// A pod's namespace at the other end of a cable, which this one routes to.
 fn attached(number: u8) -> Process {
@@ -34,6 +40,78 @@ fn attached(number: u8) -> Process {
     pod
 }
 
+/// The program that answers in this pod at 10.9.1.2, once it listens.
+async fn answers(pod: &Process) -> Process {
+    let namespace = format!("--target={}", pod.id());
+    let agent = env!("CARGO_BIN_EXE_replumb-agent");
+    let echo = Process::start(&["nsenter", "--net", &namespace, agent, "echo", "--port", "9812"]);
+    let deadline = Instant::now() + NAMED_WITHIN;
+    while std::net::TcpStream::connect(ANSWERING).is_err() {
+        assert!(Instant::now() < deadline, "it does not listen");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    echo
+}
+
+/// Holds this many connections from each of these addresses without a word, and makes each again when it ends.
+async fn hold(sources: Vec<SocketAddr>, connections: usize) {
+    let one = async |source: SocketAddr| {
+        loop {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(source).unwrap();
+            if let Ok(connection) = socket.connect(ANSWERING.parse().unwrap()).await {
+                connection.readable().await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let all = sources
+        .iter()
+        .flat_map(|source| std::iter::repeat_n(*source, connections));
+    futures::future::join_all(all.map(one)).await;
+}
+
+/// As many as there may be of all are held all the time, by pods of which none has more than it may.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn pods_that_hold_all_connections_keep_no_question_out() {
+    in_namespace(|| async {
+        run("ip link set lo up");
+        run("sysctl -qw net.ipv4.ip_forward=1");
+        let answering = attached(1);
+        let hostile = attached(2);
+        let hosts = 2..=11;
+        for host in hosts.clone().skip(1) {
+            hostile.ip(&format!("address add 10.9.2.{host}/24 dev eth0"));
+        }
+        let sources: Vec<SocketAddr> = hosts
+            .map(|host| format!("10.9.2.{host}:0").parse().unwrap())
+            .collect();
+        let _echo = answers(&answering).await;
+        let file = format!("/proc/{}/ns/net", hostile.id());
+        std::thread::spawn(move || {
+            setns(std::fs::File::open(file).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(hold(sources, 64));
+        });
+        // All seats are taken by then.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let asker = Asker::new().unwrap();
+        for number in 0..100 {
+            let question = message::question(asker.nonce(number), message::LEAST);
+            let answer = tokio::time::timeout(
+                Duration::from_secs(1),
+                echo::ask(ANSWERING.parse().unwrap(), &question),
+            );
+            let answer = answer.await.unwrap().unwrap();
+            assert_eq!(asker.read(&answer).unwrap().nonce.number, number);
+        }
+    });
+}
+
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn a_pod_that_floods_is_named_and_stops_nothing() {
@@ -42,16 +120,7 @@ fn a_pod_that_floods_is_named_and_stops_nothing() {
         run("sysctl -qw net.ipv4.ip_forward=1");
         let answering = attached(1);
         let hostile = attached(2);
-        let namespace = format!("--target={}", answering.id());
-        let _echo = Process::start(&[
-            "nsenter",
-            "--net",
-            &namespace,
-            env!("CARGO_BIN_EXE_replumb-agent"),
-            "echo",
-            "--port",
-            "9812",
-        ]);
+        let _echo = answers(&answering).await;
         let folder = tempfile::tempdir().unwrap();
         let hub = Hub::listen("a", folder.path()).unwrap();
         let flow = Flow {
@@ -64,12 +133,6 @@ fn a_pod_that_floods_is_named_and_stops_nothing() {
         };
         let path = folder.path().to_owned();
         let sends = tokio::spawn(async move { pod::send(&path, "u-a").await });
-        // The program takes a moment to listen: what is asked before is not judged yet.
-        let deadline = Instant::now() + NAMED_WITHIN;
-        while std::net::TcpStream::connect("10.9.1.2:9812").is_err() {
-            assert!(Instant::now() < deadline, "it does not listen");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
         hub.set(std::slice::from_ref(&flow), None, None, 1450);
         tokio::time::sleep(Duration::from_secs(2)).await;
 
