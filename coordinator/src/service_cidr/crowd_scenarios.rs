@@ -16,6 +16,7 @@ use plan::service_cidr::swap::{ROLE_LABEL, Role};
 use serde_json::{Value, json};
 
 use super::book;
+use super::knowledge::Unheard;
 use crate::context::Context;
 use crate::fake_api::{Edit, FakeApi, MIGRATION};
 use crate::memory::Memory;
@@ -162,6 +163,20 @@ impl World {
     /// Another coordinator leads: what was read is read again.
     pub(super) fn restart(&mut self) {
         self.memory = Memory::default();
+    }
+
+    /// The digest of what agents look for now.
+    pub(super) fn asked(&self) -> Option<String> {
+        let question = self.memory.service_cidr.expected.question();
+        question.map(plan::service_cidr::host::Question::digest)
+    }
+
+    /// This node has not told since then.
+    pub(super) fn silent_since(&mut self, node: &str, since: &str) {
+        let silent = BTreeMap::from([(node, None)]);
+        let unheard = &mut self.memory.service_cidr.unheard;
+        *unheard = Unheard::default();
+        unheard.look(&silent, since.parse().unwrap());
     }
 
     pub(super) async fn pass(&mut self) {

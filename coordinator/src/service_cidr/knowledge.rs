@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use jiff::{SignedDuration, Timestamp};
 use plan::decision::{Wait, WaitReason};
 use plan::found::Found;
 use plan::pod_cidr::host::Listed;
@@ -175,6 +176,33 @@ impl<'pass> Knowledge<'pass> {
                 is_answered: self.cannot_tell.is_none(),
             },
         }
+    }
+}
+
+/// Since when each node has not told what agents look for.
+#[derive(Debug, Default)]
+pub struct Unheard(BTreeMap<String, Timestamp>);
+
+/// For so long a node that does not tell is waited for on the way back.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(2);
+
+impl Unheard {
+    /// Takes in what the nodes say now. Returns those that have not told for too long, each with what it does instead.
+    pub fn look<'pass>(&mut self, answers: &Answers<'pass>, now: Timestamp) -> Vec<(&'pass str, String)> {
+        self.0.retain(|node, _| answers.contains_key(node.as_str()));
+        let mut overdue = Vec::new();
+        for (node, answer) in answers {
+            match unknown(answer.as_ref()) {
+                Ok(_) => _ = self.0.remove(*node),
+                Err(why) => {
+                    let since = *self.0.entry((*node).to_owned()).or_insert(now);
+                    if now.duration_since(since) >= PATIENCE {
+                        overdue.push((*node, why));
+                    }
+                }
+            }
+        }
+        overdue
     }
 }
 

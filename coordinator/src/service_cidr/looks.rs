@@ -12,7 +12,7 @@ use plan::service_cidr::swap;
 use super::decided::Decided;
 use super::expected::Expected;
 use super::index::{Index, name_of};
-use super::knowledge::Confirmed;
+use super::knowledge::{Confirmed, Unheard};
 use super::trial::Trials;
 use super::whole::Whole;
 use super::{api_servers, mentions};
@@ -30,6 +30,8 @@ pub struct Looks {
     pub confirmed: Confirmed,
     /// Which writes the API server would take.
     pub trials: Trials,
+    /// Nodes that do not tell what their kube-proxy knows.
+    pub unheard: Unheard,
     /// Services that are on their way.
     pub waits: Waits,
     /// What was decided of Services and stands.

@@ -4,7 +4,7 @@
 use api::names;
 use plan::found::Found;
 use plan::pod_cidr::host::Listed;
-use plan::service_cidr::host::{Carrier, Carriers, HostFacts, MOST_KEPT, ProxyMode, ToldBy};
+use plan::service_cidr::host::{Carrier, Carriers, HostFacts, MOST_KEPT, ProxyMode, ServicePort, ToldBy};
 use plan::service_cidr::step::Stage;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -26,19 +26,8 @@ pub(super) fn pod(namespace: &str, name: &str, node: &str, kind: &str, owner: &s
     })
 }
 
-/// Every Service has its new address, the old range is closed, and a pod on each node was told an address that is left.
-pub(super) fn world() -> World {
-    let mut world = World::new();
-    world.api_server_serves("172.16.0.0/12");
-    world.api.remove(&format!("{RANGES}/replumb-new"));
-    let range = json!({ "spec": { "cidrs": ["172.16.0.0/12"] } });
-    world.api.edit(&format!("{RANGES}/kubernetes"), &range);
-    let mut status = world.status();
-    let known = status.service_cidr.as_mut().unwrap();
-    known.stage.as_mut().unwrap().name = Stage::Restart;
-    known.told_new_since = Some("2026-03-01T12:00:00Z".parse().unwrap());
-    let status = json!({ "status": serde_json::to_value(&status).unwrap() });
-    world.api.edit(MIGRATION, &status);
+/// Nodes, and an agent on each.
+fn put_nodes(world: &World) {
     for node in NODES {
         world.api.put(
             &format!("/api/v1/nodes/{node}"),
@@ -52,6 +41,24 @@ pub(super) fn world() -> World {
             &format!("/api/v1/namespaces/{}/pods/{agent}", names::NAMESPACE),
             pod(names::NAMESPACE, &agent, node, "DaemonSet", names::AGENT),
         );
+    }
+}
+
+/// Every Service has its new address, the old range is closed, and a pod on each node was told an address that is left.
+pub(super) fn world() -> World {
+    let mut world = World::new();
+    world.api_server_serves("172.16.0.0/12");
+    world.api.remove(&format!("{RANGES}/replumb-new"));
+    let range = json!({ "spec": { "cidrs": ["172.16.0.0/12"] } });
+    world.api.edit(&format!("{RANGES}/kubernetes"), &range);
+    let mut status = world.status();
+    let known = status.service_cidr.as_mut().unwrap();
+    known.stage.as_mut().unwrap().name = Stage::Restart;
+    known.told_new_since = Some("2026-03-01T12:00:00Z".parse().unwrap());
+    let status = json!({ "status": serde_json::to_value(&status).unwrap() });
+    world.api.edit(MIGRATION, &status);
+    put_nodes(&world);
+    for node in NODES {
         world.api.put(
             &web(node),
             pod(
@@ -319,4 +326,70 @@ async fn agents_are_told_of_so_many_load_balancers_and_of_the_oldest() {
         status.message
     );
     assert!(status.message.contains("crowd/many-1"), "{}", status.message);
+}
+
+/// A Service with endpoints is not exchanged before every node's kube-proxy knows it. On the way back a node that has not told for two minutes is
+/// named, and not waited for any more.
+#[rstest]
+#[case::silent(None)]
+#[case::malformed(Some(Found::Malformed("list the rules: Permission denied".to_owned())))]
+#[tokio::test]
+async fn a_node_that_does_not_tell_keeps_no_service_from_going_back(
+    #[case] of_b: Option<Found<Vec<ServicePort>>>,
+) {
+    const WEB: &str = "/api/v1/namespaces/shop/services/web";
+    let mut world = World::new();
+    put_nodes(&world);
+    world.by_hand("shop/web", "10.96.0.7");
+    let address = |world: &World| {
+        let address = world.api.get(WEB).unwrap()["spec"]["clusterIP"].clone();
+        address.as_str().unwrap_or_default().to_owned()
+    };
+    let all = Some(Found::Present(Vec::new()));
+    knowing_passes(&mut world, all.as_ref()).await;
+    assert!(address(&world).starts_with("172."), "{}", world.status().message);
+    world
+        .api
+        .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    knowing_passes(&mut world, of_b.as_ref()).await;
+    assert!(address(&world).starts_with("172."), "a moment is waited for it");
+    for _ in 0..3 {
+        world.silent_since("b", "2026-03-01T11:00:00Z");
+        knowing_passes(&mut world, of_b.as_ref()).await;
+    }
+    let status = world.status();
+    assert_eq!(address(&world), "10.96.0.7", "{}", status.message);
+    let warnings = status.warnings.unwrap().first;
+    let words = "Services go back without that";
+    assert!(
+        warnings
+            .iter()
+            .any(|line| line.starts_with("node b ") && line.contains(words)),
+        "{warnings:?}"
+    );
+}
+
+/// Agents say which ports their kube-proxies do not know: none on node a, and this on node b.
+async fn knowing_passes(world: &mut World, of_b: Option<&Found<Vec<ServicePort>>>) {
+    let none = Found::Present(Vec::new());
+    for _ in 0..16 {
+        world.pass().await;
+        for (node, unknown) in [("a", Some(&none)), ("b", of_b)] {
+            let path = format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}");
+            let (Some(object), Some(unknown)) = (world.api.get(&path), unknown) else {
+                continue;
+            };
+            let facts = HostFacts {
+                unknown: unknown.clone(),
+                expected_digest: world.asked(),
+                api_server: "192.0.2.1".to_owned(),
+                ..HostFacts::default()
+            };
+            let nothing = json!({ "status": { "serviceCidr": null } });
+            world.api.edit(&path, &nothing);
+            let generation = &object["metadata"]["generation"];
+            let status = json!({ "status": { "observedGeneration": generation, "serviceCidr": facts } });
+            world.api.edit(&path, &status);
+        }
+    }
 }

@@ -151,11 +151,11 @@ impl Pass<'_> {
             .left_behind(memory, &answers, known, status, end_pace)
             .await?;
         let left_is_used = follow_up.is_some() || carriers.is_some() || soak.is_some();
-        let services = self.services(memory, known, &answers, left_is_used).await?;
+        let (heard, unheard) = self.heard(memory, &answers);
+        let services = self.services(memory, known, &heard, left_is_used).await?;
         let of_tenants = of_tenants.into_iter();
-        memory
-            .warnings
-            .also(of_tenants.map(|(namespace, words)| (format!("namespace {namespace}"), words)));
+        let of_tenants = of_tenants.map(|(namespace, words)| (format!("namespace {namespace}"), words));
+        memory.warnings.also(of_tenants.chain(unheard));
         let mut wanted = adopt::look(&known.settings, self.goal);
         wanted.report_users = is_closed;
         // Before that nobody is asked who uses these addresses: a tenant that makes load balancers costs no write to each node.
@@ -295,6 +295,28 @@ impl Pass<'_> {
             answers.insert(name.as_str(), answer);
         }
         answers
+    }
+
+    /// The answers that Services wait for, and warnings of nodes: on the way back those of agents that have been silent, or not understood, for
+    /// long are none of them. Their nodes' kube-proxies learn of Services as all others do, and no node keeps those of others from going back.
+    fn heard<'pass>(
+        &self,
+        memory: &mut Memory,
+        answers: &Answers<'pass>,
+    ) -> (Answers<'pass>, Vec<(String, String)>) {
+        let (mut heard, mut warnings) = (answers.clone(), Vec::new());
+        let overdue = memory.service_cidr.unheard.look(answers, self.now);
+        if self.goal == Side::New {
+            return (heard, warnings);
+        }
+        for (node, why) in overdue {
+            heard.remove(node);
+            let words = format!(
+                "node {node} {why} which Services its kube-proxy knows: Services go back without that. Fix: see the log of its agent"
+            );
+            warnings.push((format!("node {node}"), words));
+        }
+        (heard, warnings)
     }
 
     /// Services that somebody wants back while the others go on: as long as the range that they leave gives addresses.

@@ -245,8 +245,9 @@ pub fn missing(
     let seats = at_once.max(1).saturating_sub(on_their_way.len());
     let mut next = Vec::new();
     let mut unprepared = Vec::new();
-    for node in to_go.iter().take(seats) {
+    for node in to_go {
         match &node.keeping {
+            Keeping::Done if next.len() == seats => break,
             Keeping::Done => next.push(Off {
                 node: node.name.to_owned(),
                 ends: gets(node.name),
@@ -335,6 +336,38 @@ mod tests {
     fn one_after_the_other_by_calicos_choice() {
         let story = exchanged([node("a"), node("b"), node("c")], &[]);
         assert_eq!(story, ["a", "round", "b", "round", "c", "round"]);
+    }
+
+    /// A node whose agent says nonsense goes last, whatever its name is, and is named then.
+    #[test]
+    fn one_that_cannot_go_keeps_no_other_one_from_going() {
+        let odd = NodeEnd {
+            keeping: Keeping::NotYet("what its agent reports is not understood".to_owned()),
+            ..node("a")
+        };
+        let ready = |name| NodeEnd {
+            keeping: Keeping::Done,
+            ..node(name)
+        };
+        let spec = json!({ "nodeSelector": "all()" });
+        let next = |nodes: &[NodeEnd<'_>]| missing(nodes, Which::Old, &spec, "all()", 1, gets);
+        let off = |name: &str| Off {
+            node: name.to_owned(),
+            ends: gets(name),
+        };
+        let taken = next(&[odd.clone(), ready("b"), ready("c")]);
+        assert_eq!(
+            taken,
+            Some(Missing::Step(Step::TakeOff(Which::Old, vec![off("b")])))
+        );
+        let Some(Missing::Answer(wait)) = next(&[odd]) else {
+            panic!("it is waited for");
+        };
+        assert!(
+            wait.message.starts_with("node a: what its agent reports"),
+            "{}",
+            wait.message
+        );
     }
 
     #[test]
