@@ -7,7 +7,7 @@ pub use plan::traffic::{Flow, PathClass, Protocol};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What traffic may lose before no further node is started.
+/// What has to hold before a migration goes on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GateRules {
@@ -22,6 +22,19 @@ pub struct GateRules {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 200, max = 60000))]
     pub max_gap_milliseconds: Option<u32>,
+    /// Of `serviceCidr`: what ends stage Soak, in which the addresses that Services have left still answer.
+    #[serde(default)]
+    pub soak: SoakGate,
+}
+
+/// What ends stage Soak of `serviceCidr`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SoakGate {
+    /// No connection leads to an old address for `soakSeconds`, and no object of a tenant says one.
+    #[default]
+    Unused,
+    /// `soakSeconds` since it began, whoever uses an old address by then.
+    Elapsed,
 }
 
 impl GateRules {

@@ -1,11 +1,11 @@
-//! Flags of what traffic may lose.
+//! Flags of what has to hold before a migration goes on.
 
-use api::traffic::{GateRules, TrafficGate};
+use api::traffic::{GateRules, SoakGate, TrafficGate};
 use clap::{Args, ValueEnum};
 
 use crate::value;
 
-/// What traffic may lose before no further node is started.
+/// What has to hold before a migration goes on.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Gates")]
 pub struct GateFlags {
@@ -18,6 +18,18 @@ pub struct GateFlags {
     /// Whether traffic pods send without pause, and what they lose stops the rollout. Default watch.
     #[arg(long, value_enum, ignore_case = true)]
     pub traffic: Option<Traffic>,
+    /// Of a change of the Services' range: what ends stage Soak, in which old addresses still answer. Default unused.
+    #[arg(long = "soak-ends", id = "soak_ends", value_enum, ignore_case = true)]
+    pub soak: Option<Soak>,
+}
+
+/// What ends stage Soak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Soak {
+    /// No connection leads to an old address for the time of the soak, and no object of a tenant says one.
+    Unused,
+    /// The time of the soak, whoever uses an old address by then.
+    Elapsed,
 }
 
 /// Whether traffic is the gate.
@@ -39,6 +51,10 @@ impl GateFlags {
             }),
             max_loss_ratio: self.max_loss_ratio.or(there.max_loss_ratio),
             max_gap_milliseconds: self.max_gap.or(there.max_gap_milliseconds),
+            soak: self.soak.map_or(there.soak, |soak| match soak {
+                Soak::Unused => SoakGate::Unused,
+                Soak::Elapsed => SoakGate::Elapsed,
+            }),
         }
     }
 }
@@ -53,17 +69,20 @@ mod tests {
             traffic: TrafficGate::Off,
             max_loss_ratio: Some(0.05),
             max_gap_milliseconds: None,
+            soak: SoakGate::Elapsed,
         };
         assert_eq!(GateFlags::default().over(&there), there);
         let flags = GateFlags {
             max_loss_ratio: Some(0.0),
             max_gap: Some(500),
             traffic: Some(Traffic::Watch),
+            soak: None,
         };
         let said = flags.over(&there);
         assert_eq!(
             (said.traffic, said.max_loss_ratio, said.max_gap_milliseconds),
             (TrafficGate::Watch, Some(0.0), Some(500))
         );
+        assert_eq!(said.soak, SoakGate::Elapsed);
     }
 }

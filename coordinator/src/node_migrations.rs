@@ -12,8 +12,8 @@ use serde_json::json;
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::own_pods;
 use crate::write::{self, WriteError, describe};
+use crate::{facts, own_pods};
 
 /// Creates what is missing, and removes what has no Migration any more. `ask` writes into a new one what its agent needs to know
 /// from the first moment on.
@@ -98,10 +98,7 @@ pub fn linux_nodes(cache: &Cache) -> BTreeMap<String, Arc<Node>> {
         .state()
         .into_iter()
         .filter(|node| node.metadata.deletion_timestamp.is_none())
-        .filter(|node| {
-            let system = node.status.as_ref().and_then(|status| status.node_info.as_ref());
-            system.is_none_or(|info| info.operating_system.is_empty() || info.operating_system == "linux")
-        })
+        .filter(|node| facts::nodes::is_linux(node))
         .map(|node| (node.name_any(), node))
         .collect()
 }

@@ -75,6 +75,12 @@ pub fn takes_pods(found: &Node) -> bool {
     node(found).schedulable()
 }
 
+/// Whether a Node runs Linux, or does not say what it runs: the network of others is not ours to change.
+pub fn is_linux(node: &Node) -> bool {
+    let system = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+    system.is_none_or(|info| info.operating_system.is_empty() || info.operating_system == "linux")
+}
+
 /// Whether a Node reports Ready.
 pub fn is_ready(node: &Node) -> bool {
     ready_condition(node).is_some_and(|condition| condition.status == "True")

@@ -117,6 +117,7 @@ async fn what_a_tenant_says_holds_up_no_pod_of_others_and_nothing_of_the_way_bac
     #[case] kind: &str,
     #[case] has_pod: bool,
     #[values(Direction::There, Direction::Back)] direction: Direction,
+    #[values(true, false)] is_changed: bool,
 ) {
     let mut world = world_led(direction);
     let (path, object) = says(kind, "crowd", left(direction));
@@ -157,10 +158,15 @@ async fn what_a_tenant_says_holds_up_no_pod_of_others_and_nothing_of_the_way_bac
         status.message
     );
     assert!(status.message.contains(&named), "{}", status.message);
-    // Its owner, or the operator, changes it.
-    world.api.remove(&path);
-    if has_pod {
-        world.api.remove(MANY);
+    if is_changed {
+        // By its owner, or by the operator.
+        world.api.remove(&path);
+        if has_pod {
+            world.api.remove(MANY);
+        }
+    } else {
+        let elapsed = json!({ "spec": { "gates": { "soak": "Elapsed" } } });
+        world.api.edit(MIGRATION, &elapsed);
     }
     world.restart();
     answered_passes(&mut world).await;

@@ -4,7 +4,9 @@
 use api::names;
 use plan::found::Found;
 use plan::pod_cidr::host::Listed;
-use plan::service_cidr::host::{Carrier, Carriers, HostFacts, MOST_KEPT, ProxyMode, ServicePort, ToldBy};
+use plan::service_cidr::host::{
+    Carrier, Carriers, Connection, HostFacts, MOST_KEPT, ProxyMode, ServicePort, ToldBy,
+};
 use plan::service_cidr::step::Stage;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -326,6 +328,64 @@ async fn agents_are_told_of_so_many_load_balancers_and_of_the_oldest() {
         status.message
     );
     assert!(status.message.contains("crowd/many-1"), "{}", status.message);
+}
+
+/// A client that never ends its connection holds stage Soak until the operator says that the time alone ends it.
+#[tokio::test]
+async fn a_connection_that_never_ends_holds_the_soak_until_the_operator_says_otherwise() {
+    const NODE_B: &str = "/apis/replumb.dev/v1alpha1/nodemigrations/b";
+    let mut world = world();
+    let soak = |seconds: u32| json!({ "spec": { "serviceCidr": { "soakSeconds": seconds } } });
+    world.api.edit(MIGRATION, &soak(0));
+    let connected = async |world: &mut World| {
+        for _ in 0..8 {
+            world.pass().await;
+            // They are gone once it is completed.
+            if world.api.get(NODE_B).is_none() {
+                break;
+            }
+            all_answer(world);
+            let connection = Connection {
+                source: "10.244.0.9".parse().unwrap(),
+                service: ServicePort {
+                    address: "10.96.0.10".parse().unwrap(),
+                    protocol: "TCP".to_owned(),
+                    port: 53,
+                },
+            };
+            let connections = Found::Present(Listed {
+                first: vec![connection],
+                more: 0,
+            });
+            let connections = json!({ "status": { "serviceCidr": { "connections": connections } } });
+            world.api.edit(NODE_B, &connections);
+        }
+        world.status()
+    };
+    connected(&mut world).await;
+    let status = connected(&mut world).await;
+    assert_eq!(status.blocked, "ServiceSoak", "{}", status.message);
+    assert!(status.message.contains("10.96.0.10"), "{}", status.message);
+    world
+        .api
+        .edit(MIGRATION, &json!({ "spec": { "gates": { "soak": "Elapsed" } } }));
+    world.api.edit(MIGRATION, &soak(3600));
+    let status = connected(&mut world).await;
+    assert_eq!(status.blocked, "ServiceSoak", "{}", status.message);
+    assert!(
+        status.message.contains("as spec.gates.soak says"),
+        "{}",
+        status.message
+    );
+    world.api.edit(MIGRATION, &soak(0));
+    connected(&mut world).await;
+    let status = connected(&mut world).await;
+    assert_eq!(
+        status.phase,
+        api::migration::MigrationPhase::Completed,
+        "{}",
+        status.message
+    );
 }
 
 /// A Service with endpoints is not exchanged before every node's kube-proxy knows it. On the way back a node that has not told for two minutes is

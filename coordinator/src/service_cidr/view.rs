@@ -7,6 +7,7 @@ use std::time::Instant;
 use api::MigrationStatus;
 use api::migration::ServiceCidrStatus;
 use api::record::Holds;
+use api::traffic::SoakGate;
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -248,7 +249,11 @@ impl Pass<'_> {
         );
         // What tenants have is waited for at the end alone.
         let late = self.late_load_balancers(known);
-        let of_tenants = late.iter().map(LoadBalancer::line).chain(said.release);
+        let release = match self.migration.spec.gates.soak {
+            SoakGate::Unused => said.release,
+            SoakGate::Elapsed => Vec::new(),
+        };
+        let of_tenants = late.iter().map(LoadBalancer::line).chain(release);
         Ok(LeftBehind {
             follow_up,
             carriers,
@@ -266,35 +271,28 @@ impl Pass<'_> {
     /// What every node says to what it is asked now.
     fn answers(&self, expected: &Expected) -> Answers<'_> {
         let mut answers = Answers::new();
-        for (name, object) in &self.snapshot.node_migrations {
+        for (name, node) in &self.snapshot.nodes {
             // One that is away learns of everything when it comes back: kube-proxy begins with all that there is.
-            let is_ready = self
-                .snapshot
-                .nodes
-                .get(name)
-                .is_some_and(|node| facts::nodes::is_ready(node));
-            if !is_ready {
-                continue;
+            let is_away = !facts::nodes::is_ready(node) || node.metadata.deletion_timestamp.is_some();
+            if facts::nodes::is_linux(node) && !is_away {
+                answers.insert(name.as_str(), self.answer(name, expected));
             }
-            let is_current = |status: &&api::node_migration::NodeMigrationStatus| {
-                Some(status.observed_generation) == object.metadata.generation
-                    && self.snapshot.agent_ready(name)
-            };
-            let said = object
-                .status
-                .as_ref()
-                .filter(is_current)
-                .and_then(|status| status.service_cidr.as_ref());
-            let answer = said
-                .zip(object.spec.service_cidr.as_ref())
-                .map(|(said, settings)| Answer {
-                    reports_users: settings.report_users,
-                    is_newest: expected.is_of(said.expected_digest.as_deref()),
-                    said,
-                });
-            answers.insert(name.as_str(), answer);
         }
         answers
+    }
+
+    /// What this node says to what it was asked last.
+    fn answer(&self, node: &str, expected: &Expected) -> Option<Answer<'_>> {
+        let object = self.snapshot.node_migrations.get(node)?;
+        let status = object.status.as_ref()?;
+        let is_current = Some(status.observed_generation) == object.metadata.generation;
+        let said = status.service_cidr.as_ref()?;
+        let asked = object.spec.service_cidr.as_ref()?;
+        (is_current && self.snapshot.agent_ready(node)).then(|| Answer {
+            reports_users: asked.report_users,
+            is_newest: expected.is_of(said.expected_digest.as_deref()),
+            said,
+        })
     }
 
     /// The answers that Services wait for, and warnings of nodes: on the way back those of agents that have been silent, or not understood, for
@@ -635,6 +633,16 @@ impl Pass<'_> {
         }))
     }
 
+    /// When the time began that the addresses that are left still answer; `None` while something else has to end first.
+    fn soak_since(&self, known: &ServiceCidrStatus) -> Option<Timestamp> {
+        let stage = known.stage.as_ref().filter(|stage| stage.name == Stage::Soak);
+        match self.migration.spec.gates.soak {
+            SoakGate::Unused => known.unused_since,
+            SoakGate::Elapsed if self.is_released(known) => Some(Timestamp::MIN),
+            SoakGate::Elapsed => stage.map(|stage| stage.since),
+        }
+    }
+
     /// Why the addresses that are left stay for now, though nobody is known to have been told one.
     fn soak(
         &self,
@@ -675,24 +683,38 @@ impl Pass<'_> {
         if self.goal == Side::Old {
             return None;
         }
-        let message = match known.unused_since {
-            None if count > 0 => format!(
-                "{count} connections lead to addresses that are left; the first: {}. Each of them answers still",
-                lines(&first)
+        let leads = format!(
+            "{}; the first: {}",
+            words::number(
+                count,
+                "connection leads to an address that is left",
+                "connections lead to addresses that are left"
             ),
+            lines(&first)
+        );
+        let until = |since: Timestamp| since + SignedDuration::from_secs(i64::from(soak_seconds(self.kind)));
+        let message = match self.soak_since(known) {
+            Some(since) if self.now >= until(since) => return None,
+            Some(since) if known.unused_since.is_some() => format!(
+                "no use of an address that is left is seen since {since:.0}; each of them answers until {:.0}",
+                until(since)
+            ),
+            Some(since) => {
+                let seen = if count > 0 {
+                    leads
+                } else {
+                    "addresses that are left may be in use".to_owned()
+                };
+                format!(
+                    "{seen}. Each of them answers until {:.0}, as spec.gates.soak says",
+                    until(since)
+                )
+            }
+            None if count > 0 => format!("{leads}. Each of them answers still"),
             None => unknown
                 .first()
                 .cloned()
                 .unwrap_or_else(|| "pods were told addresses that are left".to_owned()),
-            Some(since) => {
-                let until = since + SignedDuration::from_secs(i64::from(soak_seconds(self.kind)));
-                if self.now >= until {
-                    return None;
-                }
-                format!(
-                    "nobody is seen to use an address that is left since {since:.0}; each of them answers until {until:.0}"
-                )
-            }
         };
         Some(Wait {
             reason: WaitReason::ServiceSoak,
