@@ -143,6 +143,8 @@ pub struct DaemonSet {
     pub annotations: BTreeMap<String, String>,
     /// Node selector of the pod template.
     pub node_selector: BTreeMap<String, String>,
+    /// Whether its pods are in the network of their host. Those of a pod network are: they make the links of the host.
+    pub host_network: bool,
     /// Containers of the pod template, init containers first.
     pub containers: Vec<Container>,
     /// `ConfigMap`s mounted as volumes.

@@ -13,6 +13,7 @@ use plan::calico_datastore::cluster::etcd::ConfigMaps;
 use plan::calico_datastore::cluster::facts::{ClusterFacts, Converted, Found, NodePod, StoreFacts};
 use plan::calico_datastore::cluster::manifest::{self, CONTROLLERS, Manifest, NODE_CONTAINER, Name};
 use plan::cluster::{self, Malformed};
+use plan::owner::Owner;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -284,23 +285,29 @@ async fn config_maps(
 }
 
 /// Other controllers of Calico v2's that run, by their images: they would write to a store that is being converted.
-async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<String>, WriteError> {
+async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<(String, Owner)>, WriteError> {
     let name = |object: &ObjectMeta| {
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
         format!("{}/{}", part(&object.namespace), part(&object.name))
     };
+    let owner = |object: &ObjectMeta| Owner::of(object.namespace.as_deref(), &[namespace]);
     let known = format!("{namespace}/{CONTROLLERS}");
     let deployment = |object: Deployment| {
-        let name = name(&object.metadata);
+        let (name, owner) = (name(&object.metadata), owner(&object.metadata));
         let spec = object.spec.unwrap_or_default();
         let runs = name != known && spec.replicas != Some(0) && is_calicos(Some(spec.template));
-        runs.then(|| format!("Deployment {name}"))
+        runs.then(|| (format!("Deployment {name}"), owner))
     };
     let replica_set = |object: ReplicaSet| {
         let is_its_own = object.owner_references().is_empty();
         let spec = object.spec.unwrap_or_default();
         let runs = is_its_own && spec.replicas != Some(0) && is_calicos(spec.template);
-        runs.then(|| format!("ReplicaSet {}", name(&object.metadata)))
+        runs.then(|| {
+            (
+                format!("ReplicaSet {}", name(&object.metadata)),
+                owner(&object.metadata),
+            )
+        })
     };
     let (deployments, replica_sets) = tokio::try_join!(
         read::each(context, "Deployments", deployment),
@@ -321,10 +328,10 @@ fn is_calicos(template: Option<PodTemplateSpec>) -> bool {
 async fn other_daemon_sets(context: &Context, known: &Name) -> Result<Vec<String>, WriteError> {
     let runs_node = |object: DaemonSet| {
         let name = (object.namespace().unwrap_or_default(), object.name_any());
-        let containers = object.spec?.template.spec?.containers;
-        let runs = containers
-            .iter()
-            .any(|container| container.name == NODE_CONTAINER);
+        let pod = object.spec?.template.spec?;
+        let mut names = pod.containers.iter().map(|container| container.name.as_str());
+        // What is not in its host's network and is called so is a tenant's.
+        let runs = pod.host_network == Some(true) && names.any(|name| name == NODE_CONTAINER);
         let is_another = (&name.0, &name.1) != (&known.namespace, &known.name);
         (runs && is_another).then(|| format!("DaemonSet {}/{}", name.0, name.1))
     };

@@ -36,6 +36,7 @@ pub fn daemon_set(daemon_set: &DaemonSet) -> cluster::DaemonSet {
         labels: metadata.labels.clone().unwrap_or_default(),
         annotations: metadata.annotations.clone().unwrap_or_default(),
         node_selector: pod.node_selector.unwrap_or_default(),
+        host_network: pod.host_network.unwrap_or_default(),
         containers: init
             .chain(pod.containers.iter().map(|found| container(found, false)))
             .collect(),

@@ -6,8 +6,9 @@ use api::migration::PodCidr;
 use datastore::access::Side;
 use datastore::etcd3::Etcd3;
 use datastore::stores::{CLUSTER_INFORMATION, ready_v3};
-use plan::calico::looks_like_calico;
+use plan::calico;
 use plan::calico_datastore::cluster::facts::StoreProblem;
+use plan::cluster::DaemonSet;
 use plan::pod_cidr::datastore::{Datastore, EtcdFacts, FIELD, Unclear, said};
 use plan::sourced::Sourced;
 
@@ -23,21 +24,24 @@ const ASKER: Asker = Asker {
     component: "deploy/calico-etcd",
 };
 
-/// What calico-node says; `None` where there is no `DaemonSet` of it, which another check says.
+/// What calico-node says; `None` where there is no `DaemonSet` of it, or more than one, which another check says.
 pub async fn ask(
     context: &Context,
     cache: &Cache,
     kind: &PodCidr,
 ) -> Result<Option<Result<Sourced<Datastore>, Unclear>>, WriteError> {
     let sets = cache.daemon_sets.state();
-    let found = sets
+    let known: Vec<DaemonSet> = sets
         .iter()
-        .map(|set| (set, facts::daemon_sets::daemon_set(set)))
-        .filter(|(_, set)| looks_like_calico(set))
-        .min_by_key(|(_, set)| (set.namespace.clone(), set.name.clone()));
-    let Some((object, set)) = found else {
+        .map(|set| facts::daemon_sets::daemon_set(set))
+        .collect();
+    let Ok(Some(set)) = calico::daemon_set(&known) else {
         return Ok(None);
     };
+    let place = known.iter().position(|one| one.key() == set.key());
+    // An object of the API server always serializes.
+    let object = place.map(|place| serde_json::to_value(&sets[place].spec).unwrap_or_default());
+    let template = object.unwrap_or_default()["template"].take();
     let names = set.referred_config_maps().into_iter();
     let wanted = names
         .map(|name| (set.namespace.clone(), name.to_owned()))
@@ -45,8 +49,6 @@ pub async fn ask(
     let maps = read::config_maps(context, wanted).await?;
     let maps = maps.iter().map(facts::daemon_sets::config_map);
     let maps = maps.map(|((_, name), texts)| (name, texts)).collect();
-    // An object of the API server always serializes.
-    let template = serde_json::to_value(&object.spec).unwrap_or_default()["template"].take();
     let wish = kind.etcd.as_ref().map(of_spec);
     let object = format!("DaemonSet {}", set.key());
     Ok(Some(said(

@@ -227,7 +227,9 @@ pub async fn mentions(
     calico: Option<&str>,
 ) -> Result<Vec<Mention>, WriteError> {
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
-    let detected = daemon_sets.iter().map(|set| set.namespace.as_str()).min();
+    // Where there are several, a check says so.
+    let daemon_set = plan::calico::daemon_set(&daemon_sets).ok().flatten();
+    let detected = daemon_set.map(|set| set.namespace.as_str());
     let system: Vec<&str> = [Some(context.namespace.as_str()), calico.or(detected)]
         .into_iter()
         .flatten()
@@ -238,8 +240,8 @@ pub async fn mentions(
         read::config_maps(context, named.into()),
         read::each(context, "NetworkPolicies", of_policy),
     )?;
-    let mut mentions: Vec<Mention> = daemon_sets
-        .iter()
+    let mut mentions: Vec<Mention> = daemon_set
+        .into_iter()
         .flat_map(|set| places::calico(set, &config_maps, &system))
         .collect();
     for map in &maps {

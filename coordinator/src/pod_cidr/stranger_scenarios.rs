@@ -204,7 +204,7 @@ fn of_a_tenant(what: &str, round: usize) -> Vec<(String, Value)> {
             let container = json!({ "name": "calico-node", "env": [{ "name": "CALICO_IPV4POOL_CIDR", "value": "10.244.0.0/16" }] });
             let set = json!({
                 "metadata": { "name": "calico-node", "namespace": "aaa" },
-                "spec": { "selector": {}, "template": { "spec": { "containers": [container] } } },
+                "spec": { "selector": {}, "template": { "spec": { "hostNetwork": true, "containers": [container] } } },
             });
             let command = [
                 "kube-controller-manager",

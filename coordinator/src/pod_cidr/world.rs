@@ -53,7 +53,7 @@ pub(super) fn cluster(gates: &str) -> FakeApi {
         json!({
             "apiVersion": "apps/v1", "kind": "DaemonSet",
             "metadata": { "name": "calico-node", "namespace": "kube-system" },
-            "spec": { "selector": {}, "template": { "spec": { "containers": [{
+            "spec": { "selector": {}, "template": { "spec": { "hostNetwork": true, "containers": [{
                 "name": "calico-node", "env": [{ "name": "CALICO_IPV4POOL_CIDR", "value": "10.244.0.0/16" }] }] } } },
         }),
     );

@@ -27,6 +27,7 @@ fn rename(facts: &mut ClusterFacts, namespace: &str, name: &str) {
 
 fn add(facts: &mut ClusterFacts, namespace: &str, name: &str, desired: i32) {
     let set = DaemonSet {
+        host_network: true,
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         desired,
@@ -303,6 +304,7 @@ fn canal_is_named() {
     let mut facts = fixture::cluster();
     facts.daemon_sets.clear();
     let mut canal = DaemonSet {
+        host_network: true,
         name: "canal".to_owned(),
         ..fixture::calico()
     };

@@ -5,7 +5,7 @@ use super::datastore::in_kubernetes;
 use super::facts::{ClusterFacts, Pool};
 use super::pools;
 use super::settings::{Family, Options, Settings, pool_name};
-use crate::calico::looks_like_calico;
+use crate::calico;
 use crate::check::{Check, Verdict, access, names};
 use crate::cluster::Malformed;
 use crate::ranges::{self, Relation};
@@ -47,7 +47,16 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
         source: Source::Spec,
     };
     // A node's agent is looked for where it is; where it is not, the check of it says so.
-    let calico = facts.daemon_sets.values().find(|set| looks_like_calico(set));
+    let calico = calico::daemon_set(facts.daemon_sets.values()).map_err(|several| {
+        let keys: Vec<String> = several.iter().map(|set| set.key()).collect();
+        vec![CheckName::CalicoNodes.not_pass(
+            Verdict::Fail,
+            "DaemonSet calico-node",
+            format!("several: {}", names(&keys)),
+            "one DaemonSet that runs calico-node",
+            "delete the one that is not Calico's, or take its pods out of their hosts' network",
+        )]
+    })?;
     let of_calico = |part: &dyn Fn(&crate::cluster::DaemonSet) -> String, default: &str| {
         let found = calico.map(|set| (part(set), format!("DaemonSet {}", set.key())));
         Sourced::choose(None, found, default.to_owned())

@@ -12,6 +12,7 @@ use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
 use crate::check::policies::PolicyState;
 use crate::cluster::{DaemonSet, Malformed, Node, Webhook};
+use crate::owner::Owner;
 
 /// The cluster, as far as the checks and the plan need it.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +38,7 @@ pub struct ClusterFacts {
     /// What the API server would not take of the writes of this migration: the object, and why.
     pub refused: Vec<(String, String)>,
     /// Other controllers of Calico v2's that run: they would write to a store that is being converted.
-    pub other_controllers: Vec<String>,
+    pub other_controllers: Vec<(String, Owner)>,
     /// Both stores; `None` before it is known how they are reached.
     pub stores: Option<Result<StoreFacts, StoreProblem>>,
     /// Pods that have a node and no network, for whatever reason, before anything is changed.

@@ -72,6 +72,7 @@ pub(crate) fn ipv6_settings() -> Ipv6Settings {
 /// flannel's `DaemonSet`.
 pub(crate) fn flannel() -> DaemonSet {
     DaemonSet {
+        host_network: true,
         namespace: "kube-flannel".to_owned(),
         name: "kube-flannel-ds".to_owned(),
         containers: vec![Container {
@@ -116,6 +117,7 @@ pub(crate) fn calico() -> DaemonSet {
         ..Container::default()
     };
     DaemonSet {
+        host_network: true,
         namespace: "kube-system".to_owned(),
         name: "calico-node".to_owned(),
         node_selector: BTreeMap::from([(

@@ -89,6 +89,7 @@ fn a_daemon_set_that_is_not_flannels() {
 fn a_second_flannel(#[case] desired: i32, #[case] expected: Vec<Verdict>) {
     let mut facts = fixture::cluster();
     let second = DaemonSet {
+        host_network: true,
         name: "kube-flannel-ds-arm64".to_owned(),
         desired,
         ..fixture::flannel()
@@ -104,6 +105,7 @@ fn a_second_flannel(#[case] desired: i32, #[case] expected: Vec<Verdict>) {
 fn canal_is_refused_by_name() {
     let mut facts = fixture::cluster();
     let mut set = DaemonSet {
+        host_network: true,
         name: "canal".to_owned(),
         ..fixture::calico()
     };

@@ -4,9 +4,9 @@ use crate::calico::looks_like_calico;
 use crate::cluster::{Container, DaemonSet};
 use crate::command_line::{self, is_true, runs};
 
-/// Whether the `DaemonSet` runs flannel, and flannel alone.
+/// Whether the `DaemonSet` runs flannel, and flannel alone. Whatever else is called so and is not in its host's network is a tenant's.
 pub fn looks_like_flannel(set: &DaemonSet) -> bool {
-    flanneld(set).is_some() && !looks_like_calico(set)
+    set.host_network && flanneld(set).is_some() && !looks_like_calico(set)
 }
 
 /// Whether the `DaemonSet` runs flannel and Calico in one pod.
@@ -16,7 +16,7 @@ pub fn looks_like_canal(set: &DaemonSet) -> bool {
 
 /// Whether the `DaemonSet`'s `ConfigMap`s say something about a network.
 pub fn is_of_a_network(set: &DaemonSet) -> bool {
-    flanneld(set).is_some() || looks_like_calico(set)
+    looks_like_flannel(set) || looks_like_calico(set)
 }
 
 /// The container that runs flanneld.
@@ -75,6 +75,7 @@ mod tests {
 
     fn set(containers: Vec<Container>) -> DaemonSet {
         DaemonSet {
+            host_network: true,
             containers,
             ..DaemonSet::default()
         }
@@ -90,6 +91,18 @@ mod tests {
     #[case::other(container("kube-proxy", "registry.k8s.io/kube-proxy:v1.36.3", &["kube-proxy"]), false)]
     fn flannel_is_what_runs_flanneld(#[case] container: Container, #[case] expected: bool) {
         assert_eq!(looks_like_flannel(&set(vec![container])), expected);
+    }
+
+    /// Its owner may call a container whatever it wants.
+    #[test]
+    fn a_tenants_daemon_set_is_no_network() {
+        for name in ["kube-flannel", "calico-node"] {
+            let set = DaemonSet {
+                host_network: false,
+                ..set(vec![container(name, "flannel-io/flannel:v1", &["flanneld"])])
+            };
+            assert!(!is_of_a_network(&set) && !looks_like_canal(&set), "{name}");
+        }
     }
 
     #[test]

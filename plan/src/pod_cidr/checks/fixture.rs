@@ -214,6 +214,7 @@ pub(crate) fn conflist_mut(facts: &mut ClusterFacts) -> &mut Conflist {
 /// Calico's `DaemonSet`.
 fn calico() -> DaemonSet {
     DaemonSet {
+        host_network: true,
         namespace: "kube-system".to_owned(),
         name: "calico-node".to_owned(),
         containers: vec![Container {

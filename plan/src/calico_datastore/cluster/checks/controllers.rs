@@ -7,6 +7,7 @@ use crate::calico_datastore::cluster::facts::ClusterFacts;
 use crate::calico_datastore::cluster::manifest::{self, CONTROLLERS, Manifest, Name};
 use crate::calico_datastore::cluster::settings::Settings;
 use crate::check::{Check, Finding, Report};
+use crate::owner::Owner;
 
 /// Known, of v3, stopped while the stores change, and able to write while Calico is paused.
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manifest) -> Vec<Check> {
@@ -89,18 +90,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
         (None, None) => {}
     }
     unwritten(facts, manifest, &mut report);
-    for other in &facts.other_controllers {
-        report.fail(
-            "",
-            other.clone(),
-            Finding::new(
-                "",
-                "it runs, and writes to etcd v2",
-                "calico-kube-controllers in its place",
-                "`kubectl scale --replicas=0` it first: calico-kube-controllers of v2.6 does what it did",
-            ),
-        );
-    }
+    others(facts, &mut report);
     let object = match settings.controllers.value.as_str() {
         "" => "no calico-kube-controllers".to_owned(),
         name => format!("Deployment {name}"),
@@ -183,4 +173,33 @@ fn enabled_controllers(deployment: &Value) -> Option<&str> {
         .iter()
         .find(|variable| variable["name"] == "ENABLED_CONTROLLERS")?;
     variable["value"].as_str()
+}
+
+/// Controllers beside the one of the manifest.
+fn others(facts: &ClusterFacts, report: &mut Report) {
+    for (other, owner) in &facts.other_controllers {
+        match owner {
+            Owner::Cluster => report.fail(
+                "",
+                other.clone(),
+                Finding::new(
+                    "",
+                    "it runs, and writes to etcd v2",
+                    "calico-kube-controllers in its place",
+                    "`kubectl scale --replicas=0` it first: calico-kube-controllers of v2.6 does what it did",
+                ),
+            ),
+            // It can write there only with certificates that a tenant does not have.
+            Owner::Tenant(_) => report.warn(
+                "",
+                other.clone(),
+                Finding::new(
+                    "",
+                    "its image is one of Calico v2's controllers",
+                    "none in a tenant's namespace",
+                    "ask its owner: if it can reach etcd, `kubectl scale --replicas=0` it first",
+                ),
+            ),
+        }
+    }
 }

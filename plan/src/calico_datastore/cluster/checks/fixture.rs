@@ -89,6 +89,7 @@ pub fn facts() -> ClusterFacts {
 
 fn named(name: &str, count: i32) -> DaemonSet {
     DaemonSet {
+        host_network: true,
         namespace: "kube-system".to_owned(),
         name: name.to_owned(),
         desired: count,

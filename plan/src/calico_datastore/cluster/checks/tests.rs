@@ -12,6 +12,7 @@ use crate::calico_datastore::cluster::manifest;
 use crate::calico_datastore::left::{Left, PolicyName};
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
+use crate::owner::Owner;
 
 /// Changes something of the facts.
 type Change = fn(&mut ClusterFacts);
@@ -48,7 +49,7 @@ fn a_good_cluster_passes_every_check_by_name() {
 #[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| facts.pods[1].image = "calico/node:v2.6.2".to_owned(), "v2.6.2 on b")]
 #[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| { facts.pods.pop(); }, "1 pods")]
 #[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.controllers = None, "not in the cluster")]
-#[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.other_controllers.push("ReplicaSet kube-system/calico-policy-controller".to_owned()), "writes to etcd v2")]
+#[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.other_controllers.push(("ReplicaSet kube-system/calico-policy-controller".to_owned(), Owner::Cluster)), "writes to etcd v2")]
 #[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.not_applied.push(("ClusterRole calico-node".to_owned(), "not there".to_owned())), "not there")]
 #[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| { facts.nodes.insert("c".to_owned(), crate::cluster::Node { name: "c".to_owned(), ready: true, ..crate::cluster::Node::default() }); }, "Node c: found no pod of it")]
 #[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| facts.other_daemon_sets.push("DaemonSet kube-system/calico-node-arm".to_owned()), "calico-node-arm")]
@@ -85,6 +86,25 @@ fn what_refuses(#[case] name: CheckName, #[case] change: Change, #[case] words: 
     for line in &refusals {
         assert!(line.starts_with(name.as_str()), "and nothing else: {line}");
     }
+}
+
+/// A tenant may call an image whatever it wants: that is named, and refuses nothing.
+#[test]
+fn a_tenants_image_that_is_called_like_a_controller_warns() {
+    let mut facts = facts();
+    let of_a_tenant = Owner::Tenant("shop".to_owned());
+    facts
+        .other_controllers
+        .push(("Deployment shop/mine".to_owned(), of_a_tenant));
+    let checks = judged(&facts);
+    assert!(checks.iter().all(|check| check.verdict.allows()));
+    let lines: Vec<String> = checks.iter().map(Check::line).collect();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("Deployment shop/mine") && line.contains("ask its owner")),
+        "{lines:?}"
+    );
 }
 
 /// The cluster, with what the conversion leaves, and these controllers in the manifest.
