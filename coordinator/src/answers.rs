@@ -16,6 +16,8 @@ use crate::lenient::Lenient;
 pub const PAGE: u32 = 250;
 /// More bytes of a page are not read: it is asked for with fewer objects. An object may have 1.5 MiB where it is stored, and more as text.
 const PAGE_BYTES: usize = 8 << 20;
+/// How often a list is begun again: the API server keeps what it lists for some minutes.
+const AGAIN: u32 = 3;
 
 /// The object of this name; `None` where there is none.
 ///
@@ -124,7 +126,7 @@ async fn ask<K: Resource + Clone, T: DeserializeOwned>(
 }
 
 /// What `choose` takes of each object that is asked for, page by page: one page is in memory at a time, and only a small one where objects
-/// are large. A list that is too old to go on is read again, all at once.
+/// are large. A list that has become too old to go on is begun again, [`AGAIN`] times at most: all at once it could be larger than the memory.
 ///
 /// # Errors
 /// Those of the API server.
@@ -139,12 +141,16 @@ where
     let mut page = asked.clone().limit(PAGE);
     let mut found = Vec::new();
     let mut unclear = Unclear::default();
+    let mut again = 0;
     loop {
         let (list, bytes) = match list(api, &page).await {
-            Err(Error::Api(status)) if status.code == 410 && page.continue_token.is_some() => {
+            Err(Error::Api(status))
+                if status.code == 410 && page.continue_token.is_some() && again < AGAIN =>
+            {
+                again += 1;
                 found.clear();
                 unclear = Unclear::default();
-                page = asked.clone();
+                page.continue_token = None;
                 continue;
             }
             Ok(None) => {

@@ -85,7 +85,7 @@ struct State {
     /// Owners who edit an object right before each change of it: path, changes so far, and what the next edit says.
     restless: Vec<(String, usize, Edit)>,
     /// Whether no list is there any more when its next page is asked for.
-    expires_pages: bool,
+    expires_pages: usize,
     /// After this many changes more the server is away.
     budget: Option<usize>,
 }
@@ -234,9 +234,9 @@ impl FakeApi {
         state.refused.insert(path.to_owned(), words.to_owned());
     }
 
-    /// Has no list any more when its next page is asked for.
-    pub fn expire_pages(&self) {
-        self.state.lock().unwrap().expires_pages = true;
+    /// Has no list any more when its next page is asked for, so many times.
+    pub fn expire_pages(&self, times: usize) {
+        self.state.lock().unwrap().expires_pages = times;
     }
 
     /// Refuses reads of what begins so with these words, as missing rights do.
@@ -541,7 +541,8 @@ impl State {
             });
             return Some(match self.objects.get(path) {
                 Some(object) => (StatusCode::OK, object.clone()),
-                None if is_list && self.expires_pages && query.contains("continue=") => {
+                None if is_list && self.expires_pages > 0 && query.contains("continue=") => {
+                    self.expires_pages -= 1;
                     failure(StatusCode::GONE, "Expired")
                 }
                 None if is_list => (StatusCode::OK, page(self.collection(path), query)),

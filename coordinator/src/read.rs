@@ -279,13 +279,22 @@ mod tests {
         }
         assert_eq!(names(&api).await, all);
         assert_eq!(api.take_reads().len(), 3);
-        api.expire_pages();
+        api.expire_pages(2);
         assert_eq!(names(&api).await, all);
+        let read = api.take_reads();
         assert_eq!(
-            api.take_reads().len(),
-            3,
-            "a page, the next one in vain, and all at once"
+            read.len(),
+            7,
+            "twice a page and the next one in vain, and all three"
         );
+        assert!(read.iter().all(|read| read.contains("limit=")), "{read:?}");
+        api.expire_pages(usize::MAX);
+        let refused = each(&api.context(), "Deployments", |object: Deployment| {
+            Some(object.name_any())
+        })
+        .await;
+        assert!(format!("{:?}", refused.unwrap_err()).contains("Expired"));
+        assert_eq!(api.take_reads().len(), 8);
     }
 
     /// 40 of 1 MiB each, in a list of small ones: no page holds more than a few of them.
