@@ -29,6 +29,9 @@ const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 /// How long it may take to read the whole cluster at its start.
 const READY_LIMIT: Duration = Duration::from_mins(10);
 
+/// A variable of the coordinator's pod that its memory depends on, and its value in `deploy/base/coordinator.yaml`.
+const HEAPS: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
+
 /// A coordinator that runs. Dropped, it is ended.
 #[derive(Debug)]
 pub struct Coordinator {
@@ -68,6 +71,7 @@ impl Coordinator {
             .env("POD_NAMESPACE", names::NAMESPACE)
             .env("NODE_NAME", Place(size.nodes.saturating_sub(1)).name())
             .env("AGENT_IMAGE", Images::default().agent)
+            .env(HEAPS.0, HEAPS.1)
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(errors)
@@ -176,4 +180,16 @@ async fn token(lab: &OwnApiLab) -> Result<String> {
 fn free_address() -> Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("take a free port")?;
     listener.local_addr().context("look at the port")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_runs_as_users_run_it() {
+        let manifest = include_str!("../../../deploy/base/coordinator.yaml");
+        let said = format!("- name: {}\n              value: {:?}", HEAPS.0, HEAPS.1);
+        assert!(manifest.contains(&said), "{said}");
+    }
 }
