@@ -566,6 +566,10 @@ pub struct ServiceCidrStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub unused_since: Option<Timestamp>,
+    /// When stage Soak was reached first in this direction: with `gates.soak: Elapsed` its time begins there. Absent before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub soak_began: Option<Timestamp>,
     /// When Services began to exchange their addresses in this direction; absent before. The range that is left is closed without those
     /// that were created later, and they exchange their addresses after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -587,6 +591,7 @@ impl ServiceCidrStatus {
             connections_to_left: None,
             told_new_since: None,
             unused_since: None,
+            soak_began: None,
             exchange_began: None,
         }
     }

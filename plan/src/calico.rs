@@ -81,6 +81,20 @@ pub fn variable<'facts>(
     data.get(key).map(String::as_str)
 }
 
+/// Calico's `DaemonSet` of a migration that has begun, by namespace and name; before that, [`daemon_set`]. `None` where it is not there, or it is
+/// not known which it is: a check says so.
+pub fn known_daemon_set<'sets>(
+    sets: &'sets [DaemonSet],
+    begun_with: Option<(&str, &str)>,
+) -> Option<&'sets DaemonSet> {
+    match begun_with {
+        Some(known) => sets
+            .iter()
+            .find(|set| (set.namespace.as_str(), set.name.as_str()) == known),
+        None => daemon_set(sets).ok().flatten(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use crate::pods::Pods;
 /// The label by which a Deployment's `ReplicaSet` and its pods are told from those of another template.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 /// A pod may have been made, and its address not given out yet, so long before its pool was closed. And two clocks are compared.
-const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(120);
+pub const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(120);
 
 /// Who makes this pod again, as people know it; `None` when nobody does.
 pub fn workload_of(pod: &Pod) -> Option<Workload> {

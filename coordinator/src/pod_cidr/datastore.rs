@@ -24,18 +24,19 @@ const ASKER: Asker = Asker {
     component: "deploy/calico-etcd",
 };
 
-/// What calico-node says; `None` where there is no `DaemonSet` of it, or more than one, which another check says.
+/// What calico-node says: the one of the `DaemonSet` that the migration has begun with, if it has, by namespace and name. `None` where there is no `DaemonSet` of it, or more than one, which another check says.
 pub async fn ask(
     context: &Context,
     cache: &Cache,
     kind: &PodCidr,
+    begun_with: Option<(&str, &str)>,
 ) -> Result<Option<Result<Sourced<Datastore>, Unclear>>, WriteError> {
     let sets = cache.daemon_sets.state();
     let known: Vec<DaemonSet> = sets
         .iter()
         .map(|set| facts::daemon_sets::daemon_set(set))
         .collect();
-    let Ok(Some(set)) = calico::daemon_set(&known) else {
+    let Some(set) = calico::known_daemon_set(&known, begun_with) else {
         return Ok(None);
     };
     let place = known.iter().position(|one| one.key() == set.key());

@@ -58,7 +58,9 @@ pub async fn go_on(
         return Ok(());
     }
     let datastore = &known.settings.datastore.value;
-    if let Some(message) = memory.pod_cidr.moved(context, cache, kind, datastore).await? {
+    let begun_with = known.settings.calico_daemon_set();
+    let looks = &mut memory.pod_cidr;
+    if let Some(message) = looks.moved(context, cache, kind, datastore, begun_with).await? {
         wait(status, WaitReason::Datastore, message);
         return Ok(());
     }
@@ -296,7 +298,7 @@ impl Pass<'_> {
                 self.context,
                 self.cache,
                 self.store,
-                &settings.calico_daemon_set_namespace.value,
+                settings.calico_daemon_set(),
                 Pace::Soon,
             )
             .await?;

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use api::migration::{PodCidrStatus, Stage};
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
-use plan::decision::{Wait, WaitReason};
+use plan::decision::{Direction, Wait, WaitReason};
 use plan::evict::PodName;
 use plan::pod_cidr::by_node::{self, Cordon};
 use plan::pod_cidr::calico_node::CalicoNode;
@@ -25,7 +26,6 @@ use plan::pod_cidr::tunnel::Held;
 use plan::pods::Pods;
 
 use super::drive::Pass;
-use super::looks::Looks;
 use super::unclear;
 use crate::looks::Pace;
 use crate::memory::Memory;
@@ -122,18 +122,16 @@ impl Pass<'_> {
     /// What is missing until no end of a tunnel is in the range that is left.
     pub(super) fn ends(
         &self,
-        looks: &mut Looks,
+        memory: &mut Memory,
         left: &IpNet,
         target: &IpNet,
         known: &PodCidrStatus,
     ) -> Option<Missing> {
         let which = self.left_pool();
         let pool = self.pool(which, known)?;
-        let settings = &known.settings;
-        let calico = (
-            settings.calico_daemon_set_namespace.value.as_str(),
-            settings.calico_daemon_set_name.value.as_str(),
-        );
+        let calico = known.settings.calico_daemon_set();
+        let looks = &mut memory.pod_cidr;
+        let mut given_up = Vec::new();
         let nodes: Vec<NodeEnd<'_>> = self
             .snapshot
             .nodes
@@ -146,9 +144,18 @@ impl Pass<'_> {
                 let in_left = self.tunnel_end(name, left).is_some();
                 let of_wireguard = self.calico_nodes.get(name).and_then(|node| node.wireguard);
                 let waits_since = looks.waits_since(name, off && in_left, self.now);
+                let keeping = self.keeping(name, left);
+                // On the way back no agent that does not answer keeps the pods of other nodes: its node's tunnel takes another end like that of
+                // a node which is away.
+                let keeps = !(off || in_left) || !matches!(keeping, Keeping::NotYet(_));
+                let is_overdue = looks.is_overdue(name, keeps, Instant::now());
+                let is_given_up = is_overdue && self.direction == Direction::Back;
+                if is_given_up {
+                    given_up.push(name.as_str());
+                }
                 NodeEnd {
                     name,
-                    ready: facts::nodes::is_ready(node),
+                    ready: facts::nodes::is_ready(node) && !is_given_up,
                     off,
                     in_left,
                     overdue: waits_since.and_then(|since| self.overdue(name, since, calico)),
@@ -157,11 +164,19 @@ impl Pass<'_> {
                         .daemons_on(name, calico.0, calico.1)
                         .iter()
                         .any(|(_, ready)| *ready),
-                    keeping: self.keeping(name, left),
+                    keeping,
                     wireguard_in_left: of_wireguard.is_some_and(|address| left.contains(&address)),
                 }
             })
             .collect();
+        let warnings = given_up.into_iter().map(|node| {
+            let words = format!(
+                "node {node}: its agent does not keep the address of its tunnel that is left, for minutes: connections of this host end when \
+                 Calico takes another one. Fix: see the log of the agent"
+            );
+            (format!("node {node}"), words)
+        });
+        memory.warnings.also(warnings);
         let base = pools::selector_of(&self.saved.old_pool);
         let at_once = limits::rules(self.migration).max_unavailable.resolve(nodes.len());
         let gets = |node: &str| self.gets(node, left, target);

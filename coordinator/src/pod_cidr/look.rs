@@ -90,6 +90,7 @@ impl Pass<'_> {
         let mentions = self
             .mentions(memory, known, (&left_range, &target), once_moved)
             .await?;
+        let ends = self.ends(memory, &left_range, &target, known);
         let redundancy = self.redundancy(&residents, &wanted_pods, known, &mut memory.restores);
         let Held {
             hold,
@@ -107,7 +108,7 @@ impl Pass<'_> {
             new: self.pool_view(Which::New, known, &left, &routes),
             wanted: &pools::wanted(&self.saved.old_pool, &to, known.settings.block_size.value),
             widen: &mentions::widen(&mentions, &left_range, &target),
-            ends: self.ends(&mut memory.pod_cidr, &left_range, &target, known),
+            ends,
             kept_in_left: self.kept_in_left(&left_range),
             kept_in_target: self.kept_in_target(&target),
             to_hold: &self.to_hold(&target),
@@ -140,7 +141,7 @@ impl Pass<'_> {
         ranges: (&IpNet, &IpNet),
         pace: Pace,
     ) -> Result<Vec<Mention>, WriteError> {
-        let calico = &known.settings.calico_daemon_set_namespace.value;
+        let calico = known.settings.calico_daemon_set();
         let looks = &mut memory.pod_cidr;
         let found = looks
             .mentions(self.context, self.cache, self.store, calico, pace)

@@ -36,7 +36,12 @@ pub struct Looks {
     released: BTreeSet<IpNet>,
     /// Since when nodes are off the pool that is left, with a tunnel that has its end in it.
     waits_since: BTreeMap<String, Timestamp>,
+    /// Since when agents do not keep the ends of their nodes' tunnels, and do not say why.
+    unkept_since: BTreeMap<String, Instant>,
 }
+
+/// For so long an agent that does not keep the end of its node's tunnel is waited for on the way back.
+const PATIENCE: Duration = Duration::from_mins(2);
 
 impl Looks {
     /// Calico's objects where they are; connected already, or now.
@@ -66,9 +71,10 @@ impl Looks {
         cache: &Cache,
         kind: &PodCidr,
         before: &Datastore,
+        begun_with: (&str, &str),
     ) -> Result<Option<String>, WriteError> {
         let reading = async {
-            let now = datastore::ask(context, cache, kind).await?;
+            let now = datastore::ask(context, cache, kind, Some(begun_with)).await?;
             Ok(now.and_then(|now| moved(before, &now)))
         };
         look(&mut self.moved, Pace::Seldom, reading).await.cloned()
@@ -80,10 +86,10 @@ impl Looks {
         context: &Context,
         cache: &Cache,
         store: &Store,
-        calico: &str,
+        begun_with: (&str, &str),
         pace: Pace,
     ) -> Result<Vec<Mention>, WriteError> {
-        let reading = read::mentions(context, cache, store, Some(calico));
+        let reading = read::mentions(context, cache, store, Some(begun_with));
         look(&mut self.mentions, pace, reading).await.cloned()
     }
 
@@ -95,6 +101,23 @@ impl Looks {
             return None;
         }
         Some(*self.waits_since.entry(node.to_owned()).or_insert(now))
+    }
+
+    /// Whether the agent of this node has not kept the end of its tunnel for too long.
+    pub fn is_overdue(&mut self, node: &str, keeps: bool, now: Instant) -> bool {
+        if keeps {
+            self.unkept_since.remove(node);
+            return false;
+        }
+        let since = *self.unkept_since.entry(node.to_owned()).or_insert(now);
+        now.saturating_duration_since(since) >= PATIENCE
+    }
+
+    /// The agent of this node has not kept the end of its tunnel for so long.
+    #[cfg(test)]
+    pub fn unkept_for(&mut self, node: &str, long: Duration) {
+        let since = Instant::now().checked_sub(long).unwrap();
+        self.unkept_since.insert(node.to_owned(), since);
     }
 
     /// What Calico's IPAM has given out.

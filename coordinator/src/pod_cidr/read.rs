@@ -152,7 +152,7 @@ async fn in_calico(
     kind: &PodCidr,
 ) -> Result<(DatastoreFacts, InCalico), WriteError> {
     let mut found = DatastoreFacts::default();
-    if let Some(said) = datastore::ask(context, cache, kind).await? {
+    if let Some(said) = datastore::ask(context, cache, kind, None).await? {
         found.said = said;
     }
     let Ok(said) = &found.said else {
@@ -219,18 +219,18 @@ async fn blocks(store: &Store, claims: &Claims) -> Result<Vec<Result<Block, Uncl
     store.each(calico::IPAM_BLOCK, kept).await
 }
 
-/// Who else says a range. `calico` is the namespace of Calico's `DaemonSet`; before it is detected, the first that looks like it.
+/// Who else says a range. `begun_with` are namespace and name of Calico's `DaemonSet`, once the migration has begun.
 pub async fn mentions(
     context: &Context,
     cache: &Cache,
     store: &Store,
-    calico: Option<&str>,
+    begun_with: Option<(&str, &str)>,
 ) -> Result<Vec<Mention>, WriteError> {
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
-    // Where there are several, a check says so.
-    let daemon_set = plan::calico::daemon_set(&daemon_sets).ok().flatten();
+    let daemon_set = plan::calico::known_daemon_set(&daemon_sets, begun_with);
     let detected = daemon_set.map(|set| set.namespace.as_str());
-    let system: Vec<&str> = [Some(context.namespace.as_str()), calico.or(detected)]
+    let known = begun_with.map(|(namespace, _)| namespace);
+    let system: Vec<&str> = [Some(context.namespace.as_str()), known.or(detected)]
         .into_iter()
         .flatten()
         .collect();

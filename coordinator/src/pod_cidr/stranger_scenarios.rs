@@ -1,6 +1,8 @@
 //! Objects of others, of every kind that the coordinator reads: malformed, absurdly large, absurdly many, changing all the time, or with
 //! names and labels of ours. Each is named and costs what is decided about it: every pod moves, there and back.
 
+use std::time::Duration;
+
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use rstest::rstest;
@@ -9,7 +11,7 @@ use serde_json::{Value, json};
 use super::scenarios::{assert_gone, desire, until_closed};
 use super::world::{
     AFFINITIES, BLOCKS, MIGRATION, NODE_NAMES, PODS, POOLS, RANGES, THIRD, cluster, put_node, run_until,
-    turn, world_moves,
+    turn, turn_remembering, world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
@@ -620,6 +622,20 @@ async fn a_report_that_is_not_understood_costs_its_node_where_traffic_is_watched
         turn(&api).await;
         assert_ne!(status(&api)["blocked"], "TrafficUnwatched", "{:#}", status(&api));
     }
+    // The end of the tunnel of node b is waited for, for a while.
+    assert!(!have_moved(&api, RANGES[0].1), "{:#}", status(&api));
+    let (mut memory, mut is_named) = (Memory::default(), false);
+    for _ in 0..40 {
+        is_named |= is_warned_of(&api, "its agent does not keep the address of its tunnel");
+        if have_moved(&api, RANGES[0].1) {
+            break;
+        }
+        memory.pod_cidr.unkept_for("b", Duration::from_mins(3));
+        turn_remembering(&api, &mut memory).await;
+        world_moves(&api);
+    }
+    assert!(have_moved(&api, RANGES[0].1), "{:#}", status(&api));
+    assert!(is_named, "{:#}", status(&api));
     reports(&api, &Value::Null);
     run_until(&api, "RolledBack").await;
     assert_gone(&api, 1);

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use api::MigrationStatus;
 use api::migration::{MigrationPhase, ServiceAddresses, ServiceCidrStatus, StageNow};
@@ -171,12 +172,12 @@ impl World {
         question.map(plan::service_cidr::host::Question::digest)
     }
 
-    /// This node has not told since then.
-    pub(super) fn silent_since(&mut self, node: &str, since: &str) {
+    /// This node has not told for so long.
+    pub(super) fn silent_for(&mut self, node: &str, long: Duration) {
         let silent = BTreeMap::from([(node, None)]);
         let unheard = &mut self.memory.service_cidr.unheard;
         *unheard = Unheard::default();
-        unheard.look(&silent, since.parse().unwrap());
+        unheard.look(&silent, Instant::now().checked_sub(long).unwrap());
     }
 
     pub(super) async fn pass(&mut self) {

@@ -153,6 +153,9 @@ pub async fn go_on(
     };
     if stage.is_some_and(|stage| stage.direction != direction(goal)) {
         known.exchange_began = None;
+        known.soak_began = None;
+        // On the way back nodes that do not tell are not waited for: what is known then is not what all know.
+        memory.service_cidr.confirmed.clear();
     }
     let (next, stop, services) = Box::pin(pass.look(memory, &mut known, status)).await?;
     enter(&mut known, next.stage, goal, pass.now);

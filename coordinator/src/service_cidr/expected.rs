@@ -14,6 +14,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A round is one write or two by each agent.
 const PATIENCE_A_NODE: Duration = Duration::from_millis(50);
 
+/// How long a round of questions of so many nodes waits for its answers.
+pub fn patience(nodes: usize) -> Duration {
+    let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+    PATIENCE_A_NODE.saturating_mul(nodes).saturating_add(PATIENCE)
+}
+
 /// The round of questions that is under way.
 #[derive(Debug, Default)]
 pub struct Expected(Option<Round>);
@@ -76,8 +82,7 @@ impl Expected {
     /// one costs a write of every agent. `nodes` is how many there are. Returns whether a round has waited in vain for so long; then it waits
     /// as long again.
     pub fn need(&mut self, needed: ExpectedPorts, is_answered: bool, nodes: usize, now: Instant) -> bool {
-        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
-        let patience = PATIENCE_A_NODE.saturating_mul(nodes).saturating_add(PATIENCE);
+        let patience = patience(nodes);
         let waits_for = |round: &Round| now.saturating_duration_since(round.began);
         let is_late = self.0.as_ref().is_some_and(|round| waits_for(round) >= patience);
         if !self.ports().covers(&needed) && (is_answered || is_late || self.ports().is_empty()) {

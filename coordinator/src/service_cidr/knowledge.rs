@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::{Duration, Instant};
 
-use jiff::{SignedDuration, Timestamp};
 use plan::decision::{Wait, WaitReason};
 use plan::found::Found;
 use plan::pod_cidr::host::Listed;
@@ -11,6 +11,8 @@ use plan::service_cidr::class::addresses;
 use plan::service_cidr::host::{Carriers, Connection, ExpectedPorts, HostFacts, ServicePort};
 use plan::service_cidr::subjects::key;
 use serde_json::Value;
+
+use super::expected;
 
 /// Most ports that agents are asked about at the same time: what is behind them is asked about next.
 const MOST_PORTS: usize = 1500;
@@ -47,6 +49,14 @@ impl<'pass> Answer<'pass> {
     /// Pods of the node that were told an address that is left; `None` where it was not asked.
     pub fn carriers(&self) -> Option<&'pass Found<Carriers>> {
         self.reports_users.then_some(&self.said.carriers)
+    }
+
+    /// Why it does not say which name servers its kubelet tells pods; `None` where it does, or was not asked.
+    pub fn unknown_cluster_dns(&self) -> Option<&'pass str> {
+        match &self.said.cluster_dns {
+            Found::Malformed(what) => Some(what),
+            Found::Present(_) | Found::Absent => None,
+        }
     }
 
     /// Connections through the node to such an address; `None` where it was not asked.
@@ -181,14 +191,15 @@ impl<'pass> Knowledge<'pass> {
 
 /// Since when each node has not told what agents look for.
 #[derive(Debug, Default)]
-pub struct Unheard(BTreeMap<String, Timestamp>);
+pub struct Unheard(BTreeMap<String, Instant>);
 
-/// For so long a node that does not tell is waited for on the way back.
-const PATIENCE: SignedDuration = SignedDuration::from_mins(2);
+/// For so long, and for as long as a round of questions may take, a node that does not tell is waited for on the way back.
+const PATIENCE: Duration = Duration::from_mins(2);
 
 impl Unheard {
     /// Takes in what the nodes say now. Returns those that have not told for too long, each with what it does instead.
-    pub fn look<'pass>(&mut self, answers: &Answers<'pass>, now: Timestamp) -> Vec<(&'pass str, String)> {
+    pub fn look<'pass>(&mut self, answers: &Answers<'pass>, now: Instant) -> Vec<(&'pass str, String)> {
+        let patience = PATIENCE + expected::patience(answers.len());
         self.0.retain(|node, _| answers.contains_key(node.as_str()));
         let mut overdue = Vec::new();
         for (node, answer) in answers {
@@ -196,7 +207,7 @@ impl Unheard {
                 Ok(_) => _ = self.0.remove(*node),
                 Err(why) => {
                     let since = *self.0.entry((*node).to_owned()).or_insert(now);
-                    if now.duration_since(since) >= PATIENCE {
+                    if now.saturating_duration_since(since) >= patience {
                         overdue.push((*node, why));
                     }
                 }

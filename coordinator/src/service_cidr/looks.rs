@@ -1,6 +1,6 @@
 //! What outlives a pass of this kind, and is lost at a restart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use jiff::{SignedDuration, Timestamp};
@@ -34,6 +34,8 @@ pub struct Looks {
     pub unheard: Unheard,
     /// Services that are on their way.
     pub waits: Waits,
+    /// When the last Service that came late was seen on its way, by namespace.
+    arrived: BTreeMap<String, Timestamp>,
     /// What was decided of Services and stands.
     pub decided: Decided,
     /// The whole objects of Services that are worked on.
@@ -133,6 +135,24 @@ impl Looks {
         self.waits.0.retain(|name, _| book.contains_key(name));
         self.whole
             .keep_only(index, &seen.filter_map(|name| name_of(name)).collect());
+    }
+
+    /// Since when every Service is where it is to be, of each namespace that `had` latecomers; `late` are those that still have. After a
+    /// restart of ours that begins anew: a pod is evicted once more then, and told its manifest's own words later.
+    pub fn arrived(
+        &mut self,
+        had: BTreeSet<&str>,
+        late: &BTreeSet<&str>,
+        now: Timestamp,
+    ) -> BTreeMap<String, Timestamp> {
+        self.arrived
+            .retain(|namespace, _| had.contains(namespace.as_str()));
+        for namespace in had {
+            if late.contains(namespace) || !self.arrived.contains_key(namespace) {
+                self.arrived.insert(namespace.to_owned(), now);
+            }
+        }
+        self.arrived.clone()
     }
 
     /// Every API server.

@@ -290,6 +290,17 @@ impl Pass<'_> {
         late.collect()
     }
 
+    /// Namespaces that have, or had, Services which were created after the exchange had begun.
+    pub(super) fn namespaces_with_latecomers(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
+        let entries = self
+            .booked
+            .book
+            .keys()
+            .filter_map(|key| self.index.service(&name_of(key)?));
+        let late = entries.filter(|entry| is_late(entry, known));
+        late.map(|entry| entry.namespace.as_str()).collect()
+    }
+
     /// What a person is told of Services that cost the migration time, or that their owners have changed: what it is about, and a line.
     fn told(&self, known: &ServiceCidrStatus, views: &[ServiceView], waits: &Waits) -> Vec<(String, String)> {
         let started = self

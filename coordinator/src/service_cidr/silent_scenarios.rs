@@ -1,6 +1,8 @@
 //! Pods that were told an address that is left start again on the nodes that have answered, whatever another node's agent does: whole passes on
 //! an API server in memory.
 
+use std::time::Duration;
+
 use api::names;
 use plan::found::Found;
 use plan::pod_cidr::host::Listed;
@@ -172,6 +174,40 @@ async fn a_node_that_does_not_answer_keeps_the_pods_of_no_other_node() {
     }
 }
 
+/// Pods start again on all nodes, and their end waits for the agent that cannot tell what its kubelet tells pods.
+#[tokio::test]
+async fn a_kubelet_that_is_not_understood_keeps_no_pod_from_starting_again() {
+    let mut world = world();
+    for _ in 0..8 {
+        world.pass().await;
+        all_answer(&world);
+        let unknown: Found<Vec<std::net::IpAddr>> = Found::Malformed("configz: forbidden".to_owned());
+        let path = "/apis/replumb.dev/v1alpha1/nodemigrations/b";
+        for value in [Value::Null, json!(unknown)] {
+            world.api.edit(
+                path,
+                &json!({ "status": { "serviceCidr": { "clusterDns": value } } }),
+            );
+        }
+    }
+    let status = world.status();
+    for node in NODES {
+        assert_eq!(world.api.get(&web(node)), None, "{}", status.message);
+    }
+    assert_eq!(status.blocked, "AgentSilent", "{}", status.message);
+    let words = "node b: clusterDNS of its kubelet is not known: configz: forbidden";
+    assert!(status.message.contains(words), "{}", status.message);
+    for _ in 0..3 {
+        answered_passes(&mut world).await;
+    }
+    assert_ne!(
+        world.status().blocked,
+        "AgentSilent",
+        "{}",
+        world.status().message
+    );
+}
+
 /// A pod is told every Service of its namespace. The latecomer's helper gets its old address of a range for it alone, or has not asked for it
 /// yet.
 #[rstest]
@@ -180,6 +216,7 @@ async fn a_node_that_does_not_answer_keeps_the_pods_of_no_other_node() {
 #[tokio::test]
 async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_others_before(
     #[case] has_cover: bool,
+    #[values("2026-01-01T00:00:00Z", "2026-03-01T13:00:00Z")] made_at: &str,
 ) {
     let mut world = world();
     has_begun(&world);
@@ -192,9 +229,9 @@ async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_oth
     if has_cover {
         world.range("replumb-keep-10-97-0-1-32", "10.97.0.1/32", true);
     }
-    world
-        .api
-        .put(MANY, pod("crowd", "many-1", "a", "ReplicaSet", "many"));
+    let mut many = pod("crowd", "many-1", "a", "ReplicaSet", "many");
+    many["metadata"]["creationTimestamp"] = json!(made_at);
+    world.api.put(MANY, many);
     world.service("crowd/many", "10.97.0.1");
     let of_crowd = "/api/v1/namespaces/crowd/services/many";
     world.api.refuse(Some(of_crowd));
@@ -377,6 +414,14 @@ async fn a_connection_that_never_ends_holds_the_soak_until_the_operator_says_oth
         "{}",
         status.message
     );
+    // An agent that starts again says nothing for a moment: the time goes on.
+    let began = status.service_cidr.unwrap().soak_began;
+    let silent = json!({ "status": { "serviceCidr": null } });
+    world.api.edit(NODE_B, &silent);
+    world.pass().await;
+    let status = connected(&mut world).await;
+    assert_eq!(status.blocked, "ServiceSoak", "{}", status.message);
+    assert_eq!(status.service_cidr.unwrap().soak_began, began);
     world.api.edit(MIGRATION, &soak(0));
     connected(&mut world).await;
     let status = connected(&mut world).await;
@@ -414,7 +459,7 @@ async fn a_node_that_does_not_tell_keeps_no_service_from_going_back(
     knowing_passes(&mut world, of_b.as_ref()).await;
     assert!(address(&world).starts_with("172."), "a moment is waited for it");
     for _ in 0..3 {
-        world.silent_since("b", "2026-03-01T11:00:00Z");
+        world.silent_for("b", Duration::from_mins(3));
         knowing_passes(&mut world, of_b.as_ref()).await;
     }
     let status = world.status();

@@ -17,7 +17,7 @@ use plan::evict;
 use plan::found::Found;
 use plan::moves::{self, Movers, Resident};
 use plan::owner::Owner;
-use plan::residents::{health, residents, workloads_of};
+use plan::residents::{ON_ITS_WAY, health, residents, workloads_of};
 use plan::service_cidr::addresses::first;
 use plan::service_cidr::class::Class;
 use plan::service_cidr::covers::Kept;
@@ -242,11 +242,21 @@ impl Pass<'_> {
             None
         };
         let carriers = self.carriers(memory, answers, known, status, &mut said).await?;
-        let soak = self.soak(
-            answers,
-            known,
-            is_closed && follow_up.is_none() && carriers.is_none(),
-        );
+        let may_be_in_use = match &carriers {
+            // One that is silent says nothing of use: what was seen before holds, and nothing ends before it is heard.
+            Some(Missing::Answer(wait)) => wait.reason != WaitReason::AgentSilent,
+            Some(Missing::Evict(_)) => true,
+            None => false,
+        };
+        known.soak_began = if is_closed && follow_up.is_none() {
+            known
+                .soak_began
+                .or_else(|| carriers.is_none().then_some(self.now))
+        } else {
+            None
+        };
+        let nobody_was_told = is_closed && follow_up.is_none() && !may_be_in_use;
+        let soak = self.soak(answers, known, nobody_was_told);
         // What tenants have is waited for at the end alone.
         let late = self.late_load_balancers(known);
         let release = match self.migration.spec.gates.soak {
@@ -303,7 +313,7 @@ impl Pass<'_> {
         answers: &Answers<'pass>,
     ) -> (Answers<'pass>, Vec<(String, String)>) {
         let (mut heard, mut warnings) = (answers.clone(), Vec::new());
-        let overdue = memory.service_cidr.unheard.look(answers, self.now);
+        let overdue = memory.service_cidr.unheard.look(answers, Instant::now());
         if self.goal == Side::New {
             return (heard, warnings);
         }
@@ -486,9 +496,8 @@ impl Pass<'_> {
                         listed(target)
                     )
                 })),
-                Some(Found::Malformed(what)) => lines.push(format!("kubelet of Node {node}: clusterDNS is not known: {what}")),
-                // Who has not said it is waited for before any pod starts again. What he said before holds as long.
-                Some(Found::Absent) | None => {}
+                // Who has not said it, or cannot, is waited for once the pods of the others have started again. What it said before holds as long.
+                Some(Found::Absent | Found::Malformed(_)) | None => {}
             }
         }
         if !self.kind.keep_load_balancers {
@@ -505,6 +514,11 @@ impl Pass<'_> {
         let mut told: HashSet<&str> = HashSet::new();
         let mut silent = Vec::new();
         for (node, answer) in answers {
+            if let Some(what) = answer.as_ref().and_then(Answer::unknown_cluster_dns) {
+                silent.push(format!(
+                    "node {node}: clusterDNS of its kubelet is not known: {what}"
+                ));
+            }
             match answer.as_ref().and_then(Answer::carriers) {
                 Some(Found::Present(carriers)) => {
                     let told_here = carriers.told(self.snapshot.pods_on(node), since);
@@ -558,7 +572,18 @@ impl Pass<'_> {
         crate::evict::look(self.context, memory, pods);
         let workloads = workloads_of(pods);
         let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
-        let residents = residents(pods, &workloads, &needed, known.told_new_since);
+        let mut residents = residents(pods, &workloads, &needed, known.told_new_since);
+        let late = self.not_yet(known);
+        let arrived = memory
+            .service_cidr
+            .arrived(self.namespaces_with_latecomers(known), &late, self.now);
+        for resident in &mut residents {
+            // A pod is told the Services of its namespace, those that came late among them.
+            if let Some(arrived) = arrived.get(&resident.pod.namespace) {
+                let made_at = resident.pod.made_at;
+                resident.made_since &= made_at.is_some_and(|made| made > *arrived + ON_ITS_WAY);
+            }
+        }
         let told: Vec<&Resident<'_>> = residents
             .iter()
             .filter(|resident| told.contains(resident.pod.uid.as_str()))
@@ -568,7 +593,6 @@ impl Pass<'_> {
             known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
         }
         // A pod is told every Service of its namespace: one that starts now would start once more.
-        let late = self.not_yet(known);
         let (later, told): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = told
             .into_iter()
             .partition(|resident| late.contains(resident.pod.namespace.as_str()));
@@ -620,6 +644,10 @@ impl Pass<'_> {
         if let Some(found) = start_again_later(&later) {
             return Ok(Some(Missing::Answer(found)));
         }
+        // The operator has said that the time alone counts.
+        if self.goal == Side::New && self.migration.spec.gates.soak == SoakGate::Elapsed {
+            return Ok(None);
+        }
         // A node that has not answered keeps the pods of no other node.
         Ok((!silent.is_empty()).then(|| {
             Missing::Answer(Wait {
@@ -635,11 +663,10 @@ impl Pass<'_> {
 
     /// When the time began that the addresses that are left still answer; `None` while something else has to end first.
     fn soak_since(&self, known: &ServiceCidrStatus) -> Option<Timestamp> {
-        let stage = known.stage.as_ref().filter(|stage| stage.name == Stage::Soak);
         match self.migration.spec.gates.soak {
             SoakGate::Unused => known.unused_since,
             SoakGate::Elapsed if self.is_released(known) => Some(Timestamp::MIN),
-            SoakGate::Elapsed => stage.map(|stage| stage.since),
+            SoakGate::Elapsed => known.soak_began,
         }
     }
 
@@ -674,11 +701,14 @@ impl Pass<'_> {
         } else if unknown.is_empty() {
             known.connections_to_left = Some(u32::try_from(count).unwrap_or(u32::MAX));
         }
-        known.unused_since = if nobody_was_told && count == 0 && unknown.is_empty() {
+        known.unused_since = if !nobody_was_told || count > 0 {
+            None
+        } else if unknown.is_empty() {
             known.unused_since.or(Some(self.now))
         } else {
-            None
+            known.unused_since
         };
+        let is_elapsed = self.migration.spec.gates.soak == SoakGate::Elapsed;
         // Whoever goes back wants to be back.
         if self.goal == Side::Old {
             return None;
@@ -694,16 +724,17 @@ impl Pass<'_> {
         );
         let until = |since: Timestamp| since + SignedDuration::from_secs(i64::from(soak_seconds(self.kind)));
         let message = match self.soak_since(known) {
-            Some(since) if self.now >= until(since) => return None,
+            Some(since) if self.now >= until(since) && (is_elapsed || unknown.is_empty()) => return None,
+            Some(_) if !is_elapsed && !unknown.is_empty() => unknown.swap_remove(0),
             Some(since) if known.unused_since.is_some() => format!(
                 "no use of an address that is left is seen since {since:.0}; each of them answers until {:.0}",
                 until(since)
             ),
             Some(since) => {
-                let seen = if count > 0 {
-                    leads
-                } else {
-                    "addresses that are left may be in use".to_owned()
+                let seen = match unknown.first() {
+                    _ if count > 0 => leads,
+                    Some(unknown) => unknown.clone(),
+                    None => "pods may use addresses that are left".to_owned(),
                 };
                 format!(
                     "{seen}. Each of them answers until {:.0}, as spec.gates.soak says",

@@ -60,15 +60,18 @@ impl Reports<'_> {
     /// What one that has to report and does not is waited for. A pod that does not start may be the network's doing: it is waited for without
     /// an end. What runs, or was refused by its kubelet, and is not heard, is its node's.
     fn unheard(&self, node: &str, generation: Generation, is_long: bool) -> State {
-        if let Some(words) = self.snapshot.unclear.get(node) {
-            return State::Silent(format!("what its agent reports is not understood ({words})"));
-        }
         let Some(pod) = self.pod(node, generation) else {
             return State::Awaited("its traffic pod is being made".to_owned());
         };
         let state = pods::state(pod, self.networks);
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        if is_long && (phase == Some("Failed") || pods::running(pod, self.networks).is_some()) {
+        if phase != Some("Failed") && pods::running(pod, self.networks).is_none() {
+            return State::Awaited(state);
+        }
+        if let Some(words) = self.snapshot.unclear.get(node) {
+            return State::Silent(format!("what its agent reports is not understood ({words})"));
+        }
+        if is_long {
             return State::Silent(format!("its agent does not report its traffic pod ({state})"));
         }
         State::Awaited(state)

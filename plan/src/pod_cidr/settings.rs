@@ -85,6 +85,14 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Namespace and name of Calico's `DaemonSet`.
+    pub fn calico_daemon_set(&self) -> (&str, &str) {
+        (
+            &self.calico_daemon_set_namespace.value,
+            &self.calico_daemon_set_name.value,
+        )
+    }
+
     /// Ranges whose pods stay where they are when pods are led to this pool: its own, and those of every pool that this migration
     /// is not about. `pools` are all of them, by name.
     pub fn stay<'pools>(
