@@ -64,8 +64,8 @@ impl Arguments {
     /// A small size of each kind for the tests. From flannel to Calico it is in place, so that no pod has to move.
     pub fn small(assets: Option<&Path>, migration: Kind) -> Self {
         let (nodes, pods, services, strategy) = match migration {
-            Kind::FlannelToCalico => (100, 2_000, 200, Some(Way::InPlace)),
-            Kind::PodCidr | Kind::ServiceCidr => (30, 60, 30, None),
+            Kind::FlannelToCalico => (20, 200, 20, Some(Way::InPlace)),
+            Kind::PodCidr | Kind::ServiceCidr => (10, 40, 10, None),
         };
         Self {
             nodes,
@@ -78,7 +78,8 @@ impl Arguments {
             idle: 5,
             limit: 10,
             memory_limit: MEMORY_LIMIT,
-            debug: false,
+            // A release build takes minutes, and nothing is compared that depends on it.
+            debug: true,
             assets: assets.map(Path::to_owned),
             report: None,
         }

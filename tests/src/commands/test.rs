@@ -35,7 +35,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub cluster: ClusterArguments,
     /// Only these parts. By default all that end within an hour on two cores, built from nothing: not fair, in-place, gate, crash, wide,
-    /// storm, strangers, stranger-services and scale.
+    /// storm, strangers and stranger-services.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<Part>,
 }
@@ -132,14 +132,14 @@ impl Part {
             | Self::Kernel
             | Self::Datastore
             | Self::Api
+            | Self::Scale
             | Self::Back
             | Self::PodCidr
             | Self::PodCidrEtcd
             | Self::ServiceCidr
             | Self::CalicoV2
             | Self::CalicoDatastore => true,
-            Self::Scale
-            | Self::Fair
+            Self::Fair
             | Self::InPlace
             | Self::Gate
             | Self::Crash
