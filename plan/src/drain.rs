@@ -226,7 +226,10 @@ pub fn residents<'pods>(pods: impl IntoIterator<Item = &'pods Pod>, node: &str) 
     here.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
     for pod in here {
         if pod.mirror {
-            residents.static_pods.push(pod);
+            // The annotation alone makes no kubelet run it: what has no address is not there.
+            if !pod.addresses.is_empty() {
+                residents.static_pods.push(pod);
+            }
         } else if pod.deleted_at.is_some() {
             residents.terminating.push(pod);
         } else if pod.of_daemon_set() {

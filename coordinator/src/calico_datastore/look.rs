@@ -5,7 +5,7 @@ use std::sync::Arc;
 use api::migration::{CalicoDatastoreStatus, Direction, TurnedBack};
 use datastore::error::StoreError;
 use datastore::stores::Stores;
-
+use jiff::SignedDuration;
 use plan::calico_datastore::cluster::calico::{Calico, Each, Says};
 use plan::calico_datastore::cluster::manifest::{self, Name};
 use plan::calico_datastore::cluster::nodes::NodeView;
@@ -25,6 +25,9 @@ use crate::memory::Memory;
 use crate::pod_index::Index;
 use crate::snapshot::node_order;
 use crate::write::WriteError;
+
+/// For so long after v3 was opened a pod without an address is said to wait for the network.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(10);
 
 /// What was read of the cluster.
 pub(super) struct Observed {
@@ -191,9 +194,12 @@ impl Pass<'_> {
         })
     }
 
-    /// Pods that wait since before v3 was opened, but for those that have waited since before all of this.
+    /// Pods that wait since before v3 was opened, but for those that have waited since before all of this. After a while it is not the network
+    /// that they wait for.
     fn still_waiting(&self, known: &CalicoDatastoreStatus, observed: &Observed) -> Option<String> {
-        let opened_at = known.opened_at?;
+        let opened_at = known
+            .opened_at
+            .filter(|opened| self.now.duration_since(*opened) < PATIENCE)?;
         let waits = |waiting: &&Waiting| {
             waiting.made.is_none_or(|made| made <= opened_at)
                 && !self.saved.without_network.contains(&waiting.uid)

@@ -175,6 +175,32 @@ async fn on_request_pods_from_before_are_restarted_and_it_is_completed() {
     assert!(!story.iter().any(|line| line.starts_with("cordon")), "{story:#?}");
 }
 
+/// One budget, or one policy, keeps no pod of other nodes from starting again.
+#[tokio::test]
+async fn a_pod_whose_eviction_is_refused_keeps_no_pod_of_other_nodes() {
+    let api = in_place();
+    api.edit(
+        MIGRATION,
+        &json!({ "spec": { "flannelToCalico": { "legacyPods": "Restart" } } }),
+    );
+    let [of_a, of_b] = ["a", "b"].map(|node| format!("/api/v1/namespaces/default/pods/log-{node}"));
+    api.deny(&format!("{of_a}/eviction"), "not now");
+    let mut memory = Memory::default();
+    for _ in 0..200 {
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        if api.get(&of_b).is_none() {
+            break;
+        }
+        world_moves(&api);
+    }
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(api.get(&of_b), None, "{status}");
+    assert!(api.get(&of_a).is_some(), "{status}");
+    let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+    let message = api.get(MIGRATION).unwrap()["status"]["message"].to_string();
+    assert!(message.contains("log-a"), "{message}");
+}
+
 /// Handles in one block, by place in it.
 fn allocated(api: &FakeApi, block: &str) -> BTreeMap<usize, String> {
     let spec = api.get(&format!("{CALICO_GROUP}/ipamblocks/{block}")).unwrap()["spec"].clone();

@@ -6,7 +6,7 @@ use api::migration::{Desired, FlannelToCalico, LegacyPods, MigrationPhase, Strat
 use api::{Migration, MigrationStatus};
 use kube::ResourceExt;
 use plan::decision::{Decision, Wait, WaitReason};
-use plan::flannel_to_calico::node::restart;
+use plan::flannel_to_calico::node::{NodeStep, restart};
 use plan::flannel_to_calico::phase::Phase;
 
 use super::super::view::view;
@@ -43,9 +43,9 @@ pub(super) async fn restart_pods(
         ..
     } = *round;
     let limit = rules(migration).max_unavailable.resolve(order.len());
-    let mut held = Vec::new();
+    let (mut held, mut in_work_now) = (Vec::new(), 0);
     for node in order {
-        if held.len() >= limit {
+        if in_work_now >= limit {
             break;
         }
         let name = migration.name_any();
@@ -63,7 +63,10 @@ pub(super) async fn restart_pods(
             message: format!("{} pods from before leave node {node}", view.legacy_pods.len()),
             until: None,
         };
-        match restart(&view, policy, now) {
+        let decision = restart(&view, policy, now);
+        // Where every pod that is left is refused none is out of work: one budget keeps no pod of other nodes.
+        in_work_now += usize::from(!is_refused(decision.as_ref()) || !view.residents.terminating.is_empty());
+        match decision {
             Some(Decision::Run(step)) => {
                 let mut spec = object.spec.clone();
                 let mut act = Act {
@@ -91,6 +94,17 @@ pub(super) async fn restart_pods(
         .position(|held| held.needs_a_person)
         .unwrap_or_default();
     Ok((!held.is_empty()).then(|| held.swap_remove(first)))
+}
+
+/// Whether the pods of a node wait for nothing but whoever refuses their evictions.
+fn is_refused(decision: Option<&Decision<NodeStep>>) -> bool {
+    match decision {
+        Some(Decision::Wait(wait)) => matches!(
+            wait.reason,
+            WaitReason::DisruptionBudget | WaitReason::EvictionRefused
+        ),
+        Some(Decision::Run(_) | Decision::Halt(_) | Decision::Settled) | None => false,
+    }
 }
 
 /// Every node is done. In place the old network's objects stay as long as a pod of it lives: they cost nothing, and

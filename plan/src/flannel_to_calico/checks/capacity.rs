@@ -26,6 +26,8 @@ struct Place<'facts> {
     to_do: bool,
     free: Amounts,
     movable: Vec<&'facts Pod>,
+    /// Pods that ask for more than the node has.
+    larger: Vec<&'facts Pod>,
 }
 
 impl Place<'_> {
@@ -119,6 +121,19 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
             ),
         );
     }
+    for pod in places.iter().flat_map(|place| &place.larger) {
+        let asked = of_pod(pod);
+        report.warn(
+            "Pod",
+            pod.key(),
+            Finding::new(
+                "requests",
+                format!("{} and {}", amount(0, asked[0]), amount(1, asked[1])),
+                format!("no more than node {} has", pod.node),
+                "it is left out of the comparison: ask its owner what it needs",
+            ),
+        );
+    }
     report.finish(
         "schedulable Nodes",
         format!("the pods that leave fit on the others, {at_once} in work at a time"),
@@ -142,8 +157,11 @@ fn places<'facts>(facts: &'facts ClusterFacts, report: &mut Report) -> Vec<Place
                 let finding = Finding::new("status.allocatable", "nothing", "CPU, memory and pods", fix);
                 report.unknown("Node", &node.name, finding);
             }
+            let (here, larger): (Vec<&Pod>, Vec<&Pod>) =
+                here.into_iter().partition(|pod| may_run_on(pod, node));
             let used = here.iter().fold([0; KINDS], |sum, pod| plus(sum, of_pod(pod)));
             Place {
+                larger,
                 name: &node.name,
                 usable: node.schedulable(),
                 to_do: to_do.contains(node.name.as_str()),
@@ -157,6 +175,13 @@ fn places<'facts>(facts: &'facts ClusterFacts, report: &mut Report) -> Vec<Place
             }
         })
         .collect()
+}
+
+/// Whether the node has ever had room for this pod. One that asks for more runs nowhere, or asked for less when it started: what it asks for
+/// tells nothing of the room that there is.
+fn may_run_on(pod: &Pod, node: &Node) -> bool {
+    let (asked, there) = (of_pod(pod), amounts(node));
+    (0..KINDS).all(|kind| asked[kind] <= there[kind] || there[kind] == 0)
 }
 
 /// The nodes yet to do for which this is largest.
@@ -371,6 +396,25 @@ mod tests {
         assert_eq!(verdicts(&judge(all, 1)), [("Capacity", Pass)]);
     }
 
+    /// It may have been made larger while it runs, or be a tenant's that no kubelet admits.
+    #[test]
+    fn a_pod_that_asks_for_more_than_its_node_has_is_named_and_counts_for_nothing() {
+        let all = [
+            pods("a", 1, 4_000_000_000_000_000, 0),
+            pods("b", 1, 0, 1 << 60),
+            pods("c", 20, 100, 0),
+        ]
+        .concat();
+        let checks = judge(all, 1);
+        assert_eq!(
+            verdicts(&checks),
+            [("Capacity", Warn), ("Capacity", Warn)],
+            "{checks:?}"
+        );
+        assert_eq!(checks[0].object, "Pod shop/a-0: requests");
+        assert_eq!(checks[1].object, "Pod shop/b-0: requests");
+    }
+
     #[test]
     fn cordoned_nodes_take_nothing() {
         let mut facts = ClusterFacts {
@@ -402,7 +446,8 @@ mod tests {
     }
 
     #[rstest]
-    #[case::absurd(u64::MAX, Fail)]
+    // None of them can run: each is named, and none counts.
+    #[case::absurd(u64::MAX, Warn)]
     #[case::not_understood(0, Pass)]
     fn sums_of_absurd_requests(#[case] amount: u64, #[case] verdict: Verdict) {
         let all = [

@@ -15,10 +15,11 @@ pub(super) fn evict(
     policy: &Policy,
     now: Timestamp,
 ) -> Option<Decision<NodeStep>> {
+    let terminating = not_come_late(view, &view.residents.terminating);
     let leaving = Leaving {
         place: &format!("node {}", view.name),
         pods,
-        terminating: &view.residents.terminating,
+        terminating: &terminating,
         static_pods: &view.residents.static_pods,
         budgets: view.budgets,
         refusals: view.refusals,
