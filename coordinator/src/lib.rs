@@ -53,6 +53,7 @@ pub mod probe;
 pub mod read;
 pub mod records;
 pub mod service_cidr;
+pub mod since;
 pub mod snapshot;
 mod stages;
 mod stalls;

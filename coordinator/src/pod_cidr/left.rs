@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use api::migration::{PodCidrStatus, Stage};
 use ipnet::IpNet;
@@ -29,6 +29,7 @@ use super::drive::Pass;
 use super::unclear;
 use crate::looks::Pace;
 use crate::memory::Memory;
+use crate::since::Since;
 use crate::snapshot::is_of_daemon_set;
 use crate::write::WriteError;
 use crate::{cordon, facts, limits};
@@ -42,6 +43,28 @@ pub(super) struct Left {
     pub(super) blocks: Vec<IpNet>,
     /// Who has an address of it besides pods that have to move, with what a person does about it; nobody is looked for while pods have to.
     pub(super) holders: Vec<String>,
+}
+
+/// For so long an agent that does not keep the end of its node's tunnel is waited for on the way back.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Takes nodes whose agents are overdue for nodes that are away, so that none keeps the pods of others: their tunnels take other ends when
+/// the pool is closed. Returns a warning of each: what it is about, and the words.
+fn give_up(nodes: &mut [NodeEnd<'_>], unkept: &Since<String>) -> Vec<(String, String)> {
+    let overdue = nodes
+        .iter_mut()
+        .filter(|node| unkept.is_as_long_as(&node.name.to_owned(), PATIENCE));
+    overdue
+        .map(|node| {
+            node.ready = false;
+            let about = format!("node {}", node.name);
+            let words = format!(
+                "{about}: its agent does not keep the address of its tunnel that is left, for minutes: connections of this host end when \
+                 Calico takes another one. Fix: see the log of the agent"
+            );
+            (about, words)
+        })
+        .collect()
 }
 
 impl Pass<'_> {
@@ -131,8 +154,7 @@ impl Pass<'_> {
         let pool = self.pool(which, known)?;
         let calico = known.settings.calico_daemon_set();
         let looks = &mut memory.pod_cidr;
-        let mut given_up = Vec::new();
-        let nodes: Vec<NodeEnd<'_>> = self
+        let mut nodes: Vec<NodeEnd<'_>> = self
             .snapshot
             .nodes
             .iter()
@@ -144,18 +166,9 @@ impl Pass<'_> {
                 let in_left = self.tunnel_end(name, left).is_some();
                 let of_wireguard = self.calico_nodes.get(name).and_then(|node| node.wireguard);
                 let waits_since = looks.waits_since(name, off && in_left, self.now);
-                let keeping = self.keeping(name, left);
-                // On the way back no agent that does not answer keeps the pods of other nodes: its node's tunnel takes another end like that of
-                // a node which is away.
-                let keeps = !(off || in_left) || !matches!(keeping, Keeping::NotYet(_));
-                let is_overdue = looks.is_overdue(name, keeps, Instant::now());
-                let is_given_up = is_overdue && self.direction == Direction::Back;
-                if is_given_up {
-                    given_up.push(name.as_str());
-                }
                 NodeEnd {
                     name,
-                    ready: facts::nodes::is_ready(node) && !is_given_up,
+                    ready: facts::nodes::is_ready(node),
                     off,
                     in_left,
                     overdue: waits_since.and_then(|since| self.overdue(name, since, calico)),
@@ -164,19 +177,18 @@ impl Pass<'_> {
                         .daemons_on(name, calico.0, calico.1)
                         .iter()
                         .any(|(_, ready)| *ready),
-                    keeping,
+                    keeping: self.keeping(name, left),
                     wireguard_in_left: of_wireguard.is_some_and(|address| left.contains(&address)),
                 }
             })
             .collect();
-        let warnings = given_up.into_iter().map(|node| {
-            let words = format!(
-                "node {node}: its agent does not keep the address of its tunnel that is left, for minutes: connections of this host end when \
-                 Calico takes another one. Fix: see the log of the agent"
-            );
-            (format!("node {node}"), words)
-        });
-        memory.warnings.also(warnings);
+        let is_unkept =
+            |node: &&NodeEnd<'_>| (node.off || node.in_left) && matches!(node.keeping, Keeping::NotYet(_));
+        let unkept = nodes.iter().filter(is_unkept);
+        looks.unkept.keep(unkept.map(|node| node.name.to_owned()));
+        if self.direction == Direction::Back {
+            memory.warnings.also(give_up(&mut nodes, &looks.unkept));
+        }
         let base = pools::selector_of(&self.saved.old_pool);
         let at_once = limits::rules(self.migration).max_unavailable.resolve(nodes.len());
         let gets = |node: &str| self.gets(node, left, target);

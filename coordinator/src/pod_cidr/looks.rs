@@ -17,6 +17,7 @@ use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::context::Context;
 use crate::looks::{Look, Pace, look};
+use crate::since::Since;
 use crate::write::WriteError;
 
 /// What Calico's IPAM has given out, as it was read last. Shared: in a large cluster it is hundreds of thousands of addresses, and is read once for many passes.
@@ -36,12 +37,9 @@ pub struct Looks {
     released: BTreeSet<IpNet>,
     /// Since when nodes are off the pool that is left, with a tunnel that has its end in it.
     waits_since: BTreeMap<String, Timestamp>,
-    /// Since when agents do not keep the ends of their nodes' tunnels, and do not say why.
-    unkept_since: BTreeMap<String, Instant>,
+    /// Nodes whose agents do not keep the end of their tunnel that is left.
+    pub unkept: Since<String>,
 }
-
-/// For so long an agent that does not keep the end of its node's tunnel is waited for on the way back.
-const PATIENCE: Duration = Duration::from_mins(2);
 
 impl Looks {
     /// Calico's objects where they are; connected already, or now.
@@ -101,23 +99,6 @@ impl Looks {
             return None;
         }
         Some(*self.waits_since.entry(node.to_owned()).or_insert(now))
-    }
-
-    /// Whether the agent of this node has not kept the end of its tunnel for too long.
-    pub fn is_overdue(&mut self, node: &str, keeps: bool, now: Instant) -> bool {
-        if keeps {
-            self.unkept_since.remove(node);
-            return false;
-        }
-        let since = *self.unkept_since.entry(node.to_owned()).or_insert(now);
-        now.saturating_duration_since(since) >= PATIENCE
-    }
-
-    /// The agent of this node has not kept the end of its tunnel for so long.
-    #[cfg(test)]
-    pub fn unkept_for(&mut self, node: &str, long: Duration) {
-        let since = Instant::now().checked_sub(long).unwrap();
-        self.unkept_since.insert(node.to_owned(), since);
     }
 
     /// What Calico's IPAM has given out.

@@ -630,7 +630,8 @@ async fn a_report_that_is_not_understood_costs_its_node_where_traffic_is_watched
         if have_moved(&api, RANGES[0].1) {
             break;
         }
-        memory.pod_cidr.unkept_for("b", Duration::from_mins(3));
+        memory.pod_cidr.unkept.keep(["b".to_owned()]);
+        memory.pod_cidr.unkept.age(Duration::from_mins(3));
         turn_remembering(&api, &mut memory).await;
         world_moves(&api);
     }

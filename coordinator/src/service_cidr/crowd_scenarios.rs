@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use api::MigrationStatus;
 use api::migration::{MigrationPhase, ServiceAddresses, ServiceCidrStatus, StageNow};
@@ -17,7 +17,6 @@ use plan::service_cidr::swap::{ROLE_LABEL, Role};
 use serde_json::{Value, json};
 
 use super::book;
-use super::knowledge::Unheard;
 use crate::context::Context;
 use crate::fake_api::{Edit, FakeApi, MIGRATION};
 use crate::memory::Memory;
@@ -174,10 +173,9 @@ impl World {
 
     /// This node has not told for so long.
     pub(super) fn silent_for(&mut self, node: &str, long: Duration) {
-        let silent = BTreeMap::from([(node, None)]);
-        let unheard = &mut self.memory.service_cidr.unheard;
-        *unheard = Unheard::default();
-        unheard.look(&silent, Instant::now().checked_sub(long).unwrap());
+        let silent = &mut self.memory.service_cidr.silent;
+        silent.keep([node.to_owned()]);
+        silent.age(long);
     }
 
     pub(super) async fn pass(&mut self) {

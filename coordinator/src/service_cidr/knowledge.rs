@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use plan::decision::{Wait, WaitReason};
 use plan::found::Found;
@@ -13,6 +13,7 @@ use plan::service_cidr::subjects::key;
 use serde_json::Value;
 
 use super::expected;
+use crate::since::Since;
 
 /// Most ports that agents are asked about at the same time: what is behind them is asked about next.
 const MOST_PORTS: usize = 1500;
@@ -189,32 +190,19 @@ impl<'pass> Knowledge<'pass> {
     }
 }
 
-/// Since when each node has not told what agents look for.
-#[derive(Debug, Default)]
-pub struct Unheard(BTreeMap<String, Instant>);
-
 /// For so long, and for as long as a round of questions may take, a node that does not tell is waited for on the way back.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-impl Unheard {
-    /// Takes in what the nodes say now. Returns those that have not told for too long, each with what it does instead.
-    pub fn look<'pass>(&mut self, answers: &Answers<'pass>, now: Instant) -> Vec<(&'pass str, String)> {
-        let patience = PATIENCE + expected::patience(answers.len());
-        self.0.retain(|node, _| answers.contains_key(node.as_str()));
-        let mut overdue = Vec::new();
-        for (node, answer) in answers {
-            match unknown(answer.as_ref()) {
-                Ok(_) => _ = self.0.remove(*node),
-                Err(why) => {
-                    let since = *self.0.entry((*node).to_owned()).or_insert(now);
-                    if now.saturating_duration_since(since) >= patience {
-                        overdue.push((*node, why));
-                    }
-                }
-            }
-        }
-        overdue
-    }
+/// Nodes that have not told what agents look for, for too long, each with what it does instead. `silent` are those that have not told.
+pub fn unheard<'pass>(answers: &Answers<'pass>, silent: &mut Since<String>) -> Vec<(&'pass str, String)> {
+    let patience = PATIENCE + expected::patience(answers.len());
+    let answers = answers.iter();
+    let mut found: Vec<(&str, String)> = answers
+        .filter_map(|(node, answer)| Some((*node, unknown(answer.as_ref()).err()?)))
+        .collect();
+    silent.keep(found.iter().map(|(node, _)| (*node).to_owned()));
+    found.retain(|(node, _)| silent.is_as_long_as(&(*node).to_owned(), patience));
+    found
 }
 
 /// The ports that a node has no rule for, of those that agents look for now; an error is what the node does instead of telling.

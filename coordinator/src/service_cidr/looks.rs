@@ -12,13 +12,14 @@ use plan::service_cidr::swap;
 use super::decided::Decided;
 use super::expected::Expected;
 use super::index::{Index, name_of};
-use super::knowledge::{Confirmed, Unheard};
+use super::knowledge::Confirmed;
 use super::trial::Trials;
 use super::whole::Whole;
 use super::{api_servers, mentions};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::looks::{Look, Pace, look};
+use crate::since::Since;
 use crate::write::WriteError;
 
 /// What was read last, and when.
@@ -31,7 +32,7 @@ pub struct Looks {
     /// Which writes the API server would take.
     pub trials: Trials,
     /// Nodes that do not tell what their kube-proxy knows.
-    pub unheard: Unheard,
+    pub silent: Since<String>,
     /// Services that are on their way.
     pub waits: Waits,
     /// When the last Service that came late was seen on its way, by namespace.
@@ -138,13 +139,13 @@ impl Looks {
     }
 
     /// Since when every Service is where it is to be, of each namespace that `had` latecomers; `late` are those that still have. After a
-    /// restart of ours that begins anew: a pod is evicted once more then, and told its manifest's own words later.
+    /// restart of ours the time counts again: a pod whose own manifest says an address is evicted once more then.
     pub fn arrived(
         &mut self,
         had: BTreeSet<&str>,
         late: &BTreeSet<&str>,
         now: Timestamp,
-    ) -> BTreeMap<String, Timestamp> {
+    ) -> &BTreeMap<String, Timestamp> {
         self.arrived
             .retain(|namespace, _| had.contains(namespace.as_str()));
         for namespace in had {
@@ -152,7 +153,7 @@ impl Looks {
                 self.arrived.insert(namespace.to_owned(), now);
             }
         }
-        self.arrived.clone()
+        &self.arrived
     }
 
     /// Every API server.

@@ -280,25 +280,27 @@ impl Pass<'_> {
     pub(super) fn namespaces_of_latecomers(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
         let changed = known.settings.changed();
         let leaves = changed.of(self.goal.other());
-        let book = self.booked.book.iter();
-        let late = book.filter_map(|(key, addresses)| {
-            let entry = self.index.service(&name_of(key)?)?;
-            let addresses = addresses.of(self.goal);
-            let is_there = entry.is_at(addresses) || is_elsewhere(entry, addresses, leaves);
-            (is_late(entry, known) && !is_there).then_some(entry.namespace.as_str())
-        });
-        late.collect()
+        let is_on_its_way = |(entry, addresses): &(&Entry, &[IpAddr])| {
+            !entry.is_at(addresses) && !is_elsewhere(entry, addresses, leaves)
+        };
+        let late = self.latecomers(known).filter(is_on_its_way);
+        late.map(|(entry, _)| entry.namespace.as_str()).collect()
     }
 
     /// Namespaces that have, or had, Services which were created after the exchange had begun.
     pub(super) fn namespaces_with_latecomers(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
-        let entries = self
-            .booked
-            .book
-            .keys()
-            .filter_map(|key| self.index.service(&name_of(key)?));
-        let late = entries.filter(|entry| is_late(entry, known));
-        late.map(|entry| entry.namespace.as_str()).collect()
+        let late = self.latecomers(known);
+        late.map(|(entry, _)| entry.namespace.as_str()).collect()
+    }
+
+    /// Services that were created after the exchange had begun, each with the addresses that it is to have.
+    fn latecomers(&self, known: &ServiceCidrStatus) -> impl Iterator<Item = (&Entry, &[IpAddr])> {
+        let book = self.booked.book.iter();
+        let there = book.filter_map(|(key, addresses)| {
+            let entry = self.index.service(&name_of(key)?)?;
+            Some((entry, addresses.of(self.goal).as_slice()))
+        });
+        there.filter(|(entry, _)| is_late(entry, known))
     }
 
     /// What a person is told of Services that cost the migration time, or that their owners have changed: what it is about, and a line.

@@ -1,5 +1,6 @@
 //! Everything that a decision depends on, of one pass; and the decision.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::time::Instant;
@@ -34,7 +35,7 @@ use plan::words::{self, lines, names};
 use super::adopt;
 use super::drive::{Pass, direction};
 use super::expected::Expected;
-use super::knowledge::{Answer, Answers, Asking};
+use super::knowledge::{self, Answer, Answers, Asking};
 use super::services::{Services, is_late};
 use super::watched::Held;
 use super::{services_at_once, soak_seconds};
@@ -152,11 +153,17 @@ impl Pass<'_> {
             .left_behind(memory, &answers, known, status, end_pace)
             .await?;
         let left_is_used = follow_up.is_some() || carriers.is_some() || soak.is_some();
-        let (heard, unheard) = self.heard(memory, &answers);
+        let unheard = self.unheard(memory, &answers);
+        let mut heard = Cow::Borrowed(&answers);
+        if !unheard.is_empty() {
+            heard.to_mut().retain(|node, _| !unheard.contains_key(node));
+        }
         let services = self.services(memory, known, &heard, left_is_used).await?;
         let of_tenants = of_tenants.into_iter();
         let of_tenants = of_tenants.map(|(namespace, words)| (format!("namespace {namespace}"), words));
-        memory.warnings.also(of_tenants.chain(unheard));
+        let unheard = unheard.into_iter();
+        let of_nodes = unheard.map(|(node, words)| (format!("node {node}"), words));
+        memory.warnings.also(of_tenants.chain(of_nodes));
         let mut wanted = adopt::look(&known.settings, self.goal);
         wanted.report_users = is_closed;
         // Before that nobody is asked who uses these addresses: a tenant that makes load balancers costs no write to each node.
@@ -305,26 +312,22 @@ impl Pass<'_> {
         })
     }
 
-    /// The answers that Services wait for, and warnings of nodes: on the way back those of agents that have been silent, or not understood, for
-    /// long are none of them. Their nodes' kube-proxies learn of Services as all others do, and no node keeps those of others from going back.
-    fn heard<'pass>(
-        &self,
-        memory: &mut Memory,
-        answers: &Answers<'pass>,
-    ) -> (Answers<'pass>, Vec<(String, String)>) {
-        let (mut heard, mut warnings) = (answers.clone(), Vec::new());
-        let overdue = memory.service_cidr.unheard.look(answers, Instant::now());
+    /// Nodes that Services do not wait for, each with the words for its warning: on the way back those whose agents have been silent, or not
+    /// understood, for long. Their kube-proxies learn of Services as all others do, and no node keeps those of others from going back.
+    fn unheard<'pass>(&self, memory: &mut Memory, answers: &Answers<'pass>) -> BTreeMap<&'pass str, String> {
+        let unheard = knowledge::unheard(answers, &mut memory.service_cidr.silent);
         if self.goal == Side::New {
-            return (heard, warnings);
+            return BTreeMap::new();
         }
-        for (node, why) in overdue {
-            heard.remove(node);
-            let words = format!(
-                "node {node} {why} which Services its kube-proxy knows: Services go back without that. Fix: see the log of its agent"
-            );
-            warnings.push((format!("node {node}"), words));
-        }
-        (heard, warnings)
+        let words = |why: String| {
+            format!(
+                "{why} which Services its kube-proxy knows: Services go back without that. Fix: see the log of its agent"
+            )
+        };
+        unheard
+            .into_iter()
+            .map(|(node, why)| (node, format!("node {node} {}", words(why))))
+            .collect()
     }
 
     /// Services that somebody wants back while the others go on: as long as the range that they leave gives addresses.
@@ -496,7 +499,8 @@ impl Pass<'_> {
                         listed(target)
                     )
                 })),
-                // Who has not said it, or cannot, is waited for once the pods of the others have started again. What it said before holds as long.
+                // One that has not said it, or cannot, is waited for once the pods of the others have started again. What it said before
+                // holds as long.
                 Some(Found::Absent | Found::Malformed(_)) | None => {}
             }
         }
@@ -665,7 +669,6 @@ impl Pass<'_> {
     fn soak_since(&self, known: &ServiceCidrStatus) -> Option<Timestamp> {
         match self.migration.spec.gates.soak {
             SoakGate::Unused => known.unused_since,
-            SoakGate::Elapsed if self.is_released(known) => Some(Timestamp::MIN),
             SoakGate::Elapsed => known.soak_began,
         }
     }
@@ -709,8 +712,8 @@ impl Pass<'_> {
             known.unused_since
         };
         let is_elapsed = self.migration.spec.gates.soak == SoakGate::Elapsed;
-        // Whoever goes back wants to be back.
-        if self.goal == Side::Old {
+        // Back is wanted at once; and what was decided by the time alone stays decided.
+        if self.goal == Side::Old || (is_elapsed && self.is_released(known)) {
             return None;
         }
         let leads = format!(
