@@ -132,13 +132,10 @@ async fn accept(connections: &TcpListener, uid: &Arc<str>, sources: &Arc<Mutex<S
         let (stream, peer, seat) = listening::accept(connections, &seats).await;
         let (uid, sources) = (Arc::clone(uid), Arc::clone(sources));
         tokio::spawn(async move {
-            tokio::select! {
-                ended = converse(stream, &uid, &sources) => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%peer, %error, "a connection ended");
-                    }
-                }
-                () = seat.lost() => tracing::debug!(%peer, "a connection was ended: another one has its place"),
+            match seat.hold(converse(stream, &uid, &sources)).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => tracing::debug!(%peer, %error, "a connection ended"),
+                None => tracing::debug!(%peer, "a connection was ended: another one has its place"),
             }
         });
     }

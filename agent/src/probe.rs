@@ -192,7 +192,8 @@ enum Over {
     Tcp,
 }
 
-/// Asks until one try is answered; `first` is the number of the first, and `size` the bytes of each. Each has a number of its own: a late answer to another is not an answer to this one.
+/// Asks until one try is answered; `first` is the number of the first, and `size` the bytes of each. Each has a number of its own: a late
+/// answer to another is not an answer to this one.
 async fn ask(
     over: Over,
     address: SocketAddr,

@@ -32,13 +32,11 @@ pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
         let router = router.clone();
         tokio::spawn(async move {
             let served = tokio::time::timeout(LIFE, answer(stream, router));
-            tokio::select! {
-                ended = served => match ended {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection ended"),
-                    Err(_) => tracing::debug!(%peer, "a connection lasted too long"),
-                },
-                () = seat.lost() => tracing::debug!(%peer, "a connection was ended: another one has its place"),
+            match seat.hold(served).await {
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(error))) => tracing::debug!(%peer, %error, "a connection ended"),
+                Some(Err(_)) => tracing::debug!(%peer, "a connection lasted too long"),
+                None => tracing::debug!(%peer, "a connection was ended: another one has its place"),
             }
         });
     }

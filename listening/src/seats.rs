@@ -142,8 +142,15 @@ impl Taken {
 }
 
 impl Seat {
-    /// Returns once the seat is another connection's.
-    pub async fn lost(&self) {
+    /// What this work comes to; `None` where the seat was given to another connection before.
+    pub async fn hold<T>(self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = work => Some(done),
+            () = self.lost() => None,
+        }
+    }
+
+    async fn lost(&self) {
         self.lost.notified().await;
     }
 }
