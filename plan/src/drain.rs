@@ -60,6 +60,11 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// Whether a kubelet runs it of a manifest. The annotation alone, which a tenant may write, makes none run it: it has no address then.
+    pub fn is_static(&self) -> bool {
+        self.mirror && !self.addresses.is_empty()
+    }
+
     /// `namespace/name`.
     pub fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
@@ -182,7 +187,7 @@ pub enum Obstacle {
 ///
 /// Static pods on the pod network can never be evicted; whoever owns the node's manifest folder moves them.
 pub fn obstacle(pod: &Pod, permissions: Permissions) -> Option<Obstacle> {
-    if pod.mirror {
+    if pod.is_static() {
         return Some(Obstacle::Static);
     }
     if pod.controller.is_none() && !permissions.force {
@@ -222,14 +227,12 @@ pub fn residents<'pods>(pods: impl IntoIterator<Item = &'pods Pod>, node: &str) 
     let mut here: Vec<&Pod> = pods
         .into_iter()
         .filter(|pod| pod.node == node && pod.uses_pod_network())
+        .filter(|pod| !pod.mirror || pod.is_static())
         .collect();
     here.sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));
     for pod in here {
-        if pod.mirror {
-            // The annotation alone makes no kubelet run it: what has no address is not there.
-            if !pod.addresses.is_empty() {
-                residents.static_pods.push(pod);
-            }
+        if pod.is_static() {
+            residents.static_pods.push(pod);
         } else if pod.deleted_at.is_some() {
             residents.terminating.push(pod);
         } else if pod.of_daemon_set() {

@@ -39,8 +39,7 @@ pub fn static_pods(name: impl Into<&'static str>, leaving: &[&Pod]) -> Vec<Check
     let obstacle = |pod: &Pod| drain::obstacle(pod, Permissions::default());
     for pod in leaving
         .iter()
-        // The annotation alone makes no kubelet run it: what has no address is not there.
-        .filter(|pod| obstacle(pod) == Some(drain::Obstacle::Static) && !pod.addresses.is_empty())
+        .filter(|pod| obstacle(pod) == Some(drain::Obstacle::Static))
     {
         report.fail(
             "Pod",
