@@ -11,10 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ManagedField
 use kube::Resource;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::Event;
+use plan::owner::KUBE_SYSTEM;
 use tokio::sync::watch;
 
 use crate::facts;
-use crate::facts::pods::KUBE_SYSTEM;
 
 /// A kind that is kept.
 pub trait Kept: Resource<DynamicType = ()> {

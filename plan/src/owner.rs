@@ -1,6 +1,6 @@
 //! Whose an object is: what is the cluster's a migration waits for, and what is a tenant's holds nothing of others.
 
-/// The namespace of what runs the cluster.
+/// The namespace of what runs the cluster: name servers, API servers and controller managers.
 pub const KUBE_SYSTEM: &str = "kube-system";
 
 /// Whose an object is.

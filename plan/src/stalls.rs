@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::moves::{self, Health, View, Wave, Workload};
+use crate::owner::KUBE_SYSTEM;
 
 /// For so long others wait for the pods of a namespace while none of it moves.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
@@ -16,7 +17,7 @@ const NEEDED: [&str; 6] = [
     "calico-apiserver",
     "calico-system",
     "kube-flannel",
-    "kube-system",
+    KUBE_SYSTEM,
     "replumb-system",
     "tigera-operator",
 ];

@@ -13,6 +13,7 @@ use plan::cluster::{self, Needed, NotUnderstood};
 use plan::command_line::runs;
 use plan::drain;
 use plan::labels::Labels;
+use plan::owner::KUBE_SYSTEM;
 use plan::pod_cidr::facts::PIN_ANNOTATIONS;
 use plan::words::number;
 
@@ -36,9 +37,6 @@ const NAMED: usize = 8;
 /// The scheduler counts in signed numbers of 64 bits: a request of so many thousandths of a CPU, or of so many bytes, and more counts as
 /// nothing for it, and the pod gets a node (seen with v1.36.3 and `cpu: 20P`). The API server writes the same number for each larger one.
 const COUNTABLE: u64 = i64::MAX as u64;
-
-/// The namespace of name servers, and of API servers and controller managers.
-pub const KUBE_SYSTEM: &str = "kube-system";
 
 /// Annotation on the API's copy of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";

@@ -8,6 +8,7 @@ use super::settings::{Family, Options, Settings, pool_name};
 use crate::calico;
 use crate::check::{Check, Verdict, access, names};
 use crate::cluster::Malformed;
+use crate::owner::KUBE_SYSTEM;
 use crate::ranges::{self, Relation};
 use crate::sourced::{Source, Sourced};
 
@@ -74,7 +75,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
             pool_name(&options.to),
         ),
         block_size: Sourced::choose(options.block_size, Some((size, detected(old))), size),
-        calico_daemon_set_namespace: of_calico(&|set| set.namespace.clone(), "kube-system"),
+        calico_daemon_set_namespace: of_calico(&|set| set.namespace.clone(), KUBE_SYSTEM),
         calico_daemon_set_name: of_calico(&|set| set.name.clone(), "calico-node"),
         datastore: facts.datastore.said.clone().unwrap_or_else(|_| in_kubernetes()),
     })

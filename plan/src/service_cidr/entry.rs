@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::class::{self, Class};
 use super::decide::Turn;
 use super::objects::{BEFORE_ANNOTATION, SERVICE_LABEL, is_helper};
+use crate::owner::KUBE_SYSTEM;
 
 /// How a Service is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ impl Entry {
             addresses: class::addresses(spec),
             node_ports: node_ports(spec),
             health_port: spec["healthCheckNodePort"].as_u64(),
-            is_name_server: metadata["namespace"] == "kube-system"
+            is_name_server: metadata["namespace"] == KUBE_SYSTEM
                 && metadata["labels"]["k8s-app"] == "kube-dns",
             helper_of: is_helper(service).then(|| text(&metadata["labels"][SERVICE_LABEL])),
             is_marked: metadata["annotations"][BEFORE_ANNOTATION].is_string(),
