@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use api::MigrationStatus;
 use api::migration::{MigrationPhase, ServiceAddresses, ServiceCidrStatus, StageNow};
+use api::{MigrationStatus, names};
 use plan::decision::Direction;
 use plan::service_cidr::decide::LIGHT_AT_ONCE;
 use plan::service_cidr::facts::ApiServer;
@@ -103,6 +103,28 @@ impl World {
             object["metadata"]["deletionTimestamp"] = json!("2026-03-01T12:00:00Z");
         }
         self.api.put(&format!("{RANGES}/{name}"), object);
+    }
+
+    /// A Node that is Ready, with its agent.
+    pub(super) fn node(&self, node: &str) {
+        self.api.put(
+            &format!("/api/v1/nodes/{node}"),
+            json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": { "name": node },
+                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+            }),
+        );
+        let (namespace, agent) = (names::NAMESPACE, format!("agent-{node}"));
+        let owner = json!({ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": names::AGENT, "uid": "agent", "controller": true });
+        self.api.put(
+            &format!("/api/v1/namespaces/{namespace}/pods/{agent}"),
+            json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": { "name": agent, "namespace": namespace, "ownerReferences": [owner] },
+                "spec": { "nodeName": node, "hostNetwork": true, "containers": [] },
+                "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
+            }),
+        );
     }
 
     pub(super) fn service(&self, name: &str, address: &str) {

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use api::names;
 use plan::found::Found;
 use plan::pod_cidr::host::Listed;
 use plan::service_cidr::host::{
@@ -30,24 +29,6 @@ pub(super) fn pod(namespace: &str, name: &str, node: &str, kind: &str, owner: &s
     })
 }
 
-/// Nodes, and an agent on each.
-fn put_nodes(world: &World) {
-    for node in NODES {
-        world.api.put(
-            &format!("/api/v1/nodes/{node}"),
-            json!({
-                "apiVersion": "v1", "kind": "Node", "metadata": { "name": node },
-                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
-            }),
-        );
-        let agent = format!("agent-{node}");
-        world.api.put(
-            &format!("/api/v1/namespaces/{}/pods/{agent}", names::NAMESPACE),
-            pod(names::NAMESPACE, &agent, node, "DaemonSet", names::AGENT),
-        );
-    }
-}
-
 /// Every Service has its new address, the old range is closed, and a pod on each node was told an address that is left.
 pub(super) fn world() -> World {
     let mut world = World::new();
@@ -61,8 +42,8 @@ pub(super) fn world() -> World {
     known.told_new_since = Some("2026-03-01T12:00:00Z".parse().unwrap());
     let status = json!({ "status": serde_json::to_value(&status).unwrap() });
     world.api.edit(MIGRATION, &status);
-    put_nodes(&world);
     for node in NODES {
+        world.node(node);
         world.api.put(
             &web(node),
             pod(
@@ -444,7 +425,9 @@ async fn a_node_that_does_not_tell_keeps_no_service_from_going_back(
 ) {
     const WEB: &str = "/api/v1/namespaces/shop/services/web";
     let mut world = World::new();
-    put_nodes(&world);
+    for node in NODES {
+        world.node(node);
+    }
     world.by_hand("shop/web", "10.96.0.7");
     let address = |world: &World| {
         let address = world.api.get(WEB).unwrap()["spec"]["clusterIP"].clone();

@@ -22,27 +22,7 @@ fn world() -> World {
         .api
         .edit(MIGRATION, &json!({ "spec": { "gates": { "traffic": "Watch" } } }));
     for node in NODES {
-        world.api.put(
-            &format!("/api/v1/nodes/{node}"),
-            json!({
-                "apiVersion": "v1", "kind": "Node", "metadata": { "name": node },
-                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
-            }),
-        );
-        world.api.put(
-            &format!("{PODS}/agent-{node}"),
-            json!({
-                "apiVersion": "v1", "kind": "Pod",
-                "metadata": {
-                    "name": format!("agent-{node}"), "namespace": names::NAMESPACE,
-                    "ownerReferences": [{
-                        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": names::AGENT, "uid": "agent", "controller": true,
-                    }],
-                },
-                "spec": { "nodeName": node, "hostNetwork": true, "containers": [] },
-                "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
-            }),
-        );
+        world.node(node);
     }
     for number in 0..5 {
         world.service(&format!("shop/web-{number}"), &format!("10.97.0.{}", number + 1));
