@@ -33,7 +33,7 @@ pub enum SoakGate {
     /// No connection leads to an old address for `soakSeconds`, and no object of a tenant says one.
     #[default]
     Unused,
-    /// `soakSeconds` since it began, whoever uses an old address by then.
+    /// `soakSeconds` have passed since it began, even if an old address is in use then.
     Elapsed,
 }
 

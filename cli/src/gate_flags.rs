@@ -28,7 +28,7 @@ pub struct GateFlags {
 pub enum Soak {
     /// No connection leads to an old address for the time of the soak, and no object of a tenant says one.
     Unused,
-    /// The time of the soak, whoever uses an old address by then.
+    /// The time of the soak has passed, even if an old address is in use then.
     Elapsed,
 }
 

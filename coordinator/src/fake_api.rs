@@ -84,7 +84,7 @@ struct State {
     meddling: Option<(String, String, Value)>,
     /// Owners who edit an object right before each change of it: path, changes so far, and what the next edit says.
     restless: Vec<(String, usize, Edit)>,
-    /// Whether no list is there any more when its next page is asked for.
+    /// How often no list is there any more when its next page is asked for.
     expires_pages: usize,
     /// After this many changes more the server is away.
     budget: Option<usize>,

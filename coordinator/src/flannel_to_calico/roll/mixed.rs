@@ -43,9 +43,9 @@ pub(super) async fn restart_pods(
         ..
     } = *round;
     let limit = rules(migration).max_unavailable.resolve(order.len());
-    let (mut held, mut in_work_now) = (Vec::new(), 0);
+    let (mut held, mut out_of_work) = (Vec::new(), 0);
     for node in order {
-        if in_work_now >= limit {
+        if out_of_work >= limit {
             break;
         }
         let name = migration.name_any();
@@ -65,7 +65,7 @@ pub(super) async fn restart_pods(
         };
         let decision = restart(&view, policy, now);
         // Where every pod that is left is refused none is out of work: one budget keeps no pod of other nodes.
-        in_work_now += usize::from(!is_refused(decision.as_ref()) || !view.residents.terminating.is_empty());
+        out_of_work += usize::from(!is_refused(decision.as_ref()) || !view.residents.terminating.is_empty());
         match decision {
             Some(Decision::Run(step)) => {
                 let mut spec = object.spec.clone();
@@ -96,7 +96,7 @@ pub(super) async fn restart_pods(
     Ok((!held.is_empty()).then(|| held.swap_remove(first)))
 }
 
-/// Whether the pods of a node wait for nothing but whoever refuses their evictions.
+/// Whether the pods of a node wait for nothing but evictions that are refused.
 fn is_refused(decision: Option<&Decision<NodeStep>>) -> bool {
     match decision {
         Some(Decision::Wait(wait)) => matches!(
