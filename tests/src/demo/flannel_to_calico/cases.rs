@@ -141,6 +141,8 @@ spec:
   template:
     metadata: { labels: { k8s-app: canal } }
     spec:
+      # A network of the node runs in its host's network, as Canal does.
+      hostNetwork: true
       nodeSelector: { nobody: has-this }
       containers:
         - { name: calico-node, image: 'docker.io/calico/node:v3.31.7' }
