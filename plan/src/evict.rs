@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::decision::{Wait, WaitReason};
 use crate::drain::{self, Budget, Permissions, Pod};
-use crate::words::{lines_of, names};
+use crate::words::{lines_of, names, number};
 
 /// A pod to evict. The UID goes along as a precondition: a pod of the same name elsewhere is another pod (R5).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,9 +44,10 @@ pub struct Refusal {
 }
 
 /// What happens when a drain is blocked past its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBlocked {
     /// Halt.
+    #[default]
     Pause,
     /// Keep waiting.
     Wait,
@@ -71,6 +72,8 @@ pub struct Leaving<'facts> {
     pub refusals: &'facts BTreeMap<String, Refusal>,
     /// What an eviction may cost.
     pub permissions: Permissions,
+    /// Grace period that overrides the pods' own, in seconds.
+    pub grace_period_seconds: Option<u32>,
     /// Whether their time is over: nobody is asked any more until a person says so.
     pub overdue: bool,
 }
@@ -130,20 +133,83 @@ pub fn next(leaving: &Leaving<'_>, now: Timestamp) -> Option<Next> {
         let message = format!("{} pods are still on {}", leaving.pods.len(), leaving.place);
         return wait(WaitReason::PodsTerminating, message);
     }
-    let terminating: Vec<&&Pod> = leaving
+    let terminating: Vec<&Pod> = leaving
         .terminating
         .iter()
+        .copied()
         .filter(|pod| !pod.addresses.is_empty())
         .collect();
-    let first = terminating.first()?;
+    let longer: Vec<PodName> = terminating
+        .iter()
+        .filter(|pod| has_longer(pod, leaving.grace_period_seconds))
+        .filter(|pod| is_due(pod))
+        .map(|pod| PodName::of(pod))
+        .collect();
+    if !longer.is_empty() {
+        return Some(Next::Evict(longer));
+    }
+    // The one that may take longest, and of equal ones the first.
+    let first = terminating
+        .iter()
+        .rev()
+        .max_by_key(|pod| pod.deletion_grace_seconds)?;
     let message = format!(
-        "{} pods terminate on {}; the first is {} (grace period {} s)",
-        terminating.len(),
+        "{} on {}; the first is {} (grace period {} s)",
+        number(terminating.len(), "pod terminates", "pods terminate"),
         leaving.place,
         first.key(),
         first.deletion_grace_seconds.unwrap_or_default()
     );
     wait(WaitReason::PodsTerminating, message)
+}
+
+/// Whether this pod, which terminates, was given more time than the user lets pods have: one that began by itself, or before that was said.
+/// A second eviction shortens it, and no budget is asked: `canIgnorePDB` in the API server's `registry/core/pod/storage/eviction.go`.
+fn has_longer(pod: &Pod, grace_period_seconds: Option<u32>) -> bool {
+    let allowed = grace_period_seconds.map(i64::from);
+    allowed.is_some_and(|allowed| pod.deletion_grace_seconds.is_some_and(|given| given > allowed))
+}
+
+/// What would keep these pods, which are asked to go later and not yet; `None` when nothing is known that would. One that is not Ready may
+/// go by the rules of its budget all the same.
+pub fn would_stay(place: &str, pods: &[&Pod], budgets: &[Budget], permissions: Permissions) -> Option<Wait> {
+    let stuck: Vec<(&Pod, drain::Obstacle)> = pods
+        .iter()
+        .filter_map(|pod| Some((*pod, drain::obstacle(pod, permissions)?)))
+        .collect();
+    let held: Vec<(&Pod, Vec<&Budget>)> = pods
+        .iter()
+        .filter(|pod| pod.ready && drain::obstacle(pod, permissions).is_none())
+        .map(|pod| {
+            let mut holding = drain::budgets_of(pod, budgets);
+            holding.retain(|budget| budget.disruptions_allowed <= 0);
+            (*pod, holding)
+        })
+        .filter(|(_, holding)| !holding.is_empty())
+        .collect();
+    let reason = if stuck.is_empty() {
+        WaitReason::DisruptionBudget
+    } else {
+        WaitReason::EvictionRefused
+    };
+    let mut words = Vec::new();
+    if !stuck.is_empty() {
+        words.push(describe_obstacles(place, &stuck));
+    }
+    if !held.is_empty() {
+        words.push(lines_of(&held, |(pod, holding)| {
+            let because = lines_of(holding, |budget| describe_budget(budget));
+            format!(
+                "pod {} has to leave {place} later, and could not now: {because}",
+                pod.key()
+            )
+        }));
+    }
+    (!words.is_empty()).then(|| Wait {
+        reason,
+        message: words.join("; "),
+        until: None,
+    })
 }
 
 /// Each that cannot go: what holds the first does not hide what holds another.
@@ -244,6 +310,7 @@ mod tests {
                 budgets: &[],
                 refusals,
                 permissions: Permissions::default(),
+                grace_period_seconds: None,
                 overdue,
             };
             next(&leaving, Timestamp::UNIX_EPOCH)

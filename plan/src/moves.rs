@@ -468,6 +468,7 @@ fn leaving<'facts>(
         budgets: view.budgets,
         refusals: view.refusals,
         permissions,
+        grace_period_seconds: None,
         overdue,
     }
 }

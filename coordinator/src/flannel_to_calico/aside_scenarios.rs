@@ -196,23 +196,31 @@ enum Stays {
     Bare,
     /// Its eviction is refused, as by a budget.
     Refused,
+    /// A `DaemonSet`'s, which leaves once the node's network has begun to change, and whose budget allows none.
+    OfDaemonSet,
 }
 
 const SHOP: &str = "/api/v1/namespaces/shop/pods";
+const BUDGET: &str = "/apis/policy/v1/namespaces/shop/poddisruptionbudgets/stays";
 
 impl Stays {
     /// Puts such a pod on the node of this name, beside one that goes.
     fn begin(self, api: &FakeApi, node: &str, address: &str) {
         put_web(api, node, &format!("{address}.30"));
         let name = format!("stays-{node}");
-        let owner = json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "s", "uid": "s", "controller": true }]);
-        let owners = if self == Self::Bare { json!([]) } else { owner };
+        let owned_by = |kind: &str| json!([{ "apiVersion": "apps/v1", "kind": kind, "name": "s", "uid": "s", "controller": true }]);
+        let owners = match self {
+            Self::Bare => json!([]),
+            Self::Refused => owned_by("ReplicaSet"),
+            Self::OfDaemonSet => owned_by("DaemonSet"),
+        };
         api.put(
             &format!("{SHOP}/{name}"),
             json!({
                 "apiVersion": "v1", "kind": "Pod",
                 "metadata": {
                     "name": name, "namespace": "shop", "creationTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": owners,
+                    "labels": { "app": "stays" },
                 },
                 "spec": { "nodeName": node, "containers": [] },
                 "status": {
@@ -220,14 +228,26 @@ impl Stays {
                 },
             }),
         );
-        if self == Self::Refused {
-            api.deny(&format!("{SHOP}/{name}/eviction"), "the budget allows none");
+        match self {
+            Self::Bare => {}
+            Self::Refused => api.deny(&format!("{SHOP}/{name}/eviction"), "the budget allows none"),
+            Self::OfDaemonSet => api.put(
+                BUDGET,
+                json!({
+                    "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+                    "metadata": { "name": "stays", "namespace": "shop" },
+                    "spec": { "selector": { "matchLabels": { "app": "stays" } } },
+                    "status": { "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1 },
+                }),
+            ),
         }
     }
 
     fn mend(self, api: &FakeApi, node: &str) {
-        if self == Self::Refused {
-            api.refuse(None);
+        match self {
+            Self::Bare => {}
+            Self::Refused => api.refuse(None),
+            Self::OfDaemonSet => api.remove(BUDGET),
         }
         api.remove(&format!("{SHOP}/stays-{node}"));
     }
@@ -261,6 +281,8 @@ fn names_the_pod(api: &FakeApi, node: &str) -> bool {
 #[case(Stays::Bare, "Wait")]
 #[case(Stays::Bare, "Skip")]
 #[case(Stays::Refused, "Skip")]
+#[case(Stays::OfDaemonSet, "Pause")]
+#[case(Stays::OfDaemonSet, "Skip")]
 #[tokio::test]
 async fn on_the_way_there_a_pod_that_stays_does_what_on_blocked_says(
     #[case] stays: Stays,
@@ -334,6 +356,8 @@ async fn nodes_that_were_set_aside_take_turns() {
 #[case(Stays::Bare, "Wait")]
 #[case(Stays::Refused, "Pause")]
 #[case(Stays::Refused, "Skip")]
+#[case(Stays::OfDaemonSet, "Pause")]
+#[case(Stays::OfDaemonSet, "Wait")]
 #[tokio::test]
 async fn on_the_way_back_a_pod_that_stays_keeps_no_other_node(
     #[case] stays: Stays,

@@ -229,6 +229,7 @@ fn policy(migration: &Migration, strategy: Strategy, clock: &Clock, now: Timesta
         drain_timeout: limits::drain_timeout(migration),
         on_blocked: limits::on_blocked(migration),
         permissions: limits::permissions(migration),
+        grace_period_seconds: migration.spec.drain.grace_period_seconds,
         resumed_at: clock.deadlines_from(migration.spec.resumed_at, now),
     }
 }

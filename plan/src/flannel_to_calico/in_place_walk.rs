@@ -63,6 +63,7 @@ const POLICY: Policy = Policy {
         delete_empty_dir_data: false,
         force: false,
     },
+    grace_period_seconds: None,
     resumed_at: None,
 };
 

@@ -177,6 +177,8 @@ pub struct Policy {
     pub on_blocked: OnBlocked,
     /// What a drain may do.
     pub permissions: drain::Permissions,
+    /// Grace period that overrides the pods' own, in seconds.
+    pub grace_period_seconds: Option<u32>,
     /// Deadlines count from here when it is later than the stage's start: a person said "resume", or the clock was set.
     pub resumed_at: Option<Timestamp>,
 }

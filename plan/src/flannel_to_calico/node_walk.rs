@@ -14,7 +14,7 @@ use super::phase::{Goal, Phase};
 use super::settings::Strategy;
 use super::walk::{self, Flip, LabelRecord};
 use crate::decision::{Decision, HaltReason, WaitReason};
-use crate::drain::{Permissions, Pod, residents};
+use crate::drain::{Budget, Permissions, Pod, Selector, residents};
 use crate::evict::{OnBlocked, Refusal};
 use crate::pods::Pods;
 use crate::probe::{ProbePod, Prober};
@@ -130,6 +130,7 @@ const POLICY: Policy = Policy {
         delete_empty_dir_data: false,
         force: false,
     },
+    grace_period_seconds: None,
     resumed_at: None,
 };
 
@@ -633,6 +634,118 @@ fn past_the_deadline_each_policy_does_as_it_says() {
         decision(OnBlocked::Pause, Some(at(850)), 1750),
         Decision::Halt(_)
     ));
+}
+
+/// One that came to the cordoned node and terminates there leaves with the pods of `DaemonSet`s, as it would if it ran.
+#[test]
+fn a_pod_that_came_late_and_terminates_does_not_hold_the_drain() {
+    let mut world = World::start(Cordon::Us, Label::Flannel);
+    world.workload = Life::Terminates;
+    world.stage = Some(Stage::Drain);
+    let refusals = BTreeMap::new();
+    let step = |made: i64| {
+        let mut pods = world.pods();
+        pods.retain(|pod| !pod.of_daemon_set());
+        for pod in pods.iter_mut() {
+            pod.made_at = Some(at(made));
+        }
+        decide(&world.view(&pods, &refusals), &POLICY, at(made + 1)).decision
+    };
+    let Decision::Wait(wait) = step(20) else {
+        panic!("{:?}", step(20));
+    };
+    assert_eq!(wait.reason, WaitReason::PodsTerminating);
+    assert_eq!(step(40), Decision::Run(NodeStep::Label("none")));
+}
+
+/// One that terminates with a longer grace period than the user allows is told so, once.
+#[test]
+fn a_longer_grace_period_is_shortened() {
+    let mut world = World::start(Cordon::Us, Label::Flannel);
+    world.workload = Life::Terminates;
+    world.stage = Some(Stage::Drain);
+    let refusals = BTreeMap::new();
+    let step = |given: Option<i64>, grace_period_seconds| {
+        let mut pods = world.pods();
+        pods.retain(|pod| !pod.of_daemon_set());
+        for pod in pods.iter_mut() {
+            pod.deletion_grace_seconds = given;
+        }
+        let policy = Policy {
+            grace_period_seconds,
+            ..POLICY
+        };
+        decide(&world.view(&pods, &refusals), &policy, at(10)).decision
+    };
+    assert!(matches!(
+        step(Some(86_400), Some(30)),
+        Decision::Run(NodeStep::Evict(pods)) if pods.len() == 1
+    ));
+    for (given, allowed) in [
+        (Some(86_400), None),
+        (Some(30), Some(30)),
+        (Some(0), Some(30)),
+        (None, Some(30)),
+    ] {
+        let Decision::Wait(wait) = step(given, allowed) else {
+            panic!("{given:?}, {allowed:?}");
+        };
+        assert_eq!(wait.reason, WaitReason::PodsTerminating);
+    }
+}
+
+/// A pod of a `DaemonSet` that could not go later keeps its node on its old network, where it can be given back.
+#[test]
+fn a_pod_that_could_not_go_later_is_seen_before_the_network_changes() {
+    let mut world = World::start(Cordon::Us, Label::Flannel);
+    world.stage = Some(Stage::Drain);
+    let refusals = BTreeMap::new();
+    let mut pods = world.pods();
+    pods.retain(Pod::of_daemon_set);
+    for pod in pods.iter_mut() {
+        pod.ready = true;
+    }
+    let budget = |allowed| Budget {
+        namespace: pods.iter().next().unwrap().namespace.clone(),
+        name: "all".to_owned(),
+        selector: Some(Selector::default()),
+        disruptions_allowed: allowed,
+        current_healthy: 3,
+        desired_healthy: 3,
+        expected_pods: 3,
+    };
+    let step = |pods: &Pods, allowed| {
+        let budgets = [budget(allowed)];
+        let view = NodeView {
+            budgets: &budgets,
+            ..world.view(pods, &refusals)
+        };
+        decide(&view, &POLICY, at(10))
+    };
+    let goes_on = Decision::Run(NodeStep::Label("none"));
+    assert_eq!(step(&pods, 1).decision, goes_on);
+    let held = step(&pods, 0);
+    let Decision::Wait(wait) = held.decision else {
+        panic!("{held:?}");
+    };
+    assert_eq!(
+        (held.stage, wait.reason),
+        (Stage::Drain, WaitReason::DisruptionBudget)
+    );
+    assert!(wait.message.contains("/all"), "{}", wait.message);
+    // One that is not Ready may go by the rules of its budget, and one without an address has nothing to lose.
+    let with = |change: fn(&mut Pod)| {
+        let mut pods = pods.clone();
+        pods.iter_mut().for_each(change);
+        pods
+    };
+    assert_eq!(step(&with(|pod| pod.ready = false), 0).decision, goes_on);
+    assert_eq!(step(&with(|pod| pod.addresses.clear()), 0).decision, goes_on);
+    let full = with(|pod| pod.empty_dirs = vec!["cache".to_owned()]);
+    let Decision::Wait(wait) = step(&full, 1).decision else {
+        panic!("{:?}", step(&full, 1));
+    };
+    assert_eq!(wait.reason, WaitReason::EvictionRefused);
 }
 
 /// A pod that tolerates the cordon comes again after each eviction: the drain goes on without it, and it leaves once new pods wait.

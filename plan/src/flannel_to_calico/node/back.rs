@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 
 use super::decide::{foreign_label, names, next, unproved, wait};
-use super::evict::{evict, not_come_late};
+use super::evict::{evict, not_come_late, would_stay};
 use super::{NetworkLabel, Next, NodeStep, NodeView, Policy, Stage};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::Pod;
@@ -52,6 +52,12 @@ fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     }
     if gives_addresses(view)
         && let Some(decision) = leave(view, &movable, policy, now)
+    {
+        return next(Stage::Drain, decision);
+    }
+    let of_daemon_sets = of_calico(view, &view.residents.daemon_set);
+    if gives_addresses(view)
+        && let Some(decision) = would_stay(view, &of_daemon_sets, policy)
     {
         return next(Stage::Drain, decision);
     }

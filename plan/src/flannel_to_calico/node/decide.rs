@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::aside::{is_unchanged, on_blocked};
-use super::evict::{evict, not_come_late};
+use super::evict::{evict, not_come_late, would_stay};
 use super::in_place;
 use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, back};
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
@@ -196,10 +196,18 @@ fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
         return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
     }
     let leaving = not_come_late(view, &view.residents.movable);
-    match evict(view, &leaving, policy, now) {
+    let of_daemon_sets = with_addresses(&view.residents.daemon_set);
+    let decision = evict(view, &leaving, policy, now).or_else(|| would_stay(view, &of_daemon_sets, policy));
+    match decision {
         Some(decision) => next(Stage::Drain, decision),
         None => next(Stage::StopFlannel, Decision::Run(NodeStep::Label("none"))),
     }
+}
+
+/// Those of these pods that have an address: one without waits for the next network already.
+fn with_addresses<'pods>(pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
+    let has_address = |pod: &&Pod| !pod.addresses.is_empty();
+    pods.iter().copied().filter(has_address).collect()
 }
 
 /// The node is labelled for neither: flannel goes, the host is detached, then Calico's label.
@@ -213,15 +221,7 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if let Some(next) = agent_reaches(view, Stage::HoldNewPods, Goal::Held, Phase::Held) {
         return next;
     }
-    // A pod without an address waits for the new network already; one with an address lives on the old one.
-    let old: Vec<&Pod> = view
-        .residents
-        .daemon_set
-        .iter()
-        .chain(&view.residents.movable)
-        .copied()
-        .filter(|pod| !pod.addresses.is_empty())
-        .collect();
+    let old = with_addresses(&[view.residents.daemon_set.as_slice(), &view.residents.movable].concat());
     // A host that is detached has no old pod left: an address that is still in the API is about to go.
     if view.agent.phase < Some(Phase::Detached)
         && let Some(decision) = evict(view, &old, policy, now)

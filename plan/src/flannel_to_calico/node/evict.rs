@@ -6,7 +6,7 @@ use super::aside::on_blocked;
 use super::{NodeStep, NodeView, Policy, Stage};
 use crate::decision::Decision;
 use crate::drain::{Pod, obstacle};
-use crate::evict::{Leaving, Next, OnBlocked, next};
+use crate::evict::{self, Leaving, Next, OnBlocked, next};
 
 /// Evicts these pods; `None` once none is left and none is terminating.
 pub(super) fn evict(
@@ -24,12 +24,20 @@ pub(super) fn evict(
         budgets: view.budgets,
         refusals: view.refusals,
         permissions: policy.permissions,
+        grace_period_seconds: policy.grace_period_seconds,
         overdue: blocked_past_deadline(view, pods, policy, now),
     };
     Some(match next(&leaving, now)? {
         Next::Evict(pods) => Decision::Run(NodeStep::Evict(pods)),
         Next::Wait(wait) => Decision::Wait(wait),
     })
+}
+
+/// Waits while pods of `DaemonSet`s, which leave once the node's network has begun to change, could not go: until then the node can be given
+/// back. `None` once nothing is known that would keep one.
+pub(super) fn would_stay(view: &NodeView<'_>, pods: &[&Pod], policy: &Policy) -> Option<Decision<NodeStep>> {
+    let place = format!("node {}", view.name);
+    evict::would_stay(&place, pods, view.budgets, policy.permissions).map(Decision::Wait)
 }
 
 /// Pods that are made so long after the drain of their node began came although it is cordoned.
