@@ -101,6 +101,7 @@ impl Kind for FlannelToCalico {
             legacy_pods: self.legacy_pods,
             allow_single_node: self.allow_single_node,
             permissions: limits::permissions(migration),
+            on_blocked: limits::on_blocked(migration),
             max_unavailable: limits::max_unavailable(migration),
         };
         let found = checks::check(&settings, facts, &policy);

@@ -110,6 +110,7 @@ impl Kind for PodCidr {
         };
         let policy = CheckPolicy {
             permissions: limits::permissions(migration),
+            on_blocked: limits::on_blocked(migration),
             delete_bare_pods: self.delete_bare_pods,
             mode: self.mode,
             is_unwatched: migration.spec.gates.traffic == TrafficGate::Off,

@@ -131,6 +131,7 @@ impl Kind for ServiceCidr {
         };
         let policy = CheckPolicy {
             permissions: limits::permissions(migration),
+            on_blocked: limits::on_blocked(migration),
             delete_bare_pods: self.delete_bare_pods,
             keep_load_balancers: self.keep_load_balancers,
             order: self.order.clone(),

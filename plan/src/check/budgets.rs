@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::pods::held;
 use super::{Check, Finding, Report, Verdict, names};
 use crate::drain::{Budget, Pod, Selector};
 use crate::words::LISTED;
@@ -10,8 +11,14 @@ use crate::words::LISTED;
 /// A pod with so many budgets is never evicted: nobody asks for others of it.
 const TOO_MANY: usize = 2;
 
-/// Budgets that never yield, or do not now, and pods that no budget may let go since they have two.
-pub fn check(name: impl Into<&'static str>, leaving: &[&Pod], budgets: &[Budget]) -> Vec<Check> {
+/// Budgets that never yield, or do not now, and pods that no budget may let go since they have two. They refuse, unless the user has said
+/// what happens `meanwhile`.
+pub fn check(
+    name: impl Into<&'static str>,
+    leaving: &[&Pod],
+    budgets: &[Budget],
+    meanwhile: Option<&'static str>,
+) -> Vec<Check> {
     let mut report = Report::new(name);
     let mut namespaces: BTreeMap<&str, Namespace<'_>> = BTreeMap::new();
     for pod in leaving.iter().filter(|pod| !pod.mirror) {
@@ -28,20 +35,26 @@ pub fn check(name: impl Into<&'static str>, leaving: &[&Pod], budgets: &[Budget]
         let guarded = namespace.map_or_else(Vec::new, |namespace| namespace.guarded(budget));
         guarding += usize::from(!guarded.is_empty());
         if !guarded.is_empty() && budget.disruptions_allowed <= 0 {
-            blocked(budget, &guarded, &mut report);
+            blocked(budget, &guarded, meanwhile, &mut report);
         }
     }
     let guarded = namespaces.values().flat_map(|namespace| &namespace.pods);
     for found in guarded.filter(|found| found.has_too_many()) {
         let found_budgets = names(&found.owners);
-        report.fail(
+        let (verdict, fix) = held(
+            meanwhile,
+            Verdict::Fail,
+            "the API server evicts no pod with two budgets: correct their selectors",
+        );
+        report.add(
+            verdict,
             "Pod",
             found.pod.key(),
             Finding::new(
                 "",
                 format!("selected by two PodDisruptionBudgets or more: {found_budgets}"),
                 "one at most",
-                "the API server evicts no pod with two budgets: correct their selectors",
+                fix,
             ),
         );
     }
@@ -173,7 +186,7 @@ fn too_long(budget: &Budget, report: &mut Report) {
     );
 }
 
-fn blocked(budget: &Budget, guarded: &[String], report: &mut Report) {
+fn blocked(budget: &Budget, guarded: &[String], meanwhile: Option<&'static str>, report: &mut Report) {
     let of_pods = match guarded.get(..LISTED) {
         Some(first) if guarded.len() > LISTED => format!("guards {} and others", names(first)),
         Some(_) | None => format!("guards {}", names(guarded)),
@@ -204,6 +217,7 @@ fn blocked(budget: &Budget, guarded: &[String], report: &mut Report) {
             "see why its pods are not healthy; no pod of it is evicted before they are",
         )
     };
+    let (verdict, fix) = held(meanwhile, verdict, fix);
     let finding = Finding::new("", found, "at least 1 disruption allowed", fix);
     report.add(verdict, "PodDisruptionBudget", key, finding);
 }
@@ -246,7 +260,7 @@ mod tests {
 
     fn judge(pods: &[Pod], budgets: &[Budget]) -> Vec<Check> {
         let leaving: Vec<&Pod> = pods.iter().collect();
-        check("DisruptionBudgets", &leaving, budgets)
+        check("DisruptionBudgets", &leaving, budgets, None)
     }
 
     #[test]

@@ -3,8 +3,25 @@
 use super::{Check, Finding, Report, Verdict, names};
 use crate::drain::{self, Permissions, Pod};
 
-/// Pods that would lose their data.
-pub fn empty_dir(name: impl Into<&'static str>, leaving: &[&Pod], permissions: Permissions) -> Vec<Check> {
+/// What a pod that does not go means for the beginning, and what a person does: a refusal, unless the user has said what happens
+/// `meanwhile` (`drain.onBlocked`).
+pub fn held(meanwhile: Option<&'static str>, verdict: Verdict, fix: &str) -> (Verdict, String) {
+    match meanwhile {
+        None => (verdict, fix.to_owned()),
+        Some(meanwhile) => (
+            Verdict::Warn,
+            format!("{fix}; until then, by spec.drain.onBlocked, {meanwhile}"),
+        ),
+    }
+}
+
+/// Pods that would lose their data. They refuse, unless the user has said what happens `meanwhile`.
+pub fn empty_dir(
+    name: impl Into<&'static str>,
+    leaving: &[&Pod],
+    permissions: Permissions,
+    meanwhile: Option<&'static str>,
+) -> Vec<Check> {
     let mut report = Report::new(name);
     for pod in leaving
         .iter()
@@ -13,10 +30,11 @@ pub fn empty_dir(name: impl Into<&'static str>, leaving: &[&Pod], permissions: P
         let (verdict, fix) = if permissions.delete_empty_dir_data {
             (
                 Verdict::Warn,
-                "allowed by spec.drain.deleteEmptyDirData: the data is lost with the pod",
+                "allowed by spec.drain.deleteEmptyDirData: the data is lost with the pod".to_owned(),
             )
         } else {
-            (
+            held(
+                meanwhile,
                 Verdict::Fail,
                 "the data is lost when the pod leaves its node: save what matters, then allow it by \
                  spec.drain.deleteEmptyDirData",

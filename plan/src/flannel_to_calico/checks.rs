@@ -25,6 +25,7 @@ use super::cluster::ClusterFacts;
 use super::settings::{LegacyPods, Settings, Strategy};
 use crate::check::{Check, Permission, Verdict};
 use crate::drain;
+use crate::evict::OnBlocked;
 use crate::rollout::{MaxUnavailable, MaxUnavailableError};
 
 /// What the user allows, as far as a check depends on it.
@@ -38,6 +39,8 @@ pub struct CheckPolicy {
     pub allow_single_node: bool,
     /// What a drain may do.
     pub permissions: drain::Permissions,
+    /// What happens when pods do not go.
+    pub on_blocked: OnBlocked,
     /// How many nodes are in work at the same time, as the spec says.
     pub max_unavailable: Result<MaxUnavailable, MaxUnavailableError>,
 }

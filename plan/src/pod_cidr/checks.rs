@@ -21,6 +21,7 @@ use super::facts::ClusterFacts;
 use super::settings::{Mode, Settings};
 use crate::check::{Check, Permission, Verdict, access, policies};
 use crate::drain::Permissions;
+use crate::evict::OnBlocked;
 use crate::residents::{residents, with_one_pod, workloads_of};
 
 /// What the user allows, as far as a check depends on it.
@@ -28,6 +29,8 @@ use crate::residents::{residents, with_one_pod, workloads_of};
 pub struct CheckPolicy {
     /// What an eviction may cost.
     pub permissions: Permissions,
+    /// What happens when pods do not go.
+    pub on_blocked: OnBlocked,
     /// Whether pods that nobody makes again are evicted.
     pub delete_bare_pods: bool,
     /// How pods leave the old range.

@@ -13,12 +13,15 @@ use super::facts::ClusterFacts;
 use super::settings::Settings;
 use crate::check::{Check, Permission, Verdict, access, policies};
 use crate::drain::Permissions;
+use crate::evict::OnBlocked;
 
 /// What the user allows, as far as a check depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckPolicy {
     /// What an eviction may cost.
     pub permissions: Permissions,
+    /// What happens when pods do not go.
+    pub on_blocked: OnBlocked,
     /// Whether pods that nobody makes again are evicted.
     pub delete_bare_pods: bool,
     /// Whether load balancers keep their addresses.

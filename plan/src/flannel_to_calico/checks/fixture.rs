@@ -7,6 +7,7 @@ use crate::check::{Check, Verdict};
 use crate::cluster::{Container, DaemonSet, Node};
 use crate::cni::CniDirectory;
 use crate::drain::{Permissions, Pod};
+use crate::evict::OnBlocked;
 use crate::flannel::{Ipv6Subnet, SubnetEnvironment};
 use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::facts::{Bridge, Found, HostFacts, ReversePathFilter, VxlanDevice};
@@ -29,6 +30,7 @@ pub(crate) fn policy() -> CheckPolicy {
         legacy_pods: LegacyPods::Keep,
         allow_single_node: false,
         permissions: Permissions::default(),
+        on_blocked: OnBlocked::Pause,
         max_unavailable: Ok(MaxUnavailable::Nodes(1)),
     }
 }

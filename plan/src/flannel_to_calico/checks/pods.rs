@@ -3,18 +3,46 @@
 use super::{CheckName, CheckPolicy};
 use crate::check::{Check, Finding, Report, Verdict, budgets, pods};
 use crate::drain::Pod;
+use crate::evict::OnBlocked;
 use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::detect::flannel_nodes;
+use crate::flannel_to_calico::settings::Strategy;
 
 pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let leaving = leaving(facts);
     [
-        budgets::check(CheckName::DisruptionBudgets, &leaving, &facts.budgets),
+        budgets::check(
+            CheckName::DisruptionBudgets,
+            &leaving,
+            &facts.budgets,
+            meanwhile(policy),
+        ),
         bare(&leaving, policy),
-        pods::empty_dir(CheckName::EmptyDir, &leaving, policy.permissions),
+        pods::empty_dir(
+            CheckName::EmptyDir,
+            &leaving,
+            policy.permissions,
+            meanwhile(policy),
+        ),
         pods::static_pods(CheckName::StaticPods, &leaving),
     ]
     .concat()
+}
+
+/// What the user said of pods that do not go.
+fn meanwhile(policy: &CheckPolicy) -> Option<&'static str> {
+    match (policy.on_blocked, policy.strategy) {
+        (OnBlocked::Pause, _) => None,
+        (OnBlocked::Wait, Strategy::Drain) => {
+            Some("its node waits for it, and holds a place of maxUnavailable")
+        }
+        (OnBlocked::Skip, Strategy::Drain) => {
+            Some("its node is passed over, and tried again after all others")
+        }
+        (OnBlocked::Wait | OnBlocked::Skip, Strategy::InPlace) => {
+            Some("all others start again, and its node stays in phase Mixed")
+        }
+    }
 }
 
 /// Pods on the pod network of nodes on flannel, that are not on their way out already.
@@ -37,10 +65,11 @@ fn bare(leaving: &[&Pod], policy: &CheckPolicy) -> Vec<Check> {
         let (verdict, fix) = if policy.permissions.force {
             (
                 Verdict::Warn,
-                "allowed by spec.drain.force: it is evicted, and nobody creates it again",
+                "allowed by spec.drain.force: it is evicted, and nobody creates it again".to_owned(),
             )
         } else {
-            (
+            pods::held(
+                meanwhile(policy),
                 Verdict::Fail,
                 "nobody would create it again: delete it, put it under a controller, or allow it by spec.drain.force",
             )

@@ -106,6 +106,81 @@ fn a_pod_with_two_budgets_is_never_evicted() {
     );
 }
 
+/// What the user lets wait, or be passed over, is no reason to refuse the whole migration.
+#[rstest]
+#[case::pause(OnBlocked::Pause, Strategy::Drain, Fail, "")]
+#[case::wait(OnBlocked::Wait, Strategy::Drain, Warn, "holds a place of maxUnavailable")]
+#[case::skip(OnBlocked::Skip, Strategy::Drain, Warn, "its node is passed over")]
+#[case::in_place(OnBlocked::Skip, Strategy::InPlace, Warn, "stays in phase Mixed")]
+fn pods_that_do_not_go_refuse_as_on_blocked_says(
+    #[case] on_blocked: OnBlocked,
+    #[case] strategy: Strategy,
+    #[case] expected: Verdict,
+    #[case] says: &str,
+) {
+    let with = |name: &str, app: &str| Pod {
+        labels: [("app", app)].into(),
+        ..fixture::pod(name, "a")
+    };
+    let never = |name: &str, app: &str| {
+        let mut budget = budget(name, 0, 2, 2, 2);
+        budget.selector.as_mut().unwrap().match_labels = [("app".to_owned(), app.to_owned())].into();
+        budget
+    };
+    let mut uncounted = never("uncounted", "other");
+    uncounted.expected_pods = 0;
+    let facts = ClusterFacts {
+        pods: vec![
+            with("web-1", "web"),
+            with("other-1", "other"),
+            with("two-1", "two"),
+            Pod {
+                controller: None,
+                ..with("lonely", "lonely")
+            },
+            Pod {
+                empty_dirs: vec!["cache".to_owned()],
+                ..with("full", "full")
+            },
+        ]
+        .into(),
+        budgets: vec![
+            never("web", "web"),
+            uncounted,
+            Budget {
+                disruptions_allowed: 1,
+                ..never("first", "two")
+            },
+            Budget {
+                disruptions_allowed: 1,
+                ..never("second", "two")
+            },
+        ],
+        ..fixture::cluster()
+    };
+    let checks = check(
+        &facts,
+        &CheckPolicy {
+            strategy,
+            on_blocked,
+            ..fixture::policy()
+        },
+    );
+    let all: Vec<Check> = checks.iter().flat_map(Check::in_full).cloned().collect();
+    let is_uncounted = |check: &Check| check.object.ends_with("uncounted");
+    let of_held: Vec<&Check> = all.iter().filter(|check| check.name != "StaticPods").collect();
+    assert_eq!(of_held.len(), 5, "{of_held:#?}");
+    for check in of_held {
+        let expected = if expected == Fail && is_uncounted(check) {
+            Unknown
+        } else {
+            expected
+        };
+        assert_eq!(check.verdict, expected, "{check:?}");
+        assert!(check.fix.contains(says), "{check:?}");
+    }
+}
+
 #[rstest]
 #[case::refused(false, Fail)]
 #[case::allowed(true, Warn)]

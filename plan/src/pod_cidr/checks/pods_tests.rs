@@ -4,6 +4,7 @@ use super::super::fixture::{self, allocation, alone, budget, judge, judge_with, 
 use super::*;
 use crate::check::Verdict::{self, Fail, Pass, Unknown, Warn};
 use crate::drain::{Budget, Permissions};
+use crate::evict::OnBlocked;
 use crate::pod_cidr::ipam::Allocation;
 
 fn pod_mut<'facts>(facts: &'facts mut ClusterFacts, name: &str) -> &'facts mut Pod {
@@ -65,6 +66,34 @@ fn data_in_empty_dirs(#[case] delete_empty_dir_data: bool, #[case] expected: Ver
         (check.verdict, check.object.as_str(), check.found.as_str()),
         (expected, "Pod shop/web-1", "emptyDir volumes cache")
     );
+}
+
+/// What the user lets wait is no reason to refuse the whole migration.
+#[rstest]
+#[case::pause(OnBlocked::Pause, Fail)]
+#[case::wait(OnBlocked::Wait, Warn)]
+#[case::skip(OnBlocked::Skip, Warn)]
+fn pods_that_do_not_go_refuse_as_on_blocked_says(#[case] on_blocked: OnBlocked, #[case] expected: Verdict) {
+    let policy = CheckPolicy {
+        on_blocked,
+        ..CheckPolicy::default()
+    };
+    let checks = judge_with(
+        |facts| {
+            facts.budgets = vec![budget("web", 0, 2, 2, 2)];
+            pod_mut(facts, "web-1").empty_dirs = vec!["cache".to_owned()];
+        },
+        policy,
+    );
+    for name in [CheckName::DisruptionBudgets, CheckName::EmptyDir] {
+        let check = checks.iter().find(|check| check.name == name.as_str()).unwrap();
+        assert_eq!(check.verdict, expected, "{check:?}");
+        assert_eq!(
+            check.fix.contains("stage Verify waits for it"),
+            expected == Warn,
+            "{check:?}"
+        );
+    }
 }
 
 /// Who is not evicted loses nothing by it, and asks no budget.
