@@ -14,6 +14,7 @@ use plan::service_cidr::ranges::{ServiceCidr as Range, listed};
 use plan::service_cidr::side::Side;
 use plan::service_cidr::step::{Stage, Step};
 use plan::service_cidr::subjects::{self, Booked, Ground, counts};
+use plan::words::number;
 
 use super::adopt;
 use super::apply::Hands;
@@ -273,9 +274,16 @@ impl Pass<'_> {
             Side::New => known.services_in_old_range,
             Side::Old => known.services_in_new_range,
         };
-        let kept = match kept {
+        let kept = match usize::try_from(kept).unwrap_or(usize::MAX) {
             0 => String::new(),
-            kept => format!(" but for {kept} load balancers, which keep theirs"),
+            kept => format!(
+                " but for {}",
+                number(
+                    kept,
+                    "load balancer, which keeps its address",
+                    "load balancers, which keep their addresses"
+                )
+            ),
         };
         status.message = format!(
             "every Service has an address of {target}{kept}; nobody answers at addresses of {left} any more"

@@ -8,7 +8,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::crowd_scenarios::{RANGES, World};
-use super::silent_scenarios::{MANY, NODES, all_answer, answered_passes, pod, web, world};
+use super::silent_scenarios::{MANY, NODES, all_answer, answered_passes, balancer, pod, web, world};
 use crate::fake_api::MIGRATION;
 
 /// Objects of namespace crowd, each with its path, that say this address.
@@ -105,6 +105,28 @@ fn put_pod(world: &World, kind: &str, is_again: bool) {
 fn warns_of(world: &World, words: &str) -> bool {
     let warnings = world.status().warnings;
     warnings.is_some_and(|warnings| warnings.first.iter().any(|line| line.contains(words)))
+}
+
+/// The user wants no load balancer to keep its address; one of a tenant that has one of the new range holds nothing of the way back.
+#[tokio::test]
+async fn a_load_balancer_of_a_tenant_keeps_its_address_on_the_way_back() {
+    let mut world = world_led(Direction::Back);
+    let nothing_is_kept = json!({ "spec": { "serviceCidr": { "keepLoadBalancers": false } } });
+    world.api.edit(MIGRATION, &nothing_is_kept);
+    balancer(&mut world, "crowd/many", "172.16.0.7");
+    for _ in 0..32 {
+        all_answer(&world);
+        world.pass().await;
+    }
+    let status = world.status();
+    assert_eq!(status.phase, MigrationPhase::RolledBack, "{}", status.message);
+    let path = "/api/v1/namespaces/crowd/services/many";
+    assert_eq!(world.api.get(path).unwrap()["spec"]["clusterIP"], "172.16.0.7");
+    assert!(
+        status.message.contains("1 load balancer, which keeps its"),
+        "{}",
+        status.message
+    );
 }
 
 #[rstest]

@@ -246,7 +246,7 @@ async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_oth
     assert_eq!(world.api.get(MANY), None, "{}", world.status().message);
 }
 
-fn balancer(world: &mut World, name: &str, address: &str) {
+pub(super) fn balancer(world: &mut World, name: &str, address: &str) {
     world.service(name, address);
     let (namespace, name) = name.split_once('/').unwrap();
     let path = format!("/api/v1/namespaces/{namespace}/services/{name}");

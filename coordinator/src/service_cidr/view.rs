@@ -389,9 +389,14 @@ impl Pass<'_> {
         Kept::of(keepers.flat_map(|keeper| keeper.addresses).collect())
     }
 
+    /// Whether a load balancer keeps an address that is left. On the way back the user asks no tenant to lead clients elsewhere first.
+    fn keeps_load_balancers(&self) -> bool {
+        self.kind.keep_load_balancers || self.goal == Side::Old
+    }
+
     /// Load balancers that stay.
     fn keepers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
-        if self.kind.keep_load_balancers {
+        if self.keeps_load_balancers() {
             self.load_balancers(known)
         } else {
             Vec::new()
@@ -413,7 +418,7 @@ impl Pass<'_> {
 
     /// Those that came when the exchange had begun, and that the user does not want to keep their addresses.
     fn late_load_balancers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
-        if self.kind.keep_load_balancers {
+        if self.keeps_load_balancers() {
             return Vec::new();
         }
         let mut found = self.load_balancers(known);
@@ -504,7 +509,7 @@ impl Pass<'_> {
                 Some(Found::Absent | Found::Malformed(_)) | None => {}
             }
         }
-        if !self.kind.keep_load_balancers {
+        if !self.keeps_load_balancers() {
             // Those that came late are waited for at the end: a tenant that makes one holds up no pod of others.
             let found = self.load_balancers(known).into_iter();
             let early = found.filter(|found| !is_late(found.service, known));
