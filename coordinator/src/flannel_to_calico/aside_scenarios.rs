@@ -437,3 +437,45 @@ async fn a_cordon_that_cannot_be_lifted_takes_the_place(#[case] back: bool) {
     );
     assert_eq!(status(&api)["progress"]["working"], json!([held]));
 }
+
+/// A person deletes the NodeMigration of a node in the middle: it is made again, and the node goes on from where it is.
+#[tokio::test]
+async fn a_node_whose_record_is_deleted_in_the_middle_goes_on() {
+    let api = drained();
+    run_until(&api, "Rolling").await.unwrap();
+    let label = |node: &str| {
+        let labels = api.get(&format!("{NODES}/{node}")).unwrap()["metadata"]["labels"].clone();
+        labels[names::NODE_NETWORK_LABEL].clone()
+    };
+    passes_of_one(&api, 60, || label("a") == "none").await;
+    assert!(is_cordoned(&api, "a"));
+    api.remove(&node_migration("a"));
+    run_to_the_end(&api).await.unwrap();
+    assert!(!is_cordoned(&api, "a"));
+}
+
+/// Between the word that a node turns around and the next one the coordinator may die: its agent knows how long it waits.
+#[tokio::test]
+async fn a_node_that_turns_around_keeps_its_patience() {
+    let api = drained();
+    run_until(&api, "Rolling").await.unwrap();
+    passes_of_one(&api, 60, || spec(&api, "a")["step"]["name"] == "DrainDaemonSets").await;
+    assert!(!spec(&api, "a")["step"]["patience"].is_null());
+    api.take_changes();
+    ask(&api, &json!({ "desired": "Rollback" }));
+    passes_of_one(&api, 10, || spec(&api, "a")["returning"] == true).await;
+    let turned: Vec<Value> = api
+        .take_changes()
+        .into_iter()
+        .filter(|(call, body)| call.ends_with(&node_migration("a")) && body["spec"]["returning"] == true)
+        .map(|(_, body)| body["spec"]["step"].clone())
+        .collect();
+    assert!(!turned.is_empty());
+    for step in turned {
+        assert_ne!(
+            step.get("patience"),
+            Some(&Value::Null),
+            "it is taken away: {step}"
+        );
+    }
+}

@@ -45,17 +45,19 @@ pub(super) fn seats<'order>(
             let starts = matches!(standing, Standing::Waiting | Standing::Skipped)
                 && migration.spec.desired != Desired::Rollback;
             let prepared = !starts || node_objects::is_prepared(node, migration);
-            // One whose cordon of ours is still there is out of work.
+            // One whose cordon of ours is still there is out of work. One that is half-way has lost its NodeMigration, and goes on.
+            let on_old = is_on_flannel(node);
+            let is_half_way = matches!(standing, Standing::Waiting | Standing::Skipped) && !on_old;
             let in_work = matches!(
                 standing,
                 Standing::Working | Standing::Halted | Standing::Returning
             );
-            let is_lifted = in_work || !cordon::is_by(node, &migration.name_any());
+            let is_lifted = in_work || is_half_way || !cordon::is_by(node, &migration.name_any());
             let mut seat = Seat {
                 name,
                 standing,
                 ready: facts::nodes::is_ready(node) && prepared && is_lifted,
-                on_old: is_on_flannel(node),
+                on_old,
                 rests: false,
                 tries: context.obstacles.failures(&first_step(node)),
             };

@@ -178,7 +178,10 @@ async fn turn(
 ) -> Result<bool, WriteError> {
     let now = Timestamp::now();
     let mut spec = drafts.take(object).into_owned();
+    let mut stage = step_now(Stage::StopCalico.as_str(), now);
     if let Some(step) = spec.step.take() {
+        // Until the next write the agent goes by it: without it the host would wait for ever.
+        stage.patience.clone_from(&step.patience);
         finish_stage(context, &mut spec, step, now);
     }
     let spec = NodeMigrationSpec {
@@ -188,7 +191,7 @@ async fn turn(
         finished_at: None,
         done_before: spec.finished_at,
         fell_back,
-        step: Some(step_now(Stage::StopCalico.as_str(), now)),
+        step: Some(stage),
         ..spec
     };
     let write = write_spec(context, object, &spec);
