@@ -12,7 +12,15 @@ use crate::go_json;
 /// Endings of the files that runtimes read.
 const ENDINGS: [&str; 3] = [".conf", ".conflist", ".json"];
 /// containerd reads no larger file.
-const LARGEST_FILE: usize = 2 * 1024 * 1024;
+pub const LARGEST_FILE: usize = 2 * 1024 * 1024;
+
+/// Whether a runtime reads a file of this name.
+pub fn is_read(name: &str) -> bool {
+    ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// A file's bytes, or why it cannot be read.
+pub type Contents = Result<Vec<u8>, String>;
 
 /// One file of the folder that the runtime would look at (`.conf`, `.conflist`, `.json`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -44,10 +52,15 @@ pub struct CniDirectory {
 impl CniDirectory {
     /// Reads the folder's files (name and bytes) as runtimes do: those with a known ending, by name.
     pub fn read(path: impl Into<String>, files: Vec<(String, Vec<u8>)>) -> Self {
+        Self::of(path, files.into_iter().map(|(name, bytes)| (name, Ok(bytes))))
+    }
+
+    /// The same, where some of them cannot be read: as one that is broken stops a runtime, so does one that it cannot read.
+    pub fn of(path: impl Into<String>, files: impl IntoIterator<Item = (String, Contents)>) -> Self {
         let mut files: Vec<CniFile> = files
             .into_iter()
-            .filter(|(name, _)| ENDINGS.iter().any(|ending| name.ends_with(ending)))
-            .map(|(name, bytes)| CniFile::read(name, &bytes))
+            .filter(|(name, _)| is_read(name))
+            .map(|(name, contents)| CniFile::read(name, contents))
             .collect();
         files.sort_by(|left, right| left.name.cmp(&right.name));
         Self {
@@ -77,14 +90,14 @@ impl CniDirectory {
 
 impl CniFile {
     /// Reads one file. A file that is not understood is an entry with its error.
-    fn read(name: String, bytes: &[u8]) -> Self {
+    fn read(name: String, contents: Contents) -> Self {
         let mut file = Self {
             name,
             network: None,
             plugins: Vec::new(),
             error: None,
         };
-        if let Err(error) = file.fill(bytes) {
+        if let Err(error) = contents.and_then(|bytes| file.fill(&bytes)) {
             file.error = Some(error);
         }
         file

@@ -183,3 +183,24 @@ proptest! {
         prop_assert_eq!(directory.winner(), None);
     }
 }
+
+/// One that cannot be read stops a runtime as one that is not understood does, and says why.
+#[test]
+fn a_file_that_cannot_be_read_is_an_entry_with_its_error() {
+    let directory = CniDirectory::of(
+        "/etc/cni/net.d",
+        [
+            (
+                "10-loop.conflist".to_owned(),
+                Err("it leads to itself".to_owned()),
+            ),
+            ("20-large.bak".to_owned(), Err("no runtime reads it".to_owned())),
+        ],
+    );
+    assert_eq!(directory.files.len(), 1);
+    assert_eq!(
+        directory.broken().unwrap().error.as_deref(),
+        Some("it leads to itself")
+    );
+    assert!(directory.winner().is_none());
+}

@@ -4,17 +4,19 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use plan::cni::{Attachment, CniDirectory};
+use plan::cni::{Attachment, CniDirectory, Contents, LARGEST_FILE};
 
-use super::files::{FileError, list_if_there, read_if_there};
+use super::files::{FileError, list_if_there, read_if_there, whole_if_there};
+use crate::report::chain;
 
 /// Reads the configuration folder as the runtime does. `shown` is its path on the host.
 pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {
-    Ok(CniDirectory::read(shown, files(folder)?))
+    Ok(CniDirectory::of(shown, files(folder)?))
 }
 
-/// Reads every file of the configuration folder: name and bytes.
-pub fn files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, FileError> {
+/// Reads every file of the configuration folder that a runtime reads: name and bytes, or why it cannot be read. One bad file is one bad
+/// file, and whatever else lies there is nobody's configuration.
+pub fn files(folder: &Path) -> Result<Vec<(String, Contents)>, FileError> {
     let Some(names) = list_if_there(folder)? else {
         return Err(FileError {
             attempt: "list folder (is it mounted?)",
@@ -23,9 +25,11 @@ pub fn files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, FileError> {
         });
     };
     let mut files = Vec::with_capacity(names.len());
-    for name in names {
-        if let Some(bytes) = read_if_there(&folder.join(&name))? {
-            files.push((name, bytes));
+    for name in names.into_iter().filter(|name| plan::cni::is_read(name)) {
+        match whole_if_there(&folder.join(&name), LARGEST_FILE as u64) {
+            Ok(Some(file)) => files.push((name, Ok(file.bytes))),
+            Ok(None) => {}
+            Err(error) => files.push((name, Err(chain(&error)))),
         }
     }
     Ok(files)
@@ -97,8 +101,13 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
             continue;
         }
         let path = results.join(&name);
-        let Some(bytes) = read_if_there(&path)? else {
-            continue;
+        let bytes = match read_if_there(&path) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => continue,
+            Err(error) => {
+                state.attachments.push((path, Err(chain(&error))));
+                continue;
+            }
         };
         match Attachment::parse(&bytes) {
             // A network whose name begins like one of flannel's.

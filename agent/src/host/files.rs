@@ -113,7 +113,7 @@ pub fn read_small(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Names of the regular files (or links to them) of a folder, sorted. `None` when there is no such folder.
+/// Names of the regular files (or links to them) of a folder, sorted, and of what cannot be looked at. `None` when there is no such folder.
 pub fn list_if_there(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -133,7 +133,8 @@ pub fn list_if_there(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
             Ok(_) => {}
             // Gone between listing and looking, or a link to nowhere: nothing to read either way.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(FileError::of("look at", &path)(error)),
+            // A link to itself, or what else leads to no file: who reads it is told.
+            Err(_) => names.extend(path.file_name().and_then(OsStr::to_str).map(str::to_owned)),
         }
     }
     names.sort();

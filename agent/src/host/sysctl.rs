@@ -124,9 +124,11 @@ pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
         ))
 }
 
+/// The kernel takes any number for these parameters: one that is too large means what the largest one means.
 fn number(text: &str, parameter: impl FnOnce() -> String) -> Result<u8, SysctlError> {
-    text.trim().parse().map_err(|_| SysctlError::Value {
+    let number: i64 = text.trim().parse().map_err(|_| SysctlError::Value {
         parameter: parameter(),
         found: text.trim().to_owned(),
-    })
+    })?;
+    Ok(u8::try_from(number.max(0)).unwrap_or(u8::MAX))
 }

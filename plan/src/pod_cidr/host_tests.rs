@@ -1,6 +1,7 @@
 use rstest::rstest;
 
 use super::*;
+use crate::cni::Contents;
 
 fn settings(from: &str, to: &str) -> HostSettings {
     HostSettings {
@@ -432,8 +433,8 @@ fn facts_are_the_same_after_the_wire() {
     );
 }
 
-fn file(name: &str, text: &str) -> (String, Vec<u8>) {
-    (name.to_owned(), text.as_bytes().to_vec())
+fn file(name: &str, text: &str) -> (String, Contents) {
+    (name.to_owned(), Ok(text.as_bytes().to_vec()))
 }
 
 fn with(conflist: Found<Conflist>) -> HostFacts {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::cni::{CniDirectory, go_value};
+use crate::cni::{CniDirectory, Contents, go_value};
 use crate::found::Found;
 use crate::go_json;
 
@@ -28,8 +28,8 @@ pub struct Conflist {
 }
 
 /// Finds the file that the runtime uses among those of the folder (name and bytes), and reads it.
-pub fn conflist(folder: &str, files: &[(String, Vec<u8>)]) -> Found<Conflist> {
-    let directory = CniDirectory::read(folder, files.to_vec());
+pub fn conflist(folder: &str, files: &[(String, Contents)]) -> Found<Conflist> {
+    let directory = CniDirectory::of(folder, files.to_vec());
     let path = |name: &str| format!("{folder}/{name}");
     if let Some(broken) = directory.broken() {
         let problem = broken.error.as_deref().unwrap_or_default();
@@ -40,7 +40,8 @@ pub fn conflist(folder: &str, files: &[(String, Vec<u8>)]) -> Found<Conflist> {
     };
     let bytes = files.iter().find(|(name, _)| *name == winner.name);
     // What was read once is read again.
-    let text = String::from_utf8_lossy(bytes.map_or(&[], |(_, bytes)| bytes));
+    let bytes = bytes.and_then(|(_, contents)| contents.as_deref().ok());
+    let text = String::from_utf8_lossy(bytes.unwrap_or_default());
     let value: Value = match serde_json::from_str(&text) {
         Ok(value) => value,
         Err(error) => return Found::Malformed(format!("{}: {error}", path(&winner.name))),

@@ -77,7 +77,7 @@ impl CalicoHost {
         if let Some(end) = known.ends.get(node) {
             self.follow(*end);
         }
-        let files = [(CONFLIST.0.to_owned(), CONFLIST.1.as_bytes().to_vec())];
+        let files = [(CONFLIST.0.to_owned(), Ok(CONFLIST.1.as_bytes().to_vec()))];
         facts(
             settings,
             conflist(CNI_FOLDER, &files),
