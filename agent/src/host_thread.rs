@@ -32,6 +32,8 @@ const PROCESS: Duration = Duration::from_millis(500);
 const WORKING: Duration = Duration::from_secs(2);
 /// Next look while others are watched who announce nothing: what pods were told, and whom they have connections to.
 const UNANNOUNCED: Duration = Duration::from_secs(5);
+/// A pause that lasts longer than it should by this was none of ours.
+const STOOD_STILL: Duration = Duration::from_secs(10);
 /// Next try after something failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 /// Next look while nothing changes: what no event announces (a kernel parameter, a firewall chain) is seen then.
@@ -189,7 +191,8 @@ impl Turns {
                 () = self.kinds.are_asked_anew() => {}
                 () = self.changed.notified() => {
                     tokio::select! {
-                        () = tokio::time::sleep(pace.rest) => {}
+                        // A look that is due is not put off by what comes before it.
+                        () = tokio::time::sleep_until(until.min(Instant::now() + pace.rest)) => {}
                         changed = self.goals.changed() => if changed.is_err() { return },
                         () = self.kinds.are_asked_anew() => {}
                     }
@@ -197,6 +200,10 @@ impl Turns {
                     let _ = self.changed.notified().now_or_never();
                 }
                 () = tokio::time::sleep_until(until) => {}
+            }
+            // The process was stopped, or the machine was: what was said meanwhile is not heard yet.
+            if Instant::now().saturating_duration_since(until) > STOOD_STILL {
+                self.kinds.stood_still();
             }
         }
     }

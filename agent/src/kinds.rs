@@ -37,6 +37,11 @@ impl Kinds {
         }
     }
 
+    /// The host's thread stood still.
+    pub fn stood_still(&mut self) {
+        self.flannel_to_calico.stood_still();
+    }
+
     /// Waits until something is asked of all agents that no `NodeMigration` says.
     pub async fn are_asked_anew(&mut self) {
         self.service_cidr.is_asked_anew().await;
@@ -48,6 +53,13 @@ impl Kinds {
         if !matches!(asked, Asked::ServiceCidr(_)) {
             // Whoever asks next wants to know what is there then.
             self.service_cidr.forget();
+        }
+        // What is asked for another kind says nothing of a host that a migration from flannel has left between two networks.
+        if !matches!(asked, Asked::FlannelToCalicoOrNothing) && self.flannel_to_calico.may_be_between() {
+            let report = self.flannel_to_calico.work(None, goals).await;
+            if self.flannel_to_calico.is_between() {
+                return report;
+            }
         }
         match asked {
             // Orders of flannel's kind may be in its journal when nobody asks any more.

@@ -29,6 +29,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tracing_subscriber::EnvFilter;
 
+/// Between two tries to open what another process may have for the moment.
+const NEXT_TRY: Duration = Duration::from_secs(5);
 /// Between being told to end and ending, a pod answers still: its Service sends to it until every node has heard.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long one request to the API may take.
@@ -160,24 +162,51 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         Arc::clone(&health),
     );
     let host = HostThread::start(parts, seen.clone(), Arc::clone(&metrics), Arc::clone(&health))?;
-    let hub = Hub::listen(&node, &run_dir)?;
-    let agent = Agent::new(host, Api::all(client), seen, hub, Arc::clone(&metrics));
-    let listener = listening::bind(listen, host_address, api::names::AGENT_PORT)
-        .await
-        .context("opening the port of metrics and health")?;
-    tracing::info!(
-        node,
-        version = env!("CARGO_PKG_VERSION"),
-        "looking after this node"
-    );
+    let serves = async {
+        // The host's thread needs neither: whoever has the port does not put the dead man's switch off.
+        let hub = until_there("the socket of traffic pods", async || {
+            Hub::listen(&node, &run_dir)
+        })
+        .await;
+        let listener = until_there("the port of metrics and health", async || {
+            listening::bind(listen, host_address, api::names::AGENT_PORT).await
+        })
+        .await;
+        let agent = Agent::new(host, Api::all(client), seen, hub, Arc::clone(&metrics));
+        tracing::info!(
+            node,
+            version = env!("CARGO_PKG_VERSION"),
+            "looking after this node"
+        );
+        tokio::select! {
+            never = admin::serve(listener, metrics, health) => match never {},
+            () = agent.run() => anyhow::bail!("the loop ended"),
+        }
+    };
     tokio::select! {
-        never = admin::serve(listener, metrics, health) => match never {},
-        () = agent.run() => anyhow::bail!("the loop ended"),
+        ended = serves => ended,
         // A task that ends took its watch with it: better a new process than a blind one.
         ended = &mut goals => anyhow::bail!("the watch of the goal ended: {ended:?}"),
         ended = &mut questions => anyhow::bail!("the watch of the question to all agents ended: {ended:?}"),
         _ = terminate.recv() => Ok(()),
         _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+/// Tries until it is there.
+async fn until_there<T, Error>(what: &str, attempt: impl AsyncFn() -> Result<T, Error>) -> T
+where
+    Error: std::error::Error,
+{
+    loop {
+        match attempt().await {
+            Ok(there) => return there,
+            Err(error) => {
+                let error = agent::report::chain(&error);
+                tracing::warn!(error, "{what} cannot be opened; trying again");
+                tokio::time::sleep(NEXT_TRY).await;
+            }
+        }
     }
 }
 
@@ -193,8 +222,7 @@ fn parts_of_host(
     move || {
         let changed = Arc::new(Notify::new());
         let watching = netlink::watch(Arc::clone(&changed));
-        let folders = FolderWatch::start(Arc::clone(&changed)).context("watching folders")?;
-        let folders = Arc::new(folders);
+        let folders = Arc::new(FolderWatch::start(Arc::clone(&changed)));
         let observer = Observer::new(
             CNI_CONFIGURATION_DIRECTORY.into(),
             Arc::clone(&folders),

@@ -202,6 +202,27 @@ impl Journal {
         self.last_at
     }
 
+    /// Counts this start of an agent, and returns how many there were before it since the last record. Where that cannot be written, this is
+    /// the first: no record is missing by it.
+    pub fn count_start(&self) -> u32 {
+        let path = self.folder.join("starts");
+        let last = self.last_at.map(|at| at.to_string()).unwrap_or_default();
+        let before = files::read_if_there(&path)
+            .ok()
+            .flatten()
+            .and_then(|bytes| String::from_utf8(bytes).ok())
+            .and_then(|text| {
+                let (count, at) = text.trim().split_once(' ')?;
+                (at == last).then(|| count.parse::<u32>().ok())?
+            })
+            .unwrap_or_default();
+        let text = format!("{} {last}\n", before.saturating_add(1));
+        if let Err(error) = files::write_durably(&path, text.as_bytes()) {
+            tracing::debug!(%error, "the start is not counted");
+        }
+        before
+    }
+
     /// Records what the coordinator wants, where it differs from what is known.
     pub fn order(&mut self, orders: Orders, now: Timestamp) -> Result<(), JournalError> {
         if self.orders.as_ref() == Some(&orders) {

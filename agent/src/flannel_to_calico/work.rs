@@ -2,12 +2,13 @@
 
 mod orders;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::node_migration::{Failure, NodeMigrationSpec, StepDone};
 use jiff::Timestamp;
-use plan::flannel_to_calico::host::{self, HostDecision, HostSettings, Remembered};
+use plan::flannel_to_calico::host::{self, HostDecision, HostSettings, Orders, Remembered};
 use plan::flannel_to_calico::host_checks::{self, Subject};
 use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::flannel_to_calico::settings::defaults;
@@ -52,6 +53,18 @@ pub struct Worker {
     health: Arc<Health>,
     journal: Option<Journal>,
     quiet: Quiet,
+    /// Where the host was at the last look that succeeded.
+    at: Option<Place>,
+    /// Steps that were made in this phase, each with its object.
+    made: BTreeSet<(&'static str, String)>,
+}
+
+/// Where a host is on its way.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    phase: Phase,
+    /// Neither network takes new pods.
+    is_between: bool,
 }
 
 impl Worker {
@@ -72,6 +85,8 @@ impl Worker {
             health,
             journal: None,
             quiet: Quiet::new(),
+            at: None,
+            made: BTreeSet::new(),
         }
     }
 
@@ -104,6 +119,7 @@ impl Worker {
     ) -> Report {
         // Before the first look nobody knows of orders from before a restart.
         let opened = self.open_journal();
+        let spec = self.heard(spec);
         let orders = self.orders(spec);
         let settings = orders.as_ref().map_or_else(
             || usual_settings(&self.configuration.paths),
@@ -118,10 +134,11 @@ impl Worker {
         }
         let mut seen = match self.look(&paths).await {
             Ok(seen) => seen,
-            Err(report) => return report,
+            Err(report) => return self.unseen(spec, orders.as_ref(), report, goals),
         };
         let journal = opened.and_then(|()| self.finish_interrupted(&seen));
-        let switched = self.switch(spec, orders.as_ref(), host::phase(&seen.facts, &settings));
+        let at = self.place(&seen, &settings);
+        let switched = self.switch(spec, orders.as_ref(), at, goals);
         let (goal, mut failure) = match switched {
             Ok(goal) => (goal, self.missing(spec)),
             Err(failure) => (Goal::Hold, Some(failure)),
@@ -135,7 +152,10 @@ impl Worker {
                         break;
                     }
                     match self.perform(&step, &seen, &paths).await {
-                        Ok(after) => seen = after,
+                        Ok(after) => {
+                            seen = after;
+                            self.stepped(&step, &seen, &settings);
+                        }
                         Err(problem) => failure = Some(problem),
                     }
                 }
@@ -164,7 +184,8 @@ impl Worker {
         if let Some(failure) = &failure {
             message.clone_from(&failure.message);
         }
-        let phase = host::phase(&seen.facts, &settings);
+        let at = self.place(&seen, &settings);
+        let phase = at.phase;
         let subject = Subject {
             node: &self.configuration.node,
             facts: &seen.facts,
@@ -179,11 +200,7 @@ impl Worker {
             &self.configuration.state,
             &journal,
         ));
-        let fell_back = self
-            .journal
-            .as_ref()
-            .and_then(Journal::fell_back)
-            .map(str::to_owned);
+        let fell_back = self.fell_back();
         Report {
             phase: Some(phase),
             message,
@@ -193,12 +210,63 @@ impl Worker {
             goal: Some(goal),
             falls_back_in: orders
                 .filter(|_| fell_back.is_none())
-                .and_then(|orders| self.left_to_wait(&orders, phase)),
+                .and_then(|orders| self.left_to_wait(&orders, at)),
             fell_back,
             checks,
             facts: Some(seen.facts),
             ..Report::default()
         }
+    }
+
+    /// The host cannot be read. The clock of the switch goes on by what was seen last: once its time is over, the next look that succeeds
+    /// leads back.
+    fn unseen(
+        &mut self,
+        spec: Option<&NodeMigrationSpec>,
+        orders: Option<&Orders>,
+        mut report: Report,
+        goals: &watch::Receiver<Seen>,
+    ) -> Report {
+        if let Some(at) = self.at {
+            // What it leads to is done by a look that succeeds; that it cannot be remembered is no worse than that the host cannot be read.
+            let _ = self.switch(spec, orders, at, goals);
+            report.fell_back = self.fell_back();
+        }
+        report
+    }
+
+    fn fell_back(&self) -> Option<String> {
+        self.journal
+            .as_ref()
+            .and_then(Journal::fell_back)
+            .map(str::to_owned)
+    }
+
+    /// Where the host is. Remembered until the next look.
+    fn place(&mut self, seen: &Observation, settings: &HostSettings) -> Place {
+        let place = Place {
+            phase: host::phase(&seen.facts, settings),
+            is_between: host::is_between(&seen.facts, settings),
+        };
+        if self.at.is_none_or(|at| at.phase != place.phase) {
+            self.made.clear();
+        }
+        self.at = Some(place);
+        self.quiet.looked(place.is_between);
+        place
+    }
+
+    /// A step was made. One that was made in this phase before is no progress: something undoes it again and again.
+    fn stepped(&mut self, step: &host::HostStep, seen: &Observation, settings: &HostSettings) {
+        self.place(seen, settings);
+        if self.made.insert((step.name(), step.object())) {
+            self.quiet.stepped();
+        }
+    }
+
+    /// The host's thread stood still, and may not have heard what was said meanwhile.
+    pub fn stood_still(&mut self) {
+        self.quiet.stood_still();
     }
 
     /// What the journal has of changes is over once the host is as it was, and the coordinator knows why.
@@ -252,7 +320,9 @@ impl Worker {
         }
         let journal = Journal::open(&self.configuration.state).map_err(|error| chain(&error))?;
         let told = journal.orders().and_then(|orders| orders.patience.as_ref());
-        self.quiet.resume(journal.last_at(), Timestamp::now(), told);
+        let starts = journal.count_start();
+        self.quiet
+            .resume(journal.last_at(), Timestamp::now(), told, starts);
         self.journal = Some(journal);
         Ok(())
     }
@@ -305,7 +375,6 @@ impl Worker {
             .observe(began.elapsed().as_secs_f64());
         match outcome {
             Ok(after) => {
-                self.quiet.stepped();
                 tracing::info!(
                     step = name,
                     object,

@@ -23,14 +23,42 @@ const CHANGES: AddWatchFlags = AddWatchFlags::IN_CREATE
 
 /// Watches folders until it is dropped.
 #[derive(Debug)]
-pub struct FolderWatch {
+pub struct FolderWatch(Option<Watching>);
+
+#[derive(Debug)]
+struct Watching {
     inotify: Inotify,
     task: JoinHandle<()>,
 }
 
 impl FolderWatch {
-    /// Watches no folder yet. `changed` is woken by each change.
-    pub fn start(changed: Arc<Notify>) -> io::Result<Self> {
+    /// Watches no folder yet. `changed` is woken by each change. Where the kernel gives no watch, since a user has used all of them up, it is
+    /// never woken: the slow look at the host goes on without it.
+    pub fn start(changed: Arc<Notify>) -> Self {
+        let watching = Watching::start(changed);
+        if let Err(error) = &watching {
+            tracing::warn!(
+                %error,
+                "no folder is watched, and changes in it are seen later; see `sysctl fs.inotify.max_user_instances`"
+            );
+        }
+        Self(watching.ok())
+    }
+
+    /// Watches this folder. A folder that is watched already is watched once.
+    pub fn add(&self, folder: &Path) -> Result<(), FileError> {
+        let Some(Watching { inotify, .. }) = &self.0 else {
+            return Ok(());
+        };
+        inotify
+            .add_watch(folder, CHANGES)
+            .map(|_| ())
+            .map_err(|errno| FileError::of("watch folder (is it mounted?)", folder)(errno.into()))
+    }
+}
+
+impl Watching {
+    fn start(changed: Arc<Notify>) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         // To a reader an inotify instance is a pipe: what the events say does not matter here, only that they come.
         let mut events = Receiver::from_owned_fd_unchecked(inotify.as_fd().try_clone_to_owned()?)?;
@@ -49,17 +77,9 @@ impl FolderWatch {
         });
         Ok(Self { inotify, task })
     }
-
-    /// Watches this folder. A folder that is watched already is watched once.
-    pub fn add(&self, folder: &Path) -> Result<(), FileError> {
-        self.inotify
-            .add_watch(folder, CHANGES)
-            .map(|_| ())
-            .map_err(|errno| FileError::of("watch folder (is it mounted?)", folder)(errno.into()))
-    }
 }
 
-impl Drop for FolderWatch {
+impl Drop for Watching {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -75,7 +95,7 @@ mod tests {
     async fn a_file_that_comes_wakes_the_loop() {
         let folder = tempfile::tempdir().unwrap();
         let changed = Arc::new(Notify::new());
-        let watch = FolderWatch::start(Arc::clone(&changed)).unwrap();
+        let watch = FolderWatch::start(Arc::clone(&changed));
         watch.add(folder.path()).unwrap();
         std::fs::write(folder.path().join("10-calico.conflist"), "{}").unwrap();
         tokio::time::timeout(Duration::from_secs(10), changed.notified())
@@ -85,7 +105,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_folder_that_is_not_there_is_an_error_that_names_it() {
-        let watch = FolderWatch::start(Arc::default()).unwrap();
+        let watch = FolderWatch::start(Arc::default());
         let error = watch.add(Path::new("/nowhere/net.d")).unwrap_err();
         assert!(error.to_string().contains("/nowhere/net.d"), "{error}");
     }

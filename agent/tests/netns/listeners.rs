@@ -1,7 +1,7 @@
 //! The agent's own program under clients that connect and say nothing.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
@@ -81,53 +81,90 @@ fn hold(stranger: &Process, count: u64) -> JoinHandle<Vec<OwnedFd>> {
 }
 
 /// No API server answers, the host is between two networks, and another pod holds as many connections as it can.
+/// A host between the two networks, whose agent is to put it back after [`SECONDS`].
+async fn swapped_host() -> Host {
+    let host = Host::new();
+    record(&host, &json!([{ "type": "bridge" }]));
+    assert_eq!(drive(&host, Goal::Swapped).await, None);
+    let now = Timestamp::now();
+    Journal::open(&host.state())
+        .unwrap()
+        .order(
+            Orders {
+                goal: Goal::Swapped,
+                settings: host.settings(),
+                patience: Some(Patience {
+                    seconds: SECONDS,
+                    from: now,
+                }),
+            },
+            now,
+        )
+        .unwrap();
+    host
+}
+
+/// The agent's own program, without an API server that it can reach.
+fn agent_alone(host: &Host) -> Process {
+    let config = host.folder.path().join("kubeconfig");
+    let nobody = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "a",
+        "clusters": [{ "name": "a", "cluster": { "server": "http://192.0.2.99:6443" } }],
+        "users": [{ "name": "a", "user": {} }],
+        "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "a" } }],
+    });
+    std::fs::write(&config, nobody.to_string()).unwrap();
+    let folder = |name: &str| host.folder.path().join(name).display().to_string();
+    Process::start(&[
+        "env",
+        &format!("KUBECONFIG={}", config.display()),
+        env!("CARGO_BIN_EXE_replumb-agent"),
+        "--node-name=a",
+        "--host-address=192.0.2.11",
+        &format!("--run-dir={}", folder("run")),
+        &format!("--state-dir={}", host.state().display()),
+        &format!("--flannel-dir={}", host.paths.flannel.display()),
+        &format!("--cni-state-dir={}", host.paths.cni_state.display()),
+        "--sysctl-dir=/proc/sys/net",
+    ])
+}
+
+fn is_back(host: &Host) -> bool {
+    run("ip link").contains("flannel.1:") && host.paths.subnet_environment().exists()
+}
+
+/// Another program has the port of metrics and health, and a folder lies in the place of the socket of traffic pods.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn an_agent_that_cannot_listen_has_its_switch_on_time() {
+    in_namespace(|| async {
+        let host = swapped_host().await;
+        let taken = TcpListener::bind(SocketAddr::from((Ipv4Addr::new(192, 0, 2, 11), 9810))).unwrap();
+        std::fs::create_dir_all(host.folder.path().join("run").join(SOCKET)).unwrap();
+        let began = Instant::now();
+        let agent = agent_alone(&host);
+        while !is_back(&host) {
+            assert!(
+                began.elapsed() < Duration::from_secs(u64::from(SECONDS)) + BACK_WITHIN,
+                "the old network is not back: {}",
+                run("ip link")
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop((agent, taken));
+    });
+}
+
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn twenty_thousand_idle_connections_leave_the_agent_alive_and_its_switch_on_time() {
     in_namespace(|| async {
         let count = connections();
         eprintln!("{count} idle connections");
-        let host = Host::new();
-        record(&host, &json!([{ "type": "bridge" }]));
-        assert_eq!(drive(&host, Goal::Swapped).await, None);
-        let now = Timestamp::now();
-        Journal::open(&host.state())
-            .unwrap()
-            .order(
-                Orders {
-                    goal: Goal::Swapped,
-                    settings: host.settings(),
-                    patience: Some(Patience {
-                        seconds: SECONDS,
-                        from: now,
-                    }),
-                },
-                now,
-            )
-            .unwrap();
+        let host = swapped_host().await;
         let node = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 11), 9810));
-        let config = host.folder.path().join("kubeconfig");
-        let nobody = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "a",
-            "clusters": [{ "name": "a", "cluster": { "server": "http://192.0.2.99:6443" } }],
-            "users": [{ "name": "a", "user": {} }],
-            "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "a" } }],
-        });
-        std::fs::write(&config, nobody.to_string()).unwrap();
-        let folder = |name: &str| host.folder.path().join(name).display().to_string();
         let began = Instant::now();
-        let agent = Process::start(&[
-            "env",
-            &format!("KUBECONFIG={}", config.display()),
-            env!("CARGO_BIN_EXE_replumb-agent"),
-            "--node-name=a",
-            "--host-address=192.0.2.11",
-            &format!("--run-dir={}", folder("run")),
-            &format!("--state-dir={}", host.state().display()),
-            &format!("--flannel-dir={}", host.paths.flannel.display()),
-            &format!("--cni-state-dir={}", host.paths.cni_state.display()),
-            "--sysctl-dir=/proc/sys/net",
-        ]);
+        let agent = agent_alone(&host);
         while health(node).is_none() {
             assert!(began.elapsed() < Duration::from_secs(10), "it does not listen");
             std::thread::sleep(Duration::from_millis(20));
@@ -149,8 +186,7 @@ fn twenty_thousand_idle_connections_leave_the_agent_alive_and_its_switch_on_time
             TcpStream::connect((Ipv4Addr::LOCALHOST, 9810)).is_err(),
             "it listens on the node's own address alone"
         );
-        let is_back = || run("ip link").contains("flannel.1:") && host.paths.subnet_environment().exists();
-        while !is_back() {
+        while !is_back(&host) {
             assert!(
                 began.elapsed() < Duration::from_secs(u64::from(SECONDS)) + BACK_WITHIN,
                 "the old network is not back: {}",

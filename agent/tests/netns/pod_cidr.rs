@@ -131,7 +131,7 @@ fn words<T: ToString>(list: &Listed<T>) -> Vec<String> {
 fn observer(host: &Host) -> Observer {
     Observer::new(
         host.paths.cni_configuration.clone(),
-        Arc::new(FolderWatch::start(Arc::default()).unwrap()),
+        Arc::new(FolderWatch::start(Arc::default())),
         Arc::new(Metrics::new().unwrap()),
         Arc::new(Health::new(Timestamp::now())),
     )

@@ -6,11 +6,12 @@ use agent::flannel_to_calico::journal::Journal;
 use axum::http::StatusCode;
 use jiff::Timestamp;
 use plan::flannel_to_calico::phase::Goal;
+use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::host::{Host, in_namespace, run};
+use crate::host::{CALICO_CONFLIST, Host, in_namespace, run};
 use crate::in_place::record;
-use crate::turn::{beside, object, start, start_unreached};
+use crate::turn::{Server, beside, object, start, start_unreached};
 
 /// How long the played coordinator lets a step take.
 const SECONDS: u64 = 3;
@@ -112,6 +113,198 @@ fn without_an_api_server_the_old_network_is_back_and_it_is_told_when_it_can_be()
             assert!(server.object["status"]["fellBack"].is_string());
         })
         .await;
+    });
+}
+
+/// Waits until the old network is back, while the API server takes what it is told.
+async fn until_back_told(server: &mut Server, host: &Host, since: Instant) {
+    let told = async {
+        loop {
+            server.patch(StatusCode::OK).await;
+        }
+    };
+    tokio::select! {
+        () = until_back(host, since) => {}
+        () = told => {}
+    }
+}
+
+/// Something that a person, or a tool of theirs, does to the host.
+type Deed = fn(&Host);
+
+/// What concerns the switch in nothing keeps it from nothing.
+#[rstest]
+#[case::a_file_that_is_too_large(|host: &Host| {
+    let file = std::fs::File::create(host.paths.cni_configuration.join("05-large.conflist")).unwrap();
+    file.set_len(3 << 20).unwrap();
+})]
+#[case::a_large_file_of_another_name(|host: &Host| {
+    let file = std::fs::File::create(host.paths.cni_configuration.join("backup.tar")).unwrap();
+    file.set_len(64 << 20).unwrap();
+})]
+#[case::a_link_to_itself(|host: &Host| {
+    for folder in [&host.paths.cni_configuration, &host.paths.cni_state.join("results")] {
+        std::os::unix::fs::symlink("cbr0-loop.conflist", folder.join("cbr0-loop.conflist")).unwrap();
+    }
+})]
+#[case::a_parameter_out_of_its_range(|_: &Host| {
+    run("sysctl -qw net.ipv4.conf.eth0.rp_filter=300");
+})]
+#[ignore = "needs root and network namespaces"]
+fn the_old_network_is_back_whatever_lies_beside(#[case] deed: Deed) {
+    in_namespace(move || async move {
+        let host = flannel_host();
+        let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Swapped);
+            server.phase("Swapped").await;
+            let began = Instant::now();
+            deed(&host);
+            until_back_told(&mut server, &host, began).await;
+        })
+        .await;
+    });
+}
+
+/// A person deletes the NodeMigration, and what is made in its place does not say yet what is wanted; or it is of another kind.
+#[rstest]
+#[case::without_settings(|spec: &mut Value| {
+    spec["flannelToCalico"] = Value::Null;
+})]
+#[case::with_settings(|_: &mut Value| {})]
+#[case::of_another_kind(|spec: &mut Value| {
+    spec["flannelToCalico"] = Value::Null;
+    spec["podCidr"] = json!({ "from": "10.244.0.0/16", "to": "10.200.0.0/16", "tunnelEnds": [] });
+})]
+#[ignore = "needs root and network namespaces"]
+fn an_object_that_is_made_anew_does_not_end_what_is_under_way(
+    #[case] change: fn(&mut Value),
+    #[values(true, false)] is_back_already: bool,
+) {
+    in_namespace(move || async move {
+        let host = flannel_host();
+        let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Swapped);
+            server.phase("Swapped").await;
+            let began = Instant::now();
+            if is_back_already {
+                until_back_told(&mut server, &host, began).await;
+            }
+            server.object["spec"]["step"] = Value::Null;
+            server.object["spec"]["goal"] = json!("Hold");
+            change(&mut server.object["spec"]);
+            server.bump();
+            server.announce();
+            until_back_told(&mut server, &host, began).await;
+            let heard = async {
+                loop {
+                    server.patch(StatusCode::OK).await;
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_secs(2)) => {}
+                () = heard => {}
+            }
+        })
+        .await;
+        let journal = Journal::open(&host.state()).unwrap();
+        assert!(
+            journal.fell_back().is_some(),
+            "the coordinator has not taken notice"
+        );
+    });
+}
+
+/// A tool that keeps parameters as they were is no progress of the migration.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn what_is_undone_again_and_again_is_no_progress() {
+    in_namespace(|| async {
+        let host = flannel_host();
+        let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Swapped);
+            server.phase("Swapped").await;
+            let began = Instant::now();
+            let undone = async {
+                while !is_back(&host) {
+                    run("sysctl -qw net.ipv4.conf.cni0.proxy_arp=0");
+                    // What wakes the agent: the parameter itself does not announce itself.
+                    std::fs::write(host.paths.cni_configuration.join("note"), "").unwrap();
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+            };
+            tokio::join!(undone, until_back_told(&mut server, &host, began));
+        })
+        .await;
+    });
+}
+
+/// Calico's installer has written its conflist and calico-node runs when the coordinator falls silent: new pods have a network.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn a_host_that_calico_serves_is_left_alone() {
+    in_namespace(|| async {
+        let host = flannel_host();
+        let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Swapped);
+            server.phase("Swapped").await;
+            let program = host.folder.path().join("calico-node");
+            std::fs::copy("/bin/sleep", &program).unwrap();
+            let node = crate::path::Process::start(&[&program.display().to_string(), "600"]);
+            let conflist = host.paths.cni_configuration.join("10-calico.conflist");
+            std::fs::write(&conflist, CALICO_CONFLIST).unwrap();
+            let stay = tokio::time::sleep(Duration::from_secs(3 * SECONDS));
+            let told = async {
+                loop {
+                    server.patch(StatusCode::OK).await;
+                }
+            };
+            tokio::select! {
+                () = stay => {}
+                () = told => {}
+            }
+            assert!(conflist.exists() && !is_back(&host), "{}", run("ip link"));
+            // Once it serves no more, the host goes back.
+            drop(node);
+            until_back_told(&mut server, &host, Instant::now()).await;
+        })
+        .await;
+    });
+}
+
+/// An agent that is killed every second, by its memory limit or a probe of its health, is one that goes back.
+#[test]
+#[ignore = "needs root and network namespaces"]
+fn lives_that_are_too_short_do_not_put_it_off() {
+    in_namespace(|| async {
+        let host = flannel_host();
+        let told = patient(object(&host), "2026-01-01T00:00:00Z");
+        let (mut server, agent) = start(&host, told.clone());
+        beside(agent, async {
+            server.phase("Flannel").await;
+            server.set_goal(Goal::Swapped);
+            server.phase("Swapped").await;
+        })
+        .await;
+        let began = Instant::now();
+        while !is_back(&host) {
+            assert!(
+                began.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
+                "the old network is not back: {}",
+                run("ip link")
+            );
+            let (server, agent) = start_unreached(&host, told.clone());
+            // Shorter than half of its patience.
+            beside(agent, tokio::time::sleep(Duration::from_secs(1))).await;
+            drop(server);
+        }
     });
 }
 

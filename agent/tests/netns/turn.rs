@@ -44,7 +44,7 @@ pub struct Server {
 
 impl Server {
     /// The object as the watch announces it.
-    fn announce(&self) {
+    pub fn announce(&self) {
         let object: NodeMigration = serde_json::from_value(self.object.clone()).unwrap();
         self.goals.send(Seen::Present(Arc::new(object))).unwrap();
     }
@@ -58,7 +58,7 @@ impl Server {
         self.announce();
     }
 
-    fn bump(&mut self) {
+    pub fn bump(&mut self) {
         let version: u64 = self.object["metadata"]["resourceVersion"]
             .as_str()
             .unwrap()
@@ -178,7 +178,7 @@ fn begin(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output
         move || -> Result<Parts, std::io::Error> {
             let changed = Arc::new(Notify::new());
             let watching = netlink::watch(Arc::clone(&changed));
-            let folders = Arc::new(FolderWatch::start(Arc::clone(&changed))?);
+            let folders = Arc::new(FolderWatch::start(Arc::clone(&changed)));
             let observer = Observer::new(
                 paths.cni_configuration.clone(),
                 Arc::clone(&folders),

@@ -247,3 +247,96 @@ fn every_change_has_an_undo_that_takes_it_back_or_a_reason() {
         }
     }
 }
+
+/// A host that was led to this goal and goes back by itself: calico-node has not come.
+fn alone(goal: Goal) -> Machine {
+    let mut machine = Machine::flannel().way(goal).last().unwrap().clone();
+    machine.facts.calico = CalicoTraces::default();
+    machine.remembered.alone = true;
+    machine
+}
+
+/// Each of these steps may be refused for ever: a set that a rule of another program uses, a plugin that hangs.
+#[test]
+fn alone_what_no_new_pod_needs_is_not_waited_for() {
+    let mut machine = alone(Goal::Swapped);
+    (machine.facts.calico.sets, machine.facts.calico.records) = (3, 1);
+    machine.facts.legacy_pods[0].attached = false;
+    for _ in 0..60 {
+        let HostDecision::Run(step) = decide(
+            &machine.facts,
+            &machine.settings,
+            Goal::Flannel,
+            &machine.remembered,
+        ) else {
+            panic!("{machine:?}");
+        };
+        if let HostStep::ForgetLegacyPod(sandbox) = &step {
+            assert_eq!(sandbox, "of-veth1");
+            assert_eq!(phase(&machine.facts, &machine.settings), Phase::Flannel);
+            return;
+        }
+        assert!(
+            !matches!(step, HostStep::DeleteCalicoSets | HostStep::RemoveCalicoRecords),
+            "the coordinator takes notice first"
+        );
+        machine = machine.performed(&step, false);
+    }
+    panic!("no end in sight: {machine:?}");
+}
+
+#[test]
+fn alone_it_waits_for_a_calico_node_that_has_begun_and_for_no_other() {
+    let mut machine = alone(Goal::Swapped);
+    machine.facts.calico.node_running = true;
+    machine.facts.cni = folder(&[
+        ("10-calico.conflist", CALICO_CONFLIST),
+        ("10-flannel.conflist", FLANNEL_CONFLIST),
+    ]);
+    let next = |machine: &Machine| {
+        decide(
+            &machine.facts,
+            &machine.settings,
+            Goal::Flannel,
+            &machine.remembered,
+        )
+    };
+    let first = HostStep::RemoveCalicoConflist("10-calico.conflist".to_owned());
+    assert_eq!(next(&machine), HostDecision::Run(first));
+    machine.facts.calico.blackholes = 1;
+    let HostDecision::Wait(why) = next(&machine) else {
+        panic!("{:?}", next(&machine));
+    };
+    assert!(why.contains("calico-node still runs"), "{why}");
+    // With the coordinator's order nothing of it is hurried either.
+    machine.facts.calico.blackholes = 0;
+    machine.remembered.alone = false;
+    assert!(matches!(next(&machine), HostDecision::Wait(_)));
+}
+
+/// Calico's installer has written its conflist, and calico-node runs, before the goal is there: a host that works is not put back.
+#[test]
+fn a_host_that_calico_serves_is_not_between_the_networks() {
+    for goal in [Goal::Swapped, Goal::Detached] {
+        let mut machine = alone(goal);
+        let is_between = |machine: &Machine| is_between(&machine.facts, &machine.settings);
+        assert!(is_between(&machine), "{goal:?}");
+        machine.facts.cni = folder(&[
+            ("10-calico.conflist", CALICO_CONFLIST),
+            ("10-flannel.conflist", FLANNEL_CONFLIST),
+        ]);
+        machine.facts.vxlan_devices = vec![device(CALICO_DEVICE)];
+        assert!(
+            is_between(&machine),
+            "without calico-node its plugin does nothing"
+        );
+        machine.facts.calico.node_running = true;
+        assert!(!is_between(&machine), "{goal:?}: {:?}", machine.facts);
+        let working = machine.clone();
+        machine.facts.vxlan_devices[0].addresses.clear();
+        assert!(is_between(&machine), "no tunnel");
+        machine = working;
+        machine.facts.cni = folder(&[("05-flannel.conflist", FLANNEL_CONFLIST)]);
+        assert!(is_between(&machine), "another conflist wins");
+    }
+}

@@ -5,13 +5,45 @@ use std::time::Duration;
 use api::node_migration::{Failure, NodeMigrationSpec};
 use jiff::Timestamp;
 use plan::flannel_to_calico::host::{self, Orders};
-use plan::flannel_to_calico::phase::{Goal, Phase};
+use plan::flannel_to_calico::phase::Goal;
+use tokio::sync::watch;
 
-use super::Worker;
+use super::{Place, Worker};
 use crate::flannel_to_calico::journal::Journal;
+use crate::goal::Seen;
 use crate::report::chain;
 
 impl Worker {
+    /// The object, where it says anything of this host. One that was made anew after somebody deleted it says nothing until it has settings and
+    /// a goal: a host that was led on its way, and may be between the two networks, stays under the orders of the journal until then.
+    pub(super) fn heard<'spec>(
+        &self,
+        spec: Option<&'spec NodeMigrationSpec>,
+    ) -> Option<&'spec NodeMigrationSpec> {
+        let orders = self.journal.as_ref().and_then(Journal::orders);
+        let is_led = orders.is_some_and(|orders| orders.goal.is_forward());
+        let may_be_between = self.quiet.between() != Some(false);
+        spec.filter(|spec| {
+            !(is_led && may_be_between) || (spec.flannel_to_calico.is_some() && spec.goal != Goal::Hold)
+        })
+    }
+
+    /// Whether this host was led on its way and was between the two networks at the last look, or has not been looked at.
+    pub fn may_be_between(&mut self) -> bool {
+        // One that cannot be opened knows of no orders.
+        let _ = self.open_journal();
+        let Some(journal) = &self.journal else {
+            return false;
+        };
+        let is_led = journal.orders().is_some_and(|orders| orders.goal.is_forward());
+        (is_led || journal.fell_back().is_some()) && self.quiet.between() != Some(false)
+    }
+
+    /// Whether it was between the two networks at the last look.
+    pub fn is_between(&self) -> bool {
+        self.quiet.between() == Some(true)
+    }
+
     /// What is wanted: by the object; or, where there is none, because nobody can be asked or because it was deleted, by the
     /// journal.
     pub(super) fn orders(&self, spec: Option<&NodeMigrationSpec>) -> Option<Orders> {
@@ -43,7 +75,8 @@ impl Worker {
         &mut self,
         spec: Option<&NodeMigrationSpec>,
         orders: Option<&Orders>,
-        phase: Phase,
+        at: Place,
+        goals: &watch::Receiver<Seen>,
     ) -> Result<Goal, Failure> {
         let Some(orders) = orders else {
             return Ok(Goal::Hold);
@@ -52,9 +85,10 @@ impl Worker {
         if spec.is_some() {
             self.quiet.told(orders.patience.as_ref());
         }
-        self.quiet.looked(host::is_between(phase));
         let quiet = self.quiet.lasted();
-        let expired = self.left_to_wait(orders, phase) == Some(Duration::ZERO);
+        // What was said during the look is heard first.
+        let is_news = goals.has_changed().unwrap_or(true);
+        let expired = !is_news && self.left_to_wait(orders, at) == Some(Duration::ZERO);
         let Some(journal) = &mut self.journal else {
             // Nobody knows what was changed on the host: the way back would take what is there for all there is.
             if orders.goal == Goal::Flannel {
@@ -67,10 +101,10 @@ impl Worker {
             }
             return Ok(orders.goal);
         };
-        let known = if spec.is_none() || orders.goal.is_forward() {
-            Ok(())
-        } else {
+        let known = if spec.is_some() && orders.goal == Goal::Flannel {
             journal.take_notice(now)
+        } else {
+            Ok(())
         };
         let idle = orders.goal == Goal::Hold && journal.orders().is_none();
         let written = known.and_then(|()| {
@@ -86,11 +120,12 @@ impl Worker {
             let why = format!(
                 "for {} s nobody has done anything on this host, which is at {} and gives new pods no network (goal {:?})",
                 quiet.as_secs(),
-                phase.as_str(),
+                at.phase.as_str(),
                 orders.goal
             );
+            journal.fall_back(why.clone(), now)?;
             tracing::warn!(why, "the old network is put back");
-            journal.fall_back(why, now)
+            Ok(())
         });
         written.map_err(|error| Failure {
             category: error.category().to_owned(),
@@ -107,7 +142,7 @@ impl Worker {
         })
     }
 
-    pub(super) fn left_to_wait(&self, orders: &Orders, phase: Phase) -> Option<Duration> {
-        host::left_to_wait(phase, orders.goal, orders.patience(), self.quiet.lasted())
+    pub(super) fn left_to_wait(&self, orders: &Orders, at: Place) -> Option<Duration> {
+        host::left_to_wait(at.is_between, orders.goal, orders.patience(), self.quiet.lasted())
     }
 }

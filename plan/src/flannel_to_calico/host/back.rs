@@ -11,27 +11,38 @@ use crate::words::names;
 /// The next change on the way back.
 pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Remembered) -> HostDecision {
     let pending = pending(facts, settings, &remembered.standing);
+    // A host that goes back alone ends no process. One that runs and has done nothing on the host yet is as one that may start later.
+    if facts.calico.node_running && (!remembered.alone || has_begun(facts)) {
+        return HostDecision::Wait(
+            "calico-node still runs on this host; it would make its link and its routes again".to_owned(),
+        );
+    }
     // While the Node's label may say Calico still, its installer may put its conflist back: new pods are not to take it.
     let late = facts.cni.files.iter().find(|file| CniFile::is_calico(file));
     if let Some(file) = late.filter(|_| remembered.alone && facts.cni.flannel_files().next().is_some()) {
         return HostDecision::Run(HostStep::RemoveCalicoConflist(file.name.clone()));
     }
-    if facts.calico.node_running {
-        return HostDecision::Wait(
-            "calico-node still runs on this host; it would make its link and its routes again".to_owned(),
-        );
-    }
     // And calico-node may start, and blackhole the node's blocks: the pods' own routes and what serves them stay until the
-    // coordinator has taken notice.
+    // coordinator has taken notice. So does what no new pod of flannel's needs, since each of these steps may be refused for ever.
     let waits = |step: &&HostStep| {
         remembered.alone
             && matches!(
                 step,
-                HostStep::UnrouteLegacyPods | HostStep::StopAnsweringForPods | HostStep::UnrouteSubnets
+                HostStep::UnrouteLegacyPods
+                    | HostStep::StopAnsweringForPods
+                    | HostStep::UnrouteSubnets
+                    | HostStep::DeleteCalicoSets
+                    | HostStep::RemoveCalicoRecords
             )
     };
+    // Their plugins' DEL did not come: the conflist of the moment was another network's.
+    let gone = facts.legacy_pods.iter().find(|pod| !pod.attached);
+    let forget = gone.map(|pod| HostStep::ForgetLegacyPod(pod.sandbox.clone()));
     let Some(first) = pending.iter().find(|step| !waits(step)) else {
-        return HostDecision::Settled;
+        // A plugin that fails for ever does not hold up a host that goes back alone: it is asked last.
+        return forget
+            .filter(|_| remembered.alone)
+            .map_or(HostDecision::Settled, HostDecision::Run);
     };
     // The folder first. New pods wait from then on, and those of Calico's that live still leave.
     match first {
@@ -60,12 +71,17 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Re
     if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.is_twice(facts)) {
         return two_tunnels(&tunnel.flannels, tunnel.calicos);
     }
-    // Its plugins' DEL did not come: the conflist of the moment was another network's.
-    let gone = facts.legacy_pods.iter().find(|pod| !pod.attached);
-    HostDecision::Run(gone.map_or_else(
-        || first.clone(),
-        |pod| HostStep::ForgetLegacyPod(pod.sandbox.clone()),
-    ))
+    HostDecision::Run(
+        forget
+            .filter(|_| !remembered.alone)
+            .unwrap_or_else(|| first.clone()),
+    )
+}
+
+/// Whether calico-node has written anything on the host.
+fn has_begun(facts: &HostFacts) -> bool {
+    let calico = &facts.calico;
+    !calico.firewall.is_empty() || calico.sets > 0 || calico.blackholes > 0
 }
 
 /// What is different from before, one line each: what the way back has to do still.

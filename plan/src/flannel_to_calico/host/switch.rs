@@ -7,6 +7,9 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{HostSettings, calico_device_problem, phase};
+use crate::cni::CniFile;
+use crate::flannel_to_calico::facts::HostFacts;
 use crate::flannel_to_calico::phase::{Goal, Phase};
 
 /// What the agent was last told, as far as it needs it when nobody tells it anything any more.
@@ -16,7 +19,7 @@ pub struct Orders {
     /// The goal.
     pub goal: Goal,
     /// What it needs to know for it.
-    pub settings: super::HostSettings,
+    pub settings: HostSettings,
     /// How long the host may wait between the two networks; without an end when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience: Option<Patience>,
@@ -42,12 +45,21 @@ pub struct Patience {
     pub from: Timestamp,
 }
 
-/// Whether neither network takes new pods.
-pub fn is_between(phase: Phase) -> bool {
-    match phase {
-        Phase::Held | Phase::Swapped | Phase::Detached => true,
+/// Whether neither network takes new pods. By what is there, and not by the phase alone: Calico's installer may have written its conflist while
+/// the goal is not there yet, and a host that Calico serves has its network.
+pub fn is_between(facts: &HostFacts, settings: &HostSettings) -> bool {
+    match phase(facts, settings) {
+        Phase::Held | Phase::Swapped | Phase::Detached => !is_served_by_calico(facts, settings),
         Phase::Flannel | Phase::Mixed | Phase::Calico => false,
     }
+}
+
+/// Whether new pods are Calico's: its conflist wins, its links are as they have to be, and calico-node, without which its plugin does nothing,
+/// runs.
+fn is_served_by_calico(facts: &HostFacts, settings: &HostSettings) -> bool {
+    facts.cni.winner().is_some_and(CniFile::is_calico)
+        && calico_device_problem(facts, settings).is_none()
+        && facts.calico.node_running
 }
 
 /// What is left of the time that a host may wait between the two networks; `None` where it may wait for ever, or does not
@@ -55,12 +67,12 @@ pub fn is_between(phase: Phase) -> bool {
 ///
 /// `quiet` is the time since the last step on the host or the last word of the coordinator's, whichever is later.
 pub fn left_to_wait(
-    phase: Phase,
+    is_between: bool,
     goal: Goal,
     patience: Option<Duration>,
     quiet: Duration,
 ) -> Option<Duration> {
-    (is_between(phase) && goal.is_forward())
+    (is_between && goal.is_forward())
         .then_some(patience)
         .flatten()
         .map(|patience| patience.saturating_sub(quiet))
@@ -75,27 +87,27 @@ mod tests {
     const MINUTE: Option<Duration> = Some(Duration::from_mins(1));
 
     #[rstest]
-    #[case(Phase::Held, Goal::Held, MINUTE, 0, Some(60))]
-    #[case(Phase::Swapped, Goal::Mixed, MINUTE, 59, Some(1))]
-    #[case(Phase::Swapped, Goal::Mixed, MINUTE, 60, Some(0))]
-    #[case(Phase::Detached, Goal::Calico, MINUTE, 3600, Some(0))]
-    // Nobody is between two networks.
-    #[case(Phase::Flannel, Goal::Held, MINUTE, 3600, None)]
-    #[case(Phase::Mixed, Goal::Mixed, MINUTE, 3600, None)]
-    #[case(Phase::Calico, Goal::Calico, MINUTE, 3600, None)]
+    #[case(true, Goal::Held, MINUTE, 0, Some(60))]
+    #[case(true, Goal::Mixed, MINUTE, 59, Some(1))]
+    #[case(true, Goal::Mixed, MINUTE, 60, Some(0))]
+    #[case(true, Goal::Calico, MINUTE, 3600, Some(0))]
+    // One of the two networks takes new pods.
+    #[case(false, Goal::Held, MINUTE, 3600, None)]
+    #[case(false, Goal::Mixed, MINUTE, 3600, None)]
+    #[case(false, Goal::Calico, MINUTE, 3600, None)]
     // It goes back already, or was told to hold still.
-    #[case(Phase::Swapped, Goal::Flannel, MINUTE, 3600, None)]
-    #[case(Phase::Swapped, Goal::Hold, MINUTE, 3600, None)]
+    #[case(true, Goal::Flannel, MINUTE, 3600, None)]
+    #[case(true, Goal::Hold, MINUTE, 3600, None)]
     // `drain.onBlocked: Wait` has no end.
-    #[case(Phase::Held, Goal::Held, None, 3600, None)]
+    #[case(true, Goal::Held, None, 3600, None)]
     fn time_that_is_left(
-        #[case] phase: Phase,
+        #[case] is_between: bool,
         #[case] goal: Goal,
         #[case] patience: Option<Duration>,
         #[case] quiet: u64,
         #[case] left: Option<u64>,
     ) {
-        let found = left_to_wait(phase, goal, patience, Duration::from_secs(quiet));
+        let found = left_to_wait(is_between, goal, patience, Duration::from_secs(quiet));
         assert_eq!(found, left.map(Duration::from_secs));
     }
 }
