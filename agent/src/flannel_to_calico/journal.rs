@@ -25,6 +25,8 @@ use crate::host::files::{self, FileError};
 /// How many finished steps are shown in status: three migrations' worth.
 const SHOWN_STEPS: usize = 32;
 
+/// The file's name.
+const FILE: &str = "journal.jsonl";
 /// A record of a link with the routes of a few hundred nodes.
 const LARGE_RECORD: usize = 64 * 1024;
 /// From this length on the file is written anew, if that makes it half as long.
@@ -146,9 +148,14 @@ impl Journal {
         Ok(journal)
     }
 
+    /// Whether there is one in this folder.
+    pub fn is_there(folder: &Path) -> bool {
+        folder.join(FILE).exists()
+    }
+
     /// The journal's file.
     pub fn path(&self) -> PathBuf {
-        self.folder.join("journal.jsonl")
+        self.folder.join(FILE)
     }
 
     /// The step that was begun and is not known to be finished: the process ended in the middle of it.

@@ -319,8 +319,9 @@ impl Worker {
             return Ok(());
         }
         let journal = Journal::open(&self.configuration.state).map_err(|error| chain(&error))?;
-        let told = journal.orders().and_then(|orders| orders.patience.as_ref());
-        let starts = journal.count_start();
+        let orders = journal.orders().filter(|orders| orders.goal.is_forward());
+        let told = orders.and_then(|orders| orders.patience.as_ref());
+        let starts = told.map_or(0, |_| journal.count_start());
         self.quiet
             .resume(journal.last_at(), Timestamp::now(), told, starts);
         self.journal = Some(journal);

@@ -3,13 +3,14 @@
 //! There is no journal: an address that is kept has a label of ours, so that it is known after whatever has happened, and what
 //! is not asked for any more goes.
 
-use plan::pod_cidr::host::{AddressChange, TunnelEnd, changes};
+use plan::pod_cidr::host::{AddressChange, TunnelEnd, changes, refused};
 
 use crate::host::netlink::{Netlink, NetlinkError};
 
-/// Brings the addresses of the host to what is asked for.
-pub async fn keep(netlink: &Netlink, ends: &[TunnelEnd]) -> Result<(), NetlinkError> {
-    for change in changes(ends, &netlink.link_addresses().await?) {
+/// Brings the addresses of the host to what is asked for, and returns what is not done of it, one line each.
+pub async fn keep(netlink: &Netlink, ends: &[TunnelEnd]) -> Result<Vec<String>, NetlinkError> {
+    let found = netlink.link_addresses().await?;
+    for change in changes(ends, &found) {
         netlink.change_address(&change).await?;
         match change {
             AddressChange::Keep(address) => {
@@ -23,5 +24,5 @@ pub async fn keep(netlink: &Netlink, ends: &[TunnelEnd]) -> Result<(), NetlinkEr
             }
         }
     }
-    Ok(())
+    Ok(refused(ends, &found))
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::node_migration::Failure;
 use plan::pod_cidr::ends::{self, Keeping};
 use plan::pod_cidr::host::{self, HostFacts, HostSettings};
+use plan::words::lines;
 use thiserror::Error;
 
 use super::facts;
@@ -72,8 +73,13 @@ impl Observer {
         timer.observe_duration();
         self.health.set_host_read(seen.is_ok());
         match seen {
-            Ok(facts) => Report {
+            Ok((facts, refused)) => Report {
                 message: message(settings),
+                failure: (!refused.is_empty()).then(|| Failure {
+                    category: "Contradiction".to_owned(),
+                    message: lines(&refused),
+                    retriable: true,
+                }),
                 // Whoever exchanges an address does so in a moment, and may take ours away on the way.
                 pending: match ends::keeping(&settings.tunnel_ends, &settings.from, Some(&facts)) {
                     Keeping::Done | Keeping::NotYet(_) => Pending::Nothing,
@@ -99,12 +105,16 @@ impl Observer {
 
     /// Takes from the loopback what an agent has kept there for a change of range: nobody asks for it any more.
     pub async fn release(&self) -> Result<(), ObserveError> {
-        Ok(keep(&Netlink::connect()?, &[]).await?)
+        keep(&Netlink::connect()?, &[]).await?;
+        Ok(())
     }
 
-    async fn keep_and_observe(&self, settings: &HostSettings) -> Result<HostFacts, ObserveError> {
-        keep(&Netlink::connect()?, &settings.tunnel_ends).await?;
-        self.observe(settings).await
+    async fn keep_and_observe(
+        &self,
+        settings: &HostSettings,
+    ) -> Result<(HostFacts, Vec<String>), ObserveError> {
+        let refused = keep(&Netlink::connect()?, &settings.tunnel_ends).await?;
+        Ok((self.observe(settings).await?, refused))
     }
 
     /// Reads everything. One part that cannot be read leaves no facts at all: half of them would be taken for all.

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 pub use conflist::{Conflist, conflist};
 pub use entry::{Address, BIRD, FELIX, Hop, KERNEL, Listed, MAIN_TABLE, Route, RouteKind, Rule};
 use ipnet::IpNet;
-pub use kept::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress, TunnelEnd, changes};
+pub use kept::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress, TunnelEnd, changes, refused};
 use schemars::JsonSchema;
 pub(crate) use select::shared;
 pub use select::{Tables, facts};

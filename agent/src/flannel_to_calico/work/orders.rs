@@ -30,6 +30,9 @@ impl Worker {
 
     /// Whether this host was led on its way and was between the two networks at the last look, or has not been looked at.
     pub fn may_be_between(&mut self) -> bool {
+        if self.journal.is_none() && !Journal::is_there(&self.configuration.state) {
+            return false;
+        }
         // One that cannot be opened knows of no orders.
         let _ = self.open_journal();
         let Some(journal) = &self.journal else {

@@ -16,6 +16,11 @@ pub const LOOPBACK: &str = "lo";
 /// Label of an address that an agent keeps: it is known by it after whatever has happened. Only IPv4 has labels.
 pub const KEPT_LABEL: &str = "lo:replumb";
 
+/// Links that are tunnels of Calico's: what a node's tunnel ends at is on one of them.
+const TUNNELS: [&str; 3] = ["vxlan.calico", "tunl0", "wireguard.cali"];
+/// The bridge of a network that was there before Calico: its range may have been the node's own.
+const BRIDGE: &str = "cni0";
+
 /// The end of a tunnel of one node, which gets another address. IPv4 only: the kernel keeps a link's IPv6 routes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -51,6 +56,34 @@ pub enum AddressChange {
     Add(String, Ipv4Addr),
 }
 
+/// Whose an address is besides: the host's own, or one of a network that the host is on. On the loopback it would cut the host off from it,
+/// and on a link the host would answer for it; whoever asks for that is no migration.
+fn foreign(wanted: Ipv4Addr, found: &[LinkAddress]) -> Option<&LinkAddress> {
+    let is_ours = |found: &LinkAddress| found.link == LOOPBACK && found.label == KEPT_LABEL;
+    let is_of_pods = |found: &LinkAddress| TUNNELS.contains(&found.link.as_str()) || found.link == BRIDGE;
+    let wanted = IpNet::from(std::net::IpAddr::V4(wanted));
+    found
+        .iter()
+        .filter(|found| !is_ours(found) && !is_of_pods(found))
+        .find(|found| found.address.contains(&wanted))
+}
+
+/// Ends that are no ends of tunnels, one line each: nothing is done about them.
+pub fn refused(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<String> {
+    let addresses = ends
+        .iter()
+        .flat_map(|end| [Some(end.kept), end.address].into_iter().flatten());
+    addresses
+        .filter_map(|address| {
+            let of = foreign(address, found)?;
+            Some(format!(
+                "spec.podCidr.tunnelEnds: {address} is in {} of link {}, needed the end of a tunnel of Calico's",
+                of.address, of.link
+            ))
+        })
+        .collect()
+}
+
 /// What is to be changed so that the ends are as they are asked for; none is asked for once the change of range is over.
 pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> {
     let on = |address: &LinkAddress, wanted: Ipv4Addr| address.address.addr() == wanted;
@@ -64,17 +97,19 @@ pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> 
         .collect();
     // One that comes back is on its link before it goes from here: at no moment is it nowhere.
     let mut changes = Vec::new();
-    for end in ends {
+    let is_foreign = |address: &Ipv4Addr| foreign(*address, found).is_some();
+    for end in ends.iter().filter(|end| !is_foreign(&end.kept)) {
         if !kept.contains(&end.kept) {
             changes.push(AddressChange::Keep(end.kept));
         }
-        let Some(address) = end.address.filter(|address| *address != end.kept) else {
+        let other = |address: &Ipv4Addr| *address != end.kept && !is_foreign(address);
+        let Some(address) = end.address.filter(other) else {
             continue;
         };
         // Only beside the old address: once that is gone, Calico has been there.
         let links = found
             .iter()
-            .filter(|found| found.link != LOOPBACK && on(found, end.kept));
+            .filter(|found| TUNNELS.contains(&found.link.as_str()) && on(found, end.kept));
         for link in links {
             let is_there = found
                 .iter()
@@ -168,6 +203,46 @@ mod tests {
         let kept = [on("vxlan.calico", "10.9.9.9", ""), on(LOOPBACK, OLD, KEPT_LABEL)];
         assert_eq!(changes(&[end(OLD, Some(NEW))], &kept), []);
         assert_eq!(changes(&[end(OLD, None)], &kept), []);
+    }
+
+    /// Whoever may write the object may not cut a host off from its gateway, nor let it answer for another host.
+    #[test]
+    fn an_address_of_the_hosts_own_networks_is_not_taken() {
+        let host = [
+            LinkAddress {
+                address: "192.0.2.11/24".parse().unwrap(),
+                ..on("eth0", "192.0.2.11", "eth0")
+            },
+            LinkAddress {
+                address: "127.0.0.1/8".parse().unwrap(),
+                ..on(LOOPBACK, "127.0.0.1", "lo")
+            },
+            on("kube-ipvs0", "10.96.0.1", "kube-ipvs0"),
+            on("vxlan.calico", OLD, "vxlan.calico"),
+        ];
+        for (kept, added, refuses) in [
+            ("192.0.2.1", None, 1),
+            ("192.0.2.11", Some("192.0.2.1"), 2),
+            ("127.0.0.9", None, 1),
+            ("10.96.0.1", None, 1),
+        ] {
+            let ends = [end(kept, added)];
+            assert_eq!(changes(&ends, &host), [], "{kept}");
+            assert_eq!(refused(&ends, &host).len(), refuses, "{kept}");
+        }
+        let ends = [end(OLD, Some("192.0.2.1"))];
+        assert_eq!(changes(&ends, &host), [AddressChange::Keep(address(OLD))]);
+        assert_eq!(
+            refused(&ends, &host),
+            [
+                "spec.podCidr.tunnelEnds: 192.0.2.1 is in 192.0.2.11/24 of link eth0, needed the end of a tunnel of Calico's"
+            ]
+        );
+        let bridge = LinkAddress {
+            address: "10.244.1.1/24".parse().unwrap(),
+            ..on("cni0", "10.244.1.1", "cni0")
+        };
+        assert_eq!(refused(&[end(OLD, Some(NEW))], &[bridge]), Vec::<String>::new());
     }
 
     #[test]
