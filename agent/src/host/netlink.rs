@@ -45,6 +45,24 @@ pub enum NetlinkError {
         #[source]
         source: rtnetlink::Error,
     },
+    /// The kernel's answer was lost, as where the socket's buffer was full: nothing else ends the wait for it.
+    #[error("could not {attempt} within {} s", LIMIT.as_secs())]
+    Late {
+        /// What was attempted.
+        attempt: &'static str,
+    },
+}
+
+/// How long the kernel may take for all of its tables.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Ends a reading whose answer does not come.
+async fn within_limit<T>(
+    attempt: &'static str,
+    reading: impl Future<Output = Result<T, NetlinkError>>,
+) -> Result<T, NetlinkError> {
+    let read = tokio::time::timeout(LIMIT, reading).await;
+    read.unwrap_or(Err(NetlinkError::Late { attempt }))
 }
 
 impl NetlinkError {
@@ -52,7 +70,7 @@ impl NetlinkError {
     pub fn category(&self) -> &'static str {
         match self {
             Self::Connect(_) => "NetlinkSocket",
-            Self::Request { .. } => "NetlinkRequest",
+            Self::Request { .. } | Self::Late { .. } => "NetlinkRequest",
         }
     }
 }
@@ -82,6 +100,14 @@ impl Netlink {
 
     /// Reads everything that the agent looks at.
     pub async fn snapshot(&self) -> Result<Snapshot, NetlinkError> {
+        within_limit(
+            "read links, addresses, routes and neighbours",
+            self.read_snapshot(),
+        )
+        .await
+    }
+
+    async fn read_snapshot(&self) -> Result<Snapshot, NetlinkError> {
         let links = self.links().await?;
         let mut routes = self.route_messages(AddressFamily::Inet).await?;
         routes.extend(self.route_messages(AddressFamily::Inet6).await?);
@@ -286,5 +312,19 @@ fn matters(payload: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
             RouteNetlinkMessage::NewNeighbour(message) | RouteNetlinkMessage::DelNeighbour(message),
         ) => message.header.state == NeighbourState::Permanent,
         _ => true,
+    }
+}
+
+#[cfg(test)]
+mod limit_tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_lost_ends_the_reading() {
+        let error = within_limit::<()>("read links", std::future::pending())
+            .await
+            .unwrap_err();
+        assert_eq!(error.to_string(), "could not read links within 30 s");
+        assert_eq!(error.category(), "NetlinkRequest");
     }
 }

@@ -7,11 +7,15 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressSco
 use nix::errno::Errno;
 use plan::pod_cidr::host::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress};
 
-use super::{Netlink, NetlinkError, own_address, reading};
+use super::{Netlink, NetlinkError, own_address, reading, within_limit};
 
 impl Netlink {
     /// Every address of every link; a link that came between two looks is not among them.
     pub async fn link_addresses(&self) -> Result<Vec<LinkAddress>, NetlinkError> {
+        within_limit("read links and addresses", self.read_link_addresses()).await
+    }
+
+    async fn read_link_addresses(&self) -> Result<Vec<LinkAddress>, NetlinkError> {
         let links = self.links().await?;
         let found = self.address_messages().await?;
         let of_link = |message: &AddressMessage| {

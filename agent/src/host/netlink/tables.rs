@@ -11,12 +11,16 @@ use plan::pod_cidr::host::{RouteKind, Rule};
 use rtnetlink::IpVersion;
 
 use super::messages::any_route;
-use super::{Netlink, NetlinkError, reading};
+use super::{Netlink, NetlinkError, reading, within_limit};
 use crate::host::snapshot::{Route, Tables};
 
 impl Netlink {
     /// Reads everything by which packets go anywhere.
     pub async fn tables(&self) -> Result<Tables, NetlinkError> {
+        within_limit("read links, addresses, routes and rules", self.read_tables()).await
+    }
+
+    async fn read_tables(&self) -> Result<Tables, NetlinkError> {
         let mut routes = self.route_messages(AddressFamily::Inet).await?;
         routes.extend(self.route_messages(AddressFamily::Inet6).await?);
         let mut rules = self.rules(IpVersion::V4).await?;
