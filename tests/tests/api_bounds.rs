@@ -873,7 +873,21 @@ async fn of_a_strangers_service_what_an_exchange_changes() {
         serde_json::from_value(helper).unwrap()
     };
     services.create(&dry_post(), &helper(json!({}))).await.unwrap();
+    let bridge = |change: Value| {
+        let mut bridge = json!({
+            "metadata": { "name": "web-replumb-bridge", "labels": { "replumb.dev/address": "bridge" } },
+            "spec": { "type": "LoadBalancer", "loadBalancerClass": "replumb.dev/bridge", "allocateLoadBalancerNodePorts": false },
+        });
+        apply(&mut bridge, &change);
+        bridge
+    };
+    services
+        .create(&dry_post(), &helper(bridge(json!({}))))
+        .await
+        .unwrap();
     for change in [
+        bridge(json!({ "spec": { "ports": [{ "port": 80, "name": "h", "nodePort": 30053 }] } })),
+        bridge(json!({ "metadata": { "name": "web-replumb-x", "labels": { "replumb.dev/address": "x" } } })),
         json!({ "metadata": { "name": "another" } }),
         json!({ "metadata": { "labels": { "replumb.dev/address": null } } }),
         json!({ "metadata": { "labels": { "replumb.dev/service": "another" } } }),
