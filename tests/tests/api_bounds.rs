@@ -25,6 +25,9 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use lab::apilab::ApiLab;
 use lab::cluster::wait::{Look, until};
+use plan::service_cidr::objects::{Ground, Objects, Request, Spare};
+use plan::service_cidr::side::{Side, Sides};
+use plan::service_cidr::swap::Write;
 use plan::traffic::Generation;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -129,6 +132,11 @@ fn agent_image(lab: &ApiLab) -> String {
         path,
     ])
     .unwrap()
+}
+
+/// The spec of a Service as the coordinator writes it down before it takes its address.
+fn before_of(service: &Service) -> String {
+    serde_json::to_value(&service.spec).unwrap().to_string()
 }
 
 /// A Migration as it is read; it is not stored.
@@ -808,23 +816,23 @@ async fn of_a_strangers_service_what_an_exchange_changes() {
             "no ExternalName of what is ClusterIP",
         ),
         (
-            json!({ "metadata": { "annotations": { "replumb.dev/service-before": "{}" } },
+            json!({ "metadata": { "annotations": { "replumb.dev/service-before": before_of(&web) } },
                 "spec": { "type": "ExternalName", "externalName": "evil.example.com" } }),
             "not to evil.example.com",
         ),
         (
-            json!({ "metadata": { "annotations": { "replumb.dev/service-before": "{}" } },
+            json!({ "metadata": { "annotations": { "replumb.dev/service-before": before_of(&web) } },
                 "spec": { "type": "ExternalName", "externalName": "web-replumb-new.elsewhere.svc.cluster.local" } }),
             "not to web-replumb-new.elsewhere",
         ),
         // A domain of the thief's, whose name server answers for it.
         (
-            json!({ "metadata": { "annotations": { "replumb.dev/service-before": "{}" } },
+            json!({ "metadata": { "annotations": { "replumb.dev/service-before": before_of(&web) } },
                 "spec": { "type": "ExternalName", "externalName": "web-replumb-new.of-services.svc.evil.example" } }),
             "not to web-replumb-new.of-services.svc.evil.example",
         ),
         (
-            json!({ "metadata": { "annotations": { "replumb.dev/service-before": "{}" } },
+            json!({ "metadata": { "annotations": { "replumb.dev/service-before": before_of(&web) } },
                 "spec": { "type": "ExternalName", "externalName": "web-replumb-new.of-services.svc.cluster.local.evil.example" } }),
             "cluster.local.evil.example",
         ),
@@ -839,12 +847,11 @@ async fn of_a_strangers_service_what_an_exchange_changes() {
             "{change}: {words}"
         );
     }
-    // Whoever writes this of a load balancer has all traffic to that address.
-    make(
-        &of_admin,
-        json!({ "metadata": { "name": "balanced" }, "spec": { "type": "LoadBalancer", "ports": [{ "port": 80 }] } }),
-    )
-    .await;
+    // Whoever writes this of a load balancer has all traffic to that address. A node port could be one that another case gives back.
+    let spec =
+        json!({ "type": "LoadBalancer", "allocateLoadBalancerNodePorts": false, "ports": [{ "port": 80 }] });
+    let balanced = json!({ "metadata": { "name": "balanced" }, "spec": spec });
+    make(&of_admin, balanced).await;
     let answered = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] } } });
     let words = refused(
         services.patch_status("balanced", &dry(), &merge(answered)).await,
@@ -904,6 +911,180 @@ async fn of_a_strangers_service_what_an_exchange_changes() {
         );
         assert!(words.contains("Service of-services/"), "{change}: {words}");
     }
+}
+
+/// What the coordinator writes of this Service, by its own code.
+fn written(service: &Service, write: Write) -> Value {
+    let service = serde_json::to_value(service).unwrap();
+    let address = service["spec"]["clusterIP"].as_str().unwrap_or_default();
+    let addresses = Sides::each(|_| address.parse().into_iter().collect());
+    let objects = Objects {
+        domain: "cluster.local",
+        service: &service,
+        addresses: &addresses,
+        spare: &Spare::default(),
+        ground: &Ground::default(),
+    };
+    match objects.request(write) {
+        Some(Request::PatchService(change)) => change,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A thief who makes a Service forget what it was has another one made of it: of another type, or at other node ports.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+#[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
+async fn a_service_comes_back_as_what_it_was() {
+    let lab = bounds().await;
+    lab.namespace("of-types").await.unwrap();
+    let of_admin: Api<Service> = Api::namespaced(lab.admin().await.unwrap(), "of-types");
+    let services: Api<Service> = Api::namespaced(coordinator().await, "of-types");
+    let inner = make(
+        &of_admin,
+        json!({ "metadata": { "name": "inner" }, "spec": { "selector": { "type": "NodePort" }, "ports": [{ "port": 80 }] } }),
+    )
+    .await;
+    let ports = json!([
+        { "name": "dns", "port": 53, "protocol": "UDP", "nodePort": 30054 },
+        { "name": "dns-tcp", "port": 53, "nodePort": 30054 },
+        { "name": "http", "port": 80, "nodePort": 30055, "appProtocol": "http" },
+    ]);
+    let outer = make(
+        &of_admin,
+        json!({ "metadata": { "name": "outer" }, "spec": { "type": "NodePort", "ports": ports } }),
+    )
+    .await;
+    let said = |service: &Service, from: &str, to: &str| {
+        let mut away = written(service, Write::ServiceAway(Side::New));
+        let before = before_of(service);
+        assert!(before.contains(from), "{before}");
+        away["metadata"]["annotations"]["replumb.dev/service-before"] = json!(before.replace(from, to));
+        away
+    };
+    let marked =
+        |text: Option<&str>| json!({ "metadata": { "annotations": { "replumb.dev/service-before": text } } });
+    let at = |number: usize, node_port: u16| {
+        let mut ports = ports.clone();
+        ports[number]["nodePort"] = json!(node_port);
+        json!({ "spec": { "ports": ports } })
+    };
+    let refuses = async |name: &str, change: Value, named: &str| {
+        let words = refused(
+            services.patch(name, &dry(), &merge(change.clone())).await,
+            "services",
+            &change.to_string(),
+        );
+        assert!(
+            words.contains(&format!("Service of-types/{name}")) && words.contains(named),
+            "{change}: {words}"
+        );
+    };
+    let of_type = "no ExternalName of what is";
+    refuses(
+        "inner",
+        said(&inner, "\"type\":\"ClusterIP\"", "\"type\":\"NodePort\""),
+        of_type,
+    )
+    .await;
+    refuses(
+        "outer",
+        said(&outer, "\"type\":\"NodePort\"", "\"type\":\"ClusterIP\""),
+        of_type,
+    )
+    .await;
+    refuses(
+        "outer",
+        said(&outer, "30055", "30053"),
+        "has to say its node ports",
+    )
+    .await;
+    refuses(
+        "inner",
+        said(&inner, "\"port\":80", "\"nodePort\":30053,\"port\":80"),
+        "has to say its node ports",
+    )
+    .await;
+    refuses("outer", at(2, 30053), "no node port but those").await;
+    refuses(
+        "inner",
+        marked(Some(&before_of(&outer))),
+        "annotation replumb.dev/service-before",
+    )
+    .await;
+    // An ExternalName keeps a node port that it says, and does not have.
+    let mut hidden = written(&outer, Write::ServiceAway(Side::New));
+    apply(&mut hidden, &at(2, 30053));
+    refuses("outer", hidden, "no node port but those").await;
+
+    let patch = async |name: &str, change: Value| {
+        let patched = services
+            .patch(name, &PatchParams::default(), &merge(change))
+            .await;
+        patched.unwrap()
+    };
+    let mut away = Vec::new();
+    for service in [&inner, &outer] {
+        let name = service.metadata.name.as_deref().unwrap();
+        let gone = patch(name, written(service, Write::ServiceAway(Side::New))).await;
+        assert_eq!(gone.spec.as_ref().unwrap().type_.as_deref(), Some("ExternalName"));
+        away.push(patch(name, written(&gone, Write::ServiceAway(Side::Old))).await);
+        refuses(name, marked(None), "annotation replumb.dev/service-before").await;
+        refuses(name, marked(Some("{}")), "annotation replumb.dev/service-before").await;
+    }
+    let changed = |service: &Service, change: Value| {
+        let mut at = written(service, Write::ServiceAt(Side::New));
+        apply(&mut at, &change);
+        at
+    };
+    let of_type = |kind: &str| json!({ "spec": { "type": kind } });
+    refuses(
+        "inner",
+        changed(&away[0], of_type("NodePort")),
+        "no NodePort of what is ExternalName",
+    )
+    .await;
+    let mut other = changed(&away[1], of_type("ClusterIP"));
+    apply(
+        &mut other,
+        &json!({ "spec": { "externalTrafficPolicy": null, "ports": null } }),
+    );
+    refuses("outer", other, "no ClusterIP of what is ExternalName").await;
+    refuses("outer", changed(&away[1], at(0, 30053)), "no node port but those").await;
+    refuses("outer", changed(&away[1], at(2, 30057)), "no node port but those").await;
+
+    // Its owner gives it a port more, another name to one, and another node port to one.
+    let edited = json!([
+        { "name": "more", "port": 81 }, { "name": "udp", "port": 53, "protocol": "UDP" }, { "name": "dns-tcp", "port": 53 },
+        { "name": "http", "port": 80, "nodePort": 30056, "appProtocol": "http" },
+    ]);
+    let edited = merge(json!({ "spec": { "ports": edited } }));
+    let edited = of_admin
+        .patch("outer", &PatchParams::default(), &edited)
+        .await
+        .unwrap();
+    let back = patch("outer", written(&edited, Write::ServiceAt(Side::New))).await;
+    let node_ports: Vec<i32> = back
+        .spec
+        .unwrap()
+        .ports
+        .unwrap()
+        .iter()
+        .filter_map(|port| port.node_port)
+        .collect();
+    assert_eq!(node_ports.len(), 4, "{node_ports:?}");
+    assert_eq!(node_ports[2..], [30054, 30056]);
+    let back = patch("inner", written(&away[0], Write::ServiceAt(Side::New))).await;
+    assert_eq!(back.spec, inner.spec);
+    // So many ports cost the policy not too much.
+    let ports: Vec<Value> = (1..=300)
+        .map(|port| json!({ "name": format!("p{port}"), "port": port }))
+        .collect();
+    let many = json!({ "metadata": { "name": "many" }, "spec": { "type": "NodePort", "ports": ports } });
+    let many = make(&of_admin, many).await;
+    let away = patch("many", written(&many, Write::ServiceAway(Side::New))).await;
+    let back = patch("many", written(&away, Write::ServiceAt(Side::New))).await;
+    assert_eq!(back.spec, many.spec);
 }
 
 #[tokio::test]
@@ -1148,8 +1329,8 @@ async fn while_a_migration_is_under_way_what_it_names() {
     let services: Api<Service> = Api::namespaced(coordinator().await, "named");
     let service = json!({ "metadata": { "name": "web", "labels": {} }, "spec": { "selector": { "a": "b" }, "ports": [{ "port": 80 }] } });
     let of_services: Api<Service> = Api::namespaced(lab.admin().await.unwrap(), "named");
-    make(&of_services, service).await;
-    let away = json!({ "metadata": { "annotations": { "replumb.dev/service-before": "{}" } },
+    let web = make(&of_services, service).await;
+    let away = json!({ "metadata": { "annotations": { "replumb.dev/service-before": before_of(&web) } },
         "spec": { "type": "ExternalName", "externalName": "web-replumb-new.named.svc.cluster.local" } });
     services.patch("web", &dry(), &merge(away.clone())).await.unwrap();
     let words = refused(
