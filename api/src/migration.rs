@@ -302,6 +302,7 @@ pub struct Drain {
     pub timeout_seconds: Option<u32>,
     /// Grace period that overrides the pods' own, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub grace_period_seconds: Option<u32>,
     /// What happens when the time is over.
     #[serde(default)]

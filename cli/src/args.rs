@@ -288,7 +288,7 @@ pub struct RolloutFlags {
     #[arg(long, value_name = "DURATION", value_parser = value::seconds)]
     pub drain_timeout: Option<u32>,
     /// Grace period that overrides the pods' own.
-    #[arg(long, value_name = "DURATION", value_parser = value::seconds)]
+    #[arg(long, value_name = "DURATION", value_parser = value::grace_period)]
     pub grace_period: Option<u32>,
     /// What happens when pods do not leave in that time. Default Pause.
     #[arg(long, value_enum, ignore_case = true)]

@@ -170,6 +170,14 @@ pub fn seconds(text: &str) -> Result<u32, String> {
     u32::try_from(duration.as_secs()).map_err(|_| needed())
 }
 
+/// How long pods have to end. Without any time the API server forgets a pod whose process still runs.
+pub fn grace_period(text: &str) -> Result<u32, String> {
+    match seconds(text)? {
+        0 => Err("needed 1s or longer: with 0 a pod is deleted while its process still runs".to_owned()),
+        seconds => Ok(seconds),
+    }
+}
+
 /// A part of a whole.
 pub fn ratio(text: &str) -> Result<f64, String> {
     text.parse()
@@ -218,6 +226,10 @@ mod tests {
             assert!(seconds(bad).is_err(), "{bad} was taken");
         }
         assert!(wait("0").is_err());
+        assert_eq!(grace_period("1s"), Ok(1));
+        for bad in ["0", "0s", "soon"] {
+            assert!(grace_period(bad).is_err(), "{bad} was taken");
+        }
     }
 
     #[test]

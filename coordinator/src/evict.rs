@@ -245,7 +245,8 @@ pub fn body(pod: &PodName, grace_period_seconds: Option<u32>) -> Eviction {
             ..ObjectMeta::default()
         },
         delete_options: Some(DeleteOptions {
-            grace_period_seconds: grace_period_seconds.map(i64::from),
+            // With 0 the API server forgets a pod whose process still runs. An older Migration may say it.
+            grace_period_seconds: grace_period_seconds.map(|seconds| i64::from(seconds.max(1))),
             preconditions: Some(Preconditions {
                 uid: Some(pod.uid.clone()),
                 resource_version: None,
@@ -328,6 +329,8 @@ mod tests {
         assert_eq!(server.grace_period(PATH), Some(7));
         assert_eq!(counted(&context, "evicted"), 1);
         assert_eq!(context.metrics.api_warnings(), 0);
+        let at_once = body(&pod("first"), Some(0)).delete_options.unwrap();
+        assert_eq!(at_once.grace_period_seconds, Some(1), "none is forced");
     }
 
     #[tokio::test]

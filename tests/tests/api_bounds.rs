@@ -25,6 +25,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use lab::apilab::ApiLab;
 use lab::cluster::wait::{Look, until};
+use plan::evict::PodName;
 use plan::service_cidr::objects::{Ground, Objects, Request, Spare};
 use plan::service_cidr::side::{Side, Sides};
 use plan::service_cidr::swap::Write;
@@ -747,6 +748,41 @@ async fn of_pods_its_own_without_privileges() {
     })
     .await
     .unwrap();
+}
+
+/// Without a grace period it would be a deletion that waits for no process.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_pods_of_others_an_eviction_that_lets_them_end() {
+    let lab = bounds().await;
+    lab.namespace("of-evictions").await.unwrap();
+    lab.kubectl(&["create", "serviceaccount", "default", "-n", "of-evictions"])
+        .unwrap();
+    let of_admin: Api<Pod> = Api::namespaced(lab.admin().await.unwrap(), "of-evictions");
+    let client = coordinator().await;
+    let pod = json!({ "metadata": { "name": "web" }, "spec": { "nodeName": "first", "containers": [{ "name": "a", "image": "a" }] } });
+    let pod = make(&of_admin, pod).await;
+    let name = PodName {
+        namespace: "of-evictions".to_owned(),
+        name: "web".to_owned(),
+        uid: pod.metadata.uid.unwrap(),
+    };
+    let evict = async |seconds: Option<i64>| {
+        let mut body = serde_json::to_value(coordinator::evict::body(&name, None)).unwrap();
+        body["deleteOptions"]["dryRun"] = json!(["All"]);
+        body["deleteOptions"]["gracePeriodSeconds"] = json!(seconds);
+        let uri = "/api/v1/namespaces/of-evictions/pods/web/eviction";
+        let request = http::Request::post(uri).body(body.to_string().into_bytes());
+        client.request::<Value>(request.unwrap()).await
+    };
+    for seconds in [None, Some(1), Some(30)] {
+        evict(seconds).await.unwrap();
+    }
+    let words = refused(evict(Some(0)).await, "evictions", "at once");
+    assert!(
+        words.contains("pod of-evictions/web") && words.contains("not of 0"),
+        "{words}"
+    );
 }
 
 #[tokio::test]

@@ -181,7 +181,7 @@ async fn a_successor_of_the_same_name_is_not_evicted_in_place_of_the_pod_that_wa
     let successor = create(&pods, "web-0").await;
     assert_ne!(seen.uid, successor.uid);
 
-    evict(&context, std::slice::from_ref(&seen), Some(0), &mut memory).await;
+    evict(&context, std::slice::from_ref(&seen), Some(1), &mut memory).await;
     // The API server tries an eviction that conflicts again for ten seconds before it answers: no pass waits for that.
     let answered = tokio::time::timeout(LIMIT, async {
         while counted(&context, "replaced") == 0 {

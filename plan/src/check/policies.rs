@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use super::{Check, Finding, Report};
 
 /// Every policy that `deploy/base` installs, each with a binding.
-pub const POLICIES: [&str; 14] = [
+pub const POLICIES: [&str; 15] = [
     "replumb-agent-own-node",
     "replumb-coordinator-bounds-daemonsets",
     "replumb-coordinator-bounds-endpointslices",
+    "replumb-coordinator-bounds-evictions",
     "replumb-coordinator-bounds-images",
     "replumb-coordinator-bounds-migration",
     "replumb-coordinator-bounds-nodes",
