@@ -542,6 +542,9 @@ async fn of_pods_its_own_without_privileges() {
         pods.delete(name, &DeleteParams::default()).await.unwrap();
     }
     pods.create(&dry_post(), &pod(&json!({}))).await.unwrap();
+    let of_pool =
+        json!({ "metadata": { "annotations": { "cni.projectcalico.org/ipv4pools": "[\"new\"]" } } });
+    pods.create(&dry_post(), &pod(&of_pool)).await.unwrap();
 
     let container = |change: Value| json!({ "spec": { "containers": [change] } });
     let volume = |source: Value| {
@@ -554,6 +557,18 @@ async fn of_pods_its_own_without_privileges() {
         (
             json!({ "metadata": { "labels": { names::COMPONENT_LABEL: "x" } } }),
             "component",
+        ),
+        (
+            json!({ "metadata": { "finalizers": ["a.b/c"] } }),
+            "no finalizer a.b/c",
+        ),
+        (
+            json!({ "metadata": { "annotations": { "cni.projectcalico.org/ipAddrsNoIpam": "[\"10.244.1.5\"]" } } }),
+            "no annotation cni.projectcalico.org/ipAddrsNoIpam",
+        ),
+        (
+            json!({ "metadata": { "annotations": { "k8s.v1.cni.cncf.io/networks": "x" } } }),
+            "no annotation k8s.v1",
         ),
         (
             json!({ "spec": { "hostNetwork": true } }),
@@ -928,7 +943,20 @@ async fn of_a_strangers_service_what_an_exchange_changes() {
         .create(&dry_post(), &helper(bridge(json!({}))))
         .await
         .unwrap();
+    let word = json!({ "service.kubernetes.io/topology-mode": "Auto" });
+    let said = json!({ "replumb.dev/addresses": "10.96.0.9", "replumb.dev/service-before": "{}" });
     for change in [
+        json!({ "metadata": { "labels": word, "annotations": word } }),
+        json!({ "metadata": { "annotations": said } }),
+    ] {
+        services.create(&dry_post(), &helper(change)).await.unwrap();
+    }
+    let owner = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "name": name, "uid": web.metadata.uid });
+    for change in [
+        json!({ "metadata": { "annotations": { "external-dns.alpha.kubernetes.io/hostname": "www.example.com" } } }),
+        json!({ "metadata": { "labels": { "team": "a" } } }),
+        json!({ "metadata": { "finalizers": ["a.b/c"] } }),
+        json!({ "metadata": { "ownerReferences": [owner("Service", "web"), owner("Pod", "web")] } }),
         bridge(json!({ "spec": { "ports": [{ "port": 80, "name": "h", "nodePort": 30053 }] } })),
         bridge(json!({ "metadata": { "name": "web-replumb-x", "labels": { "replumb.dev/address": "x" } } })),
         json!({ "metadata": { "name": "another" } }),
@@ -1155,6 +1183,28 @@ async fn of_endpoints_copies_for_helpers() {
         let words = refused(slices.create(&dry_post(), &object).await, "endpointslices", name);
         assert!(
             words.contains(&format!("EndpointSlice of-slices/{name}")),
+            "{words}"
+        );
+    }
+    let (theirs_too, uid) = (json!({ "a": "b" }), "u-1");
+    for (change, named) in [
+        (json!({ "labels": theirs_too }), "no label a"),
+        (json!({ "annotations": theirs_too }), "no annotation a"),
+        (json!({ "finalizers": ["a.b/c"] }), "no finalizer a.b/c"),
+        (
+            json!({ "ownerReferences": [
+                { "apiVersion": "v1", "kind": "Service", "name": "web-replumb-old", "uid": uid },
+                { "apiVersion": "v1", "kind": "Pod", "name": "web", "uid": uid },
+            ] }),
+            "no owner besides",
+        ),
+    ] {
+        let mut more = slice("more", "web-replumb-old", "replumb.dev");
+        apply(&mut more["metadata"], &change);
+        let object = serde_json::from_value(more).unwrap();
+        let words = refused(slices.create(&dry_post(), &object).await, "endpointslices", named);
+        assert!(
+            words.contains("EndpointSlice of-slices/more") && words.contains(named),
             "{words}"
         );
     }
