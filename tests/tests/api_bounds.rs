@@ -233,6 +233,65 @@ async fn of_a_node_the_cordon_and_our_labels_and_annotations() {
     );
 }
 
+/// Where other nodes send packets to: an address of its own, as its kubelet or flannel say them.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_a_node_an_address_of_its_own() {
+    let lab = bounds().await;
+    let nodes: Api<Node> = Api::all(coordinator().await);
+    let of_admin: Api<Node> = Api::all(lab.admin().await.unwrap());
+    lab.node("addressed").await.unwrap();
+    let addresses = json!({ "status": { "addresses": [
+        { "type": "InternalIP", "address": "192.0.2.11" }, { "type": "InternalIP", "address": "fd00:172::b" },
+    ] } });
+    of_admin
+        .patch_status("addressed", &PatchParams::default(), &merge(addresses))
+        .await
+        .unwrap();
+    let annotated = |key: &str, value: &str| json!({ "metadata": { "annotations": { key: value } } });
+    let (ipv4, ipv6) = ("projectcalico.org/IPv4Address", "projectcalico.org/IPv6Address");
+    for change in [
+        annotated("flannel.alpha.coreos.com/public-ip", "192.0.2.12"),
+        annotated("example.com/blue-public-ipv6", "fd00:172::c"),
+        annotated(ipv6, "fd00:172::99/64"),
+    ] {
+        of_admin
+            .patch("addressed", &PatchParams::default(), &merge(change))
+            .await
+            .unwrap();
+    }
+    for change in [
+        annotated(ipv4, "192.0.2.11/32"),
+        annotated(ipv4, "192.0.2.12/24"),
+        annotated("projectcalico.org/IPv4VXLANTunnelAddr", "10.244.1.0"),
+        annotated("replumb.dev/public-ip", "203.0.113.1"),
+        annotated(ipv6, "fd00:172:0::b"),
+        annotated(ipv6, "fd00:172::c/128"),
+        json!({ "metadata": { "annotations": { ipv4: null, ipv6: null } } }),
+    ] {
+        nodes
+            .patch("addressed", &PatchParams::default(), &merge(change))
+            .await
+            .unwrap();
+    }
+    for (key, value) in [
+        (ipv4, "203.0.113.1"),
+        (ipv4, "203.0.113.1/32"),
+        (ipv4, "192.0.2.110/32"),
+        (ipv4, ""),
+        (ipv6, "fd00:172::99/64"),
+    ] {
+        let answer = nodes
+            .patch("addressed", &dry(), &merge(annotated(key, value)))
+            .await;
+        let words = refused(answer, "nodes", value);
+        assert!(
+            words.contains(&format!("annotation {key} to {value}")) && words.contains("192.0.2.11, "),
+            "{words}"
+        );
+    }
+}
+
 fn daemon_set(name: &str, container: &Value, selector: &Value) -> Value {
     json!({
         "metadata": { "name": name },

@@ -2,12 +2,14 @@
 //! the start into `status.before`, what is of one node into its `NodeMigration`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::node_migration::{NodeBefore, NodeMigrationSpec};
 use api::{Migration, NodeMigration};
 use futures::StreamExt as _;
 use kube::{Api, ResourceExt};
+use plan::calico::family::{IPV4, IPV6};
 use plan::calico::node_of;
 use plan::flannel_to_calico::objects;
 use serde_json::{Map, Value, json};
@@ -263,19 +265,32 @@ pub fn known_names(before: &BTreeMap<String, String>, key: &str) -> Option<BTree
     serde_json::from_value(value(before, key)?).ok()
 }
 
-/// What to patch in a Node's annotations so that Calico's are as they were: `None` when they are.
+/// What to patch in a Node's annotations so that Calico's are as they were: `None` when they are. An address that other nodes would send
+/// to, and that is not the Node's as it was prepared, does not come back: calico-node writes its own as it starts.
 pub fn annotations_change(
     found: &BTreeMap<String, String>,
     had: &BTreeMap<String, String>,
 ) -> Option<Map<String, Value>> {
+    let address = |text: &String| {
+        text.split('/')
+            .next()
+            .and_then(|text| text.parse::<IpAddr>().ok())
+    };
+    let comes_back = |key: &str, value: &String| {
+        let is_address = [&IPV4, &IPV6]
+            .iter()
+            .any(|family| family.address_annotation == key);
+        !is_address || found.get(key).is_some_and(|now| address(now) == address(value))
+    };
+    let had: BTreeMap<&String, &String> = had.iter().filter(|(key, value)| comes_back(key, value)).collect();
     let new = found
         .keys()
-        .filter(|key| key.starts_with(ANNOTATION_PREFIX) && !had.contains_key(*key))
+        .filter(|key| key.starts_with(ANNOTATION_PREFIX) && !had.contains_key(key))
         .map(|key| (key.clone(), Value::Null));
     let change: Map<String, Value> = had
         .iter()
-        .filter(|(key, value)| found.get(*key) != Some(value))
-        .map(|(key, value)| (key.clone(), json!(value)))
+        .filter(|(key, value)| found.get(**key) != Some(**value))
+        .map(|(key, value)| ((*key).clone(), json!(value)))
         .chain(new)
         .collect();
     (!change.is_empty()).then_some(change)
@@ -316,6 +331,14 @@ mod tests {
             Value::Object(change),
             json!({ "projectcalico.org/IPv4Address": null })
         );
+        // It had another machine's.
+        let other = text(&[("projectcalico.org/IPv4Address", "192.0.2.9/24")]);
+        let change = annotations_change(&had, &other).unwrap();
+        assert_eq!(
+            Value::Object(change),
+            json!({ "projectcalico.org/IPv4Address": null })
+        );
+        assert_eq!(annotations_change(&BTreeMap::new(), &other), None);
     }
 
     #[tokio::test]
