@@ -21,6 +21,7 @@ use coordinator::{cordon, probe, traffic};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use lab::apilab::ApiLab;
@@ -33,10 +34,13 @@ use plan::traffic::Generation;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, RwLock};
 
 const LABEL: &str = names::NODE_NETWORK_LABEL;
 const LIMIT: Duration = Duration::from_mins(1);
+
+/// While a case has a Migration under way, the coordinator makes no writes for others.
+static MIGRATION: RwLock<()> = RwLock::const_new(());
 
 /// The coordinator's own token.
 async fn coordinator() -> Client {
@@ -346,6 +350,7 @@ async fn sets(lab: &ApiLab, namespace: &str) -> Api<DaemonSet> {
 #[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
 async fn of_a_daemon_set_the_selector_of_a_network() {
     let lab = bounds().await;
+    let _turn = MIGRATION.read().await;
     let sets = sets(lab, "of-sets").await;
     for (name, value) in [
         ("kube-flannel-ds", json!("flannel")),
@@ -458,6 +463,7 @@ async fn of_a_daemon_set_the_selector_of_a_network() {
 #[ignore = "starts an API server: cargo lab test"]
 async fn calico_node_gets_other_pods_where_rbac_says_so() {
     let lab = bounds().await;
+    let _turn = MIGRATION.read().await;
     let sets = sets(lab, "convert").await;
     let image = runs("calico-node", "calico/node:v3.8.9");
     refused(
@@ -886,6 +892,7 @@ async fn of_pods_of_others_an_eviction_that_lets_them_end() {
 #[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
 async fn of_a_strangers_service_what_an_exchange_changes() {
     let lab = bounds().await;
+    let _turn = MIGRATION.read().await;
     lab.namespace("of-services").await.unwrap();
     let of_admin: Api<Service> = Api::namespaced(lab.admin().await.unwrap(), "of-services");
     let services: Api<Service> = Api::namespaced(coordinator().await, "of-services");
@@ -1082,6 +1089,7 @@ fn written(service: &Service, write: Write) -> Value {
 #[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
 async fn a_service_comes_back_as_what_it_was() {
     let lab = bounds().await;
+    let _turn = MIGRATION.read().await;
     lab.namespace("of-types").await.unwrap();
     let of_admin: Api<Service> = Api::namespaced(lab.admin().await.unwrap(), "of-types");
     let services: Api<Service> = Api::namespaced(coordinator().await, "of-types");
@@ -1236,6 +1244,7 @@ async fn a_service_comes_back_as_what_it_was() {
 #[ignore = "starts an API server: cargo lab test"]
 async fn of_endpoints_copies_for_helpers() {
     let lab = bounds().await;
+    let _turn = MIGRATION.read().await;
     lab.namespace("of-slices").await.unwrap();
     let of_admin: Api<EndpointSlice> = Api::namespaced(lab.admin().await.unwrap(), "of-slices");
     let slices: Api<EndpointSlice> = Api::namespaced(coordinator().await, "of-slices");
@@ -1421,11 +1430,178 @@ async fn of_deployments_one_pod_more_and_of_secrets_a_backup() {
     }
 }
 
+fn range(name: &str, label: &str, ranges: &[&str]) -> ServiceCIDR {
+    let object = json!({
+        "metadata": { "name": name, "labels": { "app.kubernetes.io/managed-by": label } }, "spec": { "cidrs": ranges },
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_ranges_its_own_and_of_what_hosts_route() {
+    let lab = bounds().await;
+    let ranges: Api<ServiceCIDR> = Api::all(coordinator().await);
+    for (name, cidrs) in [
+        ("replumb-old", &["10.121.0.0/16"][..]),
+        ("replumb-new-again", &["10.121.0.0/16", "fd00:121::/108"]),
+        ("replumb-keep-10-121-0-4-30", &["10.121.0.4/30"]),
+    ] {
+        ranges
+            .create(&dry_post(), &range(name, "replumb", cidrs))
+            .await
+            .unwrap();
+    }
+    let mut held = range("replumb-new", "replumb", &["10.121.0.0/16"]);
+    held.metadata.finalizers = Some(vec!["a.b/c".to_owned()]);
+    for (range, named) in [
+        (held, "without finalizers"),
+        (
+            range("another", "replumb", &["10.121.0.0/16"]),
+            "makes replumb-old",
+        ),
+        (range("replumb-new", "a-person", &["10.121.0.0/16"]), "with label"),
+        (
+            range("replumb-new", "replumb", &["169.254.169.0/24"]),
+            "169.254.169.0/24",
+        ),
+        (range("replumb-new", "replumb", &["126.0.0.0/7"]), "126.0.0.0/7"),
+        (
+            range("replumb-new", "replumb", &["10.121.0.0/16", "fe80::/64"]),
+            "fe80::/64",
+        ),
+    ] {
+        let words = refused(ranges.create(&dry_post(), &range).await, "servicecidrs", named);
+        assert!(words.contains(named), "{words}");
+    }
+    // It has no right to change one; the policy holds whatever roles it has.
+    lab.kubectl(&[
+        "create",
+        "clusterrole",
+        "ranges",
+        "--verb=patch",
+        "--resource=servicecidrs.networking.k8s.io",
+    ])
+    .unwrap();
+    lab.kubectl(&[
+        "create",
+        "clusterrolebinding",
+        "ranges",
+        "--clusterrole=ranges",
+        "--serviceaccount=replumb-system:replumb-coordinator",
+    ])
+    .unwrap();
+    let labelled = merge(json!({ "metadata": { "labels": { "a": "b" } } }));
+    until("the role is known", LIMIT, Path::new("/"), async || {
+        let words = match ranges.patch("kubernetes", &dry(), &labelled).await {
+            Err(kube::Error::Api(status)) => status.message.clone(),
+            other => panic!("a range is changed: {other:?}"),
+        };
+        Ok(if words.contains("may only make and delete it") {
+            Look::Done(())
+        } else {
+            Look::NotYet(words)
+        })
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn while_ranges_change_no_other_is_made() {
+    let lab = bounds().await;
+    let _turn = MIGRATION.write().await;
+    let migrations: Api<Migration> = Api::all(lab.admin().await.unwrap());
+    make(
+        &migrations,
+        json!({ "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration", "metadata": { "name": "ranges" },
+            "spec": { "serviceCidr": { "to": ["10.122.0.0/24"] } } }),
+    )
+    .await;
+    let sourced = |value: Value| json!({ "value": value, "source": "default" });
+    let status = json!({
+        "phase": "Rolling", "startedAt": "2026-03-01T10:00:00Z",
+        "serviceCidr": { "settings": {
+            "from": sourced(json!(["10.96.0.0/16"])), "to": sourced(json!(["10.122.0.0/24"])),
+            "domain": sourced(json!("cluster.local")), "bridgePolicy": sourced(json!("Cluster")),
+        } },
+    });
+    migrations
+        .patch_status(
+            "ranges",
+            &PatchParams::default(),
+            &merge(json!({ "status": status })),
+        )
+        .await
+        .unwrap();
+    let ranges: Api<ServiceCIDR> = Api::all(coordinator().await);
+    let make = async |name: &str, cidr: &str| {
+        let range = range(name, "replumb", &[cidr]);
+        ranges.create(&PostParams::default(), &range).await
+    };
+    until("the Migration is known", LIMIT, Path::new("/"), async || {
+        Ok(match make("replumb-keep-other", "10.123.0.0/30").await {
+            Ok(_) => {
+                ranges
+                    .delete("replumb-keep-other", &DeleteParams::default())
+                    .await
+                    .unwrap();
+                Look::NotYet("another range was made".to_owned())
+            }
+            Err(error) => {
+                let words = error.to_string();
+                let known = "makes no range 10.123.0.0/30: it is within none of 10.122.0.0/24, 10.96.0.0/16";
+                // The one before is still on its way.
+                if words.contains("AlreadyExists") {
+                    Look::NotYet(words)
+                } else {
+                    assert!(words.contains(known), "{words}");
+                    Look::Done(())
+                }
+            }
+        })
+    })
+    .await
+    .unwrap();
+    for (name, cidr) in [
+        ("replumb-new", "10.122.0.0/24"),
+        ("replumb-keep-10-96-0-4-30", "10.96.0.4/30"),
+    ] {
+        make(name, cidr).await.unwrap();
+        ranges.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    let wide = make("replumb-keep-10-96-0-0-15", "10.96.0.0/15").await;
+    refused(wide, "migration", "more than the old range");
+    let over = merge(json!({ "status": { "phase": "Completed" } }));
+    migrations
+        .patch_status("ranges", &PatchParams::default(), &over)
+        .await
+        .unwrap();
+    until("it is over", LIMIT, Path::new("/"), async || {
+        Ok(match make("replumb-keep-after", "10.123.0.4/30").await {
+            Ok(_) => Look::Done(()),
+            Err(error) => Look::NotYet(error.to_string()),
+        })
+    })
+    .await
+    .unwrap();
+    ranges
+        .delete("replumb-keep-after", &DeleteParams::default())
+        .await
+        .unwrap();
+    migrations
+        .delete("ranges", &DeleteParams::default())
+        .await
+        .unwrap();
+}
+
 /// While a Migration is under way, what it does not name is left alone.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
 async fn while_a_migration_is_under_way_what_it_names() {
     let lab = bounds().await;
+    let _turn = MIGRATION.write().await;
     let sets = sets(lab, "named").await;
     let of_admin: Api<DaemonSet> = Api::namespaced(lab.admin().await.unwrap(), "named");
     make(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Check, Finding, Report};
 
 /// Every policy that `deploy/base` installs, each with a binding.
-pub const POLICIES: [&str; 15] = [
+pub const POLICIES: [&str; 16] = [
     "replumb-agent-own-node",
     "replumb-coordinator-bounds-daemonsets",
     "replumb-coordinator-bounds-endpointslices",
@@ -16,6 +16,7 @@ pub const POLICIES: [&str; 15] = [
     "replumb-coordinator-bounds-pods",
     "replumb-coordinator-bounds-scale",
     "replumb-coordinator-bounds-secrets",
+    "replumb-coordinator-bounds-servicecidrs",
     "replumb-coordinator-bounds-services",
     "replumb-drift-calico",
     "replumb-drift-daemonsets",
