@@ -22,11 +22,12 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use lab::apilab::ApiLab;
 use lab::cluster::wait::{Look, until};
 use plan::evict::PodName;
+use plan::flannel_to_calico::objects::{FELIX_CONFIGURATION_FIELDS, IPAM_CONFIG_FIELDS};
 use plan::service_cidr::objects::{Ground, Objects, Request, Spare};
 use plan::service_cidr::side::{Side, Sides};
 use plan::service_cidr::swap::Write;
@@ -1427,6 +1428,100 @@ async fn of_deployments_one_pod_more_and_of_secrets_a_backup() {
             words.contains(&format!("Secret replumb-system/{name}")),
             "{words}"
         );
+    }
+}
+
+/// With one field of Felix a cluster is another one: whom pods reach, which program sees their packets, where metadata are asked.
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn of_calicos_settings_the_fields_of_both_networks() {
+    let lab = bounds().await;
+    let definitions = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/calico-crds.yaml");
+    lab.kubectl(&["apply", "--server-side", "-f", definitions])
+        .unwrap();
+    let established = "--for=condition=Established";
+    lab.kubectl(&["wait", established, "--timeout=60s", "-f", definitions])
+        .unwrap();
+    let client = coordinator().await;
+    for (kind, plural, fields) in [
+        (
+            "FelixConfiguration",
+            "felixconfigurations",
+            &FELIX_CONFIGURATION_FIELDS[..],
+        ),
+        ("IPAMConfig", "ipamconfigs", &IPAM_CONFIG_FIELDS[..]),
+    ] {
+        let resource = GroupVersionKind::gvk("crd.projectcalico.org", "v1", kind);
+        let resource = ApiResource::from_gvk_with_plural(&resource, plural);
+        let ours: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let theirs: Api<DynamicObject> = Api::all_with(lab.admin().await.unwrap(), &resource);
+        let object = |name: &str, spec: &Value| -> DynamicObject {
+            let object = json!({ "apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": { "name": name }, "spec": spec });
+            serde_json::from_value(object).unwrap()
+        };
+        let value = |field: &str| match field {
+            "vxlanVNI" | "vxlanPort" | "vxlanMTU" | "vxlanMTUV6" => json!(4096),
+            "ipv6Support" | "vxlanEnabled" | "strictAffinity" | "autoAllocateBlocks" => json!(true),
+            _ => json!("Enabled"),
+        };
+        let spec: serde_json::Map<String, Value> = fields
+            .iter()
+            .map(|field| ((*field).to_owned(), value(field)))
+            .collect();
+        let spec = json!(spec);
+        let (mut more, other) = (spec.clone(), object("node.first", &spec));
+        more["metadataAddr"] = json!("192.0.2.1");
+        let mut held = object("default", &spec);
+        held.metadata.finalizers = Some(vec!["a.b/c".to_owned()]);
+        for (object, named) in [
+            (object("default", &more), "spec.metadataAddr"),
+            (other, "default alone"),
+            (held, "metadata.finalizers"),
+        ] {
+            let words = refused(ours.create(&dry_post(), &object).await, "calico", named);
+            assert!(words.contains(kind) && words.contains(named), "{words}");
+        }
+        ours.create(&PostParams::default(), &object("default", &spec))
+            .await
+            .unwrap();
+        let theirs_too = json!({ "spec": { "prometheusMetricsEnabled": true } });
+        theirs
+            .patch("default", &PatchParams::default(), &merge(theirs_too))
+            .await
+            .unwrap();
+        for field in fields {
+            let other = value(field).as_bool().map_or(Value::Null, |value| json!(!value));
+            let change = json!({ "spec": { *field: other } });
+            ours.patch("default", &dry(), &merge(change)).await.unwrap();
+        }
+        for (change, named) in [
+            (
+                json!({ "spec": { "dataplaneDriver": "/evil" } }),
+                "spec.dataplaneDriver",
+            ),
+            (
+                json!({ "spec": { "prometheusMetricsEnabled": null } }),
+                "spec.prometheus",
+            ),
+            (
+                json!({ "metadata": { "finalizers": ["a.b/c"] } }),
+                "metadata.finalizers",
+            ),
+        ] {
+            let words = refused(
+                ours.patch("default", &dry(), &merge(change)).await,
+                "calico",
+                named,
+            );
+            assert!(words.contains(named), "{words}");
+        }
+        theirs
+            .create(&PostParams::default(), &object("node.first", &spec))
+            .await
+            .unwrap();
+        let deletion = ours.delete("node.first", &DeleteParams::default()).await;
+        refused(deletion, "calico", "another one");
+        ours.delete("default", &DeleteParams::default()).await.unwrap();
     }
 }
 

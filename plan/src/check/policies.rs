@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::{Check, Finding, Report};
 
 /// Every policy that `deploy/base` installs, each with a binding.
-pub const POLICIES: [&str; 16] = [
+pub const POLICIES: [&str; 17] = [
     "replumb-agent-own-node",
+    "replumb-coordinator-bounds-calico",
     "replumb-coordinator-bounds-daemonsets",
     "replumb-coordinator-bounds-endpointslices",
     "replumb-coordinator-bounds-evictions",
