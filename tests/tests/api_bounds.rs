@@ -1029,9 +1029,22 @@ async fn of_a_strangers_service_what_an_exchange_changes() {
         bridge
     };
     services
-        .create(&dry_post(), &helper(bridge(json!({}))))
+        .create(&PostParams::default(), &helper(bridge(json!({}))))
         .await
         .unwrap();
+    let answers = async |address: &str| {
+        let status = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": "10.96.0.9" }, { "ip": address }] } } });
+        services
+            .patch_status("web-replumb-bridge", &dry(), &merge(status))
+            .await
+    };
+    for address in ["192.0.2.1", "fd00:172::b"] {
+        answers(address).await.unwrap();
+    }
+    for address in ["169.254.169.254", "127.0.0.1", "fe80::1", "::1"] {
+        let words = refused(answers(address).await, "services", address);
+        assert!(words.contains(&format!("to themselves: {address}")), "{words}");
+    }
     let word = json!({ "service.kubernetes.io/topology-mode": "Auto" });
     let said = json!({ "replumb.dev/addresses": "10.96.0.9", "replumb.dev/service-before": "{}" });
     for change in [
