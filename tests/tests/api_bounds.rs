@@ -608,8 +608,7 @@ async fn of_pods_its_own_without_privileges() {
         pods.delete(name, &DeleteParams::default()).await.unwrap();
     }
     pods.create(&dry_post(), &pod(&json!({}))).await.unwrap();
-    let of_pool =
-        json!({ "metadata": { "annotations": { "cni.projectcalico.org/ipv4pools": "[\"new\"]" } } });
+    let of_pool = json!({ "metadata": { "annotations": { "cni.projectcalico.org/ipv4pools": "[\"new\"]", "policies.kyverno.io/last-applied-patches": "a webhook's" } } });
     pods.create(&dry_post(), &pod(&of_pool)).await.unwrap();
 
     let critical = |name: &str, network: &str| {
