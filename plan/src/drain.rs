@@ -98,6 +98,16 @@ pub struct Budget {
     pub desired_healthy: i32,
     /// `status.expectedPods`.
     pub expected_pods: i32,
+    /// `spec.unhealthyPodEvictionPolicy` is `AlwaysAllow`: a pod that is not Ready may go in any case.
+    pub lets_unhealthy_go: bool,
+}
+
+impl Budget {
+    /// Whether a pod of it that is not Ready is let go, as the API server decides it (`registry/core/pod/storage/eviction.go`).
+    pub fn lets_go_unready(&self) -> bool {
+        let is_healthy = self.desired_healthy > 0 && self.current_healthy >= self.desired_healthy;
+        self.disruptions_allowed > 0 || self.lets_unhealthy_go || is_healthy
+    }
 }
 
 /// A label selector.

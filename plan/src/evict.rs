@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::decision::{Wait, WaitReason};
 use crate::drain::{self, Budget, Permissions, Pod};
-use crate::words::{lines_of, names, number};
+use crate::words::{lines, lines_of, names, number};
 
 /// A pod to evict. The UID goes along as a precondition: a pod of the same name elsewhere is another pod (R5).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,23 +170,43 @@ fn has_longer(pod: &Pod, grace_period_seconds: Option<u32>) -> bool {
     allowed.is_some_and(|allowed| pod.deletion_grace_seconds.is_some_and(|given| given > allowed))
 }
 
-/// What would keep these pods, which are asked to go later and not yet; `None` when nothing is known that would. One that is not Ready may
-/// go by the rules of its budget all the same.
+/// What would keep these pods of one place, which are asked to go later and not yet; `None` when nothing is known that would. They go beside each
+/// other, and none comes back before all have gone.
 pub fn would_stay(place: &str, pods: &[&Pod], budgets: &[Budget], permissions: Permissions) -> Option<Wait> {
-    let stuck: Vec<(&Pod, drain::Obstacle)> = pods
-        .iter()
-        .filter_map(|pod| Some((*pod, drain::obstacle(pod, permissions)?)))
-        .collect();
-    let held: Vec<(&Pod, Vec<&Budget>)> = pods
-        .iter()
-        .filter(|pod| pod.ready && drain::obstacle(pod, permissions).is_none())
-        .map(|pod| {
-            let mut holding = drain::budgets_of(pod, budgets);
-            holding.retain(|budget| budget.disruptions_allowed <= 0);
-            (*pod, holding)
-        })
-        .filter(|(_, holding)| !holding.is_empty())
-        .collect();
+    let mut stuck: Vec<(&Pod, drain::Obstacle)> = Vec::new();
+    let mut held: Vec<String> = Vec::new();
+    let mut going: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for pod in pods.iter().copied() {
+        if let Some(obstacle) = drain::obstacle(pod, permissions) {
+            stuck.push((pod, obstacle));
+            continue;
+        }
+        match drain::budgets_of(pod, budgets).as_slice() {
+            [] => {}
+            [budget] if !pod.ready && budget.lets_go_unready() => {}
+            [budget] => {
+                let count = going.entry((&budget.namespace, &budget.name)).or_default();
+                *count += 1;
+                let allowed = usize::try_from(budget.disruptions_allowed).unwrap_or_default();
+                if *count > allowed {
+                    let because = describe_budget(budget);
+                    held.push(format!(
+                        "pod {} has to leave {place} later, and could not now: {because}",
+                        pod.key()
+                    ));
+                }
+            }
+            several => {
+                let of: Vec<&str> = several.iter().map(|budget| budget.name.as_str()).collect();
+                held.push(format!(
+                    "pod {} has to leave {place} later, and the API server evicts no pod with two budgets or more: correct the selectors \
+                     of {}",
+                    pod.key(),
+                    names(&of)
+                ));
+            }
+        }
+    }
     let reason = if stuck.is_empty() {
         WaitReason::DisruptionBudget
     } else {
@@ -197,13 +217,7 @@ pub fn would_stay(place: &str, pods: &[&Pod], budgets: &[Budget], permissions: P
         words.push(describe_obstacles(place, &stuck));
     }
     if !held.is_empty() {
-        words.push(lines_of(&held, |(pod, holding)| {
-            let because = lines_of(holding, |budget| describe_budget(budget));
-            format!(
-                "pod {} has to leave {place} later, and could not now: {because}",
-                pod.key()
-            )
-        }));
+        words.push(lines(&held));
     }
     (!words.is_empty()).then(|| Wait {
         reason,
@@ -226,6 +240,12 @@ fn describe_obstacle(pod: &Pod, obstacle: &drain::Obstacle) -> String {
                 pod.key()
             )
         }
+        // Its controller makes the next one there at once, with the same volume.
+        drain::Obstacle::EmptyDir(volumes) if pod.of_daemon_set() => format!(
+            "pod {} would lose its emptyDir volumes {}; set drain.deleteEmptyDirData",
+            pod.key(),
+            names(volumes)
+        ),
         drain::Obstacle::EmptyDir(volumes) => format!(
             "pod {} would lose its emptyDir volumes {}; set drain.deleteEmptyDirData or delete it",
             pod.key(),

@@ -284,6 +284,11 @@ pub fn budget(budget: &PodDisruptionBudget) -> drain::Budget {
         current_healthy: status.current_healthy,
         desired_healthy: status.desired_healthy,
         expected_pods: status.expected_pods,
+        lets_unhealthy_go: budget
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref())
+            .is_some_and(|policy| policy == "AlwaysAllow"),
     }
 }
 
@@ -662,7 +667,7 @@ mod tests {
         let found = budget(
             &serde_json::from_value(serde_json::json!({
                 "metadata": {"namespace": "shop", "name": "web"},
-                "spec": {"selector": {
+                "spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": {
                     "matchLabels": {"app": "web"},
                     "matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}],
                 }},
@@ -678,6 +683,7 @@ mod tests {
             ),
             (1, 2, 3)
         );
+        assert!(found.lets_unhealthy_go);
         let labels = |pairs: &[(&str, &str)]| {
             pairs
                 .iter()

@@ -21,7 +21,7 @@ use mixed::{finish_or_stay, restart_pods, restarts};
 use plan::flannel_to_calico::node::{NetworkLabel, Policy, Stage};
 use plan::flannel_to_calico::phase::Phase;
 use plan::flannel_to_calico::settings::Settings;
-use plan::rollout::{self, Back};
+use plan::rollout::{self, Back, Seat, Standing};
 use record::count_nodes;
 use round::{Round, Worked};
 use seats::seats;
@@ -115,7 +115,13 @@ pub async fn roll(
     let stop = stop::stop(crate::drift::stop(migration, status), status, lossy);
     let rules = stop::held(rules(migration), status, &seats, &watched, stop.as_ref());
     let admission = rollout::admit(&seats, &rules, now);
-    start_nodes(context, &snapshot, &admission.start, &drafts, now).await?;
+    // Those that lost their record in the middle are in work: no rule holds them.
+    let lost = seats.iter().filter(|seat| has_lost_its_record(seat, &snapshot));
+    let start: Vec<&str> = lost
+        .map(|seat| seat.name)
+        .chain(admission.start.iter().copied())
+        .collect();
+    start_nodes(context, &snapshot, &start, &drafts, now).await?;
     drafts.write(context).await?;
     let held = match &back {
         Some(Back::All) => held_back,
@@ -243,6 +249,12 @@ pub fn is_asked_back(cache: &Cache, migration: &Migration) -> bool {
             && names.contains(&spec.node_name)
             && (spec.admitted || spec.finished_at.is_some())
     })
+}
+
+/// Whether a node is in work by what is there, and not by its `NodeMigration`, which was made anew.
+fn has_lost_its_record(seat: &Seat<'_>, snapshot: &Snapshot) -> bool {
+    let object = snapshot.node_migrations.get(seat.name);
+    seat.standing == Standing::Working && object.is_some_and(|object| !object.spec.admitted)
 }
 
 /// Takes these nodes into work.

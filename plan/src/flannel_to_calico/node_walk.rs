@@ -713,6 +713,7 @@ fn a_pod_that_could_not_go_later_is_seen_before_the_network_changes() {
         current_healthy: 3,
         desired_healthy: 3,
         expected_pods: 3,
+        lets_unhealthy_go: false,
     };
     let step = |pods: &Pods, allowed| {
         let budgets = [budget(allowed)];
@@ -741,6 +742,52 @@ fn a_pod_that_could_not_go_later_is_seen_before_the_network_changes() {
     };
     assert_eq!(step(&with(|pod| pod.ready = false), 0).decision, goes_on);
     assert_eq!(step(&with(|pod| pod.addresses.clear()), 0).decision, goes_on);
+    let ill = |allowed, healthy| {
+        let budgets = [Budget {
+            current_healthy: healthy,
+            ..budget(allowed)
+        }];
+        let pods = with(|pod| pod.ready = false);
+        let view = NodeView {
+            budgets: &budgets,
+            ..world.view(&pods, &refusals)
+        };
+        decide(&view, &POLICY, at(10)).decision
+    };
+    assert!(matches!(ill(0, 2), Decision::Wait(_)), "too few of it are Ready");
+    assert_eq!(ill(1, 2), goes_on);
+    // They leave beside each other, and none comes back before all have left.
+    let mut two = pods.clone();
+    let mut other = pods.iter().next().unwrap().clone();
+    (other.name, other.uid) = ("other".to_owned(), "other".to_owned());
+    two.push(other);
+    assert!(matches!(step(&two, 1).decision, Decision::Wait(_)));
+    assert_eq!(step(&two, 2).decision, goes_on);
+    let budgets = [
+        budget(1),
+        Budget {
+            name: "second".to_owned(),
+            ..budget(1)
+        },
+    ];
+    let view = NodeView {
+        budgets: &budgets,
+        ..world.view(&pods, &refusals)
+    };
+    let Decision::Wait(wait) = decide(&view, &POLICY, at(10)).decision else {
+        panic!("the API server evicts no pod with two budgets");
+    };
+    assert!(wait.message.contains("all, second"), "{}", wait.message);
+    // One that came although the node is cordoned leaves with them.
+    let mut late = pods.clone();
+    let mut bare = pods.iter().next().unwrap().clone();
+    (bare.name, bare.uid, bare.controller) = ("bare".to_owned(), "bare".to_owned(), None);
+    bare.made_at = Some(at(40));
+    late.push(bare);
+    let Decision::Wait(wait) = decide(&world.view(&late, &refusals), &POLICY, at(50)).decision else {
+        panic!("it could not go later");
+    };
+    assert!(wait.message.contains("bare"), "{}", wait.message);
     let full = with(|pod| pod.empty_dirs = vec!["cache".to_owned()]);
     let Decision::Wait(wait) = step(&full, 1).decision else {
         panic!("{:?}", step(&full, 1));

@@ -82,6 +82,7 @@ type Change = fn(&mut ClusterFacts);
         current_healthy: 2,
         desired_healthy: 2,
         expected_pods: 2,
+        lets_unhealthy_go: false,
     });
 })]
 #[case::empty_dir(CheckName::EmptyDir, Verdict::Fail, "Pod shop/cache", "scratch", |facts: &mut ClusterFacts| {

@@ -31,11 +31,15 @@ pub(super) fn seats<'order>(
             let spec = &object.spec;
             let kept = migration.spec.rollback_nodes.contains(name);
             let fallen = turn::has_fallen(spec, migration);
+            let on_old = is_on_flannel(node);
+            let has_our_cordon = cordon::is_by(node, &migration.name_any());
             let standing = match (spec.finished_at, spec.admitted, spec.skipped) {
                 (Some(at), _, _) => Standing::Done(at),
                 (None, true, _) if spec.step.as_ref().is_some_and(|step| step.halted) => Standing::Halted,
                 (None, true, _) if spec.returning => Standing::Returning,
                 (None, true, _) => Standing::Working,
+                // Its NodeMigration was deleted in the middle, and is made anew.
+                (None, false, _) if has_our_cordon && !on_old => Standing::Working,
                 (None, false, _) if fallen => Standing::Fallen,
                 (None, false, _) if kept => Standing::Kept,
                 (None, false, true) => Standing::Skipped,
@@ -45,14 +49,12 @@ pub(super) fn seats<'order>(
             let starts = matches!(standing, Standing::Waiting | Standing::Skipped)
                 && migration.spec.desired != Desired::Rollback;
             let prepared = !starts || node_objects::is_prepared(node, migration);
-            // One whose cordon of ours is still there is out of work. One that is half-way has lost its NodeMigration, and goes on.
-            let on_old = is_on_flannel(node);
-            let is_half_way = matches!(standing, Standing::Waiting | Standing::Skipped) && !on_old;
             let in_work = matches!(
                 standing,
                 Standing::Working | Standing::Halted | Standing::Returning
             );
-            let is_lifted = in_work || is_half_way || !cordon::is_by(node, &migration.name_any());
+            // One whose cordon of ours is still there is out of work.
+            let is_lifted = in_work || !has_our_cordon;
             let mut seat = Seat {
                 name,
                 standing,

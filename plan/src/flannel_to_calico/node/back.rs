@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 
 use super::decide::{foreign_label, names, next, unproved, wait};
-use super::evict::{evict, not_come_late, would_stay};
+use super::evict::{came_late, evict, would_stay};
 use super::{NetworkLabel, Next, NodeStep, NodeView, Policy, Stage};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::Pod;
@@ -42,26 +42,25 @@ fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
         );
     }
     // Until Calico's conflist wins nobody has an address of Calico's: one that is not known yet is a late one of flannel's.
-    let movable = if gives_addresses(view) {
-        not_come_late(view, &of_calico(view, &view.residents.movable))
-    } else {
-        Vec::new()
-    };
+    if !gives_addresses(view) {
+        return next(Stage::StopCalico, Decision::Run(NodeStep::Label("none")));
+    }
+    let (late, movable): (Vec<&Pod>, Vec<&Pod>) = of_calico(view, &view.residents.movable)
+        .into_iter()
+        .partition(|pod| came_late(view, pod));
+    let later = [of_calico(view, &view.residents.daemon_set), late].concat();
+    let stays = would_stay(view, &later, policy);
     if !movable.is_empty() && !view.unschedulable {
-        return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
+        // Where a pod could not go in the end, no other one is moved for nothing.
+        return match stays {
+            Some(stays) => next(Stage::Drain, stays),
+            None => next(Stage::Cordon, Decision::Run(NodeStep::Cordon)),
+        };
     }
-    if gives_addresses(view)
-        && let Some(decision) = leave(view, &movable, policy, now)
-    {
-        return next(Stage::Drain, decision);
+    match leave(view, &movable, policy, now).or(stays) {
+        Some(decision) => next(Stage::Drain, decision),
+        None => next(Stage::StopCalico, Decision::Run(NodeStep::Label("none"))),
     }
-    let of_daemon_sets = of_calico(view, &view.residents.daemon_set);
-    if gives_addresses(view)
-        && let Some(decision) = would_stay(view, &of_daemon_sets, policy)
-    {
-        return next(Stage::Drain, decision);
-    }
-    next(Stage::StopCalico, Decision::Run(NodeStep::Label("none")))
 }
 
 /// The node is labelled for neither: Calico ends, DaemonSet pods leave once new ones wait, the host is put back.
@@ -105,7 +104,9 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
 
 /// The node is labelled for flannel: the last changes are taken back, flannel's pod comes, and a pod proves it.
 fn on_flannel(view: &NodeView<'_>) -> Next {
-    if view.goal.is_forward() {
+    // An agent that has gone back by itself waits for this word.
+    let waits_for_notice = view.goal == Goal::Hold && view.agent.fell_back.is_some();
+    if view.goal.is_forward() || waits_for_notice {
         return next(Stage::PutBack, Decision::Run(NodeStep::Goal(Goal::Flannel)));
     }
     if view.goal == Goal::Flannel {

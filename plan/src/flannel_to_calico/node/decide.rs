@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::aside::{is_unchanged, on_blocked};
-use super::evict::{evict, not_come_late, would_stay};
+use super::evict::{came_late, evict, not_come_late, would_stay};
 use super::in_place;
 use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, back};
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
@@ -192,13 +192,19 @@ fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
             ),
         );
     }
+    let movable = &view.residents.movable;
+    let late = movable.iter().copied().filter(|pod| came_late(view, pod));
+    let later: Vec<&Pod> = view.residents.daemon_set.iter().copied().chain(late).collect();
+    let stays = would_stay(view, &with_addresses(&later), policy);
     if !view.unschedulable {
-        return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
+        // Where a pod could not go in the end, no other one is moved for nothing.
+        return match stays {
+            Some(stays) => next(Stage::Drain, stays),
+            None => next(Stage::Cordon, Decision::Run(NodeStep::Cordon)),
+        };
     }
-    let leaving = not_come_late(view, &view.residents.movable);
-    let of_daemon_sets = with_addresses(&view.residents.daemon_set);
-    let decision = evict(view, &leaving, policy, now).or_else(|| would_stay(view, &of_daemon_sets, policy));
-    match decision {
+    let leaving = not_come_late(view, movable);
+    match evict(view, &leaving, policy, now).or(stays) {
         Some(decision) => next(Stage::Drain, decision),
         None => next(Stage::StopFlannel, Decision::Run(NodeStep::Label("none"))),
     }

@@ -33,8 +33,8 @@ pub(super) fn evict(
     })
 }
 
-/// Waits while pods of `DaemonSet`s, which leave once the node's network has begun to change, could not go: until then the node can be given
-/// back. `None` once nothing is known that would keep one.
+/// Waits while pods that leave once the node's network has begun to change (those of `DaemonSet`s, and those that came late) could not go:
+/// until then the node can be given back. `None` once nothing is known that would keep one.
 pub(super) fn would_stay(view: &NodeView<'_>, pods: &[&Pod], policy: &Policy) -> Option<Decision<NodeStep>> {
     let place = format!("node {}", view.name);
     evict::would_stay(&place, pods, view.budgets, policy.permissions).map(Decision::Wait)
@@ -46,13 +46,15 @@ const CAME_LATE: SignedDuration = SignedDuration::from_secs(30);
 /// Those of these pods that leave while the old network still runs. One that came to the cordoned node tolerates the cordon, or was bound to
 /// the node by name, and each eviction would bring the next one: it leaves as the pods of DaemonSets do, once new pods wait.
 pub(super) fn not_come_late<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
-    let Some((Stage::Drain, began)) = view.stage else {
-        return pods.to_vec();
-    };
-    pods.iter()
-        .copied()
-        .filter(|pod| pod.made_at.is_none_or(|made| made <= began + CAME_LATE))
-        .collect()
+    pods.iter().copied().filter(|pod| !came_late(view, pod)).collect()
+}
+
+/// Whether it came although the node was cordoned.
+pub(super) fn came_late(view: &NodeView<'_>, pod: &Pod) -> bool {
+    match (view.stage, pod.made_at) {
+        (Some((Stage::Drain, began)), Some(made)) => view.unschedulable && made > began + CAME_LATE,
+        (Some(_) | None, _) => false,
+    }
 }
 
 /// With `onBlocked: Pause` nothing is evicted any more once the time is over: a person has to say "resume".

@@ -154,6 +154,7 @@ pub(crate) fn budget(name: &str, allowed: i32, healthy: i32, desired: i32, expec
         current_healthy: healthy,
         desired_healthy: desired,
         expected_pods: expected,
+        lets_unhealthy_go: false,
     }
 }
 

@@ -5,7 +5,7 @@
 //! node are lost meanwhile, and connections of the host that began at the old address are lost for good (docs/limits.md). Where
 //! the new address is on the link already, nothing goes; where the old one is on the loopback, connections go on.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use schemars::JsonSchema;
@@ -58,24 +58,38 @@ pub enum AddressChange {
 
 /// Whose an address is besides: the host's own, or one of a network that the host is on. On the loopback it would cut the host off from it,
 /// and on a link the host would answer for it; whoever asks for that is no migration.
-fn foreign(wanted: Ipv4Addr, found: &[LinkAddress]) -> Option<&LinkAddress> {
+fn foreign<'found>(
+    wanted: Ipv4Addr,
+    end: &TunnelEnd,
+    found: &'found [LinkAddress],
+) -> Option<&'found LinkAddress> {
     let is_ours = |found: &LinkAddress| found.link == LOOPBACK && found.label == KEPT_LABEL;
-    let is_of_pods = |found: &LinkAddress| TUNNELS.contains(&found.link.as_str()) || found.link == BRIDGE;
-    let wanted = IpNet::from(std::net::IpAddr::V4(wanted));
+    let is_tunnel = |found: &LinkAddress| TUNNELS.contains(&found.link.as_str());
+    let is_at = |found: &LinkAddress, address: Ipv4Addr| found.address.addr() == IpAddr::V4(address);
+    let holds =
+        |found: &LinkAddress, address: Ipv4Addr| found.address.contains(&IpNet::from(IpAddr::V4(address)));
+    let is_end = found
+        .iter()
+        .any(|found| is_at(found, end.kept) && (is_ours(found) || is_tunnel(found)));
     found
         .iter()
-        .filter(|found| !is_ours(found) && !is_of_pods(found))
-        .find(|found| found.address.contains(&wanted))
+        .filter(|found| !is_ours(found) && !is_tunnel(found) && found.link != BRIDGE)
+        // Where the end that is on its tunnel is within the network of another link, pods live in there, and it says nothing.
+        .find(|found| {
+            let is_network_of_pods = is_end && holds(found, end.kept);
+            is_at(found, wanted) || (!is_network_of_pods && holds(found, wanted))
+        })
 }
 
 /// Ends that are no ends of tunnels, one line each: nothing is done about them.
 pub fn refused(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<String> {
-    let addresses = ends
-        .iter()
-        .flat_map(|end| [Some(end.kept), end.address].into_iter().flatten());
-    addresses
-        .filter_map(|address| {
-            let of = foreign(address, found)?;
+    let addresses = |end: &'_ TunnelEnd| -> Vec<Ipv4Addr> {
+        [Some(end.kept), end.address].into_iter().flatten().collect()
+    };
+    ends.iter()
+        .flat_map(|end| addresses(end).into_iter().map(move |address| (address, end)))
+        .filter_map(|(address, end)| {
+            let of = foreign(address, end, found)?;
             Some(format!(
                 "spec.podCidr.tunnelEnds: {address} is in {} of link {}, needed the end of a tunnel of Calico's",
                 of.address, of.link
@@ -97,12 +111,12 @@ pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> 
         .collect();
     // One that comes back is on its link before it goes from here: at no moment is it nowhere.
     let mut changes = Vec::new();
-    let is_foreign = |address: &Ipv4Addr| foreign(*address, found).is_some();
-    for end in ends.iter().filter(|end| !is_foreign(&end.kept)) {
+    let is_foreign = |address: Ipv4Addr, end: &TunnelEnd| foreign(address, end, found).is_some();
+    for end in ends.iter().filter(|end| !is_foreign(end.kept, end)) {
         if !kept.contains(&end.kept) {
             changes.push(AddressChange::Keep(end.kept));
         }
-        let other = |address: &Ipv4Addr| *address != end.kept && !is_foreign(address);
+        let other = |address: &Ipv4Addr| *address != end.kept && !is_foreign(*address, end);
         let Some(address) = end.address.filter(other) else {
             continue;
         };
@@ -243,6 +257,17 @@ mod tests {
             ..on("cni0", "10.244.1.1", "cni0")
         };
         assert_eq!(refused(&[end(OLD, Some(NEW))], &[bridge]), Vec::<String>::new());
+        // All of 10.0.0.0/8 is the host's network, and pods are within: longer prefixes lead to them.
+        let wide = LinkAddress {
+            address: "10.0.0.5/8".parse().unwrap(),
+            ..on("eth0", "10.0.0.5", "eth0")
+        };
+        let both = [wide, on("vxlan.calico", OLD, "vxlan.calico")];
+        let keep = AddressChange::Keep(address(OLD));
+        let add = AddressChange::Add("vxlan.calico".to_owned(), address(NEW));
+        assert_eq!(changes(&[end(OLD, Some(NEW))], &both), [keep, add]);
+        let of_the_host = [end(OLD, Some("10.0.0.5"))];
+        assert_eq!(refused(&of_the_host, &both).len(), 1);
     }
 
     #[test]
