@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use api::node_migration::Patience;
 use jiff::Timestamp;
+use plan::flannel_to_calico::host::Service;
 
 /// An agent that was started anew has at least this time, or half of its patience, to hear what is wanted now. The next one that is started
 /// before anything was recorded has half of that, and so on: lives that are too short for it do not put the switch off for ever.
@@ -19,6 +20,8 @@ pub struct Quiet {
     since: Instant,
     /// Whether the host was between the two networks at the last look; not known before the first.
     between: Option<bool>,
+    /// Since when Calico serves a host that is between the two.
+    served_since: Option<Instant>,
     /// Whether it has had a grace since the last word and the last step.
     had_grace: bool,
 }
@@ -30,6 +33,7 @@ impl Quiet {
             told: None,
             since: Instant::now(),
             between: None,
+            served_since: None,
             had_grace: false,
         }
     }
@@ -77,12 +81,24 @@ impl Quiet {
         self.had_grace = false;
     }
 
-    /// The host was looked at: one that has just come between the two networks has all its time.
-    pub fn looked(&mut self, between: bool) {
+    /// The host was looked at: one that has just come between the two networks has all its time, and so has one that Calico served for as long
+    /// as that. A calico-node that starts again and again, and serves for moments, is no end of the quiet.
+    pub fn looked(&mut self, service: Service) {
+        let between = service != Service::Steady;
         if between && self.between == Some(false) {
             self.begin();
         }
         self.between = Some(between);
+        self.served_since = match (service, self.served_since) {
+            (Service::Calico, since) => since.or_else(|| Some(Instant::now())),
+            (Service::Neither, Some(since)) => {
+                if since.elapsed() >= self.without_grace(0) {
+                    self.begin();
+                }
+                None
+            }
+            (Service::Neither | Service::Steady, _) => None,
+        };
     }
 
     /// Whether the host was between the two networks at the last look; `None` before the first.
@@ -141,6 +157,24 @@ mod tests {
     }
 
     #[test]
+    fn what_serves_for_moments_is_no_end_of_it_and_what_served_for_long_is() {
+        let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+        let mut quiet = resumed(1000, 1100);
+        for _ in 0..3 {
+            quiet.looked(Service::Neither);
+            quiet.looked(Service::Calico);
+        }
+        quiet.looked(Service::Neither);
+        assert_eq!(quiet.lasted().as_secs(), 100);
+        quiet.looked(Service::Calico);
+        quiet.since = ago(5000);
+        quiet.served_since = Some(ago(4000));
+        quiet.looked(Service::Calico);
+        quiet.looked(Service::Neither);
+        assert_eq!(quiet.lasted().as_secs(), 0);
+    }
+
+    #[test]
     fn a_process_that_stood_still_hears_first_and_once() {
         let mut quiet = Quiet::new();
         quiet.told(Some(&patience(1)));
@@ -177,11 +211,11 @@ mod tests {
         quiet.stepped();
         assert_eq!(quiet.lasted().as_secs(), 0);
         let mut quiet = resumed(1000, 1100);
-        quiet.looked(true);
-        quiet.looked(true);
+        quiet.looked(Service::Neither);
+        quiet.looked(Service::Neither);
         assert_eq!(quiet.lasted().as_secs(), 100);
-        quiet.looked(false);
-        quiet.looked(true);
+        quiet.looked(Service::Steady);
+        quiet.looked(Service::Neither);
         assert_eq!(
             quiet.lasted().as_secs(),
             0,

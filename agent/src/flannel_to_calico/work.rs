@@ -63,8 +63,8 @@ pub struct Worker {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     phase: Phase,
-    /// Neither network takes new pods.
-    is_between: bool,
+    /// Which network takes new pods.
+    service: host::Service,
 }
 
 impl Worker {
@@ -246,13 +246,13 @@ impl Worker {
     fn place(&mut self, seen: &Observation, settings: &HostSettings) -> Place {
         let place = Place {
             phase: host::phase(&seen.facts, settings),
-            is_between: host::is_between(&seen.facts, settings),
+            service: host::service(&seen.facts, settings),
         };
         if self.at.is_none_or(|at| at.phase != place.phase) {
             self.made.clear();
         }
         self.at = Some(place);
-        self.quiet.looked(place.is_between);
+        self.quiet.looked(place.service);
         place
     }
 

@@ -260,6 +260,8 @@ fn a_host_that_calico_serves_is_left_alone() {
             let node = crate::path::Process::start(&[&program.display().to_string(), "600"]);
             let conflist = host.paths.cni_configuration.join("10-calico.conflist");
             std::fs::write(&conflist, CALICO_CONFLIST).unwrap();
+            // What Felix writes once it has read everything.
+            run("ip route add blackhole 10.244.1.0/26 proto 80");
             let stay = tokio::time::sleep(Duration::from_secs(3 * SECONDS));
             let told = async {
                 loop {

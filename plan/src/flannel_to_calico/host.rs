@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use step::describe_firewall_object;
 pub use step::{HostStep, Undo};
-pub use switch::{Orders, Patience, is_between, left_to_wait};
+pub use switch::{Orders, Patience, Service, left_to_wait, service};
 
 use super::facts::{Found, HostFacts};
 use super::phase::{Goal, Phase};

@@ -146,6 +146,6 @@ impl Worker {
     }
 
     pub(super) fn left_to_wait(&self, orders: &Orders, at: Place) -> Option<Duration> {
-        host::left_to_wait(at.is_between, orders.goal, orders.patience(), self.quiet.lasted())
+        host::left_to_wait(at.service, orders.goal, orders.patience(), self.quiet.lasted())
     }
 }

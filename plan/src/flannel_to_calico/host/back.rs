@@ -3,6 +3,7 @@
 //! No packet of a living pod is lost on it: what carries packets is there under one name or the other at every moment.
 
 use super::in_place::two_tunnels;
+use super::switch::calico_has_begun;
 use super::{HostDecision, HostSettings, HostStep, Remembered};
 use crate::cni::CniFile;
 use crate::flannel_to_calico::facts::HostFacts;
@@ -12,7 +13,7 @@ use crate::words::names;
 pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Remembered) -> HostDecision {
     let pending = pending(facts, settings, &remembered.standing);
     // A host that goes back alone ends no process. One that runs and has done nothing on the host yet is as one that may start later.
-    if facts.calico.node_running && (!remembered.alone || has_begun(facts)) {
+    if facts.calico.node_running && (!remembered.alone || calico_has_begun(facts)) {
         return HostDecision::Wait(
             "calico-node still runs on this host; it would make its link and its routes again".to_owned(),
         );
@@ -76,12 +77,6 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Re
             .filter(|_| !remembered.alone)
             .unwrap_or_else(|| first.clone()),
     )
-}
-
-/// Whether calico-node has written anything on the host.
-fn has_begun(facts: &HostFacts) -> bool {
-    let calico = &facts.calico;
-    !calico.firewall.is_empty() || calico.sets > 0 || calico.blackholes > 0
 }
 
 /// What is different from before, one line each: what the way back has to do still.
