@@ -636,6 +636,50 @@ fn past_the_deadline_each_policy_does_as_it_says() {
     ));
 }
 
+/// Two nodes that took the disruptions of two budgets crosswise would wait for each other.
+#[test]
+fn disruptions_of_several_budgets_are_taken_in_one_order() {
+    let world = World {
+        phase: Phase::Held,
+        goal: Goal_::of(Goal::Held),
+        flannel_pod: false,
+        ..World::start(Cordon::Us, Label::Neither)
+    };
+    let refusals = BTreeMap::new();
+    let pods = world.pods();
+    let one = pods.iter().find(|pod| pod.of_daemon_set()).unwrap().clone();
+    let named = |name: &str| Pod {
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        labels: [("app", name)].into(),
+        ..one.clone()
+    };
+    let budget = |app: &str| Budget {
+        namespace: one.namespace.clone(),
+        name: app.to_owned(),
+        selector: Some(Selector {
+            match_labels: [("app".to_owned(), app.to_owned())].into(),
+            ..Selector::default()
+        }),
+        disruptions_allowed: 1,
+        ..Budget::default()
+    };
+    let budgets = [budget("second"), budget("first")];
+    let asked = |names: &[&str]| -> Vec<String> {
+        let pods: Pods = names.iter().map(|name| named(name)).collect();
+        let view = NodeView {
+            budgets: &budgets,
+            ..world.view(&pods, &refusals)
+        };
+        match decide(&view, &POLICY, at(10)).decision {
+            Decision::Run(NodeStep::Evict(pods)) => pods.into_iter().map(|pod| pod.name).collect(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(asked(&["first", "free", "second"]), ["first", "free"]);
+    assert_eq!(asked(&["second"]), ["second"]);
+}
+
 /// One that came to the cordoned node and terminates there leaves with the pods of `DaemonSet`s, as it would if it ran.
 #[test]
 fn a_pod_that_came_late_and_terminates_does_not_hold_the_drain() {

@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 
 use super::decide::{foreign_label, names, next, unproved, wait};
-use super::evict::{came_late, evict, would_stay};
+use super::evict::{came_late, evict, evict_in_turn, would_stay};
 use super::{NetworkLabel, Next, NodeStep, NodeView, Policy, Stage};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::Pod;
@@ -57,7 +57,10 @@ fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
             None => next(Stage::Cordon, Decision::Run(NodeStep::Cordon)),
         };
     }
-    match leave(view, &movable, policy, now).or(stays) {
+    let leaves = any_is_there(view, &movable)
+        .then(|| evict(view, &movable, policy, now))
+        .flatten();
+    match leaves.or(stays) {
         Some(decision) => next(Stage::Drain, decision),
         None => next(Stage::StopCalico, Decision::Run(NodeStep::Label("none"))),
     }
@@ -92,7 +95,9 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
         if !movable.is_empty() && !view.unschedulable {
             return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
         }
-        if let Some(decision) = leave(view, &all, policy, now) {
+        if any_is_there(view, &all)
+            && let Some(decision) = evict_in_turn(view, &all, policy, now)
+        {
             return next(Stage::DrainDaemonSets, decision);
         }
     }
@@ -184,11 +189,7 @@ fn of_calico<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod>
         .collect()
 }
 
-/// Evicts these pods; `None` when there is none. Pods of flannel's that terminate meanwhile are not waited for.
-fn leave(view: &NodeView<'_>, pods: &[&Pod], policy: &Policy, now: Timestamp) -> Option<Decision<NodeStep>> {
-    let terminating = of_calico(view, &view.residents.terminating);
-    if pods.is_empty() && terminating.is_empty() {
-        return None;
-    }
-    evict(view, pods, policy, now)
+/// Whether these pods, or others of Calico's, are still there. Pods of flannel's that terminate meanwhile are not waited for.
+fn any_is_there(view: &NodeView<'_>, pods: &[&Pod]) -> bool {
+    !pods.is_empty() || !of_calico(view, &view.residents.terminating).is_empty()
 }

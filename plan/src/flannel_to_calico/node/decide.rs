@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::aside::{is_unchanged, on_blocked};
-use super::evict::{came_late, evict, not_come_late, would_stay};
+use super::evict::{came_late, evict, evict_in_turn, not_come_late, would_stay};
 use super::in_place;
 use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, back};
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
@@ -230,7 +230,7 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     let old = with_addresses(&[view.residents.daemon_set.as_slice(), &view.residents.movable].concat());
     // A host that is detached has no old pod left: an address that is still in the API is about to go.
     if view.agent.phase < Some(Phase::Detached)
-        && let Some(decision) = evict(view, &old, policy, now)
+        && let Some(decision) = evict_in_turn(view, &old, policy, now)
     {
         return next(Stage::DrainDaemonSets, decision);
     }

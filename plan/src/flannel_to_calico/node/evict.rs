@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::aside::on_blocked;
 use super::{NodeStep, NodeView, Policy, Stage};
 use crate::decision::Decision;
-use crate::drain::{Pod, obstacle};
+use crate::drain::{Pod, budgets_of, obstacle};
 use crate::evict::{self, Leaving, Next, OnBlocked, next};
 
 /// Evicts these pods; `None` once none is left and none is terminating.
@@ -31,6 +31,30 @@ pub(super) fn evict(
         Next::Evict(pods) => Decision::Run(NodeStep::Evict(pods)),
         Next::Wait(wait) => Decision::Wait(wait),
     })
+}
+
+/// The same of pods whose successors wait on this node for its next network. Each takes a disruption of its budget until then, and two nodes
+/// that took those of two budgets crosswise would wait for each other: every node takes them in one order, the next once it has the one before.
+pub(super) fn evict_in_turn(
+    view: &NodeView<'_>,
+    pods: &[&Pod],
+    policy: &Policy,
+    now: Timestamp,
+) -> Option<Decision<NodeStep>> {
+    let budget_of = |pod: &Pod| {
+        let budgets = budgets_of(pod, view.budgets);
+        budgets.first().map(|budget| (&budget.namespace, &budget.name))
+    };
+    let first = pods.iter().filter_map(|pod| budget_of(pod)).min();
+    let in_turn: Vec<&Pod> = pods
+        .iter()
+        .copied()
+        .filter(|pod| {
+            let budget = budget_of(pod);
+            budget.is_none() || budget == first
+        })
+        .collect();
+    evict(view, &in_turn, policy, now)
 }
 
 /// Waits while pods that leave once the node's network has begun to change (those of `DaemonSet`s, and those that came late) could not go:
