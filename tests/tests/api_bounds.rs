@@ -22,6 +22,7 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use lab::apilab::ApiLab;
@@ -610,6 +611,27 @@ async fn of_pods_its_own_without_privileges() {
     pods.create(&dry_post(), &pod(&json!({}))).await.unwrap();
     let of_pool = json!({ "metadata": { "annotations": { "cni.projectcalico.org/ipv4pools": "[\"new\"]", "policies.kyverno.io/last-applied-patches": "a webhook's" } } });
     pods.create(&dry_post(), &pod(&of_pool)).await.unwrap();
+    // What a cluster gives every pod: a priority that is not critical, room on the disk, a word of a webhook.
+    let everyones = json!({ "metadata": { "name": "everyones" }, "value": 1000, "globalDefault": true });
+    let classes: Api<PriorityClass> = Api::all(lab.admin().await.unwrap());
+    classes
+        .create(
+            &PostParams::default(),
+            &serde_json::from_value(everyones).unwrap(),
+        )
+        .await
+        .unwrap();
+    let given = json!({
+        "metadata": { "annotations": { "example.com/network-zone": "a" } },
+        "spec": { "containers": [{ "resources": { "requests": { "ephemeral-storage": "100Mi" } } }] },
+    });
+    let answer = pods.create(&dry_post(), &pod(&given)).await;
+    classes
+        .delete("everyones", &DeleteParams::default())
+        .await
+        .unwrap();
+    let class = answer.unwrap().spec.unwrap().priority_class_name;
+    assert_eq!(class.as_deref(), Some("everyones"), "the class was there");
 
     let critical = |name: &str, network: &str| {
         let labels = json!({ names::TRAFFIC_NETWORK_LABEL: network });
@@ -1492,6 +1514,15 @@ async fn of_calicos_settings_the_fields_of_both_networks() {
         ] {
             let words = refused(ours.create(&dry_post(), &object).await, "calico", named);
             assert!(words.contains(kind) && words.contains(named), "{words}");
+        }
+        if kind == "FelixConfiguration" {
+            let mut defaulted = spec.clone();
+            defaulted["nftablesMode"] = json!("Auto");
+            let object_of = |spec: &Value| object("default", spec);
+            ours.create(&dry_post(), &object_of(&defaulted)).await.unwrap();
+            defaulted["nftablesMode"] = json!("Enabled");
+            let answer = ours.create(&dry_post(), &object_of(&defaulted)).await;
+            refused(answer, "calico", "it is no default");
         }
         ours.create(&PostParams::default(), &object("default", &spec))
             .await

@@ -220,9 +220,10 @@ async fn restore(context: &Context, kind: Kind, before: &Value, ours: &[&str]) -
         return Ok(());
     };
     let found = read.data.get("spec").cloned().unwrap_or_else(|| json!({}));
+    let is_others = |field: &str, value: &Value| !ours.contains(&field) && !objects::is_default(field, value);
     let others = found
         .as_object()
-        .is_some_and(|fields| fields.keys().any(|field| !ours.contains(&field.as_str())));
+        .is_some_and(|fields| fields.iter().any(|(field, value)| is_others(field, value)));
     // It was not there, and nobody has written anything of his own into it since.
     if before.is_null() && !others {
         return kind.delete(&context.client, objects::DEFAULT).await;

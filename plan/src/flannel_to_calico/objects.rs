@@ -42,6 +42,18 @@ pub const FELIX_CONFIGURATION_FIELDS: [&str; 11] = [
 /// Fields of `IPAMConfig default` that this tool writes.
 pub const IPAM_CONFIG_FIELDS: [&str; 2] = ["strictAffinity", "autoAllocateBlocks"];
 
+/// What the definition of `FelixConfiguration` writes into every new object by itself, from Calico v3.32 on. deploy/base/coordinator-bounds lets
+/// these pass.
+const FELIX_DEFAULTS: [(&str, &str); 2] =
+    [("nftablesMode", "Auto"), ("nftablesFlowTableOffload", "Disabled")];
+
+/// Whether a field says what its definition has written: no person and no program has.
+pub fn is_default(field: &str, value: &Value) -> bool {
+    FELIX_DEFAULTS
+        .iter()
+        .any(|(name, default)| *name == field && value == default)
+}
+
 fn felix_spec(settings: &Settings) -> Map<String, Value> {
     let mut spec = Map::from_iter([
         ("vxlanVNI".to_owned(), settings.flannel_vni.value.into()),

@@ -463,3 +463,10 @@ fn nodes_without_objects(#[case] change: fn(&mut Node), #[case] expected: &str) 
         expected
     );
 }
+
+#[test]
+fn what_a_definition_writes_by_itself_is_nobodys_word() {
+    assert!(is_default("nftablesMode", &json!("Auto")));
+    assert!(!is_default("nftablesMode", &json!("Enabled")));
+    assert!(!is_default("bpfEnabled", &json!("Auto")));
+}
