@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 
 use super::decide::{foreign_label, names, next, unproved, wait};
-use super::evict::{came_late, evict, evict_in_turn, would_stay};
+use super::evict::{came_late, cordon, evict, evict_in_turn, would_stay};
 use super::{NetworkLabel, Next, NodeStep, NodeView, Policy, Stage};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::Pod;
@@ -49,18 +49,14 @@ fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
         .into_iter()
         .partition(|pod| came_late(view, pod));
     let later = [of_calico(view, &view.residents.daemon_set), late].concat();
-    let stays = would_stay(view, &later, policy);
+    let stays = || would_stay(view, &later, policy);
     if !movable.is_empty() && !view.unschedulable {
-        // Where a pod could not go in the end, no other one is moved for nothing.
-        return match stays {
-            Some(stays) => next(Stage::Drain, stays),
-            None => next(Stage::Cordon, Decision::Run(NodeStep::Cordon)),
-        };
+        return cordon(stays());
     }
     let leaves = any_is_there(view, &movable)
         .then(|| evict(view, &movable, policy, now))
         .flatten();
-    match leaves.or(stays) {
+    match leaves.or_else(stays) {
         Some(decision) => next(Stage::Drain, decision),
         None => next(Stage::StopCalico, Decision::Run(NodeStep::Label("none"))),
     }

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::aside::{is_unchanged, on_blocked};
-use super::evict::{came_late, evict, evict_in_turn, not_come_late, would_stay};
+use super::evict::{came_late, cordon, evict, evict_in_turn, would_stay};
 use super::in_place;
 use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, back};
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
@@ -192,19 +192,18 @@ fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
             ),
         );
     }
-    let movable = &view.residents.movable;
-    let late = movable.iter().copied().filter(|pod| came_late(view, pod));
-    let later: Vec<&Pod> = view.residents.daemon_set.iter().copied().chain(late).collect();
-    let stays = would_stay(view, &with_addresses(&later), policy);
+    let (late, leaving): (Vec<&Pod>, Vec<&Pod>) = view
+        .residents
+        .movable
+        .iter()
+        .copied()
+        .partition(|pod| came_late(view, pod));
+    let later = with_addresses(&[view.residents.daemon_set.as_slice(), &late].concat());
+    let stays = || would_stay(view, &later, policy);
     if !view.unschedulable {
-        // Where a pod could not go in the end, no other one is moved for nothing.
-        return match stays {
-            Some(stays) => next(Stage::Drain, stays),
-            None => next(Stage::Cordon, Decision::Run(NodeStep::Cordon)),
-        };
+        return cordon(stays());
     }
-    let leaving = not_come_late(view, movable);
-    match evict(view, &leaving, policy, now).or(stays) {
+    match evict(view, &leaving, policy, now).or_else(stays) {
         Some(decision) => next(Stage::Drain, decision),
         None => next(Stage::StopFlannel, Decision::Run(NodeStep::Label("none"))),
     }

@@ -64,12 +64,20 @@ pub(super) fn would_stay(view: &NodeView<'_>, pods: &[&Pod], policy: &Policy) ->
     evict::would_stay(&place, pods, view.budgets, policy.permissions).map(Decision::Wait)
 }
 
+/// Cordons the node so that its pods leave, unless one of it could not go in the end: then no other one is moved for nothing.
+pub(super) fn cordon(stays: Option<Decision<NodeStep>>) -> super::Next {
+    match stays {
+        Some(stays) => super::decide::next(Stage::Drain, stays),
+        None => super::decide::next(Stage::Cordon, Decision::Run(NodeStep::Cordon)),
+    }
+}
+
 /// Pods that are made so long after the drain of their node began came although it is cordoned.
 const CAME_LATE: SignedDuration = SignedDuration::from_secs(30);
 
 /// Those of these pods that leave while the old network still runs. One that came to the cordoned node tolerates the cordon, or was bound to
 /// the node by name, and each eviction would bring the next one: it leaves as the pods of DaemonSets do, once new pods wait.
-pub(super) fn not_come_late<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
+fn not_come_late<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
     pods.iter().copied().filter(|pod| !came_late(view, pod)).collect()
 }
 
