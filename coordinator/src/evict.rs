@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::{Api, Client};
-use plan::evict::{PodName, Refusal};
+use plan::evict::{PodName, Refusal, grace_period};
 use plan::pods::Pods;
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -245,8 +245,7 @@ pub fn body(pod: &PodName, grace_period_seconds: Option<u32>) -> Eviction {
             ..ObjectMeta::default()
         },
         delete_options: Some(DeleteOptions {
-            // With 0 the API server forgets a pod whose process still runs. An older Migration may say it.
-            grace_period_seconds: grace_period_seconds.map(|seconds| i64::from(seconds.max(1))),
+            grace_period_seconds: grace_period_seconds.map(grace_period),
             preconditions: Some(Preconditions {
                 uid: Some(pod.uid.clone()),
                 resource_version: None,

@@ -55,6 +55,16 @@ pub enum OnBlocked {
     Skip,
 }
 
+impl OnBlocked {
+    /// What happens meanwhile where pods that do not go hold no other pod; `None` where the user wants a halt.
+    pub fn meanwhile(self, words: &'static str) -> Option<&'static str> {
+        match self {
+            Self::Pause => None,
+            Self::Wait | Self::Skip => Some(words),
+        }
+    }
+}
+
 /// Pods that have to leave, and what the next move depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaving<'facts> {
@@ -163,10 +173,16 @@ pub fn next(leaving: &Leaving<'_>, now: Timestamp) -> Option<Next> {
     wait(WaitReason::PodsTerminating, message)
 }
 
+/// The grace period that an eviction asks for, in seconds. With 0 the API server forgets a pod whose process still runs, and a Migration of an
+/// older version may say it.
+pub fn grace_period(wanted: u32) -> i64 {
+    i64::from(wanted.max(1))
+}
+
 /// Whether this pod, which terminates, was given more time than the user lets pods have: one that began by itself, or before that was said.
 /// A second eviction shortens it, and no budget is asked: `canIgnorePDB` in the API server's `registry/core/pod/storage/eviction.go`.
 fn has_longer(pod: &Pod, grace_period_seconds: Option<u32>) -> bool {
-    let allowed = grace_period_seconds.map(i64::from);
+    let allowed = grace_period_seconds.map(grace_period);
     allowed.is_some_and(|allowed| pod.deletion_grace_seconds.is_some_and(|given| given > allowed))
 }
 

@@ -729,6 +729,8 @@ fn a_longer_grace_period_is_shortened() {
         (Some(86_400), None),
         (Some(30), Some(30)),
         (Some(0), Some(30)),
+        // None is shorter than a second: it would be asked for again and again.
+        (Some(1), Some(0)),
         (None, Some(30)),
     ] {
         let Decision::Wait(wait) = step(given, allowed) else {

@@ -7,7 +7,6 @@ use ipnet::IpNet;
 use super::{CheckName, CheckPolicy};
 use crate::check::{Check, Finding, Report, budgets, names, pods};
 use crate::drain::Pod;
-use crate::evict::OnBlocked;
 use crate::moves::{Movers, Resident, Wave};
 use crate::pod_cidr::facts::ClusterFacts;
 use crate::pod_cidr::holders::{Cluster, holders_besides_tunnels};
@@ -24,10 +23,9 @@ pub(super) fn check(
         .filter(|resident| Wave::of(resident).is_evicted(policy.delete_bare_pods))
         .map(|resident| resident.pod)
         .collect();
-    let meanwhile = match policy.on_blocked {
-        OnBlocked::Pause => None,
-        OnBlocked::Wait | OnBlocked::Skip => Some("all others move, and stage Verify waits for it"),
-    };
+    let meanwhile = policy
+        .on_blocked
+        .meanwhile("all others move, and stage Verify waits for it");
     [
         budgets::check(CheckName::DisruptionBudgets, &evicted, &facts.budgets, meanwhile),
         pods::empty_dir(CheckName::EmptyDir, &evicted, policy.permissions, meanwhile),

@@ -3,7 +3,6 @@
 use super::{CheckName, CheckPolicy};
 use crate::check::{Check, Finding, Report, budgets, pods};
 use crate::drain::Pod;
-use crate::evict::OnBlocked;
 use crate::residents::workload_of;
 use crate::service_cidr::facts::ClusterFacts;
 
@@ -19,10 +18,9 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
         .copied()
         .filter(|pod| !pod.mirror && (policy.delete_bare_pods || workload_of(pod).is_some()))
         .collect();
-    let meanwhile = match policy.on_blocked {
-        OnBlocked::Pause => None,
-        OnBlocked::Wait | OnBlocked::Skip => Some("all others start again, and stage Restart waits for it"),
-    };
+    let meanwhile = policy
+        .on_blocked
+        .meanwhile("all others start again, and stage Restart waits for it");
     [
         bare(&told, policy),
         budgets::check(CheckName::DisruptionBudgets, &evicted, &facts.budgets, meanwhile),
