@@ -163,7 +163,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     );
     let host = HostThread::start(parts, seen.clone(), Arc::clone(&metrics), Arc::clone(&health))?;
     let serves = async {
-        // The host's thread needs neither: whoever has the port does not put the dead man's switch off.
+        // The host's thread needs neither: a program that has the port does not put the dead man's switch off.
         let hub = until_there("the socket of traffic pods", async || {
             Hub::listen(&node, &run_dir)
         })

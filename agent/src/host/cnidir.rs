@@ -15,7 +15,7 @@ pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {
 }
 
 /// Reads every file of the configuration folder that a runtime reads: name and bytes, or why it cannot be read. One bad file is one bad
-/// file, and whatever else lies there is nobody's configuration.
+/// file, and another file that lies there is no configuration.
 pub fn files(folder: &Path) -> Result<Vec<(String, Contents)>, FileError> {
     let Some(names) = list_if_there(folder)? else {
         return Err(FileError {

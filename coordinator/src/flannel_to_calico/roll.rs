@@ -251,7 +251,7 @@ pub fn is_asked_back(cache: &Cache, migration: &Migration) -> bool {
     })
 }
 
-/// Whether a node is in work by what is there, and not by its `NodeMigration`, which was made anew.
+/// Whether a node is in work by what is there, and not by its `NodeMigration`, which was made again.
 fn has_lost_its_record(seat: &Seat<'_>, snapshot: &Snapshot) -> bool {
     let object = snapshot.node_migrations.get(seat.name);
     seat.standing == Standing::Working && object.is_some_and(|object| !object.spec.admitted)

@@ -14,32 +14,31 @@ use crate::goal::Seen;
 use crate::report::chain;
 
 impl Worker {
-    /// The object, where it says anything of this host. One that was made anew after somebody deleted it says nothing until it has settings and
+    /// The object, where it says anything of this host. One that was made again after a person deleted it says nothing until it has settings and
     /// a goal: a host that was led on its way, and may be between the two networks, stays under the orders of the journal until then.
     pub(super) fn heard<'spec>(
         &self,
         spec: Option<&'spec NodeMigrationSpec>,
     ) -> Option<&'spec NodeMigrationSpec> {
-        let orders = self.journal.as_ref().and_then(Journal::orders);
-        let is_led = orders.is_some_and(|orders| orders.goal.is_forward());
-        let may_be_between = self.quiet.between() != Some(false);
-        spec.filter(|spec| {
-            !(is_led && may_be_between) || (spec.flannel_to_calico.is_some() && spec.goal != Goal::Hold)
-        })
+        let says_something =
+            |spec: &NodeMigrationSpec| spec.flannel_to_calico.is_some() && spec.goal != Goal::Hold;
+        spec.filter(|spec| says_something(spec) || !self.was_led_between())
     }
 
-    /// Whether this host was led on its way and was between the two networks at the last look, or has not been looked at.
+    /// Whether this host was led on its way, and was between the two networks at the last look or has not been looked at.
+    fn was_led_between(&self) -> bool {
+        let orders = self.journal.as_ref().and_then(Journal::orders);
+        orders.is_some_and(|orders| orders.goal.is_forward()) && self.quiet.between() != Some(false)
+    }
+
+    /// The same of a host whose journal may not have been opened yet.
     pub fn may_be_between(&mut self) -> bool {
         if self.journal.is_none() && !Journal::is_there(&self.configuration.state) {
             return false;
         }
         // One that cannot be opened knows of no orders.
         let _ = self.open_journal();
-        let Some(journal) = &self.journal else {
-            return false;
-        };
-        let is_led = journal.orders().is_some_and(|orders| orders.goal.is_forward());
-        (is_led || journal.fell_back().is_some()) && self.quiet.between() != Some(false)
+        self.was_led_between()
     }
 
     /// Whether it was between the two networks at the last look.

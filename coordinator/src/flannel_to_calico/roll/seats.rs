@@ -38,7 +38,7 @@ pub(super) fn seats<'order>(
                 (None, true, _) if spec.step.as_ref().is_some_and(|step| step.halted) => Standing::Halted,
                 (None, true, _) if spec.returning => Standing::Returning,
                 (None, true, _) => Standing::Working,
-                // Its NodeMigration was deleted in the middle, and is made anew.
+                // Its NodeMigration was deleted in the middle, and is made again.
                 (None, false, _) if has_our_cordon && !on_old => Standing::Working,
                 (None, false, _) if fallen => Standing::Fallen,
                 (None, false, _) if kept => Standing::Kept,

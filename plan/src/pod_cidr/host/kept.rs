@@ -45,6 +45,21 @@ pub struct LinkAddress {
     pub label: String,
 }
 
+impl LinkAddress {
+    fn is_at(&self, address: Ipv4Addr) -> bool {
+        self.address.addr() == IpAddr::V4(address)
+    }
+
+    /// Whether an agent keeps it.
+    fn is_kept(&self) -> bool {
+        self.link == LOOPBACK && self.label == KEPT_LABEL
+    }
+
+    fn is_of_tunnel(&self) -> bool {
+        TUNNELS.contains(&self.link.as_str())
+    }
+}
+
 /// One change of the host: idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressChange {
@@ -57,53 +72,45 @@ pub enum AddressChange {
 }
 
 /// Whose an address is besides: the host's own, or one of a network that the host is on. On the loopback it would cut the host off from it,
-/// and on a link the host would answer for it; whoever asks for that is no migration.
+/// and on a link the host would answer for it: no migration asks for that.
 fn foreign<'found>(
     wanted: Ipv4Addr,
     end: &TunnelEnd,
     found: &'found [LinkAddress],
 ) -> Option<&'found LinkAddress> {
-    let is_ours = |found: &LinkAddress| found.link == LOOPBACK && found.label == KEPT_LABEL;
-    let is_tunnel = |found: &LinkAddress| TUNNELS.contains(&found.link.as_str());
-    let is_at = |found: &LinkAddress, address: Ipv4Addr| found.address.addr() == IpAddr::V4(address);
     let holds =
         |found: &LinkAddress, address: Ipv4Addr| found.address.contains(&IpNet::from(IpAddr::V4(address)));
     let is_end = found
         .iter()
-        .any(|found| is_at(found, end.kept) && (is_ours(found) || is_tunnel(found)));
+        .any(|found| found.is_at(end.kept) && (found.is_kept() || found.is_of_tunnel()));
     found
         .iter()
-        .filter(|found| !is_ours(found) && !is_tunnel(found) && found.link != BRIDGE)
+        .filter(|found| !found.is_kept() && !found.is_of_tunnel() && found.link != BRIDGE)
         // Where the end that is on its tunnel is within the network of another link, pods live in there, and it says nothing.
         .find(|found| {
             let is_network_of_pods = is_end && holds(found, end.kept);
-            is_at(found, wanted) || (!is_network_of_pods && holds(found, wanted))
+            found.is_at(wanted) || (!is_network_of_pods && holds(found, wanted))
         })
 }
 
 /// Ends that are no ends of tunnels, one line each: nothing is done about them.
 pub fn refused(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<String> {
-    let addresses = |end: &'_ TunnelEnd| -> Vec<Ipv4Addr> {
-        [Some(end.kept), end.address].into_iter().flatten().collect()
+    let line = |address: Ipv4Addr, end: &TunnelEnd| {
+        let of = foreign(address, end, found)?;
+        Some(format!(
+            "spec.podCidr.tunnelEnds: {address} is in {} of link {}, needed the end of a tunnel of Calico's",
+            of.address, of.link
+        ))
     };
-    ends.iter()
-        .flat_map(|end| addresses(end).into_iter().map(move |address| (address, end)))
-        .filter_map(|(address, end)| {
-            let of = foreign(address, end, found)?;
-            Some(format!(
-                "spec.podCidr.tunnelEnds: {address} is in {} of link {}, needed the end of a tunnel of Calico's",
-                of.address, of.link
-            ))
-        })
-        .collect()
+    let of_end = |end: &TunnelEnd| [Some(end.kept), end.address].map(|address| line(address?, end));
+    ends.iter().flat_map(of_end).flatten().collect()
 }
 
 /// What is to be changed so that the ends are as they are asked for; none is asked for once the change of range is over.
 pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> {
-    let on = |address: &LinkAddress, wanted: Ipv4Addr| address.address.addr() == wanted;
     let kept: Vec<Ipv4Addr> = found
         .iter()
-        .filter(|address| address.link == LOOPBACK && address.label == KEPT_LABEL)
+        .filter(|address| address.is_kept())
         .filter_map(|address| match address.address {
             IpNet::V4(net) => Some(net.addr()),
             IpNet::V6(_) => None,
@@ -123,11 +130,11 @@ pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> 
         // Only beside the old address: once that is gone, Calico has been there.
         let links = found
             .iter()
-            .filter(|found| TUNNELS.contains(&found.link.as_str()) && on(found, end.kept));
+            .filter(|found| found.is_of_tunnel() && found.is_at(end.kept));
         for link in links {
             let is_there = found
                 .iter()
-                .any(|found| found.link == link.link && on(found, address));
+                .any(|found| found.link == link.link && found.is_at(address));
             if !is_there {
                 changes.push(AddressChange::Add(link.link.clone(), address));
             }
@@ -219,7 +226,7 @@ mod tests {
         assert_eq!(changes(&[end(OLD, None)], &kept), []);
     }
 
-    /// Whoever may write the object may not cut a host off from its gateway, nor let it answer for another host.
+    /// A writer of the object may not cut a host off from its gateway, nor let it answer for another host.
     #[test]
     fn an_address_of_the_hosts_own_networks_is_not_taken() {
         let host = [
