@@ -252,6 +252,11 @@ impl Host {
         }
     }
 
+    /// Whether flannel's link and its file are there again.
+    pub fn is_back(&self) -> bool {
+        run("ip link").contains("flannel.1:") && self.paths.subnet_environment().exists()
+    }
+
     pub async fn look(&self) -> Observation {
         observe(&self.paths, &self.netlink, &self.processes)
             .await

@@ -107,13 +107,13 @@ async fn swapped_host() -> Host {
 /// The agent's own program, without an API server that it can reach.
 fn agent_alone(host: &Host) -> Process {
     let config = host.folder.path().join("kubeconfig");
-    let nobody = json!({
+    let unreachable = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "a",
         "clusters": [{ "name": "a", "cluster": { "server": "http://192.0.2.99:6443" } }],
         "users": [{ "name": "a", "user": {} }],
         "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "a" } }],
     });
-    std::fs::write(&config, nobody.to_string()).unwrap();
+    std::fs::write(&config, unreachable.to_string()).unwrap();
     let folder = |name: &str| host.folder.path().join(name).display().to_string();
     Process::start(&[
         "env",
@@ -129,8 +129,15 @@ fn agent_alone(host: &Host) -> Process {
     ])
 }
 
-fn is_back(host: &Host) -> bool {
-    run("ip link").contains("flannel.1:") && host.paths.subnet_environment().exists()
+fn wait_until_back(host: &Host, began: Instant) {
+    while !host.is_back() {
+        assert!(
+            began.elapsed() < Duration::from_secs(u64::from(SECONDS)) + BACK_WITHIN,
+            "the old network is not back: {}",
+            run("ip link")
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Another program has the port of metrics and health, and a folder lies in the place of the socket of traffic pods.
@@ -143,14 +150,7 @@ fn an_agent_that_cannot_listen_has_its_switch_on_time() {
         std::fs::create_dir_all(host.folder.path().join("run").join(SOCKET)).unwrap();
         let began = Instant::now();
         let agent = agent_alone(&host);
-        while !is_back(&host) {
-            assert!(
-                began.elapsed() < Duration::from_secs(u64::from(SECONDS)) + BACK_WITHIN,
-                "the old network is not back: {}",
-                run("ip link")
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_until_back(&host, began);
         drop((agent, taken));
     });
 }
@@ -186,14 +186,7 @@ fn twenty_thousand_idle_connections_leave_the_agent_alive_and_its_switch_on_time
             TcpStream::connect((Ipv4Addr::LOCALHOST, 9810)).is_err(),
             "it listens on the node's own address alone"
         );
-        while !is_back(&host) {
-            assert!(
-                began.elapsed() < Duration::from_secs(u64::from(SECONDS)) + BACK_WITHIN,
-                "the old network is not back: {}",
-                run("ip link")
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_until_back(&host, began);
         let held = held.join().unwrap();
         assert_eq!(held.len() as u64, count);
         // The kubelet's question is answered beside all of them.

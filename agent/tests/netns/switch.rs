@@ -26,18 +26,34 @@ fn patient(mut object: Value, from: &str) -> Value {
     object
 }
 
-fn is_back(host: &Host) -> bool {
-    run("ip link").contains("flannel.1:") && host.paths.subnet_environment().exists()
-}
-
 async fn until_back(host: &Host, since: Instant) {
-    while !is_back(host) {
+    while !host.is_back() {
         assert!(
             since.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
             "the old network is not back: {}",
             run("ip link")
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Leads a host that begins with flannel's network to where neither network takes new pods.
+async fn to_swapped(server: &mut Server) {
+    server.phase("Flannel").await;
+    server.set_goal(Goal::Swapped);
+    server.phase("Swapped").await;
+}
+
+/// The API server answers so whatever it is told, until this ends.
+async fn answering(server: &mut Server, answer: StatusCode, until: impl Future<Output = ()>) {
+    let answers = async {
+        loop {
+            server.patch(answer).await;
+        }
+    };
+    tokio::select! {
+        () = until => {}
+        () = answers => {}
     }
 }
 
@@ -57,14 +73,12 @@ fn a_new_network_that_does_not_come_up_gives_way_to_the_old_one() {
         let routes = all_routes();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
-            server.phase("Flannel").await;
-            server.set_goal(Goal::Swapped);
-            server.phase("Swapped").await;
+            to_swapped(&mut server).await;
             let began = Instant::now();
             // calico-node never starts, and the coordinator says nothing more.
             server.phase("Flannel").await;
             assert!(began.elapsed() >= Duration::from_secs(SECONDS - 1), "too early");
-            assert!(is_back(&host));
+            assert!(host.is_back());
             let status = &server.object["status"];
             let why = status["fellBack"].as_str().unwrap();
             assert!(why.contains("Swapped") && why.contains("new pods"), "{why}");
@@ -96,19 +110,10 @@ fn without_an_api_server_the_old_network_is_back_and_it_is_told_when_it_can_be()
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
-            server.phase("Flannel").await;
-            server.set_goal(Goal::Swapped);
-            server.phase("Swapped").await;
+            to_swapped(&mut server).await;
             let since = Instant::now();
-            let unanswered = async {
-                loop {
-                    server.patch(StatusCode::INTERNAL_SERVER_ERROR).await;
-                }
-            };
-            tokio::select! {
-                () = until_back(&host, since) => {}
-                () = unanswered => {}
-            }
+            let back = until_back(&host, since);
+            answering(&mut server, StatusCode::INTERNAL_SERVER_ERROR, back).await;
             server.phase("Flannel").await;
             assert!(server.object["status"]["fellBack"].is_string());
         })
@@ -118,15 +123,7 @@ fn without_an_api_server_the_old_network_is_back_and_it_is_told_when_it_can_be()
 
 /// Waits until the old network is back, while the API server takes what it is told.
 async fn until_back_told(server: &mut Server, host: &Host, since: Instant) {
-    let told = async {
-        loop {
-            server.patch(StatusCode::OK).await;
-        }
-    };
-    tokio::select! {
-        () = until_back(host, since) => {}
-        () = told => {}
-    }
+    answering(server, StatusCode::OK, until_back(host, since)).await;
 }
 
 /// Something that a person, or a tool of theirs, does to the host.
@@ -156,9 +153,7 @@ fn the_old_network_is_back_whatever_lies_beside(#[case] deed: Deed) {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
-            server.phase("Flannel").await;
-            server.set_goal(Goal::Swapped);
-            server.phase("Swapped").await;
+            to_swapped(&mut server).await;
             let began = Instant::now();
             deed(&host);
             until_back_told(&mut server, &host, began).await;
@@ -186,9 +181,7 @@ fn an_object_that_is_made_anew_does_not_end_what_is_under_way(
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
-            server.phase("Flannel").await;
-            server.set_goal(Goal::Swapped);
-            server.phase("Swapped").await;
+            to_swapped(&mut server).await;
             let began = Instant::now();
             if is_back_already {
                 until_back_told(&mut server, &host, began).await;
@@ -199,15 +192,8 @@ fn an_object_that_is_made_anew_does_not_end_what_is_under_way(
             server.bump();
             server.announce();
             until_back_told(&mut server, &host, began).await;
-            let heard = async {
-                loop {
-                    server.patch(StatusCode::OK).await;
-                }
-            };
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_secs(2)) => {}
-                () = heard => {}
-            }
+            let stay = tokio::time::sleep(Duration::from_secs(2));
+            answering(&mut server, StatusCode::OK, stay).await;
         })
         .await;
         let journal = Journal::open(&host.state()).unwrap();
@@ -226,12 +212,10 @@ fn what_is_undone_again_and_again_is_no_progress() {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
-            server.phase("Flannel").await;
-            server.set_goal(Goal::Swapped);
-            server.phase("Swapped").await;
+            to_swapped(&mut server).await;
             let began = Instant::now();
             let undone = async {
-                while !is_back(&host) {
+                while !host.is_back() {
                     run("sysctl -qw net.ipv4.conf.cni0.proxy_arp=0");
                     // What wakes the agent: the parameter itself does not announce itself.
                     std::fs::write(host.paths.cni_configuration.join("note"), "").unwrap();
@@ -252,9 +236,7 @@ fn a_host_that_calico_serves_is_left_alone() {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
-            server.phase("Flannel").await;
-            server.set_goal(Goal::Swapped);
-            server.phase("Swapped").await;
+            to_swapped(&mut server).await;
             let program = host.folder.path().join("calico-node");
             std::fs::copy("/bin/sleep", &program).unwrap();
             let node = crate::path::Process::start(&[&program.display().to_string(), "600"]);
@@ -263,16 +245,8 @@ fn a_host_that_calico_serves_is_left_alone() {
             // What Felix writes once it has read everything.
             run("ip route add blackhole 10.244.1.0/26 proto 80");
             let stay = tokio::time::sleep(Duration::from_secs(3 * SECONDS));
-            let told = async {
-                loop {
-                    server.patch(StatusCode::OK).await;
-                }
-            };
-            tokio::select! {
-                () = stay => {}
-                () = told => {}
-            }
-            assert!(conflist.exists() && !is_back(&host), "{}", run("ip link"));
+            answering(&mut server, StatusCode::OK, stay).await;
+            assert!(conflist.exists() && !host.is_back(), "{}", run("ip link"));
             // Once it serves no more, the host goes back.
             drop(node);
             until_back_told(&mut server, &host, Instant::now()).await;
@@ -290,13 +264,11 @@ fn lives_that_are_too_short_do_not_put_it_off() {
         let told = patient(object(&host), "2026-01-01T00:00:00Z");
         let (mut server, agent) = start(&host, told.clone());
         beside(agent, async {
-            server.phase("Flannel").await;
-            server.set_goal(Goal::Swapped);
-            server.phase("Swapped").await;
+            to_swapped(&mut server).await;
         })
         .await;
         let began = Instant::now();
-        while !is_back(&host) {
+        while !host.is_back() {
             assert!(
                 began.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
                 "the old network is not back: {}",
@@ -319,9 +291,7 @@ fn an_agent_that_is_started_anew_without_an_api_server_knows_what_it_was_told() 
         let told = patient(object(&host), "2026-01-01T00:00:00Z");
         let (mut server, agent) = start(&host, told.clone());
         beside(agent, async {
-            server.phase("Flannel").await;
-            server.set_goal(Goal::Swapped);
-            server.phase("Swapped").await;
+            to_swapped(&mut server).await;
         })
         .await;
         let (server, agent) = start_unreached(&host, told);
@@ -348,9 +318,7 @@ fn another_word_of_the_coordinators_is_a_new_beginning() {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
-            server.phase("Flannel").await;
-            server.set_goal(Goal::Swapped);
-            server.phase("Swapped").await;
+            to_swapped(&mut server).await;
             let began = Instant::now();
             let stay = Duration::from_secs(2 * SECONDS);
             while began.elapsed() < stay {
@@ -408,13 +376,11 @@ fn a_main_thread_that_stands_still_does_not_hold_up_the_switch() {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
-            server.phase("Flannel").await;
-            server.set_goal(Goal::Swapped);
-            server.phase("Swapped").await;
-            assert!(!is_back(&host));
+            to_swapped(&mut server).await;
+            assert!(!host.is_back());
             let began = Instant::now();
             // No await: nothing else of this thread runs.
-            while !is_back(&host) {
+            while !host.is_back() {
                 assert!(
                     began.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
                     "the old network is not back: {}",
@@ -465,7 +431,7 @@ fn a_process_that_cannot_be_read_is_named_and_does_not_hold_up_the_switch() {
             server.phase("Swapped").await;
             let hangs = Hangs::start(&host);
             server.phase("Flannel").await;
-            assert!(is_back(&host));
+            assert!(host.is_back());
             let named = &server.object["status"]["facts"]["unreadProcesses"];
             assert_eq!(*named, json!([hangs.sentence()]));
         })
