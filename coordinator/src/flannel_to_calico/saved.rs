@@ -267,7 +267,7 @@ pub fn known_names(before: &BTreeMap<String, String>, key: &str) -> Option<BTree
 }
 
 /// What to patch in a Node's annotations so that Calico's are as they were: `None` when they are. An address that other nodes would send
-/// to, and that is not the Node's as it was prepared, does not come back: calico-node writes its own as it starts.
+/// to, and that is not the Node's as it was prepared, does not come back: calico-node writes its own as it starts, unless it is told to find none.
 pub fn annotations_change(
     found: &BTreeMap<String, String>,
     had: &BTreeMap<String, String>,
