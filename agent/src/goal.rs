@@ -49,7 +49,7 @@ pub fn follow(client: Client, node: &str) -> (watch::Receiver<Seen>, JoinHandle<
                 Ok(None) => Seen::Absent,
                 Err(error) => {
                     // The last goal stands: a node in work is not stopped by an API server that is away.
-                    tracing::warn!(%node, error = crate::report::chain(&error), "the NodeMigration is not watched; trying again");
+                    tracing::warn!(%node, error = runtime::error::chain(&error), "the NodeMigration is not watched; trying again");
                     let random = random::number().unwrap_or_default();
                     tokio::time::sleep(failures.after_failure(longest, random)).await;
                     continue;

@@ -9,15 +9,14 @@ use std::time::Duration;
 use api::NodeMigration;
 use api::node_migration::Failure;
 use futures::FutureExt;
-use jiff::Timestamp;
 use kube::ResourceExt;
 use plan::check::Verdict;
 use thiserror::Error;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::admin::Health;
 use crate::goal::Seen;
+use crate::health::Health;
 use crate::kinds::Kinds;
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
@@ -183,7 +182,7 @@ impl Turns {
     async fn run(mut self) {
         loop {
             let pace = self.turn().await;
-            self.health.turned(Timestamp::now());
+            self.health.turned();
             let until = Instant::now() + pace.next;
             tokio::select! {
                 // A new goal is not kept waiting, nor is a new question.
@@ -306,9 +305,9 @@ mod tests {
             || Err("no netlink"),
             seen,
             Arc::new(Metrics::new().unwrap()),
-            Arc::new(Health::new(Timestamp::now())),
+            Arc::new(Health::starting()),
         )
         .unwrap_err();
-        assert!(crate::report::chain(&error).contains("no netlink"), "{error}");
+        assert!(runtime::error::chain(&error).contains("no netlink"), "{error}");
     }
 }

@@ -4,12 +4,13 @@ use api::node_migration::{Failure, NodeMigrationSpec};
 use plan::flannel_to_calico::host::HostSettings;
 use plan::pod_cidr::host::HostSettings as PodCidrSettings;
 use plan::service_cidr::host::HostSettings as ServiceCidrSettings;
+use runtime::error::chain;
 use tokio::sync::watch;
 
 use crate::flannel_to_calico::work::Worker;
 use crate::goal::Seen;
 use crate::probe::LEAST_MTU;
-use crate::report::{Report, chain};
+use crate::report::Report;
 use crate::{pod_cidr, service_cidr};
 
 /// The agent's hands on its host, for each kind.

@@ -5,12 +5,12 @@
 //! listeners and probes. What is read, decided and done differs by
 //! the kind of the migration ([`kinds`]). Nothing but the files below [`host`] touches the machine.
 
-pub mod admin;
 pub mod args;
 pub mod backoff;
 pub mod echo;
 pub mod flannel_to_calico;
 pub mod goal;
+pub mod health;
 pub mod host;
 pub mod host_thread;
 pub mod kinds;

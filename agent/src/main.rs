@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::admin::{self, Health};
 use agent::args::{Arguments, Command, Echo, LogFormat, Run, Traffic};
 use agent::flannel_to_calico::observe::Paths;
 use agent::flannel_to_calico::work::{Configuration, Worker};
 use agent::goal;
+use agent::health::Health;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
 use agent::host_thread::{HostThread, Parts};
@@ -21,10 +21,12 @@ use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use anyhow::Context as _;
 use clap::Parser;
-use jiff::Timestamp;
 use kube::{Api, Config};
 use plan::flannel_to_calico::settings::defaults::CNI_CONFIGURATION_DIRECTORY;
-use runtime::client::Limit;
+use runtime::admin;
+use runtime::client::{Limit, Observer as ClientObserver};
+use runtime::metrics_access::Access;
+use runtime::secure_metrics::SecureMetrics;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tracing_subscriber::EnvFilter;
@@ -114,6 +116,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     let Run {
         node_name,
         listen,
+        secure_metrics_port,
         host_address,
         run_dir,
         state_dir,
@@ -130,14 +133,19 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     let mut config = Config::infer().await.context("finding the API server")?;
     config.connect_timeout = Some(REQUEST_LIMIT);
     let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
-    let requests = Arc::new(metrics.api.clone());
+    let requests: Arc<dyn ClientObserver> = Arc::new(metrics.api.clone());
     let watching = runtime::client::client(config.clone(), requests.clone(), RATE)
         .context("building the client of the watch")?;
     // A watch is long and has a limit of its own; every other request has this one.
     config.read_timeout = Some(REQUEST_LIMIT);
-    let client = runtime::client::client(config.clone(), requests, RATE).context("building the client")?;
+    let client =
+        runtime::client::client(config.clone(), requests.clone(), RATE).context("building the client")?;
+    let access = secure_metrics_port
+        .map(|_| Access::new(&config, &requests))
+        .transpose()
+        .context("building the client that asks who reads metrics")?;
 
-    let health = Arc::new(Health::new(Timestamp::now()));
+    let health = Arc::new(Health::starting());
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let (seen, mut goals) = goal::follow(watching.clone(), &node);
     let (expected, mut questions) = expected::follow(watching, seen.clone());
@@ -172,6 +180,16 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
             listening::bind(listen, host_address, api::names::AGENT_PORT).await
         })
         .await;
+        let secure = match (secure_metrics_port, access) {
+            (Some(port), Some(access)) => {
+                let listener = until_there("the port of secure metrics", async || {
+                    listening::bind_beside(listen, host_address, port).await
+                })
+                .await;
+                Some(SecureMetrics::new(listener, api::names::AGENT, access)?)
+            }
+            _ => None,
+        };
         let agent = Agent::new(host, Api::all(client), seen, hub, Arc::clone(&metrics));
         tracing::info!(
             node,
@@ -179,7 +197,9 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
             "looking after this node"
         );
         tokio::select! {
-            never = admin::serve(listener, metrics, health) => match never {},
+            never = admin::serve(
+                listener, secure, move || metrics.text(), health, crash_point::routes(),
+            ) => match never {},
             () = agent.run() => anyhow::bail!("the loop ended"),
         }
     };
@@ -202,7 +222,7 @@ where
         match attempt().await {
             Ok(there) => return there,
             Err(error) => {
-                let error = agent::report::chain(&error);
+                let error = runtime::error::chain(&error);
                 tracing::warn!(error, "{what} cannot be opened; trying again");
                 tokio::time::sleep(NEXT_TRY).await;
             }

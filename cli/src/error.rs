@@ -1,10 +1,10 @@
 //! What can go wrong: what was attempted on which object, and what a person does about it.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use datastore::error::StoreError;
 use datastore::run::RunError;
+use runtime::error::chain;
 use thiserror::Error;
 
 use crate::exit::Outcome;
@@ -411,21 +411,6 @@ pub fn words(error: &kube::Error) -> String {
         kube::Error::Api(status) => format!("{} ({})", status.message.trim(), status.reason),
         other => chain(other),
     }
-}
-
-/// An error with its causes; a cause that the text before it says already is left away.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let words = cause.to_string();
-        if !text.contains(&words) {
-            // Writing to a String cannot fail.
-            let _ = write!(text, ": {words}");
-        }
-        next = cause.source();
-    }
-    text
 }
 
 fn listed(existing: &[(String, String)]) -> String {

@@ -23,6 +23,9 @@ pub struct Args {
     /// Address and port of metrics and health; by default the node's own address, and every address where that is not said either.
     #[arg(long, env = "REPLUMB_LISTEN")]
     pub listen: Option<SocketAddr>,
+    /// Port on which metrics are served instead, by TLS and to tokens whose user may get /metrics; none by default.
+    #[arg(long, env = "REPLUMB_SECURE_METRICS_PORT")]
+    pub secure_metrics_port: Option<u16>,
     /// The node's own address: the one that the kubelet asks for health.
     #[arg(long, env = api::names::HOST_ADDRESS_ENVIRONMENT)]
     pub host_address: Option<IpAddr>,

@@ -17,12 +17,12 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tracing::warn;
 
+use crate::answers;
 use crate::context::Context;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::pod_index::PodStore;
 use crate::write::post_parameters;
-use crate::{answers, tell};
 
 /// How long after a refusal the same pod is tried again. kubectl's drain waits as long.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
@@ -270,7 +270,7 @@ async fn request(client: &Client, pod: &PodName, grace_period_seconds: Option<u3
             by_budget: status.code == 429,
             message: status.message.clone(),
         },
-        Err(error) => Outcome::Error(tell::chain(&error)),
+        Err(error) => Outcome::Error(runtime::error::chain(&error)),
     }
 }
 
@@ -284,7 +284,7 @@ async fn who_is_there(pods: &Api<Pod>, pod: &PodName, message: &str) -> Outcome 
             by_budget: false,
             message: message.to_owned(),
         },
-        Err(error) => Outcome::Error(tell::chain(&error)),
+        Err(error) => Outcome::Error(runtime::error::chain(&error)),
     }
 }
 

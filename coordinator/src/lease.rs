@@ -247,7 +247,7 @@ impl Candidate {
                     set(&leading, false, &self.identity);
                 }
                 Ok(Err(error)) => {
-                    warn!(error = %crate::tell::chain(&error), "lease not renewed");
+                    warn!(error = %runtime::error::chain(&error), "lease not renewed");
                 }
                 Err(_) => warn!("lease not renewed: the API server does not answer"),
             }

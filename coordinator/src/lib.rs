@@ -3,7 +3,6 @@
 //! [`pass`] chooses the Migration that goes on, `lifecycle` drives it whatever its kind, and [`flannel_to_calico`] is one kind.
 //! Everything else is what kinds are made of.
 
-pub mod admin;
 mod answers;
 pub mod args;
 mod bounds;
@@ -31,6 +30,7 @@ mod fake_lists;
 mod fake_schema;
 pub mod flannel_to_calico;
 pub mod guarded;
+pub mod health;
 mod ill;
 mod intern;
 pub mod lease;

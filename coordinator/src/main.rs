@@ -6,19 +6,21 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
-use coordinator::admin::{self, Health};
 use coordinator::args::{Args, LogFormat};
 use coordinator::cache::Cache;
 use coordinator::context::Context;
+use coordinator::health::Health;
 use coordinator::lease::Candidate;
 use coordinator::metrics::Metrics;
 use coordinator::obstacles::Obstacles;
 use coordinator::pass;
 use coordinator::tell::Teller;
 use coordinator::words::Pace;
-use jiff::Timestamp;
 use kube::Config;
-use runtime::client::Limit;
+use runtime::admin;
+use runtime::client::{Limit, Observer};
+use runtime::metrics_access::Access;
+use runtime::secure_metrics::SecureMetrics;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -60,6 +62,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         node_name,
         agent_image,
         listen,
+        secure_metrics_port,
         host_address,
         log_format: _,
         log_filter: _,
@@ -69,7 +72,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     // A refused eviction is a 429: it has to come back at once, since its reason is what people wait for.
     config.default_retry = false;
     let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
-    let requests = Arc::new(metrics.api.clone());
+    let requests: Arc<dyn Observer> = Arc::new(metrics.api.clone());
     let watching = runtime::client::client(config.clone(), requests.clone(), RATE)
         .context("building the client of the watches")?;
     // Watches are long and have a limit of their own; every other request has this one.
@@ -77,10 +80,21 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let client =
         runtime::client::client(config.clone(), requests.clone(), RATE).context("building the client")?;
     // The Lease has a client of its own: a leader whose passes have many writes still renews it in time.
-    let leasing = runtime::client::client(config.clone(), requests, RATE)
+    let leasing = runtime::client::client(config.clone(), requests.clone(), RATE)
         .context("building the client of the Lease")?;
+    let secure = match secure_metrics_port {
+        None => None,
+        Some(port) => {
+            let access =
+                Access::new(&config, &requests).context("building the client that asks who reads metrics")?;
+            let listener = listening::bind_beside(listen, host_address, port)
+                .await
+                .context("opening the port of secure metrics")?;
+            Some(SecureMetrics::new(listener, api::names::COORDINATOR, access)?)
+        }
+    };
 
-    let health = Arc::new(Health::new(Timestamp::now()));
+    let health = Arc::new(Health::starting());
     let context = Context {
         teller: Teller::new(client.clone(), &pod_name),
         obstacles: Obstacles::within(WRITING),
@@ -101,14 +115,16 @@ async fn run(args: Args) -> anyhow::Result<()> {
     tasks.spawn(candidate().run(leader));
     let passes = async {
         cache.ready().await;
-        health.filled(Timestamp::now());
+        health.filled();
         Box::pin(pass::run(&context, &cache, &health, &leading)).await;
     };
     let listener = listening::bind(listen, host_address, api::names::COORDINATOR_PORT)
         .await
         .context("opening the port of metrics and health")?;
     let ended = tokio::select! {
-        never = admin::serve(listener, metrics, Arc::clone(&health)) => match never {},
+        never = admin::serve(
+            listener, secure, move || metrics.text(), Arc::clone(&health) as Arc<dyn admin::Health>, crash_point::routes(),
+        ) => match never {},
         // A task that ends took its watch or the Lease with it: better a new process than a blind one.
         ended = tasks.join_next() => anyhow::bail!("a background task ended: {ended:?}"),
         () = passes => anyhow::bail!("the loop ended"),
@@ -119,7 +135,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     tasks.shutdown().await;
     if let Err(error) = candidate().release().await {
         tracing::warn!(
-            error = coordinator::tell::chain(&error),
+            error = runtime::error::chain(&error),
             "the Lease was not given up; it expires by itself"
         );
     }

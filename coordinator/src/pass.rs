@@ -15,14 +15,14 @@ use plan::decision::WaitReason;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::admin::Health;
 use crate::bounds;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::evict;
+use crate::health::Health;
 use crate::lifecycle;
 use crate::memory::Memory;
-use crate::tell::{self, Tone};
+use crate::tell::Tone;
 use crate::words::differ_in_words;
 use crate::write::{self, WriteError};
 
@@ -46,7 +46,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
             }
             _ = tick.tick() => {}
         }
-        health.turned(Timestamp::now());
+        health.turned();
         context.metrics.leading.set(i64::from(*leading.borrow()));
         if !*leading.borrow() {
             memory.stop();
@@ -73,9 +73,9 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
             .inc();
         match error {
             // Somebody wrote first: the watch brings the new state.
-            WriteError::Conflict { .. } => info!(error = %tell::chain(&error), "looking again"),
+            WriteError::Conflict { .. } => info!(error = %runtime::error::chain(&error), "looking again"),
             WriteError::Api { .. } | WriteError::Etcd(_) => {
-                warn!(error = %tell::chain(&error), "pass not finished; it is repeated");
+                warn!(error = %runtime::error::chain(&error), "pass not finished; it is repeated");
             }
         }
     }

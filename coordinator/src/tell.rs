@@ -8,25 +8,11 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use plan::words::cut;
+use runtime::error::chain;
 use tracing::{debug, info, warn};
 
 /// The API refuses a longer note.
 const NOTE_BYTES: usize = 1024;
-
-/// The whole chain of an error in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text.push_str(": ");
-            text.push_str(&inner_text);
-        }
-        source = inner.source();
-    }
-    text
-}
 
 /// Publishes Events, each text once for each object until it changes.
 pub struct Teller {

@@ -72,7 +72,7 @@ where
                     config.initial_list_strategy = InitialListStrategy::ListWatch;
                     break;
                 }
-                Err(error) => warn!(kind, error = %crate::tell::chain(&error), "watch broke"),
+                Err(error) => warn!(kind, error = %runtime::error::chain(&error), "watch broke"),
             }
         }
     }

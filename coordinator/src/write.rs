@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::{answers, tell};
+use crate::answers;
 
 /// A read or write of an object that failed.
 #[derive(Debug, Error)]
@@ -78,7 +78,7 @@ impl WriteError {
                 source: kube::Error::Api(status),
                 ..
             } => format!("{self}: {}", status.message),
-            Self::Api { .. } | Self::Conflict { .. } | Self::Etcd(_) => tell::chain(self),
+            Self::Api { .. } | Self::Conflict { .. } | Self::Etcd(_) => runtime::error::chain(self),
         }
     }
 

@@ -3,7 +3,7 @@
 //! `cargo lab crash` arms one over the admin port, waits until the process has stopped there, and then kills whom it wants:
 //! that process, the other one, the API server, the whole node. A process that is killed forgets what was armed.
 //!
-//! Without the feature `stops` nothing of this is there: [`reach`] does nothing and [`add_routes`] adds none.
+//! Without the feature `stops` nothing of this is there: [`reach`] does nothing and [`routes`] has none.
 
 use axum::Router;
 use serde::{Deserialize, Serialize};
@@ -80,14 +80,14 @@ pub async fn reach(_step: &str, _edge: Edge, _node: Option<&str>) {}
 /// In a test build, `GET`, `PUT` and `DELETE` on [`PATH`]: the state; arming a [`Point`], to which a process that has stopped
 /// goes on; letting it go.
 #[cfg(feature = "stops")]
-pub fn add_routes(router: Router) -> Router {
+pub fn routes() -> Router {
     tracing::warn!("this is a test build: whoever reaches the admin port can stop it at {PATH}");
-    stops::add_routes(router, &stops::POINTS)
+    stops::routes(&stops::POINTS)
 }
 
 /// In a test build, `GET`, `PUT` and `DELETE` on [`PATH`]: the state; arming a [`Point`], to which a process that has stopped
 /// goes on; letting it go.
 #[cfg(not(feature = "stops"))]
-pub fn add_routes(router: Router) -> Router {
-    router
+pub fn routes() -> Router {
+    Router::new()
 }

@@ -77,9 +77,9 @@ impl Points {
     }
 }
 
-/// Adds the routes.
-pub fn add_routes(router: Router, points: &'static Points) -> Router {
-    router.route(
+/// The routes.
+pub fn routes(points: &'static Points) -> Router {
+    Router::new().route(
         PATH,
         get(move || async move { answer(&points.state()) })
             .put(move |body: String| async move {
@@ -134,7 +134,7 @@ mod tests {
     #[tokio::test]
     async fn it_stops_at_what_is_armed_and_nowhere_else_until_it_is_let_go() {
         static POINTS: Points = Points::new();
-        let router = add_routes(Router::new(), &POINTS);
+        let router = routes(&POINTS);
         let wanted = point(Some("a"));
         let armed = ask(&router, Method::PUT, Some(&wanted)).await;
         assert_eq!(armed, (StatusCode::OK, State::Armed(wanted.clone())));
@@ -179,7 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_users_run_has_no_such_route() {
-        let router = crate::add_routes(Router::new().route("/healthz", get(async || "ok")));
+        let router = crate::routes().route("/healthz", get(async || "ok"));
         let (status, _) = ask(&router, Method::PUT, Some(&point(None))).await;
         let expected = if cfg!(feature = "stops") {
             StatusCode::OK

@@ -1,13 +1,16 @@
 //! HTTP of metrics and health: one request a connection, within a few seconds. Accepts connections.
 
 use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 
 use crate::seats::{Limits, Seats};
 
@@ -26,12 +29,32 @@ const BUFFER: usize = 16 << 10;
 
 /// Serves until the process ends. A connection past the limits ends the oldest one of the client that has the most.
 pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
+    serve_by(listener, router, answer).await
+}
+
+/// Serves by TLS, within the same limits.
+pub async fn serve_tls(listener: TcpListener, router: Router, acceptor: TlsAcceptor) -> Infallible {
+    serve_by(listener, router, move |stream, router| {
+        let accepted = acceptor.accept(stream);
+        async move { answer(accepted.await?, router).await }
+    })
+    .await
+}
+
+async fn serve_by<Answered>(
+    listener: TcpListener,
+    router: Router,
+    answer: impl Fn(TcpStream, Router) -> Answered,
+) -> Infallible
+where
+    Answered: Future<Output = io::Result<()>> + Send + 'static,
+{
     let seats = Seats::new(LIMITS);
     loop {
         let (stream, peer, seat) = crate::accept(&listener, &seats).await;
-        let router = router.clone();
+        let answered = answer(stream, router.clone());
         tokio::spawn(async move {
-            let served = tokio::time::timeout(LIFE, answer(stream, router));
+            let served = tokio::time::timeout(LIFE, answered);
             match seat.hold(served).await {
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(error))) => tracing::debug!(%peer, %error, "a connection ended"),
@@ -42,7 +65,10 @@ pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
     }
 }
 
-async fn answer(stream: TcpStream, router: Router) -> hyper::Result<()> {
+async fn answer<S>(stream: S, router: Router) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS)
@@ -50,6 +76,7 @@ async fn answer(stream: TcpStream, router: Router) -> hyper::Result<()> {
         .max_buf_size(BUFFER)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
         .await
+        .map_err(io::Error::other)
 }
 
 #[cfg(test)]

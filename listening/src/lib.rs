@@ -1,6 +1,8 @@
 //! Listening within limits. A client that connects and says nothing, or connects a thousand times, costs a fixed amount of memory and
-//! nothing else: [`http`] serves one request a connection, and [`seats`] counts who has how many open.
+//! nothing else: [`http`] serves one request a connection, by TLS with a [`certificate`] where that is asked for, and [`seats`] counts who has
+//! how many open.
 
+pub mod certificate;
 pub mod http;
 pub mod seats;
 
@@ -45,6 +47,20 @@ pub async fn bind(given: Option<SocketAddr>, node: Option<IpAddr>, port: u16) ->
         // A kernel without IPv6 has no socket of both families. Where the port is taken, this says so.
         Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
     }
+}
+
+/// Opens another port where [`bind`] opens its own.
+pub async fn bind_beside(
+    given: Option<SocketAddr>,
+    node: Option<IpAddr>,
+    port: u16,
+) -> io::Result<TcpListener> {
+    bind(
+        given.map(|address| SocketAddr::new(address.ip(), port)),
+        node,
+        port,
+    )
+    .await
 }
 
 #[cfg(test)]

@@ -846,7 +846,7 @@ async fn given(client: &Client, nobody: &Client) -> BTreeSet<Right> {
 #[ignore = "starts an API server: cargo lab test"]
 async fn the_document_says_what_each_account_may() {
     let lab = ApiLab::shared().unwrap();
-    for overlay in ["calico-etcd", "calico-datastore"] {
+    for overlay in ["calico-etcd", "calico-datastore", "secure-metrics"] {
         let folder = format!("{}/../deploy/{overlay}", env!("CARGO_MANIFEST_DIR"));
         lab.kubectl(&["apply", "--server-side", "-k", &folder]).unwrap();
     }
@@ -898,7 +898,13 @@ async fn the_runbook_uninstalls_what_is_installed() {
         .filter(|line| line.starts_with("kubectl delete "))
         .collect();
     let everywhere = |command: &&&str| command.contains("--all-namespaces");
-    for folder in ["base", "calico-etcd", "calico-datastore", "network-policy"] {
+    for folder in [
+        "base",
+        "calico-etcd",
+        "calico-datastore",
+        "network-policy",
+        "secure-metrics",
+    ] {
         let path = format!("{}/../deploy/{folder}", env!("CARGO_MANIFEST_DIR"));
         let text = lab.kubectl(&["kustomize", &path]).unwrap();
         let objects: Vec<Value> = text

@@ -12,19 +12,20 @@ use plan::flannel_to_calico::host::{self, HostDecision, HostSettings, Orders, Re
 use plan::flannel_to_calico::host_checks::{self, Subject};
 use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::flannel_to_calico::settings::defaults;
+use runtime::error::chain;
 use tokio::sync::watch;
 
-use crate::admin::Health;
 use crate::flannel_to_calico::apply::apply;
 use crate::flannel_to_calico::journal::Journal;
 use crate::flannel_to_calico::observe::{Observation, ObserveError, Paths, observe};
 use crate::flannel_to_calico::quiet::Quiet;
 use crate::goal::Seen;
+use crate::health::Health;
 use crate::host::folders::FolderWatch;
 use crate::host::netlink::Netlink;
 use crate::host::processes::Processes;
 use crate::metrics::Metrics;
-use crate::report::{Pending, Report, chain};
+use crate::report::{Pending, Report};
 
 /// More steps than any host has: past it, something puts back what is removed.
 const MOST_STEPS: usize = 64;

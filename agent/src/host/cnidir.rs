@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use plan::cni::{Attachment, CniDirectory, Contents, LARGEST_FILE};
+use runtime::error::chain;
 
 use super::files::{FileError, list_if_there, read_if_there, whole_if_there};
-use crate::report::chain;
 
 /// Reads the configuration folder as the runtime does. `shown` is its path on the host.
 pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {

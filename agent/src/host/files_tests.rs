@@ -24,7 +24,7 @@ fn a_file_that_is_too_large_is_not_read() {
     file.set_len(MOST + 1).unwrap();
     let error = read_if_there(&path).unwrap_err();
     assert!(
-        crate::report::chain(&error).contains("more than 1048576 bytes"),
+        runtime::error::chain(&error).contains("more than 1048576 bytes"),
         "{error}"
     );
     // A file of holes: nothing of it may be kept in memory.
@@ -41,7 +41,7 @@ fn what_is_no_file_is_not_read_and_keeps_nothing_waiting() {
     for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
         let error = read_if_there(path).unwrap_err();
         assert!(
-            crate::report::chain(&error).contains("it is no regular file"),
+            runtime::error::chain(&error).contains("it is no regular file"),
             "{error}"
         );
     }

@@ -7,17 +7,18 @@ use api::node_migration::Failure;
 use plan::pod_cidr::ends::{self, Keeping};
 use plan::pod_cidr::host::{self, HostFacts, HostSettings};
 use plan::words::lines;
+use runtime::error::chain;
 use thiserror::Error;
 
 use super::facts;
 use super::keep::keep;
-use crate::admin::Health;
+use crate::health::Health;
 use crate::host::cnidir;
 use crate::host::files::FileError;
 use crate::host::folders::FolderWatch;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::metrics::Metrics;
-use crate::report::{Pending, Report, chain};
+use crate::report::{Pending, Report};
 
 /// Why the host could not be read.
 #[derive(Debug, Error)]

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plan::found::Found;
 use plan::service_cidr::host::{Carrier, Carriers, Left, MOST_CARRIERS, ToldBy};
+use runtime::error::chain;
 
 use self::look::{Looked, Process};
 use self::told::Environment;
@@ -18,7 +19,6 @@ use super::left::Asked;
 use crate::host::apart::Each;
 use crate::host::files::read_small;
 use crate::host::processes::{self, ProcessError};
-use crate::report::chain;
 
 /// So many bytes of environments are looked at a pod: those of 90 processes that were told of 1 000 Services each.
 const MOST_BYTES: u64 = 32 << 20;

@@ -8,13 +8,13 @@ use futures::StreamExt;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
 use plan::service_cidr::host::{ExpectedPortsIn, Question};
+use runtime::error::chain;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::backoff::Backoff;
 use crate::goal::{LONGEST_PAUSE_ON_WATCH, Seen};
 use crate::host::random;
-use crate::report::chain;
 
 /// What is known of the record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use kube::{Client, Config};
 use plan::found::Found;
 use serde_json::Value;
 
-use crate::report::chain;
+use runtime::error::chain;
 
 /// The kubelet of this host.
 const URL: &str = "https://127.0.0.1:10250";

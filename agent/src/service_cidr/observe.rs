@@ -14,18 +14,19 @@ use plan::service_cidr::host::{
     Carriers, Connection, HostFacts, HostSettings, IPVS_LINK, Left, LocalTraffic, ProxyMode, Question,
     ServicePort, in_target,
 };
+use runtime::error::chain;
 use tokio::sync::watch;
 
 use super::carriers::Looker;
 use super::expected::Held;
 use super::kubelet::Kubelet;
 use super::{connections, proxy};
-use crate::admin::Health;
+use crate::health::Health;
 use crate::host::apart::Apart;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::metrics::Metrics;
 use crate::pod_cidr::facts::tables;
-use crate::report::{Pending, Report, chain};
+use crate::report::{Pending, Report};
 
 /// How old what is known of kube-proxy's rules may be while nobody waits for one of them: a host may have many thousands.
 const SELDOM: Duration = Duration::from_secs(15);

@@ -5,14 +5,13 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::admin::Health;
+use agent::health::Health;
 use agent::host::folders::FolderWatch;
 use agent::metrics::Metrics;
 use agent::pod_cidr::observe::Observer;
 use agent::report::Pending;
 use axum::http::StatusCode;
 use ipnet::IpNet;
-use jiff::Timestamp;
 use plan::pod_cidr::ends::{Keeping, keeping};
 use plan::pod_cidr::host::{HostFacts, HostSettings, Listed, TunnelEnd, announced, foreign, left};
 use serde_json::{Value, json};
@@ -133,7 +132,7 @@ fn observer(host: &Host) -> Observer {
         host.paths.cni_configuration.clone(),
         Arc::new(FolderWatch::start(Arc::default())),
         Arc::new(Metrics::new().unwrap()),
-        Arc::new(Health::new(Timestamp::now())),
+        Arc::new(Health::starting()),
     )
 }
 

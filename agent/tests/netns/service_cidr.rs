@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::admin::Health;
+use agent::health::Health;
 use agent::metrics::Metrics;
 use agent::service_cidr::expected::Held;
 use agent::service_cidr::observe::Observer;
@@ -301,7 +301,7 @@ fn observer() -> Observer {
         &kube::Config::new("https://[fd00:96::1]:443".parse().unwrap()),
         watch::channel(held(443)).1,
         Arc::new(Metrics::new().unwrap()),
-        Arc::new(Health::new(Timestamp::now())),
+        Arc::new(Health::starting()),
     )
 }
 

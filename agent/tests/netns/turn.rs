@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::admin::Health;
 use agent::flannel_to_calico::work::{Configuration, Worker};
 use agent::goal::Seen;
+use agent::health::Health;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
 use agent::host_thread::{HostThread, Parts};
@@ -19,7 +19,6 @@ use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use api::NodeMigration;
 use axum::http::{Method, Request, Response, StatusCode};
-use jiff::Timestamp;
 use kube::client::Body;
 use kube::{Api, Client};
 use plan::flannel_to_calico::phase::Goal;
@@ -170,7 +169,7 @@ fn begin(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output
     let (questions, expected) = watch::channel(crate::service_cidr::held(443));
     let (goals, seen) = watch::channel(known);
     let metrics = Arc::new(Metrics::new().unwrap());
-    let health = Arc::new(Health::new(Timestamp::now()));
+    let health = Arc::new(Health::starting());
     let paths = host.paths.clone();
     let state = host.state();
     let parts = {

@@ -10,11 +10,12 @@ use jiff::{Timestamp, Unit};
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as watching};
+use runtime::error::chain;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::args::Output;
 use crate::cluster::{self, Cluster};
-use crate::error::{CliError, chain};
+use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::render::status::{line, status};
 use crate::render::view::View;

@@ -11,12 +11,12 @@ use plan::calico_datastore::cluster::calico::Calico;
 use plan::calico_datastore::cluster::view::{ControllersView, ControllersWork, StoresView};
 use plan::calico_datastore::left::{self, Left, PolicyName};
 use plan::calico_datastore::run::record::Phase;
+use runtime::error::chain;
 
 use super::drive::Pass;
 use crate::context::Context;
 use crate::memory::Memory;
 use crate::read;
-use crate::tell::chain;
 use crate::write::WriteError;
 
 /// What the cluster has of what the controllers make something of.

@@ -12,7 +12,6 @@ use super::drive::Pass;
 use crate::facts;
 use crate::memory::Memory;
 use crate::stop::{self, Stop};
-use crate::tell;
 use crate::traffic::{self, Fates, Network, Networks, Watched};
 use crate::write::WriteError;
 
@@ -41,7 +40,7 @@ impl Pass<'_> {
         let watched = watched.unwrap_or_else(|error| Watched {
             unwatched: Some(Wait {
                 reason: WaitReason::TrafficUnwatched,
-                message: tell::chain(&error),
+                message: runtime::error::chain(&error),
                 until: None,
             }),
             ..Watched::default()

@@ -12,6 +12,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use plan::command_line::{argument, runs};
 use plan::service_cidr::facts::ApiServer;
+use runtime::error::chain;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -24,7 +25,6 @@ use x509_parser::extensions::GeneralName;
 use crate::answers;
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::tell::chain;
 use crate::write::WriteError;
 
 /// An API server that does not answer within this time is not known.

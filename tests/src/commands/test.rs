@@ -363,6 +363,7 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
             "api_bounds",
             "api_evictions",
             "api_lease",
+            "api_metrics",
             "api_patches",
             "lab_life"
         ])

@@ -6,12 +6,12 @@ use api::node_migration::{Failure, NodeMigrationSpec};
 use jiff::Timestamp;
 use plan::flannel_to_calico::host::{self, Orders};
 use plan::flannel_to_calico::phase::Goal;
+use runtime::error::chain;
 use tokio::sync::watch;
 
 use super::{Place, Worker};
 use crate::flannel_to_calico::journal::Journal;
 use crate::goal::Seen;
-use crate::report::chain;
 
 impl Worker {
     /// The object, where it says anything of this host. One that was made again after a person deleted it says nothing until it has settings and

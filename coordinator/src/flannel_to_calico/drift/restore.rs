@@ -15,7 +15,6 @@ use crate::answers;
 use crate::calico;
 use crate::context::Context;
 use crate::drift::Restores;
-use crate::tell;
 use crate::write::{self, WriteError};
 
 /// More writes than this are left to the next pass.
@@ -58,7 +57,7 @@ pub async fn restore(
                     ..
                 },
             ) => {
-                let words = tell::chain(&error);
+                let words = runtime::error::chain(&error);
                 restored
                     .refused
                     .push(format!("{}; it cannot be written again: {words}", found.what));

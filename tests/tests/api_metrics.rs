@@ -1,0 +1,158 @@
+//! Who reads metrics with `deploy/secure-metrics`: tokens of a real API server, asked about with the coordinator's own rights.
+//!
+//! Run by `cargo lab test`, or `cargo test -p lab --test api_metrics -- --ignored`.
+
+#![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::names;
+use http::{Request, StatusCode};
+use kube::{Client, Config};
+use lab::apilab::ApiLab;
+use lab::cluster::wait::{Look, until};
+use runtime::admin::{self, Health};
+use runtime::client::Observer;
+use runtime::metrics_access::Access;
+use runtime::secure_metrics::SecureMetrics;
+use tokio::net::TcpListener;
+
+const TEXT: &str = "replumb_leading 1\n";
+
+struct Well;
+
+impl Health for Well {
+    fn alive(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+struct Unheard;
+
+impl Observer for Unheard {
+    fn request(&self, _: &http::Method, _: &str) {}
+
+    fn warning(&self, _: &str) {}
+}
+
+/// A program's two ports: health, and metrics.
+async fn program(config: Config) -> (u16, u16) {
+    let observer: Arc<dyn Observer> = Arc::new(Unheard);
+    let access = Access::new(&config, &observer).unwrap();
+    let (plain, secure) = (
+        TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        TcpListener::bind("127.0.0.1:0").await.unwrap(),
+    );
+    let ports = (
+        plain.local_addr().unwrap().port(),
+        secure.local_addr().unwrap().port(),
+    );
+    let secure = SecureMetrics::new(secure, names::COORDINATOR, access).unwrap();
+    let text = || Ok(TEXT.to_owned());
+    tokio::spawn(admin::serve(
+        plain,
+        Some(secure),
+        text,
+        Arc::new(Well),
+        axum::Router::new(),
+    ));
+    ports
+}
+
+/// The answer to a scrape, of a client that takes any certificate.
+async fn scrape(address: &str, token: Option<&str>) -> (StatusCode, String) {
+    let mut config = Config::new(address.parse().unwrap());
+    config.accept_invalid_certs = true;
+    config.default_retry = false;
+    let client = Client::try_from(config).unwrap();
+    let mut request = Request::get("/metrics");
+    if let Some(token) = token {
+        request = request.header("Authorization", format!("Bearer {token}"));
+    }
+    let answer = client
+        .send(request.body(Vec::new().into()).unwrap())
+        .await
+        .unwrap();
+    let status = answer.status();
+    let bytes = answer.into_body().collect_bytes().await.unwrap();
+    (status, String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+/// A `ServiceAccount`, and a token of it.
+async fn account(name: &str) -> String {
+    let lab = ApiLab::shared().unwrap();
+    lab.kubectl(&["create", "serviceaccount", name, "-n", "default"])
+        .unwrap();
+    lab.token("default", name, None).await.unwrap()
+}
+
+#[tokio::test]
+#[ignore = "starts an API server: cargo lab test"]
+async fn metrics_are_for_tokens_whose_user_may_get_them() {
+    let lab = ApiLab::shared().unwrap();
+    let (prometheus, another) = (account("prometheus").await, account("another").await);
+    let own = lab
+        .token(names::NAMESPACE, names::COORDINATOR, None)
+        .await
+        .unwrap();
+    let (plain, secure) = program(lab.config_with_token(&own).await.unwrap()).await;
+    let (plain, secure) = (
+        format!("http://127.0.0.1:{plain}"),
+        format!("https://127.0.0.1:{secure}"),
+    );
+
+    // Nothing is served beside health.
+    let (status, text) = scrape(&plain, Some(&prometheus)).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    assert!(text.contains("by TLS on port"), "{text}");
+
+    // Without the overlay the API server lets nobody ask.
+    let (status, text) = scrape(&secure, Some(&prometheus)).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");
+    assert!(
+        text.starts_with("create TokenReview") && text.contains("forbidden"),
+        "{text}"
+    );
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/secure-metrics");
+    lab.kubectl(&["apply", "--server-side", "-k", folder]).unwrap();
+    lab.kubectl(&[
+        "create",
+        "clusterrolebinding",
+        "prometheus-reads-replumb",
+        "--clusterrole=replumb-metrics-reader",
+        "--serviceaccount=default:prometheus",
+    ])
+    .unwrap();
+
+    // An authorizer hears of a role a moment later.
+    let text = until(
+        "Prometheus reads metrics",
+        Duration::from_mins(1),
+        Path::new("/"),
+        async || {
+            Ok(match scrape(&secure, Some(&prometheus)).await {
+                (StatusCode::OK, text) => Look::Done(text),
+                (status, text) => Look::NotYet(format!("{status}: {text}")),
+            })
+        },
+    )
+    .await
+    .unwrap();
+    assert_eq!(text, TEXT);
+    let (status, text) = scrape(&secure, Some(&another)).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{text}");
+    assert!(
+        text.contains("\"system:serviceaccount:default:another\"") && text.contains("replumb-metrics-reader"),
+        "{text}"
+    );
+    for token in [None, Some("garbage"), Some(&prometheus[1..])] {
+        let (status, text) = scrape(&secure, token).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{text}");
+    }
+}
