@@ -2,6 +2,7 @@
 //! and netlink-packet-route: reading here, words of the wire in `messages`, changes in `change`. Touches the network namespace of the thread that connected.
 
 use std::io;
+use std::num::NonZeroI32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::RouteMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use plan::flannel_to_calico::host::SUBNET_TABLE;
-use rtnetlink::packet_core::NetlinkPayload;
+use rtnetlink::packet_core::{ErrorMessage, NetlinkPayload};
 use rtnetlink::{Handle, MulticastGroup};
 use thiserror::Error;
 use tokio::sync::Notify;
@@ -45,24 +46,21 @@ pub enum NetlinkError {
         #[source]
         source: rtnetlink::Error,
     },
-    /// The kernel's answer was lost, as where the socket's buffer was full: nothing else ends the wait for it.
-    #[error("could not {attempt} within {} s", LIMIT.as_secs())]
-    Late {
-        /// What was attempted.
-        attempt: &'static str,
-    },
 }
 
-/// How long the kernel may take for all of its tables.
+/// How long the kernel may take for one request.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Ends a reading whose answer does not come.
-async fn within_limit<T>(
-    attempt: &'static str,
-    reading: impl Future<Output = Result<T, NetlinkError>>,
-) -> Result<T, NetlinkError> {
-    let read = tokio::time::timeout(LIMIT, reading).await;
-    read.unwrap_or(Err(NetlinkError::Late { attempt }))
+/// The kernel's answer to a request. Where the socket's buffer was full, the answer is lost and nothing else ends the wait for it: the request
+/// ends with the error number of one that took too long, and is made again.
+async fn answer<T>(
+    request: impl Future<Output = Result<T, rtnetlink::Error>>,
+) -> Result<T, rtnetlink::Error> {
+    tokio::time::timeout(LIMIT, request).await.unwrap_or_else(|_| {
+        let mut late = ErrorMessage::default();
+        late.code = NonZeroI32::new(-(nix::errno::Errno::ETIMEDOUT as i32));
+        Err(rtnetlink::Error::NetlinkError(late))
+    })
 }
 
 impl NetlinkError {
@@ -70,7 +68,7 @@ impl NetlinkError {
     pub fn category(&self) -> &'static str {
         match self {
             Self::Connect(_) => "NetlinkSocket",
-            Self::Request { .. } | Self::Late { .. } => "NetlinkRequest",
+            Self::Request { .. } => "NetlinkRequest",
         }
     }
 }
@@ -100,14 +98,6 @@ impl Netlink {
 
     /// Reads everything that the agent looks at.
     pub async fn snapshot(&self) -> Result<Snapshot, NetlinkError> {
-        within_limit(
-            "read links, addresses, routes and neighbours",
-            self.read_snapshot(),
-        )
-        .await
-    }
-
-    async fn read_snapshot(&self) -> Result<Snapshot, NetlinkError> {
         let links = self.links().await?;
         let mut routes = self.route_messages(AddressFamily::Inet).await?;
         routes.extend(self.route_messages(AddressFamily::Inet6).await?);
@@ -150,7 +140,7 @@ impl Netlink {
 
     /// Deletes a link by index. A link that is gone already is no error.
     pub async fn delete_link(&self, index: u32, name: &str) -> Result<(), NetlinkError> {
-        match self.handle.link().del(index).execute().await {
+        match answer(self.handle.link().del(index).execute()).await {
             Err(rtnetlink::Error::NetlinkError(message))
                 if message.raw_code() == -(nix::errno::Errno::ENODEV as i32) =>
             {
@@ -165,12 +155,7 @@ impl Netlink {
     }
 
     async fn links(&self) -> Result<Vec<Link>, NetlinkError> {
-        let messages: Vec<LinkMessage> = self
-            .handle
-            .link()
-            .get()
-            .execute()
-            .try_collect()
+        let messages: Vec<LinkMessage> = answer(self.handle.link().get().execute().try_collect())
             .await
             .map_err(|source| reading("links", source))?;
         Ok(messages.iter().map(link).collect())
@@ -192,11 +177,7 @@ impl Netlink {
     }
 
     async fn address_messages(&self) -> Result<Vec<AddressMessage>, NetlinkError> {
-        self.handle
-            .address()
-            .get()
-            .execute()
-            .try_collect()
+        answer(self.handle.address().get().execute().try_collect())
             .await
             .map_err(|source| reading("addresses", source))
     }
@@ -204,34 +185,22 @@ impl Netlink {
     async fn route_messages(&self, family: AddressFamily) -> Result<Vec<RouteMessage>, NetlinkError> {
         let mut request = RouteMessage::default();
         request.header.address_family = family;
-        self.handle
-            .route()
-            .get(request)
-            .execute()
-            .try_collect()
+        answer(self.handle.route().get(request).execute().try_collect())
             .await
             .map_err(|source| reading("routes", source))
     }
 
     async fn proxy_messages(&self) -> Result<Vec<NeighbourMessage>, NetlinkError> {
-        self.handle
-            .neighbours()
-            .get()
-            .proxies()
-            .set_address_family(AddressFamily::Inet6)
-            .execute()
-            .try_collect()
+        let request = self.handle.neighbours().get().proxies();
+        let request = request.set_address_family(AddressFamily::Inet6);
+        answer(request.execute().try_collect())
             .await
             .map_err(|source| reading("proxies of neighbours", source))
     }
 
     async fn neighbour_messages(&self, family: AddressFamily) -> Result<Vec<NeighbourMessage>, NetlinkError> {
-        self.handle
-            .neighbours()
-            .get()
-            .set_address_family(family)
-            .execute()
-            .try_collect()
+        let request = self.handle.neighbours().get().set_address_family(family);
+        answer(request.execute().try_collect())
             .await
             .map_err(|source| reading("neighbours", source))
     }
@@ -320,11 +289,16 @@ mod limit_tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_lost_ends_the_reading() {
-        let error = within_limit::<()>("read links", std::future::pending())
-            .await
-            .unwrap_err();
-        assert_eq!(error.to_string(), "could not read links within 30 s");
-        assert_eq!(error.category(), "NetlinkRequest");
+    async fn an_answer_that_is_lost_ends_the_request() {
+        for what in ["read the links of the host", "add the route to 10.244.1.0/24"] {
+            let error = answer::<()>(std::future::pending()).await.unwrap_err();
+            let error = change::request(what.to_owned(), error);
+            assert_eq!(error.category(), "NetlinkRequest");
+            let text = runtime::error::chain(&error);
+            assert!(
+                text.starts_with(&format!("could not {what}: ")) && text.contains("timed out"),
+                "{text}"
+            );
+        }
     }
 }

@@ -8,7 +8,7 @@ use netlink_packet_route::route::{RouteMessage, RouteProtocol, RouteScope, Route
 use plan::flannel_to_calico::objects::blocks;
 use rtnetlink::{LinkUnspec, LinkVxlan, RouteMessageBuilder};
 
-use super::{Netlink, NetlinkError};
+use super::{Netlink, NetlinkError, answer};
 use crate::host::snapshot::{Link, MAIN_TABLE, Route, Snapshot};
 
 /// Who installed a route, as the kernel keeps it: our own number, which no routing daemon of iproute2's list has.
@@ -143,7 +143,7 @@ impl Netlink {
     /// Deletes a route as it was seen. One that is gone already is no error.
     pub async fn delete_route(&self, route: &Route) -> Result<(), NetlinkError> {
         let message = message(route)?;
-        match self.handle.route().del(message).execute().await {
+        match answer(self.handle.route().del(message).execute()).await {
             Err(rtnetlink::Error::NetlinkError(message))
                 if message.raw_code() == -(nix::errno::Errno::ESRCH as i32) =>
             {
@@ -160,7 +160,7 @@ impl Netlink {
     /// Gives a link another name while it carries packets.
     pub async fn rename_link(&self, link: &Link, name: &str) -> Result<Renamed, NetlinkError> {
         let message = LinkUnspec::new_with_index(link.index).name(name).build();
-        match self.handle.link().set(message).execute().await {
+        match answer(self.handle.link().set(message).execute()).await {
             Err(rtnetlink::Error::NetlinkError(message))
                 if message.raw_code() == -(nix::errno::Errno::EBUSY as i32) =>
             {
@@ -197,28 +197,22 @@ impl Netlink {
         };
         for address in &saved.addresses {
             let (own, length) = (address.address.addr(), address.address.prefix_len());
-            self.handle
-                .address()
-                .add(index, own, length)
-                .replace()
-                .execute()
+            answer(self.handle.address().add(index, own, length).replace().execute())
                 .await
                 .map_err(|source| request(format!("give {} to link {name}", address.address), source))?;
         }
         for neighbour in &saved.neighbours {
-            self.handle
+            let add = self
+                .handle
                 .neighbours()
                 .add(index, neighbour.address)
-                .link_layer_address(&bytes(&neighbour.mac))
-                .replace()
-                .execute()
-                .await
-                .map_err(|source| {
-                    request(
-                        format!("add neighbour {} to link {name}", neighbour.address),
-                        source,
-                    )
-                })?;
+                .link_layer_address(&bytes(&neighbour.mac));
+            answer(add.replace().execute()).await.map_err(|source| {
+                request(
+                    format!("add neighbour {} to link {name}", neighbour.address),
+                    source,
+                )
+            })?;
         }
         for entry in &saved.forwarding {
             let add = self
@@ -235,7 +229,7 @@ impl Netlink {
                 Some(destination) => add.destination(destination),
                 None => add,
             };
-            add.replace().execute().await.map_err(|source| {
+            answer(add.replace().execute()).await.map_err(|source| {
                 request(
                     format!("add forwarding entry {} to link {name}", entry.mac),
                     source,
@@ -273,20 +267,13 @@ impl Netlink {
         if link.up {
             message = message.up();
         }
-        self.handle
-            .link()
-            .add(message.build())
-            .execute()
+        answer(self.handle.link().add(message.build()).execute())
             .await
             .map_err(|source| request(format!("make VXLAN link {name}"), source))
     }
 
     pub(super) async fn add_route(&self, route: &Route) -> Result<(), NetlinkError> {
-        self.handle
-            .route()
-            .add(message(route)?)
-            .replace()
-            .execute()
+        answer(self.handle.route().add(message(route)?).replace().execute())
             .await
             .map_err(|source| request(format!("add the route to {}", route.destination), source))
     }

@@ -7,15 +7,11 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressSco
 use nix::errno::Errno;
 use plan::pod_cidr::host::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress};
 
-use super::{Netlink, NetlinkError, own_address, reading, within_limit};
+use super::{Netlink, NetlinkError, answer, own_address, reading};
 
 impl Netlink {
     /// Every address of every link; a link that came between two looks is not among them.
     pub async fn link_addresses(&self) -> Result<Vec<LinkAddress>, NetlinkError> {
-        within_limit("read links and addresses", self.read_link_addresses()).await
-    }
-
-    async fn read_link_addresses(&self) -> Result<Vec<LinkAddress>, NetlinkError> {
         let links = self.links().await?;
         let found = self.address_messages().await?;
         let of_link = |message: &AddressMessage| {
@@ -51,7 +47,7 @@ impl Netlink {
             // take the loopback's.
             message.header.scope = AddressScope::Host;
         }
-        match request.execute().await {
+        match answer(request.execute()).await {
             Err(rtnetlink::Error::NetlinkError(message)) if message.raw_code() == -(Errno::EEXIST as i32) => {
                 Ok(())
             }
@@ -72,7 +68,7 @@ impl Netlink {
         let Some(message) = found.iter().find(is_it) else {
             return Ok(());
         };
-        match self.handle.address().del(message.clone()).execute().await {
+        match answer(self.handle.address().del(message.clone()).execute()).await {
             Err(rtnetlink::Error::NetlinkError(message))
                 if message.raw_code() == -(Errno::EADDRNOTAVAIL as i32) =>
             {
@@ -88,7 +84,7 @@ impl Netlink {
 
     async fn index(&self, link: &str, attempt: String) -> Result<u32, NetlinkError> {
         let mut found = self.handle.link().get().match_name(link.to_owned()).execute();
-        match found.try_next().await {
+        match answer(found.try_next()).await {
             Ok(Some(message)) => Ok(message.header.index),
             Ok(None) => Err(reading(&format!("link {link}"), rtnetlink::Error::RequestFailed)),
             Err(source) => Err(NetlinkError::Request { attempt, source }),

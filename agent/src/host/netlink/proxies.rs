@@ -9,18 +9,14 @@ use netlink_packet_route::neighbour::{
 };
 
 use super::change::request;
-use super::{Netlink, NetlinkError};
+use super::{Netlink, NetlinkError, answer};
 use crate::host::snapshot::Proxy;
 
 impl Netlink {
     /// Lets a link answer for an address. One that it answers for already is no error.
     pub async fn add_proxy(&self, link: u32, address: Ipv6Addr) -> Result<(), NetlinkError> {
-        self.handle
-            .neighbours()
-            .add(link, IpAddr::V6(address))
-            .flags(NeighbourFlags::Proxy)
-            .replace()
-            .execute()
+        let add = self.handle.neighbours().add(link, IpAddr::V6(address));
+        answer(add.flags(NeighbourFlags::Proxy).replace().execute())
             .await
             .map_err(|source| request(format!("let link {link} answer for {address}"), source))
     }
@@ -36,7 +32,7 @@ impl Netlink {
             .push(NeighbourAttribute::Destination(NeighbourAddress::Inet6(
                 proxy.address,
             )));
-        match self.handle.neighbours().del(message).execute().await {
+        match answer(self.handle.neighbours().del(message).execute()).await {
             Err(rtnetlink::Error::NetlinkError(message))
                 if message.raw_code() == -(nix::errno::Errno::ENOENT as i32) =>
             {

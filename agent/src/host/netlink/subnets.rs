@@ -9,7 +9,7 @@ use plan::flannel_to_calico::host::SUBNET_TABLE;
 use rtnetlink::IpVersion;
 
 use super::change::{ROUTE_PROTOCOL, request};
-use super::{Netlink, NetlinkError};
+use super::{Netlink, NetlinkError, answer};
 use crate::host::snapshot::{Route, Snapshot};
 
 /// Priority of the rule by which it is looked up: before the main table's, after what people write.
@@ -34,14 +34,9 @@ impl Netlink {
         if self.has_subnet_rule().await? {
             return Ok(());
         }
-        self.handle
-            .rule()
-            .add()
-            .v6()
-            .table_id(SUBNET_TABLE)
-            .priority(SUBNET_RULE_PRIORITY)
-            .action(RuleAction::ToTable)
-            .execute()
+        let add = self.handle.rule().add().v6().table_id(SUBNET_TABLE);
+        let add = add.priority(SUBNET_RULE_PRIORITY).action(RuleAction::ToTable);
+        answer(add.execute())
             .await
             .map_err(|source| request(format!("add the rule to look up table {SUBNET_TABLE}"), source))
     }
@@ -49,9 +44,11 @@ impl Netlink {
     /// Deletes the rule, then the routes.
     pub async fn delete_subnet_routes(&self, seen: &Snapshot) -> Result<(), NetlinkError> {
         for rule in self.subnet_rules().await? {
-            self.handle.rule().del(rule).execute().await.map_err(|source| {
-                request(format!("delete the rule to look up table {SUBNET_TABLE}"), source)
-            })?;
+            answer(self.handle.rule().del(rule).execute())
+                .await
+                .map_err(|source| {
+                    request(format!("delete the rule to look up table {SUBNET_TABLE}"), source)
+                })?;
         }
         for route in &seen.subnet_routes {
             self.delete_route(route).await?;

@@ -11,16 +11,12 @@ use plan::pod_cidr::host::{RouteKind, Rule};
 use rtnetlink::IpVersion;
 
 use super::messages::any_route;
-use super::{Netlink, NetlinkError, reading, within_limit};
+use super::{Netlink, NetlinkError, answer, reading};
 use crate::host::snapshot::{Route, Tables};
 
 impl Netlink {
     /// Reads everything by which packets go anywhere.
     pub async fn tables(&self) -> Result<Tables, NetlinkError> {
-        within_limit("read links, addresses, routes and rules", self.read_tables()).await
-    }
-
-    async fn read_tables(&self) -> Result<Tables, NetlinkError> {
         let mut routes = self.route_messages(AddressFamily::Inet).await?;
         routes.extend(self.route_messages(AddressFamily::Inet6).await?);
         let mut rules = self.rules(IpVersion::V4).await?;
@@ -38,7 +34,7 @@ impl Netlink {
             IpVersion::V4 => "rules of IPv4",
             IpVersion::V6 => "rules of IPv6",
         };
-        match self.handle.rule().get(version).execute().try_collect().await {
+        match answer(self.handle.rule().get(version).execute().try_collect()).await {
             Ok(rules) => Ok(rules),
             // A kernel without IPv6, or without tables of it.
             Err(rtnetlink::Error::NetlinkError(message))
