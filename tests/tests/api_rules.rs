@@ -1002,6 +1002,7 @@ fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
         subnet_environment: Found::Malformed("no FLANNEL_SUBNET".to_owned()),
         flanneld_running: true,
         unread_processes: Vec::new(),
+        unread_tables: Vec::new(),
         firewall: vec![FirewallObject {
             backend: FirewallBackend::IptablesNft,
             table: "nat".to_owned(),

@@ -156,6 +156,7 @@ pub async fn observe(
         flanneld_running: running.names.contains(FLANNELD),
         unread_processes: running.unread,
         firewall: firewall.flannel,
+        unread_tables: firewall.unread,
         leases: count(state.leases.len() + state.bookkeeping.len()),
         delegates: count(state.delegates.len()),
         detected_address: detected.map(|(address, _)| address),

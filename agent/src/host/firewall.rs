@@ -79,6 +79,8 @@ impl FirewallError {
 pub struct Firewall {
     /// flannel's chains, rules and tables.
     pub flannel: Vec<FirewallObject>,
+    /// Tables with a chain of flannel's whose rules iptables does not read, and why.
+    pub unread: Vec<String>,
     /// Tables with something of Calico's in them, and Calico's own tables.
     pub calico: Vec<FirewallObject>,
 }
@@ -86,8 +88,10 @@ pub struct Firewall {
 /// Looks into every backend that the kernel holds.
 pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
     let nft = Nftables::read(|chain| of_flannel(chain).or_else(|| calico::of_calico(chain))).await?;
+    let (flannel, unread) = flannel(proc, &nft).await?;
     Ok(Firewall {
-        flannel: flannel(proc, &nft).await?,
+        flannel,
+        unread,
         calico: calico::list(proc, &nft).await?,
     })
 }
@@ -98,7 +102,9 @@ fn of_flannel(chain: &str) -> Option<&'static str> {
     names.into_iter().find(|name| *name == chain)
 }
 
-async fn flannel(proc: &Path, nft: &Nftables) -> Result<Vec<FirewallObject>, FirewallError> {
+/// flannel's objects, and why the rules of some are not known.
+async fn flannel(proc: &Path, nft: &Nftables) -> Result<(Vec<FirewallObject>, Vec<String>), FirewallError> {
+    let mut unread = Vec::new();
     let mut objects: Vec<FirewallObject> = TABLES
         .iter()
         .filter(|(family, table)| nft.has_table(family, table))
@@ -125,11 +131,9 @@ async fn flannel(proc: &Path, nft: &Nftables) -> Result<Vec<FirewallObject>, Fir
                 Ok(_) => {}
                 // No iptables, flannel's included, can have a living rule in such a table.
                 Err(error) if is_incompatible(&error) && !own => {}
+                // The chain is known by nft. It stays one of flannel's until its table can be read, or it is deleted by hand.
                 Err(error) if is_incompatible(&error) => {
-                    return Err(FirewallError::Incompatible {
-                        table: format!("{family} {}", place.table),
-                        chain: place.own.to_owned(),
-                    });
+                    unread.push(incompatible(backend, place).to_string());
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -151,7 +155,7 @@ async fn flannel(proc: &Path, nft: &Nftables) -> Result<Vec<FirewallObject>, Fir
         }
     }
     objects.sort();
-    Ok(objects)
+    Ok((objects, unread))
 }
 
 /// The rules that an object consists of, and those that lead to it, in the words of the program that lists them.
@@ -235,7 +239,13 @@ fn deletion(place: &Place, chain: &str, rules: &[String]) -> String {
 
 /// The rules of the kernel's chain that belong to this object: jumps to flannel's chain, or tagged rules.
 async fn own_rules(object: &FirewallObject, place: &Place) -> Result<Vec<String>, FirewallError> {
-    let rules = base_rules(object.backend, place).await?;
+    let rules = base_rules(object.backend, place).await.map_err(|error| {
+        if is_incompatible(&error) {
+            incompatible(object.backend, place)
+        } else {
+            error.into()
+        }
+    })?;
     Ok(rules
         .into_iter()
         .filter(|rule| {
@@ -295,6 +305,13 @@ fn is_in_base(rule: &str, place: &Place) -> bool {
         .strip_prefix("-A ")
         .and_then(|rule| rule.strip_prefix(place.base));
     rest.is_some_and(|rest| rest.starts_with(' '))
+}
+
+fn incompatible(backend: FirewallBackend, place: &Place) -> FirewallError {
+    FirewallError::Incompatible {
+        table: format!("{} {}", family(backend), place.table),
+        chain: place.own.to_owned(),
+    }
 }
 
 fn is_incompatible(error: &ProgramError) -> bool {

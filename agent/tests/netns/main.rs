@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use agent::flannel_to_calico::apply::apply;
 use agent::flannel_to_calico::journal::{Before, Journal};
-use agent::host::netlink;
+use agent::host::{firewall, netlink};
 use jiff::Timestamp;
 use nix::mount::{MsFlags, mount};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -237,6 +237,48 @@ fn every_backend_is_read() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
+fn a_table_that_iptables_does_not_read_is_told_and_the_rest_of_the_host_is_seen() {
+    in_namespace(|| async {
+        let host = Host::new();
+        Host::firewall("iptables-nft");
+        let in_filter = |object: &&FirewallObject| object.table == "filter";
+        let before = host.look().await.facts;
+        // A rule of which iptables has no words.
+        run("nft add rule ip nat POSTROUTING ct state new masquerade");
+        let facts = host.look().await.facts;
+        let chain = FirewallObject {
+            backend: FirewallBackend::IptablesNft,
+            table: "nat".to_owned(),
+            chain: "FLANNEL-POSTRTG".to_owned(),
+        };
+        assert!(facts.firewall.contains(&chain), "{:?}", facts.firewall);
+        assert!(
+            facts
+                .firewall
+                .iter()
+                .filter(in_filter)
+                .eq(before.firewall.iter().filter(in_filter))
+        );
+        let [told] = facts.unread_tables.as_slice() else {
+            panic!("{:?}", facts.unread_tables)
+        };
+        assert!(told.contains("FLANNEL-POSTRTG is in table ip nat"), "{told}");
+        // The step says the same, and deletes nothing.
+        let rules = run("nft list table ip nat");
+        let error = firewall::delete(&chain).await.unwrap_err();
+        assert_eq!(error.category(), "FirewallIncompatible", "{error}");
+        assert_eq!(run("nft list table ip nat"), rules);
+        // As the error says.
+        run("nft flush chain ip nat POSTROUTING");
+        run("nft delete chain ip nat FLANNEL-POSTRTG");
+        let facts = host.look().await.facts;
+        assert_eq!(facts.unread_tables, Vec::<String>::new());
+        assert!(!facts.firewall.contains(&chain), "{:?}", facts.firewall);
+    });
+}
+
+#[test]
+#[ignore = "needs root and network namespaces"]
 fn a_host_goes_from_flannel_to_calico_and_nothing_else_changes() {
     in_namespace(|| async {
         let host = Host::new();
@@ -417,7 +459,7 @@ fn a_full_disk_stops_the_step_before_it_begins() {
         .await
         .unwrap_err();
         assert_eq!(error.category(), "JournalFile");
-        let text = agent::report::chain(&error);
+        let text = runtime::error::chain(&error);
         assert!(
             text.contains("No space left") && text.contains("make room"),
             "{text}"

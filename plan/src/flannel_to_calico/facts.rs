@@ -245,6 +245,9 @@ pub struct HostFacts {
     pub unread_processes: Vec<String>,
     /// flannel's chains and tables in every firewall backend that the kernel has.
     pub firewall: Vec<FirewallObject>,
+    /// Tables with a chain of flannel's whose rules could not be read, and why. The chain is among `firewall`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread_tables: Vec<String>,
     /// Number of files that host-local keeps of the old network under `/var/lib/cni/networks`: leases, its lock,
     /// the address that it gave last.
     pub leases: u32,

@@ -132,17 +132,8 @@ pub fn journal(node: &str, folder: &Path, outcome: &Result<(), String>) -> Check
 
 /// Every check that means something at this moment.
 pub fn checks(subject: Subject<'_>) -> Vec<Check> {
-    let Subject {
-        node, phase, goal, ..
-    } = subject;
-    let mut checks = vec![
-        Check::pass(
-            HostCheck::HostReadable.as_str(),
-            format!("Node {node}"),
-            "links, files, firewall",
-        ),
-        cni_configuration(subject),
-    ];
+    let Subject { phase, goal, .. } = subject;
+    let mut checks = vec![readable(subject), cni_configuration(subject)];
     // A host on which nobody asked for anything should be on flannel, however little of it is there.
     if phase == Phase::Flannel || (phase == Phase::Held && goal == Goal::Hold) {
         checks.extend([
@@ -168,6 +159,22 @@ pub fn checks(subject: Subject<'_>) -> Vec<Check> {
         checks.push(left(subject));
     }
     checks
+}
+
+/// What was read of the host is all of it.
+fn readable(subject: Subject<'_>) -> Check {
+    let (name, object) = (HostCheck::HostReadable.as_str(), format!("Node {}", subject.node));
+    let Some(first) = subject.facts.unread_tables.first() else {
+        return Check::pass(name, object, "links, files, firewall");
+    };
+    Check::not_pass(
+        name,
+        Verdict::Unknown,
+        object,
+        first,
+        "a firewall that iptables can read",
+        "delete the rules that were added with nft, or write them into a table of their own",
+    )
 }
 
 fn cni_configuration(subject: Subject<'_>) -> Check {

@@ -47,6 +47,7 @@ fn healthy() -> HostFacts {
         }),
         flanneld_running: true,
         unread_processes: Vec::new(),
+        unread_tables: Vec::new(),
         firewall: Vec::new(),
         leases: 1,
         delegates: 1,
@@ -227,6 +228,18 @@ fn subnet_environment_is_needed_and_understood() {
         HostCheck::FlannelProcess,
         Verdict::Unknown,
         &["process 7 (java)"],
+    );
+    let changed_by_nft = HostFacts {
+        unread_tables: vec![
+            "chain FLANNEL-POSTRTG is in table ip nat, which iptables cannot read".to_owned(),
+        ],
+        ..healthy()
+    };
+    assert_refused(
+        &changed_by_nft,
+        HostCheck::HostReadable,
+        Verdict::Unknown,
+        &["FLANNEL-POSTRTG", "table ip nat"],
     );
     // Neither flanneld nor its file, and nobody asked for that.
     let stopped = HostFacts {

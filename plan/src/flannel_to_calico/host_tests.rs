@@ -69,6 +69,7 @@ fn flannel_host() -> HostFacts {
         }),
         flanneld_running: true,
         unread_processes: Vec::new(),
+        unread_tables: Vec::new(),
         firewall: vec![
             chain(FirewallBackend::IptablesNft, "nat", "FLANNEL-POSTRTG"),
             chain(FirewallBackend::IptablesLegacy, "filter", "FLANNEL-FWD"),

@@ -209,6 +209,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
         }),
         flanneld_running: true,
         unread_processes: Vec::new(),
+        unread_tables: Vec::new(),
         firewall: Vec::new(),
         leases: 0,
         delegates: 0,

@@ -110,6 +110,7 @@ impl Host {
                 forwarding_entries: 1,
             }],
             unread_processes: Vec::new(),
+            unread_tables: Vec::new(),
             bridge: Found::Present(Bridge {
                 name: BRIDGE.to_owned(),
                 mtu: MTU,
