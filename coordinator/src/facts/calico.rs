@@ -24,6 +24,12 @@ pub fn ip_pool(pool: &DynamicObject) -> Result<IpPool, Malformed> {
     })
 }
 
+/// The range of an object that is not understood otherwise.
+pub fn range(object: &DynamicObject) -> Option<IpNet> {
+    let text = object.data["spec"]["cidr"].as_str()?;
+    text.parse::<IpNet>().ok().map(|range| range.trunc())
+}
+
 /// An `IPAMBlock`'s range and affinity (`host:<node>`).
 pub fn ipam_block(block: &DynamicObject) -> Result<(IpNet, Option<String>), Malformed> {
     let reader = Reader::of("IPAMBlock", block);

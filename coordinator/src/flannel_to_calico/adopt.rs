@@ -61,7 +61,7 @@ pub async fn adopt_nodes(
     if joined.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let pools = node_objects::pools(context).await?.and_then(|pools| {
+    let pools = node_objects::pools(context, settings).await?.and_then(|pools| {
         plan::flannel_to_calico::objects::pools(settings, &pools).map_err(|conflict| conflict.to_string())
     });
     let mut unprepared = BTreeMap::new();

@@ -215,7 +215,7 @@ async fn look_at_pools(
             mend: Mend::ByItsOwner,
         }]
     };
-    let there = match node_objects::pools(context).await? {
+    let there = match node_objects::pools(context, settings).await? {
         Ok(there) => there,
         Err(malformed) => return Ok(by_its_owner(malformed)),
     };

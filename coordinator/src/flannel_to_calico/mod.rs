@@ -22,6 +22,8 @@ mod in_place_scenarios;
 mod ipv6_scenarios;
 #[cfg(test)]
 mod leftover_scenarios;
+#[cfg(test)]
+mod matrix_scenarios;
 mod node_objects;
 mod prepare;
 #[cfg(test)]

@@ -14,6 +14,7 @@ use kube::{Api, ResourceExt};
 use plan::cluster::IpPool;
 use plan::flannel_to_calico::objects::{self, ClaimState, NodeObjects, Pool};
 use plan::flannel_to_calico::settings::Settings;
+use plan::ranges::overlap;
 use serde_json::{Value, json};
 
 use crate::calico::{self, Created};
@@ -36,14 +37,22 @@ pub fn is_prepared(node: &Node, migration: &Migration) -> bool {
     node.annotations().get(names::PREPARED_BY_ANNOTATION) == migration.metadata.uid.as_ref()
 }
 
-/// The pools that are there, by name; or the one that is not understood.
-pub async fn pools(context: &Context) -> Result<Result<BTreeMap<String, IpPool>, String>, WriteError> {
+/// The pools that are there, by name; or the one that is not understood and may be of flannel's network. Another one costs nothing here.
+pub async fn pools(
+    context: &Context,
+    settings: &Settings,
+) -> Result<Result<BTreeMap<String, IpPool>, String>, WriteError> {
+    let networks = settings.pod_networks();
+    let is_apart = |range: IpNet| networks.iter().all(|network| !overlap(&network.range, &range));
     let mut pools = BTreeMap::new();
     for object in calico::IP_POOL.list(&context.client).await? {
         match facts::calico::ip_pool(&object) {
-            Ok(pool) => pools.insert(pool.name.clone(), pool),
+            Ok(pool) => {
+                pools.insert(pool.name.clone(), pool);
+            }
+            Err(_) if facts::calico::range(&object).is_some_and(is_apart) => {}
             Err(malformed) => return Ok(Err(format!("{}: {}", malformed.object, malformed.problem))),
-        };
+        }
     }
     Ok(Ok(pools))
 }

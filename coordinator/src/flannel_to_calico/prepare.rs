@@ -181,7 +181,7 @@ async fn write_settings(
     context: &Context,
     settings: &Settings,
 ) -> Result<Result<Vec<Pool>, String>, WriteError> {
-    let pools = match node_objects::pools(context).await? {
+    let pools = match node_objects::pools(context, settings).await? {
         Ok(pools) => pools,
         Err(message) => return Ok(Err(message)),
     };

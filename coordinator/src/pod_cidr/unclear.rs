@@ -44,7 +44,7 @@ pub fn pools(found: &[DynamicObject]) -> Pools {
             }
             Err(malformed) => pools.unclear.push(Unclear {
                 malformed,
-                range: range(object),
+                range: facts::calico::range(object),
                 node: None,
             }),
         }
@@ -90,7 +90,7 @@ pub fn apart<T>(found: Vec<Result<T, Unclear>>) -> (Vec<T>, Vec<Unclear>) {
 /// A block. One whose range is not understood has the one that its name says, if a node has a claim on that. A name alone proves nothing.
 pub fn block(object: &DynamicObject, claims: &Claims) -> Result<Block, Unclear> {
     objects::block(object).map_err(|malformed| {
-        let claim = match range(object) {
+        let claim = match facts::calico::range(object) {
             Some(range) => claims.on(range),
             None => claims.on_named(&object.name_any()),
         };
@@ -98,7 +98,7 @@ pub fn block(object: &DynamicObject, claims: &Claims) -> Result<Block, Unclear> 
         let claimed = claim.and_then(|claim| claim.node.as_deref());
         Unclear {
             malformed,
-            range: range(object).or(claim.map(|claim| claim.range)),
+            range: facts::calico::range(object).or(claim.map(|claim| claim.range)),
             node: said
                 .or(claimed)
                 .filter(|node| !node.is_empty())
@@ -152,12 +152,6 @@ impl Claims {
     fn on_named(&self, block: &str) -> Option<&Claim> {
         self.understood.get(*self.by_name.get(block)?)
     }
-}
-
-/// The range of an object that is not understood otherwise.
-fn range(object: &DynamicObject) -> Option<IpNet> {
-    let text = object.data["spec"]["cidr"].as_str()?;
-    text.parse::<IpNet>().ok().map(|range| range.trunc())
 }
 
 /// What is told of these objects, by their kinds: each with what it costs.
