@@ -8,8 +8,9 @@ use api::{NodeMigration, names};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use plan::check::Check;
-use plan::flannel_to_calico::facts::HostFacts;
+use plan::check::{Check, Verdict};
+use plan::flannel_to_calico::facts::{Found, HostFacts};
+use plan::flannel_to_calico::host::unknown_ports;
 use plan::flannel_to_calico::phase::{Goal, Phase};
 use plan::{pod_cidr, service_cidr};
 use serde_json::{Value, json};
@@ -178,14 +179,31 @@ fn traffic_to_tell(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -> 
     }
 }
 
-/// Whether a change is worth a write at once. Pods come and go on a host and change its facts each time; that
-/// alone can wait a little (R: no write to the API for what nobody waits for).
-pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
+/// How long a change of mere facts may wait for its write.
+const FACTS_WAIT: Duration = Duration::from_secs(10);
+/// How long the news that pods have come or gone may wait where no decision needs it. Pods come and go on every node of a cluster all the
+/// time: with 5 000 nodes a write for each is more than all writes of a migration.
+const PODS_WAIT: Duration = Duration::from_mins(10);
+
+/// How long after the last write a change may wait for its own (R: no write to the API that nobody waits for).
+pub fn may_wait(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> Duration {
+    if is_urgent(old, new) {
+        Duration::ZERO
+    } else if without_pods(old) == without_pods(new) {
+        PODS_WAIT
+    } else {
+        FACTS_WAIT
+    }
+}
+
+/// Whether a change is worth a write at once.
+fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     let without_facts = |status: &NodeMigrationStatus| NodeMigrationStatus {
         facts: None,
         pod_cidr: None,
         service_cidr: None,
         leftovers: Vec::new(),
+        checks: verdicts(&status.checks),
         traffic: status.traffic.clone().map(|traffic| TrafficReport {
             classes: Vec::new(),
             at: Timestamp::UNIX_EPOCH,
@@ -193,8 +211,6 @@ pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
         }),
         ..status.clone()
     };
-    // While something is asked of the host, who lives on it decides what the coordinator does next.
-    let asked = new.goal.is_some_and(|goal| goal != Goal::Hold);
     let pods = |status: &NodeMigrationStatus| status.facts.as_ref().map(|facts| facts.legacy_pods.clone());
     let unread =
         |status: &NodeMigrationStatus| status.facts.as_ref().map(|facts| facts.unread_processes.clone());
@@ -213,7 +229,61 @@ pub fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
         || unread(old) != unread(new)
         || old.facts.is_some() != new.facts.is_some()
         || without_facts(old) != without_facts(new)
-        || (asked && pods(old) != pods(new))
+        || (pods_decide(new) && pods(old) != pods(new))
+}
+
+/// Whether who lives on the host decides what the coordinator does next: while something is asked of the host and is not so yet; and once
+/// it is so, when the last pods of the old network go.
+fn pods_decide(status: &NodeMigrationStatus) -> bool {
+    /// Each of so few counts: the last ones may be our own traffic pods, which go when no other one is left.
+    const FEW: usize = 3;
+    let few = || {
+        status
+            .facts
+            .as_ref()
+            .is_none_or(|facts| facts.legacy_pods.len() <= FEW)
+    };
+    match status.goal {
+        None | Some(Goal::Hold) => false,
+        Some(Goal::Flannel) => true,
+        Some(goal) => {
+            let wanted = goal.phase();
+            let is_so = wanted.is_none_or(|wanted| status.phase.is_some_and(|phase| phase.reaches(wanted)));
+            !is_so || few()
+        }
+    }
+}
+
+/// Checks without what was found by those that hold: it counts pods.
+fn verdicts(checks: &[Check]) -> Vec<Check> {
+    let without_found = |check: &Check| match check.verdict {
+        Verdict::Pass => Check {
+            found: String::new(),
+            ..check.clone()
+        },
+        Verdict::Warn | Verdict::Unknown | Verdict::Fail => check.clone(),
+    };
+    checks.iter().map(without_found).collect()
+}
+
+/// A status without what changes with each pod. Of pods on the bridge that no record names, the checks tell: those stay in it.
+fn without_pods(status: &NodeMigrationStatus) -> (NodeMigrationStatus, Vec<String>) {
+    let unknown = status.facts.as_ref().map(unknown_ports).unwrap_or_default();
+    let mut rest = NodeMigrationStatus {
+        checks: verdicts(&status.checks),
+        leftovers: Vec::new(),
+        ..status.clone()
+    };
+    if let Some(facts) = &mut rest.facts {
+        facts.legacy_pods.clear();
+        if let Found::Present(bridge) = &mut facts.bridge {
+            bridge.ports.clear();
+        }
+        (facts.leases, facts.delegates) = (0, 0);
+        facts.calico.pods.clear();
+        (facts.calico.pod_routes, facts.calico.records) = (0, 0);
+    }
+    (rest, unknown)
 }
 
 /// The merge patch of the status; `None` when the object says it already.
@@ -257,22 +327,6 @@ pub async fn write(
         .await
         .map(Some)
         .map_err(error)
-}
-
-/// An error with everything that caused it, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        // Some errors repeat what caused them.
-        if !text.contains(&message) {
-            text += ": ";
-            text += &message;
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

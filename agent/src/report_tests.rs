@@ -1,8 +1,14 @@
 use api::node_migration::{LabelRecord, NodeMigrationSpec, ProbeTarget};
 use api::traffic::{Breach, ClassCount, Flow, PathClass, Totals};
 use plan::flannel_to_calico::phase::Goal;
+use runtime::error::chain;
 
 use super::*;
+
+/// Whether a change is written at once.
+fn at_once(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
+    may_wait(old, new).is_zero()
+}
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -66,6 +72,91 @@ fn probe(reached: bool, second: i64) -> ProbeResult {
         message: if reached { "UDP answered" } else { "UDP: no answer" }.to_owned(),
         at: at(second),
     }
+}
+
+/// A host on flannel with so many pods, of which the record of the last one may be unknown.
+fn with_pods(number: u32, goal: Option<Goal>, phase: Phase, unknown: u32) -> Report {
+    let link = |pod: u32| format!("veth{pod}");
+    let pods: Vec<Value> = (unknown..number)
+        .map(|pod| {
+            json!({
+                "namespace": "default", "name": format!("web-{pod}"), "sandbox": format!("s{pod}"), "link": link(pod),
+                "addresses": [format!("10.244.1.{}", 10 + pod)], "attached": true, "routed": false,
+            })
+        })
+        .collect();
+    let ports: Vec<String> = (0..number).map(link).collect();
+    let facts = json!({
+        "cni": { "path": "/etc/cni/net.d", "files": [] },
+        "vxlanDevices": [],
+        "bridge": { "present": { "name": "cni0", "mtu": 1450, "addresses": ["10.244.1.1/24"], "ports": ports } },
+        "legacyPods": pods,
+        "calico": { "pods": [], "records": number },
+        "directRoutes": [],
+        "reversePathFilter": { "all": 1, "interfaces": {} },
+        "subnetEnvironment": { "absent": true },
+        "flanneldRunning": true,
+        "firewall": [],
+        "leases": number,
+        "delegates": number,
+        "detectedAddress": null,
+        "uplink": null,
+        "bridgeNfCallIptables": true,
+    });
+    Report {
+        phase: Some(phase),
+        goal,
+        facts: Some(serde_json::from_value(facts).unwrap()),
+        checks: vec![Check::pass(
+            "FlannelBridge",
+            "Node a: link cni0",
+            format!("a bridge with {number} pods"),
+        )],
+        leftovers: vec![format!("{number} files of host-local")],
+        ..report()
+    }
+}
+
+#[test]
+fn pods_that_come_and_go_are_written_when_a_decision_needs_them_and_seldom_otherwise() {
+    use Goal::{Calico, Flannel, Hold, Mixed, Swapped};
+    let told = |report: &Report| status(report, 3, &NodeMigrationStatus::default(), at(100));
+    let changes = |goal, phase, from: u32, to: u32| {
+        may_wait(
+            &told(&with_pods(from, goal, phase, 0)),
+            &told(&with_pods(to, goal, phase, 0)),
+        )
+    };
+    // Nothing is asked of the node.
+    for goal in [None, Some(Hold)] {
+        assert_eq!(changes(goal, Phase::Flannel, 30, 31), PODS_WAIT);
+    }
+    // It is brought somewhere, or back.
+    for (goal, phase) in [
+        (Swapped, Phase::Held),
+        (Mixed, Phase::Swapped),
+        (Calico, Phase::Mixed),
+        (Flannel, Phase::Flannel),
+    ] {
+        assert_eq!(changes(Some(goal), phase, 30, 29), Duration::ZERO, "{goal:?}");
+    }
+    // It is there, and pods of the old network go one by one; the last few are waited for.
+    assert_eq!(changes(Some(Mixed), Phase::Mixed, 30, 29), PODS_WAIT);
+    for left in [2, 1, 0] {
+        assert_eq!(changes(Some(Mixed), Phase::Mixed, left + 1, left), Duration::ZERO);
+    }
+    // A pod that no record names is a finding of preflight, and so is that there is none any more.
+    let known = told(&with_pods(30, None, Phase::Flannel, 0));
+    let unknown = told(&with_pods(30, None, Phase::Flannel, 1));
+    assert_eq!(may_wait(&known, &unknown), FACTS_WAIT);
+    assert_eq!(may_wait(&unknown, &known), FACTS_WAIT);
+    // Anything else of the host.
+    let mut other = known.clone();
+    other.facts.as_mut().unwrap().uplink = Some("eth0".to_owned());
+    assert_eq!(may_wait(&known, &other), FACTS_WAIT);
+    let mut failing = known.clone();
+    failing.checks[0].verdict = Verdict::Fail;
+    assert_eq!(may_wait(&known, &failing), Duration::ZERO);
 }
 
 #[test]
@@ -151,14 +242,14 @@ fn mere_facts_can_wait_and_everything_else_cannot() {
         leftovers: vec!["2 host-local leases".to_owned()],
         ..report()
     };
-    assert!(!is_urgent(&first, &status(&more, 3, &first, at(200))));
+    assert!(!may_wait(&first, &status(&more, 3, &first, at(200))).is_zero());
     let held = Report {
         phase: Some(Phase::Held),
         ..report()
     };
-    assert!(is_urgent(&first, &status(&held, 3, &first, at(200))));
+    assert!(at_once(&first, &status(&held, 3, &first, at(200))));
     assert!(
-        is_urgent(&first, &status(&report(), 4, &first, at(200))),
+        at_once(&first, &status(&report(), 4, &first, at(200))),
         "the generation is waited for"
     );
 }
@@ -205,13 +296,13 @@ fn an_old_range_that_is_empty_is_told_at_once() {
     assert_eq!(both.left(), 3);
     let before = told(None, &NodeMigrationStatus::default());
     let two = told(look(&["10.244.1.1/32", "10.244.1.2/32"]), &before);
-    assert!(is_urgent(&before, &two), "the first report");
+    assert!(at_once(&before, &two), "the first report");
     let one = told(look(&["10.244.1.1/32"]), &two);
     assert_ne!(one, two);
-    assert!(!is_urgent(&two, &one));
+    assert!(!may_wait(&two, &one).is_zero());
     let none = told(look(&[]), &one);
-    assert!(is_urgent(&one, &none));
-    assert!(is_urgent(&none, &told(None, &none)), "nobody can look any more");
+    assert!(at_once(&one, &none));
+    assert!(at_once(&none, &told(None, &none)), "nobody can look any more");
     assert_eq!((none.phase, none.phase_since, none.goal), (None, None, None));
 }
 
@@ -254,23 +345,20 @@ fn of_services_only_connections_can_wait() {
     let nobody = told(None, &NodeMigrationStatus::default());
     let before = told(Some(one.clone()), &nobody);
     assert_eq!(before.service_cidr, Some(one.clone()));
-    assert!(is_urgent(&nobody, &before), "the first report");
+    assert!(at_once(&nobody, &before), "the first report");
     let two = HostFacts {
         connections: connections(&["10.244.1.5", "10.244.1.6"]),
         ..one.clone()
     };
     let two = told(Some(two), &before);
     assert_ne!(two, before);
-    assert!(!is_urgent(&before, &two));
+    assert!(!may_wait(&before, &two).is_zero());
     let known = HostFacts {
         unknown: Found::Present(Vec::new()),
         ..one
     };
-    assert!(is_urgent(&before, &told(Some(known), &before)));
-    assert!(
-        is_urgent(&before, &told(None, &before)),
-        "nobody can look any more"
-    );
+    assert!(at_once(&before, &told(Some(known), &before)));
+    assert!(at_once(&before, &told(None, &before)), "nobody can look any more");
 }
 
 #[test]
@@ -336,8 +424,8 @@ fn traffic_is_told_when_it_says_something_new() {
     assert_eq!(told(traffic(20, 0, false), &first), first);
     let lost = told(traffic(30, 1, false), &first);
     assert_eq!(lost.traffic, Some(traffic(30, 1, false)));
-    assert!(!is_urgent(&first, &lost));
+    assert!(!may_wait(&first, &lost).is_zero());
     let breach = told(traffic(40, 9, true), &lost);
-    assert!(is_urgent(&lost, &breach));
-    assert!(is_urgent(&breach, &told(traffic(50, 9, false), &breach)));
+    assert!(at_once(&lost, &breach));
+    assert!(at_once(&breach, &told(traffic(50, 9, false), &breach)));
 }

@@ -7,6 +7,7 @@ use api::NodeMigration;
 use futures::FutureExt;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
+use runtime::error::chain;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -17,15 +18,13 @@ use crate::host_thread::{HostThread, Told};
 use crate::kinds;
 use crate::metrics::Metrics;
 use crate::probe::Probes;
-use crate::report::{self, Report, chain};
+use crate::report::{self, Report};
 use crate::traffic::hub::Hub;
 
 /// Results of probes come in bursts: one write for all of them.
 const BURST: Duration = Duration::from_millis(150);
 /// Next look at what is there to tell while nothing is announced.
 const RESYNC: Duration = Duration::from_mins(1);
-/// How long a change of mere facts may wait for its write.
-const LAZY_WRITE: Duration = Duration::from_secs(10);
 
 /// The agent of one node.
 #[derive(Debug)]
@@ -156,10 +155,10 @@ impl Agent {
         }
         if let Some(wrote_at) = self.wrote_at
             && object.status.is_some()
-            && !report::is_urgent(&old, &wanted)
-            && wrote_at.elapsed() < LAZY_WRITE
+            && let left = report::may_wait(&old, &wanted).saturating_sub(wrote_at.elapsed())
+            && !left.is_zero()
         {
-            return LAZY_WRITE.saturating_sub(wrote_at.elapsed());
+            return left;
         }
         let now = Instant::now();
         if let Some(left) = self

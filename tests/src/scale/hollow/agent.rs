@@ -19,9 +19,6 @@ use super::pod_cidr::{self, CalicoHost};
 use super::pods::{PodOnHost, Pods};
 use super::service_cidr;
 
-/// How long a change of mere facts may wait for its write, as with the real agent.
-const LAZY_WRITE: Duration = Duration::from_secs(10);
-
 /// The knowledge that all hosts share.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
@@ -101,10 +98,10 @@ impl Agent {
         }
         if let Some(wrote_at) = self.wrote_at
             && object.status.is_some()
-            && !report::is_urgent(&old, &wanted)
-            && wrote_at.elapsed() < LAZY_WRITE
+            && let left = report::may_wait(&old, &wanted).saturating_sub(wrote_at.elapsed())
+            && !left.is_zero()
         {
-            return Turn::Later(LAZY_WRITE.saturating_sub(wrote_at.elapsed()));
+            return Turn::Later(left);
         }
         self.wrote_at = Some(Instant::now());
         Turn::Write(Box::new(wanted))

@@ -318,7 +318,7 @@ impl Fleet {
             Ok(Some(object)) => self.keep(node, Arc::new(object)),
             Ok(None) => {}
             Err(error) => {
-                eprintln!("hollow: {}; it is tried again", report::chain(&error));
+                eprintln!("hollow: {}; it is tried again", runtime::error::chain(&error));
                 self.due.insert(node, Instant::now() + AFTER_FAILURE);
             }
         }
