@@ -266,7 +266,8 @@ fn verdicts(checks: &[Check]) -> Vec<Check> {
     checks.iter().map(without_found).collect()
 }
 
-/// A status without what changes with each pod. Of pods on the bridge that no record names, the checks tell: those stay in it.
+/// A status without what changes with each pod. Pods of the old network only go once something is asked of the host, each once: they stay
+/// in it then, and on the way back so do Calico's. Pods on the bridge that no record names stay always: preflight tells them.
 fn without_pods(status: &NodeMigrationStatus) -> (NodeMigrationStatus, Vec<String>) {
     let unknown = status.facts.as_ref().map(unknown_ports).unwrap_or_default();
     let mut rest = NodeMigrationStatus {
@@ -275,13 +276,19 @@ fn without_pods(status: &NodeMigrationStatus) -> (NodeMigrationStatus, Vec<Strin
         ..status.clone()
     };
     if let Some(facts) = &mut rest.facts {
-        facts.legacy_pods.clear();
-        if let Found::Present(bridge) = &mut facts.bridge {
-            bridge.ports.clear();
+        if matches!(status.goal, None | Some(Goal::Hold)) {
+            facts.legacy_pods.clear();
+            if let Found::Present(bridge) = &mut facts.bridge {
+                bridge.ports.clear();
+            }
+            (facts.leases, facts.delegates) = (0, 0);
         }
-        (facts.leases, facts.delegates) = (0, 0);
-        facts.calico.pods.clear();
-        (facts.calico.pod_routes, facts.calico.records) = (0, 0);
+        if status.goal != Some(Goal::Flannel) {
+            // Whether there is any is a question of its own.
+            facts.calico.pods.truncate(1);
+            facts.calico.pods.iter_mut().for_each(String::clear);
+            facts.calico.records = 0;
+        }
     }
     (rest, unknown)
 }

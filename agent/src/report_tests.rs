@@ -140,8 +140,18 @@ fn pods_that_come_and_go_are_written_when_a_decision_needs_them_and_seldom_other
     ] {
         assert_eq!(changes(Some(goal), phase, 30, 29), Duration::ZERO, "{goal:?}");
     }
-    // It is there, and pods of the old network go one by one; the last few are waited for.
-    assert_eq!(changes(Some(Mixed), Phase::Mixed, 30, 29), PODS_WAIT);
+    // It is there, and pods of the old network go one by one; the last few are waited for. Calico's come and go.
+    assert_eq!(changes(Some(Mixed), Phase::Mixed, 30, 29), FACTS_WAIT);
+    let of_calico = |goal, pods: &[&str]| {
+        let mut told = told(&with_pods(30, Some(goal), Phase::Mixed, 0));
+        told.facts.as_mut().unwrap().calico.pods = pods.iter().map(ToString::to_string).collect();
+        told
+    };
+    let (one, two) = (&["cali1"][..], &["cali1", "cali2"][..]);
+    for (goal, wait) in [(Mixed, PODS_WAIT), (Flannel, FACTS_WAIT)] {
+        assert_eq!(may_wait(&of_calico(goal, one), &of_calico(goal, two)), wait);
+        assert_eq!(may_wait(&of_calico(goal, &[]), &of_calico(goal, one)), FACTS_WAIT);
+    }
     for left in [2, 1, 0] {
         assert_eq!(changes(Some(Mixed), Phase::Mixed, left + 1, left), Duration::ZERO);
     }
