@@ -25,7 +25,6 @@ use kube::{Api, Config};
 use plan::flannel_to_calico::settings::defaults::CNI_CONFIGURATION_DIRECTORY;
 use runtime::admin;
 use runtime::client::{Limit, Observer as ClientObserver};
-use runtime::metrics_access::Access;
 use runtime::secure_metrics::SecureMetrics;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
@@ -140,10 +139,14 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     config.read_timeout = Some(REQUEST_LIMIT);
     let client =
         runtime::client::client(config.clone(), requests.clone(), RATE).context("building the client")?;
-    let access = secure_metrics_port
-        .map(|_| Access::new(&config, &requests))
-        .transpose()
-        .context("building the client that asks who reads metrics")?;
+    let secure = secure_metrics_port.map(|port| SecureMetrics {
+        given: listen,
+        node: host_address,
+        port,
+        program: api::names::AGENT,
+        config: config.clone(),
+        observer: requests,
+    });
 
     let health = Arc::new(Health::starting());
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
@@ -180,16 +183,6 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
             listening::bind(listen, host_address, api::names::AGENT_PORT).await
         })
         .await;
-        let secure = match (secure_metrics_port, access) {
-            (Some(port), Some(access)) => {
-                let listener = until_there("the port of secure metrics", async || {
-                    listening::bind_beside(listen, host_address, port).await
-                })
-                .await;
-                Some(SecureMetrics::new(listener, api::names::AGENT, access)?)
-            }
-            _ => None,
-        };
         let agent = Agent::new(host, Api::all(client), seen, hub, Arc::clone(&metrics));
         tracing::info!(
             node,

@@ -19,7 +19,6 @@ use coordinator::words::Pace;
 use kube::Config;
 use runtime::admin;
 use runtime::client::{Limit, Observer};
-use runtime::metrics_access::Access;
 use runtime::secure_metrics::SecureMetrics;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -82,17 +81,14 @@ async fn run(args: Args) -> anyhow::Result<()> {
     // The Lease has a client of its own: a leader whose passes have many writes still renews it in time.
     let leasing = runtime::client::client(config.clone(), requests.clone(), RATE)
         .context("building the client of the Lease")?;
-    let secure = match secure_metrics_port {
-        None => None,
-        Some(port) => {
-            let access =
-                Access::new(&config, &requests).context("building the client that asks who reads metrics")?;
-            let listener = listening::bind_beside(listen, host_address, port)
-                .await
-                .context("opening the port of secure metrics")?;
-            Some(SecureMetrics::new(listener, api::names::COORDINATOR, access)?)
-        }
-    };
+    let secure = secure_metrics_port.map(|port| SecureMetrics {
+        given: listen,
+        node: host_address,
+        port,
+        program: api::names::COORDINATOR,
+        config: config.clone(),
+        observer: requests,
+    });
 
     let health = Arc::new(Health::starting());
     let context = Context {

@@ -80,11 +80,11 @@ where
     match secure {
         None => listening::http::serve(listener, beside.merge(scraped)).await,
         Some(secure) => {
-            let beside = beside.merge(secure_metrics::elsewhere(secure.port()));
-            tokio::select! {
-                never = listening::http::serve(listener, beside) => never,
-                never = secure.serve(scraped) => never,
+            let beside = beside.merge(secure_metrics::elsewhere(secure.port));
+            if let Err(error) = secure.start(scraped) {
+                tracing::error!(%error, "metrics are not served: no thread of their own");
             }
+            listening::http::serve(listener, beside).await
         }
     }
 }

@@ -27,9 +27,14 @@ const REFUSED_FOR: Duration = Duration::from_secs(10);
 const ALLOWED_WITHOUT_ANSWER: Duration = Duration::from_hours(1);
 /// How long the API server may take, waiting for the rate included.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Questions about tokens of each of the two kinds; a token costs two.
-const RATE: Limit = Limit {
+/// Questions about tokens that had access; each costs two.
+const KNOWN: Limit = Limit {
     requests: 20,
+    period: Duration::from_secs(1),
+};
+/// Questions about all other tokens: 5 000 agents may be asked by a client that guesses.
+const UNKNOWN: Limit = Limit {
+    requests: 2,
     period: Duration::from_secs(1),
 };
 /// Answers that are kept.
@@ -60,6 +65,21 @@ pub enum Error {
     /// No answer came in time.
     #[error("the API server did not say within {} s whose the token is", PATIENCE.as_secs())]
     NoAnswer,
+    /// The API server could not find out what a user may.
+    #[error("the API server could not find out whether user {user} may read metrics: {reason}")]
+    NotEvaluated {
+        /// The user.
+        user: String,
+        /// What the API server says.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Whether the API server refused the question itself: this program may not ask any more.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Review { source: kube::Error::Api(status), .. } if status.code == 403)
+    }
 }
 
 /// Asks about tokens, and remembers the answers.
@@ -77,8 +97,11 @@ impl Access {
     /// # Errors
     /// When the configuration names certificates or a proxy that cannot be used.
     pub fn new(config: &Config, observer: &Arc<dyn Observer>) -> Result<Self, kube::Error> {
-        let client = || crate::client::client(config.clone(), Arc::clone(observer), RATE);
-        Ok(Self::of(client()?, client()?))
+        // A question that was refused is asked again by the client that waits for it.
+        let mut config = config.clone();
+        config.default_retry = false;
+        let client = |limit| crate::client::client(config.clone(), Arc::clone(observer), limit);
+        Ok(Self::of(client(UNKNOWN)?, client(KNOWN)?))
     }
 
     fn of(unknown: Client, known: Client) -> Self {
@@ -104,7 +127,7 @@ impl Access {
                 self.remembered().keep(key, &verdict, Instant::now());
                 Ok(verdict)
             }
-            Err(error) if had_access => {
+            Err(error) if had_access && !error.is_refusal() => {
                 tracing::info!(%error, "the API server does not say who reads metrics; a token that it knew a moment ago has access");
                 Ok(Verdict::Allowed)
             }
@@ -164,10 +187,15 @@ async fn review(client: &Client, token: &str) -> Result<Verdict, Error> {
             kind: "SubjectAccessReview",
             source,
         })?;
-    Ok(match answer.status {
-        Some(status) if status.allowed => Verdict::Allowed,
-        _ => Verdict::Forbidden(username.unwrap_or_default()),
-    })
+    let user = username.unwrap_or_default();
+    let status = answer.status.unwrap_or_default();
+    match (status.allowed, status.evaluation_error) {
+        (true, _) => Ok(Verdict::Allowed),
+        (false, Some(reason)) if !status.denied.unwrap_or_default() => {
+            Err(Error::NotEvaluated { user, reason })
+        }
+        (false, _) => Ok(Verdict::Forbidden(user)),
+    }
 }
 
 /// A token, as it is remembered: no token is kept.
@@ -324,7 +352,7 @@ mod tests {
         let (client, _) = api_server(|_| Some(json!({ "authenticated": false, "error": "expired" })));
         let access = Access::of(client.clone(), client);
         assert_eq!(access.of_token(TOKEN).await.unwrap(), Verdict::Unauthenticated);
-        // Said to be authenticated, and nobody is named.
+        // Said to be authenticated, and no user is named.
         let (client, _) = api_server(|_| Some(json!({ "authenticated": true })));
         let access = Access::of(client.clone(), client);
         assert_eq!(access.of_token(TOKEN).await.unwrap(), Verdict::Unauthenticated);

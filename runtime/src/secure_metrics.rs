@@ -1,7 +1,10 @@
 //! A port of its own for metrics: by TLS, and for users who may read them. Accepts connections.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -9,50 +12,90 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use kube::Config;
 use listening::certificate;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
+use crate::client::Observer;
 use crate::error::chain;
-use crate::metrics_access::{Access, Verdict};
+use crate::metrics_access::{Access, Error, Verdict};
 
-/// The port, and who may come in.
+/// Between two tries to open what another process may have for the moment.
+const NEXT_TRY: Duration = Duration::from_secs(5);
+/// Between two log lines about questions that have no answer.
+const NEXT_LINE: Duration = Duration::from_mins(1);
+/// What a client is told then: who asks is not known yet.
+const NO_ANSWER: &str = "the API server does not say who reads metrics; the log of this program says why\n";
+
+/// Where the port is, and who asks the API server.
 pub struct SecureMetrics {
-    listener: TcpListener,
-    port: u16,
-    acceptor: TlsAcceptor,
-    access: Arc<Access>,
+    /// Address of the other port, where one was given.
+    pub given: Option<SocketAddr>,
+    /// The node's own address.
+    pub node: Option<IpAddr>,
+    /// The port.
+    pub port: u16,
+    /// Name in the certificate.
+    pub program: &'static str,
+    /// The API server that is asked.
+    pub config: Config,
+    /// Who is told what is asked.
+    pub observer: Arc<dyn Observer>,
+}
+
+/// What ends the port before it serves.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("making the certificate of metrics")]
+    Certificate(#[from] certificate::Error),
+    #[error("building the client that asks who reads metrics")]
+    Client(#[from] kube::Error),
+    #[error("starting the thread of metrics")]
+    Thread(#[from] io::Error),
 }
 
 impl SecureMetrics {
-    /// On a port that is open already, with a certificate that is made now. `program` is the name in it.
+    /// Serves these routes to users who may read metrics, until the process ends, on a thread of its own: handshakes that a client asks for
+    /// keep nothing else waiting, and neither does a port that another process has.
     ///
     /// # Errors
-    /// When no certificate can be made.
-    pub fn new(listener: TcpListener, program: &str, access: Access) -> Result<Self, certificate::Error> {
-        let port = listener.local_addr().map_or(0, |address| address.port());
-        Ok(Self {
-            listener,
-            port,
-            acceptor: certificate::made_for(program)?,
-            access: Arc::new(access),
+    /// When no thread can be started.
+    pub fn start(self, routes: Router) -> io::Result<()> {
+        std::thread::Builder::new()
+            .name("metrics".to_owned())
+            .spawn(move || {
+                let Err(error) = self.serve(routes);
+                tracing::error!(error = chain(&error), "metrics are not served");
+            })?;
+        Ok(())
+    }
+
+    fn serve(self, routes: Router) -> Result<Infallible, StartError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let acceptor = certificate::made_for(self.program)?;
+            let guard = Guard {
+                access: Access::new(&self.config, &self.observer)?,
+                last_line: Mutex::default(),
+            };
+            let listener = self.listener().await;
+            Ok(listening::http::serve_tls(listener, guarded(routes, guard), acceptor).await)
         })
     }
 
-    /// The port.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Serves these routes to users who may read metrics, until the process ends.
-    pub async fn serve(self, routes: Router) -> Infallible {
-        let Self {
-            listener,
-            port: _,
-            acceptor,
-            access,
-        } = self;
-        listening::http::serve_tls(listener, guarded(routes, access), acceptor).await
+    async fn listener(&self) -> TcpListener {
+        loop {
+            match listening::bind_beside(self.given, self.node, self.port).await {
+                Ok(listener) => return listener,
+                Err(error) => {
+                    let port = self.port;
+                    tracing::warn!(%error, port, "the port of metrics cannot be opened; trying again");
+                    tokio::time::sleep(NEXT_TRY).await;
+                }
+            }
+        }
     }
 }
 
@@ -63,15 +106,32 @@ pub fn elsewhere(port: u16) -> Router {
     Router::new().route("/metrics", get(async move || (StatusCode::FORBIDDEN, words)))
 }
 
-fn guarded(routes: Router, access: Arc<Access>) -> Router {
-    routes.layer(middleware::from_fn_with_state(access, admit))
+/// Who may come in.
+struct Guard {
+    access: Access,
+    /// When the log had its last line about a question without an answer.
+    last_line: Mutex<Option<Instant>>,
 }
 
-async fn admit(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+impl Guard {
+    fn log(&self, error: &Error) {
+        let mut last = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() >= NEXT_LINE) {
+            *last = Some(Instant::now());
+            tracing::warn!(error = chain(error), "a client that reads metrics has no answer");
+        }
+    }
+}
+
+fn guarded(routes: Router, guard: Guard) -> Router {
+    routes.layer(middleware::from_fn_with_state(Arc::new(guard), admit))
+}
+
+async fn admit(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let Some(token) = token(request.headers()) else {
         return unauthenticated("a token is missing: Authorization: Bearer TOKEN\n");
     };
-    match access.of_token(token).await {
+    match guard.access.of_token(token).await {
         Ok(Verdict::Allowed) => next.run(request).await,
         Ok(Verdict::Unauthenticated) => unauthenticated("the API server knows no user of this token\n"),
         Ok(Verdict::Forbidden(user)) => (
@@ -80,9 +140,8 @@ async fn admit(State(access): State<Arc<Access>>, request: Request, next: Next) 
         )
             .into_response(),
         Err(error) => {
-            let error = chain(&error);
-            tracing::warn!(error, "a client that reads metrics has no answer");
-            (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response()
+            guard.log(&error);
+            (StatusCode::SERVICE_UNAVAILABLE, NO_ANSWER).into_response()
         }
     }
 }
