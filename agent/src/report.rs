@@ -1,5 +1,6 @@
 //! What the agent says of its node, and the smallest patch that says it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::node_migration::{Failure, NodeMigrationStatus, ProbeResult, StepDone};
@@ -230,6 +231,17 @@ fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
         || old.facts.is_some() != new.facts.is_some()
         || without_facts(old) != without_facts(new)
         || (pods_decide(new) && pods(old) != pods(new))
+        || has_come_late(old, new)
+}
+
+/// Whether a pod has come to the old network of a host that leaves it: Calico must not give its address to another one.
+fn has_come_late(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
+    let pods = |status: &NodeMigrationStatus| {
+        let facts = status.facts.iter();
+        let pods = facts.flat_map(|facts| &facts.legacy_pods);
+        pods.map(|pod| pod.sandbox.clone()).collect::<BTreeSet<_>>()
+    };
+    new.goal.is_some_and(Goal::is_forward) && !pods(new).is_subset(&pods(old))
 }
 
 /// Whether who lives on the host decides what the coordinator does next: while something is asked of the host and is not so yet; and once

@@ -142,6 +142,8 @@ fn pods_that_come_and_go_are_written_when_a_decision_needs_them_and_seldom_other
     }
     // It is there, and pods of the old network go one by one; the last few are waited for. Calico's come and go.
     assert_eq!(changes(Some(Mixed), Phase::Mixed, 30, 29), FACTS_WAIT);
+    let late = changes(Some(Swapped), Phase::Swapped, 30, 31);
+    assert_eq!(late, Duration::ZERO, "a pod that came late");
     let of_calico = |goal, pods: &[&str]| {
         let mut told = told(&with_pods(30, Some(goal), Phase::Mixed, 0));
         told.facts.as_mut().unwrap().calico.pods = pods.iter().map(ToString::to_string).collect();

@@ -158,7 +158,7 @@ impl Agent {
             && let left = report::may_wait(&old, &wanted).saturating_sub(wrote_at.elapsed())
             && !left.is_zero()
         {
-            return left;
+            return left.min(RESYNC);
         }
         let now = Instant::now();
         if let Some(left) = self

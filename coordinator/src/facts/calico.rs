@@ -9,19 +9,33 @@ use serde_json::Value;
 pub fn ip_pool(pool: &DynamicObject) -> Result<IpPool, Malformed> {
     let reader = Reader::of("IPPool", pool);
     let cidr: IpNet = reader.network("cidr")?;
-    let default_block_size = if matches!(cidr, IpNet::V4(_)) { 26 } else { 122 };
+    let defaults = pool_of_range(reader.name.clone(), cidr);
     Ok(IpPool {
-        name: reader.name.clone(),
         block_size: reader
             .number("blockSize", u64::from(cidr.max_prefix_len()))?
-            .unwrap_or(default_block_size),
-        cidr,
-        vxlan_mode: reader.text("vxlanMode")?.unwrap_or_else(|| "Never".to_owned()),
-        ipip_mode: reader.text("ipipMode")?.unwrap_or_else(|| "Never".to_owned()),
+            .unwrap_or(defaults.block_size),
+        vxlan_mode: reader.text("vxlanMode")?.unwrap_or(defaults.vxlan_mode),
+        ipip_mode: reader.text("ipipMode")?.unwrap_or(defaults.ipip_mode),
         nat_outgoing: reader.flag("natOutgoing")?,
         disabled: reader.flag("disabled")?,
-        node_selector: reader.text("nodeSelector")?.unwrap_or_else(|| "all()".to_owned()),
+        node_selector: reader.text("nodeSelector")?.unwrap_or(defaults.node_selector),
+        name: defaults.name,
+        cidr,
     })
+}
+
+/// A pool that says its range and nothing else: the rest is Calico's defaults.
+pub fn pool_of_range(name: String, cidr: IpNet) -> IpPool {
+    IpPool {
+        name,
+        block_size: if matches!(cidr, IpNet::V4(_)) { 26 } else { 122 },
+        cidr,
+        vxlan_mode: "Never".to_owned(),
+        ipip_mode: "Never".to_owned(),
+        nat_outgoing: false,
+        disabled: false,
+        node_selector: "all()".to_owned(),
+    }
 }
 
 /// The range of an object that is not understood otherwise.

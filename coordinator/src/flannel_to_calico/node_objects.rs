@@ -37,22 +37,25 @@ pub fn is_prepared(node: &Node, migration: &Migration) -> bool {
     node.annotations().get(names::PREPARED_BY_ANNOTATION) == migration.metadata.uid.as_ref()
 }
 
-/// The pools that are there, by name; or the one that is not understood and may be of flannel's network. Another one costs nothing here.
+/// The pools that are there, by name; or the one that is not understood and may be of flannel's network. Of another one the name and the range
+/// are known, which is all that it decides by.
 pub async fn pools(
     context: &Context,
     settings: &Settings,
 ) -> Result<Result<BTreeMap<String, IpPool>, String>, WriteError> {
     let networks = settings.pod_networks();
-    let is_apart = |range: IpNet| networks.iter().all(|network| !overlap(&network.range, &range));
+    let is_apart = |range: &IpNet| networks.iter().all(|network| !overlap(&network.range, range));
     let mut pools = BTreeMap::new();
     for object in calico::IP_POOL.list(&context.client).await? {
-        match facts::calico::ip_pool(&object) {
-            Ok(pool) => {
-                pools.insert(pool.name.clone(), pool);
+        let apart = facts::calico::range(&object).filter(is_apart);
+        let pool = match (facts::calico::ip_pool(&object), apart) {
+            (Ok(pool), _) => pool,
+            (Err(_), Some(cidr)) => facts::calico::pool_of_range(object.name_any(), cidr),
+            (Err(malformed), None) => {
+                return Ok(Err(format!("{}: {}", malformed.object, malformed.problem)));
             }
-            Err(_) if facts::calico::range(&object).is_some_and(is_apart) => {}
-            Err(malformed) => return Ok(Err(format!("{}: {}", malformed.object, malformed.problem))),
-        }
+        };
+        pools.insert(pool.name.clone(), pool);
     }
     Ok(Ok(pools))
 }

@@ -159,9 +159,7 @@ impl Fleet {
             return;
         };
         if self.known.calico.see_node(node) {
-            self.due
-                .entry(node.name_any())
-                .or_insert_with(|| Instant::now() + WORK);
+            wake(&mut self.due, std::iter::once(&node.name_any()), WORK);
         }
     }
 
@@ -208,9 +206,7 @@ impl Fleet {
                     Some((node, on_host)) => {
                         if let Some(agent) = self.agents.get_mut(&node) {
                             agent.run(&uid, on_host.clone());
-                            self.due
-                                .entry(node.clone())
-                                .or_insert_with(|| Instant::now() + WORK);
+                            wake(&mut self.due, std::iter::once(&node), WORK);
                         }
                         self.pods.insert(uid, (node, on_host));
                     }
@@ -232,7 +228,7 @@ impl Fleet {
         };
         if let Some(agent) = self.agents.get_mut(&node) {
             agent.end(uid);
-            self.due.entry(node).or_insert_with(|| Instant::now() + WORK);
+            wake(&mut self.due, std::iter::once(&node), WORK);
         }
     }
 
@@ -275,8 +271,8 @@ impl Fleet {
             .get(&node)
             .is_none_or(|known| known.uid() != object.uid() || version(known) < version(&object));
         if newer {
-            self.objects.insert(node.clone(), object);
-            self.due.entry(node).or_insert_with(|| Instant::now() + WORK);
+            wake(&mut self.due, std::iter::once(&node), WORK);
+            self.objects.insert(node, object);
         }
     }
 
@@ -331,8 +327,10 @@ fn wake<'node>(
     nodes: impl Iterator<Item = &'node String>,
     after: Duration,
 ) {
+    let at = Instant::now() + after;
     for node in nodes {
-        due.entry(node.clone()).or_insert_with(|| Instant::now() + after);
+        let due = due.entry(node.clone()).or_insert(at);
+        *due = at.min(*due);
     }
 }
 
