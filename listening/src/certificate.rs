@@ -19,8 +19,8 @@ pub enum Error {
     Use(#[from] rustls::Error),
 }
 
-/// Accepts TLS with a key and a certificate that are made for this process and signed by themselves. They keep a token from who listens on
-/// the way; a client cannot tell by them who answers.
+/// Accepts TLS with a key and a certificate that are made for this process and signed by themselves. They keep a token from a listener on
+/// the way; a client cannot tell by them which program answers.
 pub fn made_for(name: &str) -> Result<TlsAcceptor, Error> {
     let CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed([name.to_owned()])?;
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));

@@ -2,15 +2,19 @@
 //! `get` the path `/metrics` (`SubjectAccessReview`). Asks the API server.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use kube::api::PostParams;
-use kube::{Api, Client, Config};
+use kube::{Api, Client, Config, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
 use crate::client::{Limit, Observer};
@@ -149,13 +153,7 @@ async fn review(client: &Client, token: &str) -> Result<Verdict, Error> {
         },
         ..TokenReview::default()
     };
-    let answer = Api::all(client.clone())
-        .create(&PostParams::default(), &question)
-        .await
-        .map_err(|source| Error::Review {
-            kind: "TokenReview",
-            source,
-        })?;
+    let answer = ask(client, &question).await?;
     let status = answer.status.unwrap_or_default();
     let (Some(true), Some(user)) = (status.authenticated, status.user) else {
         return Ok(Verdict::Unauthenticated);
@@ -180,13 +178,7 @@ async fn review(client: &Client, token: &str) -> Result<Verdict, Error> {
         },
         ..SubjectAccessReview::default()
     };
-    let answer = Api::all(client.clone())
-        .create(&PostParams::default(), &question)
-        .await
-        .map_err(|source| Error::Review {
-            kind: "SubjectAccessReview",
-            source,
-        })?;
+    let answer = ask(client, &question).await?;
     let user = username.unwrap_or_default();
     let status = answer.status.unwrap_or_default();
     match (status.allowed, status.evaluation_error) {
@@ -196,6 +188,23 @@ async fn review(client: &Client, token: &str) -> Result<Verdict, Error> {
         }
         (false, _) => Ok(Verdict::Forbidden(user)),
     }
+}
+
+async fn ask<Q>(client: &Client, question: &Q) -> Result<Q, Error>
+where
+    Q: k8s_openapi::Resource
+        + Resource<DynamicType = (), Scope = ClusterResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Serialize
+        + Debug,
+{
+    let questions: Api<Q> = Api::all(client.clone());
+    let answer = questions.create(&PostParams::default(), question).await;
+    answer.map_err(|source| Error::Review {
+        kind: Q::KIND,
+        source,
+    })
 }
 
 /// A token, as it is remembered: no token is kept.

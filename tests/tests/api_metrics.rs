@@ -113,7 +113,7 @@ async fn metrics_are_for_tokens_whose_user_may_get_them() {
     assert_eq!(status, StatusCode::FORBIDDEN);
     assert!(text.contains("by TLS on port"), "{text}");
 
-    // Without the overlay the API server lets nobody ask.
+    // Without the overlay no program of ours may ask.
     let (status, text) = scrape(&secure, Some(&prometheus)).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");
     assert!(text.starts_with("the API server does not say"), "{text}");

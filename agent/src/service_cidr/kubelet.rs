@@ -8,9 +8,8 @@ use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
 use kube::{Client, Config};
 use plan::found::Found;
-use serde_json::Value;
-
 use runtime::error::chain;
+use serde_json::Value;
 
 /// The kubelet of this host.
 const URL: &str = "https://127.0.0.1:10250";
